@@ -40,7 +40,7 @@ const CODE_PLANES: usize = PANELS_MAX * PANEL_PLANES;
 pub(super) const PLANE_BYTES: usize =
     if CODE_PLANES > floats::PLANE_BYTES { CODE_PLANES } else { floats::PLANE_BYTES };
 const PANEL_PLANES: usize = 2 * PLANE;
-/// One plane of a block: 256 inputs of 16 rows.
+/// Plane of a block: 256 inputs of 16 rows.
 const PLANE: usize = 4096;
 /// i32s of a tile.
 const TILE: usize = 256;

@@ -11,7 +11,7 @@ use crate::Activation;
 
 const LANES: usize = 16;
 
-/// One row of `gate`. The creator guarantees the pointers: two halves of `width` at `both`, `width` numbers at `out`.
+/// Kernel for one row of `gate`. The creator guarantees two halves of `width` at `both` and `width` numbers at `out`.
 struct GateRow {
     both: *const f32,
     width: usize,

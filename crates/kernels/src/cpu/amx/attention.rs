@@ -1,15 +1,15 @@
-//! Attention inside sequences by the unit, sixteen queries at a time.
+//! Attention inside sequences on the matrix unit, sixteen queries at a time.
 //!
-//! Queries, keys, values and weights are split in two as in `floats`: `x = hi + lo`, each a bfloat16, which loses up to
-//! 2^-17 of it. A product of two such numbers is `lo · hi + hi · lo + hi · hi`; without `lo · lo` it loses up to 2^-15, but
-//! 4.4 · 10^-6 in the root mean square, and less of a sum of many. Where one weight is nearly all there is, what its value
-//! lost is added, so that a row that sees one key gets its value. A score keeps its error: it is small beside 1 unless one
-//! element of a head makes a score of hundreds.
+//! Queries, keys, values and weights are split in two as in `floats`: `x = hi + lo`, each a bfloat16, which loses up
+//! to 2^-17 of it. A product of two such numbers is `lo · hi + hi · lo + hi · hi`. Leaving out `lo · lo` loses up to
+//! 2^-15, but 4.4 · 10^-6 in the root mean square, and less for a sum of many. If one weight is nearly the whole
+//! total, the loss of its value is added back, so that a row that sees one key gets exactly its value. A score keeps
+//! its error: it is small beside 1 unless one element of a head makes a score of hundreds.
 //!
 //! Rows of the unit's results do not depend on each other, and keys are multiplied in the same steps of 32 in every
 //! group, so a row's bits depend on its sequence alone. Weights of keys that a row does not see are zeros.
 //!
-//! What a row needs once, its largest score and its total, is computed for all sixteen rows together.
+//! Values needed once per row, its largest score and its total, are computed for all sixteen rows together.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the maker of the `Group`.
 
@@ -32,20 +32,21 @@ const TILE: usize = 1024;
 const SUMS: usize = TILE / size_of::<f32>();
 /// Bytes of a step's keys, or of a chunk of its values: `hi`, then `lo`.
 const STEP_BYTES: usize = 2 * TILE;
-/// Bytes from a query's scores to the next one's.
+/// Bytes between the scores of two queries.
 const SCORES_STRIDE: usize = SCORES * size_of::<f32>();
-/// Rows ahead that keys and queries are prefetched: they lie kilobytes apart, where the processor expects nothing.
+/// Number of rows ahead that keys and queries are prefetched: they lie kilobytes apart, which the hardware prefetcher
+/// does not expect.
 const PREFETCH_ROWS: usize = 32;
-/// The total of weights below which one of them, the largest, which is 1, is so much of it that what splitting its value
-/// takes from that would be too much of the sum. It is added afterwards.
+/// Total of weights below which the largest weight, which is 1, dominates: the split's loss of its value would be too
+/// large a part of the sum, and is added afterwards.
 const DOMINANT_TOTAL_MAX: f32 = 1.5;
 /// A bfloat16 between such a weight and all others: 0.875.
 const NEARLY_ONE: i16 = 0x3f60;
-/// The logarithm of the smallest weight, which beside 1 is nothing. Its `lo` is no subnormal number: those cost the
-/// processor a hundred cycles.
+/// Logarithm of the smallest weight, which is negligible beside 1. Its `lo` is not subnormal, because subnormal
+/// numbers cost the processor a hundred cycles.
 const LOW: f32 = -100.0;
 
-/// f32s of the workspace's keys, values and queries: as many bytes as they have as f32, in whole steps.
+/// Sizes in f32s of the workspace's keys, values and queries: as many bytes as in f32, in whole steps.
 pub(in crate::cpu) const fn parts(head_dim: usize) -> [usize; 3] {
     let step_width = head_dim.next_multiple_of(STEP);
     [KEYS * step_width, KEYS * width(head_dim), ROWS * step_width]
@@ -62,7 +63,7 @@ pub(in crate::cpu) unsafe fn attend(part: &Part<'_>) {
     asm!("tilerelease", options(nostack, preserves_flags, nomem));
 }
 
-/// The unit's way with keys, values and queries.
+/// Processing of keys, values and queries on the matrix unit.
 struct MatrixUnit;
 
 impl Tiles for MatrixUnit {
@@ -99,13 +100,13 @@ unsafe fn load_part(from: *const f32, count: usize) -> __m512 {
     _mm512_maskz_loadu_ps(((1_u32 << count) - 1) as u16, from)
 }
 
-/// Numbers, or what is none as the NaN that stays one when it is rounded.
+/// Numbers, with NaNs replaced by a NaN that survives rounding.
 #[inline(always)]
 unsafe fn quiet_nan(x: __m512) -> __m512 {
     _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x), V::splat(f32::NAN))
 }
 
-/// Asks for the lines of numbers, which need not be there.
+/// Prefetches the cache lines of `count` numbers, which need not be valid memory.
 #[inline(always)]
 unsafe fn prefetch(from: *const f32, count: usize) {
     for at in (0..count).step_by(LANES) {
@@ -113,7 +114,7 @@ unsafe fn prefetch(from: *const f32, count: usize) {
     }
 }
 
-/// Puts a row of pairs into two tiles.
+/// Writes a row of pairs to two tiles.
 #[inline(always)]
 unsafe fn put_pair(one: __m512, two: __m512, tiles: *mut u8) {
     let (hi, lo) = pair_of(one, two);
@@ -121,7 +122,7 @@ unsafe fn put_pair(one: __m512, two: __m512, tiles: *mut u8) {
     V::store_w(tiles.add(TILE), lo);
 }
 
-/// Puts keys on the workspace as `(blocks of 16, steps, 2, pairs of elements, 16)`.
+/// Writes keys to the workspace as `(blocks of 16, steps, 2, pairs of elements, 16)`.
 #[inline(always)]
 unsafe fn pack_keys(kv: &KvBlock) {
     let steps = kv.head_dim.div_ceil(STEP);
@@ -162,8 +163,9 @@ unsafe fn pack_keys(kv: &KvBlock) {
     }
 }
 
-/// Puts values on the workspace as `(steps, chunks of 16 columns, 2, pairs of keys, 16)`, zeros where the sequence has no more.
-/// Steps are whole whatever an item sees of them: beside what is not finite a weight of 0 would tell.
+/// Writes values to the workspace as `(steps, chunks of 16 columns, 2, pairs of keys, 16)`, with zeros past the
+/// sequence's end. Steps are whole whatever an item sees of them: with values that are not finite, even a weight of 0
+/// would show.
 #[inline(always)]
 unsafe fn pack_values(kv: &KvBlock) {
     let chunks = width(kv.head_dim) / LANES;
@@ -180,7 +182,7 @@ unsafe fn pack_values(kv: &KvBlock) {
     }
 }
 
-/// Writes 32 numbers as two rows of bfloat16, `hi` and then `lo`.
+/// Writes 32 numbers as two rows of bfloat16: `hi`, then `lo`.
 #[inline(always)]
 unsafe fn split(one: __m512, two: __m512, hi: *mut u8, lo: *mut u8) {
     let (high_one, high_two) = (_mm512_castsi512_ps(high(one)), _mm512_castsi512_ps(high(two)));
@@ -189,7 +191,7 @@ unsafe fn split(one: __m512, two: __m512, hi: *mut u8, lo: *mut u8) {
     V::store_w(lo, low);
 }
 
-/// Puts the group's queries on the workspace, as `(queries, steps, 2, 32)`.
+/// Writes the group's queries to the workspace as `(queries, steps, 2, 32)`.
 #[inline(always)]
 unsafe fn split_queries(group: &Group) {
     let steps = group.head_dim.div_ceil(STEP);
@@ -208,7 +210,7 @@ unsafe fn split_queries(group: &Group) {
     }
 }
 
-/// Dot products with four blocks of keys, or with two. Queries that are not there have some that nobody looks at.
+/// Computes dot products with four blocks of keys, or with two. Results for missing queries are ignored.
 #[inline(always)]
 unsafe fn dots(group: &Group, block: usize, four: bool) {
     let steps = group.head_dim.div_ceil(STEP);
@@ -247,21 +249,21 @@ unsafe fn dots(group: &Group, block: usize, four: bool) {
     }
 }
 
-/// What sums of values need, query by query.
+/// Factors for the sums of values, by query.
 struct Factors {
-    /// What those of the blocks before are multiplied by, and all of them after the last block.
+    /// Factors on the sums of earlier blocks. `last` holds the factors after the last block.
     rescales: [f32; ROWS],
     last: [f32; ROWS],
-    /// The key of the block whose weight outweighs all others so far, if there is one.
+    /// Key of the block whose weight dominates all others so far, if there is one.
     dominant: [Option<usize>; ROWS],
 }
 
-/// Turns scores into weights under the largest ones so far, split as `(queries, steps, 2, 32)`.
+/// Turns scores into weights relative to the largest so far, split as `(queries, steps, 2, 32)`.
 #[inline(always)]
 unsafe fn weights(group: &Group) -> Factors {
     let (first, end) = (group.from / STEP * STEP, group.to.next_multiple_of(STEP));
     let lowest = V::splat(f32::NEG_INFINITY);
-    // Of queries that are not there nothing is looked at.
+    // Missing queries are ignored.
     let mut rows = [lowest; ROWS];
     for (q, top) in rows.iter_mut().enumerate().take(group.count) {
         let row = group.workspace.scores.add(q * SCORES);
@@ -329,7 +331,7 @@ unsafe fn weights(group: &Group) -> Factors {
     factors
 }
 
-/// The key whose weight is nearly 1, if the block has it.
+/// Key whose weight is nearly 1, if the block has it.
 #[inline(always)]
 unsafe fn largest(group: &Group, q: usize, first: usize, end: usize) -> Option<usize> {
     let nearly = _mm512_set1_epi16(NEARLY_ONE);
@@ -343,29 +345,29 @@ unsafe fn largest(group: &Group, q: usize, first: usize, end: usize) -> Option<u
     None
 }
 
-/// What splitting takes out of numbers.
+/// Loss of numbers in the split.
 #[inline(always)]
 unsafe fn lost(x: __m512) -> __m512 {
     let (hi, lo) = pair_of(x, V::splat(0.0));
     let joined = V::add(upper(hi), upper(lo));
-    // Exact, as the sum is: 17 bits.
+    // Exact, like the sum: 17 bits.
     V::sub(x, joined)
 }
 
-/// The lower halves of lanes as the upper ones.
+/// The lower halves of lanes, moved to the upper halves.
 #[inline(always)]
 unsafe fn upper(pairs: __m512i) -> __m512 {
     _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs))
 }
 
-/// The keys `from..to` among the 32 from `at` on.
+/// Mask of the keys `from..to` among the 32 from `at` on.
 #[inline(always)]
 fn visible(from: usize, to: usize, at: usize) -> u32 {
     let before = |key: usize| ((1_u64 << key.saturating_sub(at).min(STEP)) - 1) as u32;
     before(to) & !before(from)
 }
 
-/// Lane i is what `$op` makes of the lanes of row i, in one fixed order.
+/// Reduces the lanes of row i with `$op` into lane i, in a fixed order.
 macro_rules! of_rows {
     ($rows:expr, $op:path) => {{
         let rows: &[__m512; ROWS] = $rows;
@@ -384,20 +386,20 @@ macro_rules! of_rows {
     }};
 }
 
-/// The largest number of each row.
+/// Largest number of each row.
 #[inline(always)]
 unsafe fn tops_of(rows: &[__m512; ROWS]) -> __m512 {
     of_rows!(rows, V::max)
 }
 
-/// The sum of each row.
+/// Sum of each row.
 #[inline(always)]
 unsafe fn sums_of(rows: &[__m512; ROWS]) -> __m512 {
     of_rows!(rows, V::add)
 }
 
-/// `sums = sums * rescale + weights · values` of two chunks of columns; after the last block, times `last`, they are the
-/// output.
+/// `sums = sums * rescale + weights · values` for two chunks of columns. After the last block, multiplied by `last`,
+/// they are the output.
 #[inline(always)]
 unsafe fn values(group: &Group, chunk: usize, factors: &Factors) {
     let width = width(group.head_dim);

@@ -1,9 +1,9 @@
-//! Blocks of 256 by the matrix unit: small scales are multiplied into the codes beforehand, once for all columns. The
-//! products have too many bits for a byte, so they are two planes, whose sums are joined afterwards.
+//! Blocks of 256 on the matrix unit. Small scales are multiplied into the codes beforehand, once for all columns. The
+//! products have too many bits for a byte, so they form two planes, whose sums are joined afterwards.
 //!
-//! Where there are minimums, codes and scales are not negative, and the planes are the codes times the low three bits of
-//! their scale and times the others: no product leaves its byte, so one multiplication of words makes two of them.
-//! Otherwise the planes are the low and the high byte of the whole product.
+//! If there are minimums, codes and scales are not negative, and the planes are the codes times the low three bits of
+//! their scale and times the other bits. No product exceeds its byte, so one multiplication of words computes two of
+//! them. Otherwise the planes are the low and the high byte of the whole product.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -15,14 +15,14 @@ use crate::cpu::gemm::{self, Columns, Kind};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::{PANEL_ROWS, PanelKind};
 
-/// Columns of two tiles: that few are computed while the next planes are made.
+/// Columns of two tiles. Up to this number, columns are computed while the next planes are made.
 pub(super) const FEW: usize = 32;
-/// Bits of a scale that go into the low plane where it is the scale that is split.
+/// Bits of a scale in the low plane, if the scale is what is split.
 const SCALE_BITS: u32 = 3;
-/// Bytes ahead of the codes in use that the next ones are prefetched for when they are streamed.
+/// Prefetch distance of streamed codes, in bytes.
 const AHEAD: usize = 4096;
 
-/// One block of one panel by up to 32 columns, multiplied but not yet added.
+/// A block of a panel with up to 32 columns, multiplied but not yet added.
 #[derive(Clone, Copy)]
 struct Unit {
     /// The block's scales.
@@ -35,14 +35,14 @@ struct Unit {
 }
 
 impl Unit {
-    /// Before the first: nothing to add.
+    /// A unit before the first, with nothing to add.
     #[inline(always)]
     unsafe fn none(job: &Job) -> Unit {
         let scales = job.panel.add(job.kind.scales_at(job.blocks, 0));
         Unit { scales, block: 0, column: 0, count: 0, sums: job.sums }
     }
 
-    /// The sums so far; before block 0 they are zeros, whatever lies there.
+    /// Sums so far. Before block 0 they are zeros, whatever the memory holds.
     #[inline(always)]
     unsafe fn before(&self, sums: *const f32) -> __m512 {
         if self.block == 0 { V::splat(0.0) } else { V::load(sums) }
@@ -54,8 +54,8 @@ const fn is_narrow(kind: PanelKind) -> bool {
     matches!(kind, PanelKind::Q2K)
 }
 
-/// While the products of a unit are under way the one before is added, a quarter after each quarter, so that the matrix
-/// unit and the vectors work at once: the processor looks only some hundred instructions ahead.
+/// Adds the previous unit while the products of a unit are in flight, a quarter after each quarter, so that the matrix
+/// unit and the vectors work at the same time. The processor looks ahead only some hundred instructions.
 #[inline(always)]
 pub(super) unsafe fn sums<K: Kind>(job: &Job) {
     if job.column_count <= 16 {
@@ -67,7 +67,7 @@ pub(super) unsafe fn sums<K: Kind>(job: &Job) {
     }
 }
 
-/// `sums` of many columns: the planes of a block of all panels are made, and used for all of them.
+/// `sums` of many columns: the planes of a block of all panels are made once and used for all columns.
 #[inline(always)]
 unsafe fn many_sums<K: Kind>(job: &Job) {
     let mut tiles = MaybeUninit::<[__m512i; 4 * TILE / 16]>::uninit();
@@ -83,7 +83,7 @@ unsafe fn many_sums<K: Kind>(job: &Job) {
         for column in (0..job.column_count).step_by(32) {
             let left = job.column_count - column;
             let counts = (left.min(16), left.saturating_sub(16).min(16));
-            // Where there is no second group, one row of the first stands in for it and goes nowhere.
+            // A missing second group is replaced by one row of the first, whose result is discarded.
             let rows = (counts.0 as u8, counts.1.max(1) as u8);
             if rows != shape {
                 shape = rows;
@@ -115,8 +115,8 @@ unsafe fn many_sums<K: Kind>(job: &Job) {
     BlockScales::load::<K>(before.scales).finish_all::<K>(&before, x, tiles);
 }
 
-/// `sums` of up to FEW columns, TWO tiles of them or one: weights are streamed, and their planes are used once. While a
-/// block is multiplied, the planes of the next are made and the sums of the one before are added.
+/// `sums` of up to FEW columns, in one tile or, if `TWO`, two. Weights are streamed, and their planes are used once.
+/// While a block is multiplied, the planes of the next are made and the sums of the previous one are added.
 #[inline(always)]
 unsafe fn few_sums<K: Kind, const TWO: bool>(job: &Job) {
     let mut tiles = MaybeUninit::<[__m512i; 4 * TILE / 16]>::uninit();
@@ -134,7 +134,7 @@ unsafe fn few_sums<K: Kind, const TWO: bool>(job: &Job) {
             if is_last {
                 x.prefetch_out::<V>(p, 0, count);
             }
-            // After the last of all its own planes are made once more, and go nowhere.
+            // After the last block its own planes are made once more and discarded.
             let (codes, scales) = match (is_last, p + 1 == job.panels) {
                 (false, _) => place(job, p, block + 1),
                 (true, false) => place(job, p + 1, 0),
@@ -168,20 +168,21 @@ unsafe fn few_sums<K: Kind, const TWO: bool>(job: &Job) {
     BlockScales::load::<K>(before.scales).finish_all::<K>(&before, x, tiles);
 }
 
-/// Where the codes and the scales of a block are.
+/// Addresses of the codes and the scales of a block.
 #[inline(always)]
 unsafe fn place(job: &Job, p: usize, block: usize) -> (*const u8, *const u8) {
     let panel = job.panel.add(p * job.panel_stride);
     (panel.add(job.kind.codes_at(block)), panel.add(job.kind.scales_at(job.blocks, block)))
 }
 
-/// Tiles 0 to 3 are sums, low and high of each group of columns; 4 and 5 columns, so many of each group; 6 and 7 weights.
+/// Loads tile shapes: tiles 0 to 3 are sums, low and high for each group of columns; 4 and 5 are columns, as many as
+/// each group has; 6 and 7 are weights.
 #[inline(always)]
 unsafe fn load_shapes((a, b): (u8, u8)) {
     Shapes::load([(a, 64), (a, 64), (b, 64), (b, 64), (a, 64), (b, 64), (16, 64), (16, 64)]);
 }
 
-/// A quarter of a block, 64 inputs, times columns `one` and, if TWO, `two`.
+/// Multiplies a quarter of a block, 64 inputs, with columns `one` and, if TWO, `two`.
 #[inline(always)]
 unsafe fn quarter<K: Kind, const TWO: bool>(
     one: *const i8,
@@ -223,7 +224,7 @@ unsafe fn store_tiles<const TWO: bool>(tiles: *mut i32) {
     }
 }
 
-/// The integer sum of one column, of both planes.
+/// Integer sum of one column over both planes.
 #[inline(always)]
 unsafe fn joined<K: Kind>(low: *const i32) -> __m512i {
     let high = _mm512_loadu_si512(low.add(TILE).cast());
@@ -237,7 +238,7 @@ unsafe fn joined<K: Kind>(low: *const i32) -> __m512i {
     }
 }
 
-/// Products of even and of odd bytes, as words, into their low and high bytes.
+/// Splits products of even and of odd bytes, as words, into their low and high bytes.
 #[inline(always)]
 unsafe fn split(even: __m512i, odd: __m512i, low: *mut u8) {
     let byte = _mm512_set1_epi16(0xff);
@@ -253,8 +254,8 @@ unsafe fn twice(scale: __m512i) -> __m512i {
     _mm512_or_si512(_mm512_and_si512(scale, _mm512_set1_epi32(0xffff)), _mm512_slli_epi32::<16>(scale))
 }
 
-/// Makes the planes of some sub-blocks of 32 of a block: codes less their zero, times their small scales. Where there are
-/// minimums nothing is negative, and both planes are unsigned; otherwise the high one is signed.
+/// Makes the planes of some sub-blocks of 32 of a block: codes less their zero, times their small scales. With
+/// minimums nothing is negative, and both planes are unsigned; otherwise the high plane is signed.
 #[inline(always)]
 unsafe fn planes<K: Kind>(codes: *const u8, scales: *const u8, planes: *mut u8, groups: Range<usize>) {
     let zero = _mm512_set1_epi16(K::KIND.zero() as i16);
@@ -275,7 +276,7 @@ unsafe fn planes<K: Kind>(codes: *const u8, scales: *const u8, planes: *mut u8, 
                 V::store_w(at, _mm512_mullo_epi16(w, _mm512_and_si512(scale, low_bits)));
                 V::store_w(at.add(PLANE), _mm512_mullo_epi16(w, _mm512_srli_epi16::<SCALE_BITS>(scale)));
             } else {
-                // Codes as they are stored are not negative; what their zero adds is taken off the products.
+                // Stored codes are not negative; the contribution of their zero is subtracted from the products.
                 let offset = _mm512_mullo_epi16(scale, zero);
                 let (first, second) = (_mm512_and_si512(scale, byte), _mm512_slli_epi16::<8>(scale));
                 let even = _mm512_sub_epi16(_mm512_maddubs_epi16(w, first), offset);
@@ -286,11 +287,11 @@ unsafe fn planes<K: Kind>(codes: *const u8, scales: *const u8, planes: *mut u8, 
     }
 }
 
-/// What the last pass needs of a block's scales, in registers.
+/// A block's scales for the last pass, in registers.
 struct BlockScales {
     d: __m512,
     dmin: __m512,
-    /// Minimums of groups of 32, as `minimums` reads them.
+    /// Minimums of groups of 32, in the form that `minimums` reads.
     mins: [__m512i; 4],
     at: *const u8,
 }
@@ -311,7 +312,7 @@ impl BlockScales {
         scales
     }
 
-    /// Adds the integer sums of columns `from..to` of a unit, which are in one of its tiles, with the steps of
+    /// Adds the integer sums of columns `from..to` of a unit, which are in one of its tiles, with the operations of
     /// `gemm::Block256`.
     #[inline(always)]
     unsafe fn finish<K: Kind>(&self, unit: &Unit, x: &Columns, from: usize, to: usize, tiles: *const i32) {
@@ -319,7 +320,7 @@ impl BlockScales {
         let mut factor_at = x.scales.wrapping_add(column * x.scales_stride + block);
         let mut sums_at = x.sums.wrapping_add(column * x.sums_stride + 8 * block);
         let mut offsets_at = x.offsets.wrapping_add(column * x.offsets_stride + 16 * block);
-        // Of each 16 columns the low parts are a tile, then the high.
+        // For each 16 columns there is a tile of low parts, then one of high parts.
         let mut tile = tiles.add(from / 16 * 2 * TILE + 16 * (from % 16));
         let mut at = unit.sums.wrapping_add(from * PANEL_ROWS);
         let end = unit.sums.wrapping_add(to * PANEL_ROWS);
@@ -356,8 +357,8 @@ impl BlockScales {
     }
 }
 
-/// The eight minimums of a block times the eight sums of a column. Assembly because the compiler takes the
-/// instruction apart into a product and a sum, for a latency that does not matter here.
+/// The eight minimums of a block times the eight sums of a column. In assembly, because the compiler would split the
+/// instruction into a product and a sum, for a latency that does not matter here.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn minimums(mins: &[__m512i; 4], sums: *const i16) -> __m512i {

@@ -1,4 +1,4 @@
-//! Blocks of 32 by the matrix unit: each is one product, of half the unit's depth.
+//! Blocks of 32 on the matrix unit: each is a separate product of half the unit's depth.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -9,11 +9,11 @@ use crate::cpu::gemm::{self, Kind};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::{PANEL_ROWS, PanelKind};
 
-/// Blocks whose prepared codes fit the planes.
+/// Number of blocks whose prepared codes fit the planes.
 const RUN: usize = CODE_PLANES / 512;
 
-/// Each block of 32 is one product, four of them under way at a time; a group of 16 columns keeps its
-/// sums in registers.
+/// Computes each block of 32 as one product, with four products in flight; a group of 16 columns keeps its sums in
+/// registers.
 #[inline(always)]
 pub(super) unsafe fn sums<K: Kind>(job: &Job) {
     let mut tiles = MaybeUninit::<[__m512i; 4 * TILE / 16]>::uninit();
@@ -71,7 +71,7 @@ impl Group<'_> {
             x.prefetch_out::<V>(panel_index, self.column, self.column + self.count);
         }
         let place = |block: usize| (codes.add(32 * block), self.job.planes.add(512 * (block - first)));
-        // Each register's product is under way while the one it held before is added.
+        // Each register's product is in flight while its previous one is added.
         macro_rules! next {
             ($block:expr, $register:literal, $sum:literal, $a:literal, $b:literal) => {
                 let block = $block + $register;
@@ -102,7 +102,7 @@ impl Group<'_> {
         }
     }
 
-    /// Adds one block's products, in the order and with the steps of `gemm::Block32`.
+    /// Adds one block's products, in the order and with the operations of `gemm::Block32`.
     #[inline(always)]
     unsafe fn finish<K: Kind>(&self, block: usize, tile: *const i32, sums: &mut [__m512; 16]) {
         let x = &self.job.columns;
@@ -110,7 +110,7 @@ impl Group<'_> {
         let scales = self.panel.add(kind.scales_at(self.job.blocks, block));
         let d = gemm::scale_of_32::<V>(K::KIND, scales);
         for (c, sum) in sums.iter_mut().enumerate() {
-            // Columns past the last repeat it; what becomes of them is not stored.
+            // Columns past the last repeat it, and their results are not stored.
             let column = self.column + c.min(self.count - 1);
             let dot = _mm512_loadu_si512(tile.add(16 * c).cast());
             let factor = x.scales.add(column * x.scales_stride + block).read();

@@ -1,20 +1,23 @@
-//! Products of floats by the unit, which multiplies bfloat16 and adds in f32.
+//! Products of floats on the matrix unit, which multiplies bfloat16 and adds in f32.
 //!
-//! A number is split in two, `x = hi + lo`, each a bfloat16, which loses up to 2^-17 of it. A product is then
-//! `lo · w.hi + hi · w.hi + hi · w.lo`, in this order for every 32 inputs; `lo · w.lo`, up to 2^-16, is left out. Errors of
-//! both signs are as likely: that of one product is 4.4 · 10^-6 of it (root mean square; 2.6 · 10^-5 at most), that of a
-//! dot product of 384 like numbers 3.6 · 10^-7 of `Σ|w x|`. Where few of a row's numbers dominate, nothing averages
-//! out, so the row is computed by vectors of f32 instead: where `(Σ|x|)² < 16 Σx²`, which bounds the error by about
-//! 10^-6 of `Σ|w x|`. Three pieces and six products would be as exact as f32 for everything, at 0.6 to 0.8 of the speed.
-//! Weights that are bfloat16 already have no `lo`. Activations are split once a product (`cpu/split.rs`), weights where
-//! they are used, while the unit works on those before.
+//! A number is split in two, `x = hi + lo`, each a bfloat16, which loses up to 2^-17 of it. A product is then `lo ·
+//! w.hi + hi · w.hi + hi · w.lo`, in this order for every 32 inputs; `lo · w.lo`, up to 2^-16, is left out. Errors of
+//! both signs are equally likely. The error of one product is 4.4 · 10^-6 of it (root mean square; 2.6 · 10^-5 at
+//! most), and that of a dot product of 384 similar numbers is 3.6 · 10^-7 of `Σ|w x|`.
 //!
-//! The unit takes subnormal numbers for zeros, on either side and as results. What is not finite would become NaN in
-//! the split (infinity less infinity) or beside a `lo` of zero; so a row of activations that holds such a number, and
-//! all rows where weights do, is computed by vectors too. Which rows are depends on nothing but the row and the matrix.
+//! If few of a row's numbers dominate, errors do not average out, so the row is computed by vectors of f32 instead.
+//! That is the case for `(Σ|x|)² < 16 Σx²`, and bounds the error by about 10^-6 of `Σ|w x|`. A split in three, with
+//! six products, would be as exact as f32 for everything, at 0.6 to 0.8 of the speed. Weights that are bfloat16
+//! already have no `lo`. Activations are split once a product (`cpu/split.rs`), weights where they are used, while the
+//! unit works on the previous ones.
 //!
-//! On this tier every number of columns is computed so, one column as well as thousands: the steps of an output are
-//! the same in all shapes of tiles.
+//! The unit treats subnormal numbers as zeros, both as inputs and as results. Numbers that are not finite would become
+//! NaN in the split (infinity less infinity) or beside a `lo` of zero. So a row of activations that holds such a
+//! number is computed by vectors too, and so are all rows if the weights hold one. This choice depends only on the row
+//! and the matrix.
+//!
+//! On this tier every number of columns is computed in this way, from one column to thousands: the operations of an
+//! output are the same in all shapes of tiles.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and what `Job` promises.
 
@@ -30,30 +33,30 @@ use crate::cpu::split::{STEP, pair_of};
 
 /// Bytes of a tile: 16 rows of 64.
 const TILE: usize = 1024;
-/// Bytes of a step's weights of a panel: `hi`, then `lo`.
+/// Bytes of a panel's weights for one step: `hi`, then `lo`.
 const STEP_BYTES: usize = 2 * TILE;
 /// Steps whose split weights are kept for all columns.
 const RUN: usize = 48;
 /// Pairs of inputs of a step.
 const PAIRS: usize = STEP / 2;
-/// Panels of a tile of more than 16 columns, and of at most 16.
+/// Panels of a tile of more than 16 columns, and of a tile of at most 16.
 const PANELS: usize = 2;
 const PANELS_FEW: usize = 4;
-/// Of few columns: places for a step of a panel's split weights, those of two pairs of panels. The unit waits for stores
-/// that it is to read, so a pair's are split while the pair before is multiplied.
+/// Slots for a step of a panel's split weights, when there are few columns: two pairs of panels. The unit waits for
+/// stores that it reads, so a pair is split while the pair before is multiplied.
 const RING: usize = 4;
 /// Bytes of planes that one thread needs: `(RUN, PANELS, 2, 16, 64)`.
 pub(in crate::cpu) const PLANE_BYTES: usize = PANELS * RUN * STEP_BYTES;
-/// How far ahead a stream of weights is prefetched: a step, which a round of panels takes. Half of one came too late.
+/// Prefetch distance of a stream of weights: one step, which takes a round of panels. Half of that came too late.
 const PREFETCH_BYTES: usize = 2048;
 
-/// Weights of a kind as the unit wants them.
+/// Weights of a kind, in the form of the matrix unit.
 pub(super) trait SplitWeights {
     const KIND: PanelKind;
     /// Whether they have a `lo`.
     const LOW: bool;
 
-    /// Where in a panel input `k` is.
+    /// Offset of input `k` in a panel.
     #[inline(always)]
     fn place(k: usize) -> usize {
         k * Self::KIND.code_bytes()
@@ -74,7 +77,7 @@ pub(super) trait SplitWeights {
         pair_of(Self::load(panel, k), Self::load(panel, k + 1))
     }
 
-    /// As `pair` where `k` is the last input.
+    /// Same as `pair`, for `k` the last input.
     ///
     /// # Safety
     /// AVX-512; the panel has the input.
@@ -127,7 +130,7 @@ impl SplitWeights for gemm::Bf16 {
     }
 }
 
-/// The 16 rows' floats of inputs `k` and `k + 1`, `k` even, side by side, as halves' bits; and the rows' scales.
+/// The 16 rows' floats of inputs `k` and `k + 1`, `k` even, adjacent, as bits of f16; and the rows' scales.
 #[inline(always)]
 unsafe fn pair_of_fp8<const BLOCK: u8>(panel: *const u8, k: usize) -> ([__m512; 2], __m512) {
     let (block, kind) = (k / BLOCK as usize, gemm::Fp8::<BLOCK>::KIND);
@@ -135,7 +138,7 @@ unsafe fn pair_of_fp8<const BLOCK: u8>(panel: *const u8, k: usize) -> ([__m512; 
     let places = _mm256_set1_epi16(0xbf80_u16 as i16);
     let odd = _mm256_and_si256(_mm256_srai_epi16::<1>(both), places);
     let even = _mm256_and_si256(_mm256_srai_epi16::<1>(_mm256_slli_epi16::<8>(both)), places);
-    // The halves are 2^-8 of the numbers.
+    // The f16 numbers are 2^-8 of the values.
     let wide = |halves| V::mul(_mm512_cvtph_ps(halves), V::splat(256.0));
     ([wide(even), wide(odd)], V::load(panel.add(kind.scales_at(0, block)).cast()))
 }
@@ -144,7 +147,7 @@ impl<const BLOCK: u8> SplitWeights for gemm::Fp8<BLOCK> {
     const KIND: PanelKind = PanelKind::Fp8 { block: BLOCK };
     const LOW: bool = true;
 
-    /// Of the first of a pair, where both are.
+    /// Offset of the first of a pair.
     #[inline(always)]
     fn place(k: usize) -> usize {
         let block = BLOCK as usize;
@@ -164,7 +167,7 @@ impl<const BLOCK: u8> SplitWeights for gemm::Fp8<BLOCK> {
     }
 }
 
-/// Splits pairs `from..to` of a step of a panel, which has them all, into two tiles at `out`.
+/// Splits pairs `from..to` of a step of a panel, all of which exist, into two tiles at `out`.
 #[inline(always)]
 unsafe fn split_pairs<W: SplitWeights>(panel: *const u8, step: usize, out: *mut u8, from: usize, to: usize) {
     for pair in from..to {
@@ -177,7 +180,7 @@ unsafe fn split_pairs<W: SplitWeights>(panel: *const u8, step: usize, out: *mut 
     }
 }
 
-/// Splits a step of a panel of `cols` inputs into two tiles at `out`; zeros where there are no inputs.
+/// Splits a step of a panel of `cols` inputs into two tiles at `out`, with zeros past the last input.
 #[inline(always)]
 unsafe fn split_step<W: SplitWeights>(panel: *const u8, step: usize, cols: usize, out: *mut u8) {
     let left = cols - STEP * step;
@@ -223,8 +226,8 @@ pub(super) unsafe fn sums<W: SplitWeights>(job: &Job) {
     }
 }
 
-/// Up to 16 columns: the weights are what takes the time, so each is split, used and forgotten. A sum waits for the
-/// product before, 52 cycles, so panels advance in pairs.
+/// Computes up to 16 columns. The weights take most of the time, so each is split and used once. A sum waits for the
+/// previous product, 52 cycles, so panels advance in pairs.
 #[inline(always)]
 unsafe fn few_columns<W: SplitWeights>(job: &Job) {
     let mut ring = MaybeUninit::<[__m512i; RING * STEP_BYTES / 64]>::uninit();
@@ -234,7 +237,7 @@ unsafe fn few_columns<W: SplitWeights>(job: &Job) {
     Shapes::load([row, row, row, row, row, row, (16, 64), (16, 64)]);
     let steps = job.blocks.div_ceil(STEP);
     for first in (0..job.panels).step_by(PANELS_FEW) {
-        // Where there is no other panel of a pair, the one there is stands in for it and goes nowhere.
+        // A missing panel of a pair is replaced by an existing one, whose result is discarded.
         let panels = (job.panels - first).min(PANELS_FEW);
         let pairs = panels.div_ceil(2);
         let panel = |p: usize| job.panel.add((first + p.min(panels - 1)) * job.panel_stride);
@@ -242,7 +245,7 @@ unsafe fn few_columns<W: SplitWeights>(job: &Job) {
         let sums = job.sums.add(first * job.column_count * PANEL_ROWS);
         let place = |unit: usize| ring.add(unit % RING * STEP_BYTES);
         tile_zero!("tmm0", "tmm1", "tmm2", "tmm3");
-        // A step of a panel is a unit: those of a pair follow each other, then come the steps' pairs.
+        // A step of a panel is a unit: the two of a pair follow each other, then come the pairs of the next step.
         split_step::<W>(from[0], 0, job.blocks, place(0));
         split_step::<W>(from[1], 0, job.blocks, place(1));
         for step in 0..steps {
@@ -308,7 +311,7 @@ unsafe fn few_columns<W: SplitWeights>(job: &Job) {
     }
 }
 
-/// More than 16 columns: a run of steps is split while the first columns are multiplied, and used for all.
+/// Computes more than 16 columns: a run of steps is split while the first columns are multiplied, and used for all.
 #[inline(always)]
 unsafe fn many_columns<W: SplitWeights>(job: &Job) {
     let (x, stride) = (job.columns.codes.cast::<u8>(), job.columns.codes_stride);
@@ -316,7 +319,7 @@ unsafe fn many_columns<W: SplitWeights>(job: &Job) {
     let run = steps.div_ceil(steps.div_ceil(RUN));
     let mut shape = (0, 0);
     for first in (0..job.panels).step_by(PANELS) {
-        // Where there is no second panel, the first stands in for it and goes nowhere.
+        // A missing second panel is replaced by the first, and its result is discarded.
         let second = usize::from(first + 1 < job.panels);
         let one = job.panel.add(first * job.panel_stride);
         let two = one.add(second * job.panel_stride);
@@ -327,7 +330,7 @@ unsafe fn many_columns<W: SplitWeights>(job: &Job) {
             for column in (0..job.column_count).step_by(32) {
                 let left = job.column_count - column;
                 let counts = (left.min(16), left.saturating_sub(16).min(16));
-                // As with panels: one row of the first group stands in for a second group.
+                // As with panels, a missing second group is replaced by one row of the first.
                 let rows = (counts.0 as u8, counts.1.max(1) as u8);
                 if rows != shape {
                     shape = rows;
@@ -351,7 +354,7 @@ unsafe fn many_columns<W: SplitWeights>(job: &Job) {
                         }
                     }
                 }
-                // A few at a time: more than the processor can wait for at once would hold up the unit.
+                // A few at a time: more than the processor's outstanding loads would stall the unit.
                 let prefetched = if end == steps { left.min(32).div_ceil(end - begin) } else { 0 };
                 for step in begin..end {
                     for p in first..first + 1 + second {
@@ -365,8 +368,8 @@ unsafe fn many_columns<W: SplitWeights>(job: &Job) {
                     let (x_one, x_two) = (x_one.add(4 * STEP * step), x_two.add(4 * STEP * step));
                     let w_one = job.planes.add((step - begin) * PANELS * STEP_BYTES);
                     let w_two = w_one.add(STEP_BYTES);
-                    // Between its products, the weights that follow are split: the processor looks ahead some hundred
-                    // instructions only.
+                    // The following weights are split between its products, because the processor looks ahead only
+                    // some hundred instructions.
                     macro_rules! products {
                         ($split:ident) => {
                             tile_load!("tmm4", x_one.add(2 * STEP), stride);
@@ -441,7 +444,7 @@ unsafe fn many_columns<W: SplitWeights>(job: &Job) {
     }
 }
 
-/// One column of NP panels by vectors of f32. What was split is joined again.
+/// Computes one column of NP panels by vectors of f32, joining split numbers again.
 #[inline(always)]
 unsafe fn by_vectors<W: SplitWeights, const NP: usize>(job: &Job, first: usize, column: usize, split: bool) {
     let x = job.columns.codes.cast::<u8>().add(column * job.columns.codes_stride);
@@ -473,7 +476,7 @@ mod tests {
     use crate::quant::{dequantize_row, quantize_row};
     use crate::{DType, MatrixShape, MatrixSource};
 
-    /// What the unit is given of 8-bit floats: their numbers, alone and split in pairs.
+    /// Checks the unit's weights for 8-bit floats: the numbers, alone and split in pairs.
     fn check<const BLOCK: u8>(dtype: DType) {
         let (rows, cols) = (PANEL_ROWS, 256);
         let weights: Vec<f32> = (0..rows * cols).map(|i| ((i * 7919 % 1013) as f32 - 506.0) * 1e-3).collect();

@@ -1,5 +1,4 @@
-//! What types of cache differ in: how queries are laid out to meet their keys, the dot products, and what a
-//! stored value stands for.
+//! Differences between cache types: the layout of queries, the dot products, and the decoding of stored values.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and what each method says of its pointers.
 
@@ -12,20 +11,21 @@ use crate::BLOCK_TOKENS;
 
 const LANES: usize = 16;
 
-/// Value scales of a block that are at hand at a time: those of eight chunks.
+/// Value scales of a block that are loaded at a time: those of eight chunks.
 pub(super) type Scales = [[f32; BLOCK_TOKENS]; 4];
 
-/// A type of cache. Pointers to keys and values are one head's part of a block, of heads of `head_dim` elements; a
+/// Cache type. Pointers to keys and values are one head's part of a block, with heads of `head_dim` elements; a
 /// *chunk* is 16 elements of a value.
 pub(super) trait Format: 'static {
-    /// Whether the dot products are of f32, so that keys many queries meet are better widened once for all.
+    /// Whether dot products are of f32, so that keys read by many queries are best widened once for all.
     const WIDENS_KEYS: bool;
-    /// About the bytes that one element of a block's keys takes: how far apart the next block's are asked for, while this one's are multiplied.
+    /// Approximate bytes per element of a block's keys: the prefetch distance in the next block while this block is
+    /// multiplied.
     const ELEMENT_BYTES: usize;
     /// Whether keys and values are the same.
     const LATENT: bool = false;
 
-    /// Lays out N queries for `dots`, in no more than N times `head_dim` f32.
+    /// Packs N queries for `dots`, in at most N times `head_dim` f32.
     unsafe fn pack<L: Lanes, const N: usize>(from: &[*const f32; N], head_dim: usize, to: *mut f32);
 
     /// Dot products of N packed queries with the 16 keys of each of NB blocks.
@@ -35,15 +35,15 @@ pub(super) trait Format: 'static {
         head_dim: usize,
     ) -> [[L::F; N]; NB];
 
-    /// Element `d` of each of a block's keys, where keys are widened.
+    /// Element `d` of each of a block's keys, if keys are widened.
     unsafe fn key<L: Lanes>(keys: *const u8, d: usize) -> L::F {
         unreachable!("element {d} of keys at {keys:p}, which are not widened")
     }
 
-    /// The scales that `value` needs for up to eight chunks from `chunk` on, which is even unless there is one.
+    /// Scales that `value` needs for up to eight chunks from `chunk` on. `chunk` is even unless `chunks` is one.
     unsafe fn scales<L: Lanes>(values: *const u8, head_dim: usize, chunk: usize, chunks: usize) -> Scales;
 
-    /// Chunk `chunk` of a token's value; `nth` is its number from where `scales` began.
+    /// Chunk `chunk` of a token's value; `nth` is its index from the start of `scales`.
     unsafe fn value<L: Lanes>(
         values: *const u8,
         head_dim: usize,
@@ -54,16 +54,16 @@ pub(super) trait Format: 'static {
     ) -> L::F;
 }
 
-/// Numbers of a cache that are floats, one by one, which are loaded as such.
+/// Float formats of a cache, which are loaded number by number.
 pub(super) trait Floats: 'static {
-    /// Bytes of one.
+    /// Bytes of a number.
     const BYTES: usize;
 
-    /// 16 of them.
+    /// Loads 16 numbers.
     unsafe fn load<L: Lanes>(from: *const u8) -> L::F;
 }
 
-/// IEEE halves.
+/// IEEE halves (f16).
 pub(super) struct Halves;
 
 impl Floats for Halves {
@@ -75,7 +75,7 @@ impl Floats for Halves {
     }
 }
 
-/// 8-bit floats.
+/// 8-bit floats (E4M3).
 pub(super) struct Eighths;
 
 impl Floats for Eighths {
@@ -87,7 +87,7 @@ impl Floats for Eighths {
     }
 }
 
-/// A cache in floats.
+/// Cache of floats.
 pub(super) struct FloatFormat<T>(PhantomData<T>);
 pub(super) type F16Format = FloatFormat<Halves>;
 pub(super) type Fp8Format = FloatFormat<Eighths>;
@@ -147,10 +147,11 @@ impl<T: Floats> Format for FloatFormat<T> {
     }
 }
 
-/// Q8Format with a scale for 32. Queries become such too, so that dot products are of bytes and exact within a group.
+/// Cache of Q8_0, with a scale for each 32 elements. Queries are quantised in the same way, so that dot products are
+/// of bytes and exact within a group.
 pub(super) struct Q8Format;
 
-/// f32s of a query's group: 32 codes, the correction for keys stored with 128 added, the scale.
+/// Size in f32s of a query's group: 32 codes, the correction for keys stored with 128 added, the scale.
 const PACKED_GROUP: usize = GROUP / 4 + 2;
 const _: () = assert!(PACKED_GROUP <= GROUP);
 
@@ -221,7 +222,7 @@ impl Format for Q8Format {
         nth: usize,
     ) -> L::F {
         let codes = L::to_f(L::bytes_i(values.add(token * head_dim + chunk * LANES)));
-        // Exact: a code of 7 bits times a half of 11.
+        // Exact: a code of 7 bits times an f16 of 11 bits.
         L::mul(codes, L::splat(scales[nth / 2][token]))
     }
 }

@@ -1,4 +1,4 @@
-//! Latents as keys and values at once.
+//! Latents as both keys and values.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and what each method says of its pointers.
 
@@ -11,8 +11,8 @@ use crate::BLOCK_TOKENS;
 
 const LANES: usize = 16;
 
-/// A cache of latents, which are keys and, of their first elements, values. They lie as values do, and are widened for all
-/// heads together.
+/// Format of a cache of latents, which are keys, and whose first elements are values. They are stored like values, and
+/// widened for all heads together.
 pub(super) struct LatentFormat<C>(PhantomData<C>);
 
 impl<C: Format> Format for LatentFormat<C> {
@@ -52,8 +52,8 @@ impl<C: Format> Format for LatentFormat<C> {
     }
 }
 
-/// Widens what is seen of a block of latents as keys, `(head_dim, stride)`: 16 elements of 16 tokens at a time. Tokens that
-/// are not seen are zeros.
+/// Widens the visible part of a block of latents as keys, `(head_dim, stride)`, 16 elements of 16 tokens at a time.
+/// Invisible tokens become zeros.
 #[inline(always)]
 pub(super) unsafe fn widen_keys<L: Lanes, C: Format>(
     step: &Step<'_>,

@@ -1,4 +1,4 @@
-//! Scores of a tile turned into weights, under the largest score so far.
+//! Conversion of a tile's scores into weights, relative to the largest score so far.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the maker of a `Step`.
 
@@ -10,13 +10,13 @@ use super::tile::Step;
 const LANES: usize = 16;
 const VECTORS: usize = TILE / LANES;
 const _: () = assert!(VECTORS == 4);
-/// The lanes' numbers.
+/// Lane indices.
 const NUMBERS: [f32; LANES] =
     [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
 
 impl Step<'_> {
-    /// Turns the vectors' dot products into weights, adds these to their totals, and leaves what their sums so far
-    /// must be multiplied by. The keys that a vector does not see get weight 0, whatever their score.
+    /// Turns the vectors' dot products into weights, adds these to their totals, and stores the factors for their
+    /// earlier sums. Keys that a vector does not see get weight 0, whatever their score.
     #[inline(always)]
     pub(super) unsafe fn softmax<L: Lanes>(&self) {
         let mut before = [f32::NEG_INFINITY; LANES];
@@ -50,7 +50,7 @@ impl Step<'_> {
         }
     }
 
-    /// Scales and caps vector q's dot products, hides what it does not see, and gives the largest.
+    /// Scales and caps vector q's dot products, masks invisible keys, and returns the largest.
     #[inline(always)]
     unsafe fn logits<L: Lanes>(&self, q: usize) -> f32 {
         let vectors = self.vectors;
@@ -61,7 +61,7 @@ impl Step<'_> {
         let mut scores = [L::splat(0.0); VECTORS];
         let slope = vectors.slopes.map(|slopes| {
             let slope = slopes.add((vectors.first + self.v + q) % vectors.group);
-            // The row is the last that it sees itself; keys behind it are hidden below.
+            // A row is the last key that it sees itself; keys after it are masked below.
             (L::splat(slope.read()), (self.tile * TILE) as f32 - (vectors.visible(self.v + q).1 - 1) as f32)
         });
         for (i, score) in scores.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! Softmax sums as they grow: begun, joined with those of other keys, and turned into the output.
+//! Running softmax sums: started, merged with those of other keys, and turned into the output.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels below.
 
@@ -8,7 +8,7 @@ use super::Vectors;
 
 const LANES: usize = 16;
 
-/// Softmax sums of some vectors: for each `(maximum, total, padding, weighted sum of values)`.
+/// Softmax sums of some vectors: `(maximum, total, padding, weighted sum of values)` for each.
 #[derive(Clone, Copy)]
 pub(super) struct State {
     pub(super) first: *mut f32,
@@ -21,7 +21,7 @@ pub(super) fn width(head_dim: usize) -> usize {
 }
 
 impl State {
-    /// f32s a vector takes.
+    /// Size of a vector's state in f32s.
     pub(super) fn size(head_dim: usize) -> usize {
         LANES + width(head_dim)
     }
@@ -54,7 +54,7 @@ unsafe fn weight<L: Lanes>(x: f32, top: f32) -> f32 {
     L::top(math::exp::<L>(L::splat(x - top)))
 }
 
-/// Adds a part to a total. The maker vouches for `count` vectors in both.
+/// Kernel that adds a part to a total. The creator guarantees `count` vectors in both.
 pub(super) struct Merge {
     pub(super) total: State,
     pub(super) part: State,
@@ -86,7 +86,8 @@ impl Kernel for Merge {
     }
 }
 
-/// Divides by the totals, sinks included, and writes the output. The maker vouches for the state and the output.
+/// Kernel that divides by the totals, sinks included, and writes the output. The creator guarantees the state and the
+/// output.
 pub(super) struct Finish {
     pub(super) vectors: Vectors,
     pub(super) state: State,
@@ -111,7 +112,7 @@ impl Kernel for Finish {
             let factor = factor / total;
             let out = vectors.out.add(row * vectors.out_stride + head * vectors.value_dim);
             for at in (0..vectors.value_dim).step_by(LANES) {
-                // A value of weight 0 beside a sum of -0 makes it +0: whether one was added must not show.
+                // A value of weight 0 beside a sum of -0 makes it +0. Whether one was added must not show.
                 let sum = L::add(L::load(self.state.sums(v).add(at)), L::splat(0.0));
                 let value = L::mul(sum, L::splat(factor));
                 if at + LANES <= vectors.value_dim {

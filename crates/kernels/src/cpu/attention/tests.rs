@@ -1,4 +1,4 @@
-//! What a window is cut into.
+//! Tests of the division of windows into parts.
 
 use super::{AttentionJob, Share, VECTORS};
 use crate::cpu::kv::CpuKv;
@@ -18,7 +18,7 @@ fn a_window_costs_itself_and_not_the_context() -> Result<(), KernelError> {
         batch.sources = vec![RowSource::Token(0); 32];
         batch.push_sequence(32, context, |_, index| index as u32);
     }
-    // 1055 keys that 32 rows see, in parts of 512 and blocks of 16.
+    // 1055 keys visible to 32 rows, in parts of 512 and blocks of 16.
     assert_eq!((seen.block_tables.len(), all.block_tables.len()), (66, 2048));
     let job = |window| AttentionJob {
         kv: kv.layer(0, &HEADS),

@@ -1,9 +1,9 @@
-//! The inner loops of attention: scores of a tile of keys, their softmax as it grows, and the weighted sum of values.
+//! Inner loops of attention: scores of a tile of keys, their running softmax, and the weighted sum of values.
 //!
-//! There are two ways through a tile, with the same result bit for bit, since each score and each sum is one chain
-//! of the same operations in the same order in both. A few vectors, or those of one row, as in decode, read the cache
-//! itself. Many first widen the tile to f32 on the thread's workspace and then meet it in groups as large as the registers
-//! hold, so that the loops do nothing but multiply and add.
+//! There are two paths through a tile, with the same bits, because each score and each sum is one chain of the same
+//! operations in the same order. A few vectors, or those of one row, as in decode, read the cache directly. Many vectors
+//! first widen the tile to f32 in the thread's workspace, and then process it in groups as large as the registers hold,
+//! so that the loops only multiply and add.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels below.
 
@@ -23,7 +23,7 @@ const TILE_BLOCKS: usize = TILE / BLOCK_TOKENS;
 const _: () = assert!(BLOCK_TOKENS == LANES);
 const CACHE_LINE: usize = 64; // bytes
 
-/// A thread's memory while it works at an item.
+/// Workspace of a thread for one item.
 #[derive(Clone, Copy)]
 pub(super) struct Workspace {
     pub(super) queries: *mut f32,  // (VECTORS, width), as the format packs them
@@ -33,15 +33,16 @@ pub(super) struct Workspace {
     pub(super) values: *mut f32,   // (TILE, width)
 }
 
-/// Puts an item's queries on the workspace. The maker vouches for the vectors' pointers and the workspace.
+/// Kernel that writes an item's queries to the workspace. The creator guarantees the vectors' pointers and the
+/// workspace.
 pub(super) struct Pack {
     pub(super) vectors: Vectors,
     pub(super) workspace: Workspace,
 }
 
-/// One partition of keys for some vectors whose queries are on the workspace, into a fresh state. The maker vouches for
-/// the vectors' pointers, the blocks of the whole context, the workspace, and a state of [`super::VECTORS`], or of
-/// `vectors.count` if they are few.
+/// Kernel that computes one partition of keys for some vectors whose queries are in the workspace, into a new state.
+/// The creator guarantees the vectors' pointers, the blocks of the whole context, the workspace, and a state of
+/// [`super::VECTORS`], or of `vectors.count` if they are few.
 pub(super) struct PartitionSums {
     pub(super) vectors: Vectors,
     pub(super) partition: usize,
@@ -49,8 +50,8 @@ pub(super) struct PartitionSums {
     pub(super) workspace: Workspace,
 }
 
-/// How many vectors from `v` on go through a tile group_size. Where they read the cache itself they are of one row; else
-/// the last group may be larger than what is left, and what it computes beyond that is not looked at.
+/// Number of vectors from `v` on that are processed together. If they read the cache directly they are of one row;
+/// else the last group may be larger than the rest, and its surplus results are ignored.
 #[inline(always)]
 fn group_size<L: Lanes>(vectors: &Vectors, v: usize) -> usize {
     let left = vectors.count - v;
@@ -89,7 +90,7 @@ impl Kernel for Pack {
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
         match self.vectors.kv_type {
-            // Those of latents and of floats lie alike.
+            // Those of latents and of floats have the same layout.
             KvType::Q8_0 if !self.vectors.latent => self.queries::<L, Q8Format>(),
             _ => self.queries::<L, F16Format>(),
         }
@@ -153,7 +154,7 @@ impl PartitionSums {
         begin..end.min((self.partition + 1) * PARTITION).div_ceil(TILE)
     }
 
-    #[inline(always)] // All heads read the same, so that it is widened even for one row's.
+    #[inline(always)] // All heads read the same latents, so they are widened even for one row.
     unsafe fn latent_sums<L: Lanes, C: Format>(&self) {
         self.tiles().for_each(|tile| self.widened::<L, C>(tile));
     }
@@ -174,7 +175,7 @@ impl PartitionSums {
         }
     }
 
-    /// What some vectors see of a tile.
+    /// Part of a tile that some vectors see.
     #[inline(always)]
     unsafe fn step(&self, tile: usize, v: usize, count: usize) -> Step<'_> {
         let vectors = &self.vectors;
@@ -224,8 +225,8 @@ impl PartitionSums {
         }
         v = 0;
         while v < vectors.count {
-            // Beside what is not a number or not finite even a weight of 0 would tell, so that every vector then
-            // takes only what it sees.
+            // With values that are not finite even a weight of 0 would show, so each vector then reads only what it
+            // sees.
             let count = if finite { group_size::<L>(vectors, v) } else { 1 };
             let step = self.step(tile, v, count);
             match count {
@@ -241,24 +242,24 @@ impl PartitionSums {
     }
 }
 
-/// One tile for a few vectors.
+/// A tile for a few vectors.
 #[derive(Clone, Copy)]
 pub(super) struct Step<'a> {
     pub(super) vectors: &'a Vectors,
     pub(super) state: State,
     pub(super) workspace: Workspace,
     pub(super) tile: usize,
-    /// The first of them, and how many there are: their queries, scores, rescales and states lie from there on.
+    /// First of the vectors, with their number: their queries, scores, rescales and states begin there.
     pub(super) v: usize,
     pub(super) count: usize,
-    /// Keys of the tile that any of them sees, first and end; all see them if they are of one row. No value outside
+    /// Range of the tile's keys that any vector sees; all vectors see them if they are of one row. No value outside it
     /// is read.
     pub(super) from: usize,
     pub(super) to: usize,
 }
 
 impl Step<'_> {
-    /// Whether none of them sees anything of the tile. They would come out of it with the bits they went in with.
+    /// Whether no vector sees anything of the tile. Their states would keep their bits.
     #[inline(always)]
     fn is_empty(&self) -> bool {
         self.from >= self.to
@@ -289,7 +290,7 @@ impl Step<'_> {
         self.workspace.scores.add(self.v * TILE)
     }
 
-    /// The block of the next tile that lies where this one does, to be prefetched; itself at the end.
+    /// Block of the next tile at the same place as this one, to be prefetched; the block itself at the end.
     #[inline(always)]
     fn next(&self, block: usize) -> usize {
         let next = block + TILE_BLOCKS;
@@ -305,7 +306,7 @@ impl Step<'_> {
         }
     }
 
-    /// `sums = sums * rescale + weights · values`, of ND chunks of the output from `chunk` on for N vectors.
+    /// `sums = sums * rescale + weights · values` for ND chunks of the output, from `chunk` on, and N vectors.
     #[inline(always)]
     unsafe fn load_sums<L: Lanes, const N: usize, const ND: usize>(&self, chunk: usize) -> [[L::F; ND]; N] {
         let mut sums = [[L::splat(0.0); ND]; N];
@@ -349,7 +350,7 @@ impl<C: Format, const N: usize, const NB: usize, const ND: usize> Kernel for One
         while block < end {
             let mut keys = [step.vectors.keys; NB];
             for (b, keys) in keys.iter_mut().enumerate() {
-                // Past the last block the last one is read again; those scores are never looked at.
+                // Past the last block the last one is read again, and those scores are ignored.
                 *keys = step.keys((block + b).min(end - 1));
             }
             let dots = C::dots::<L, N, NB>(step.queries(), &keys, step.vectors.head_dim);
@@ -399,7 +400,7 @@ impl<C: Format, const N: usize, const NB: usize, const ND: usize> OneRow<'_, C, 
             let from = step.from.saturating_sub(block * BLOCK_TOKENS);
             for t in from..BLOCK_TOKENS.min(step.to - block * BLOCK_TOKENS) {
                 if step.v == 0 && chunk == 0 {
-                    // A little with each token, so that memory always has something to do and never too much.
+                    // A little with each token, so that memory is always busy and never overloaded.
                     for at in (t * key_part..(t + 1) * key_part).step_by(CACHE_LINE) {
                         L::prefetch(next_keys.wrapping_add(at));
                     }
@@ -419,8 +420,8 @@ impl<C: Format, const N: usize, const NB: usize, const ND: usize> OneRow<'_, C, 
     }
 }
 
-/// Widens what is seen of a tile: keys, where the format wants it, to `(block / NV, head_dim, NV, 16)`, values to
-/// `(chunk / NV, key, NV, 16)`, with zeros for chunks that are not there. Says whether all values are finite.
+/// Kernel that widens the visible part of a tile: keys, if the format needs it, to `(block / NV, head_dim, NV, 16)`;
+/// values to `(chunk / NV, key, NV, 16)`, with zeros for missing chunks. Returns whether all values are finite.
 struct Widen<'a, C, const NV: usize>(Step<'a>, PhantomData<C>);
 
 impl<C: Format, const NV: usize> Kernel for Widen<'_, C, NV> {
@@ -431,7 +432,7 @@ impl<C: Format, const NV: usize> Kernel for Widen<'_, C, NV> {
         let step = &self.0;
         let head_dim = step.vectors.head_dim;
         let chunks = step.vectors.value_dim.div_ceil(LANES);
-        // What is finite is 0 times itself, the rest is not a number.
+        // A finite number times 0 is 0; any other gives NaN.
         let mut zeros = [L::splat(0.0); 2];
         for block in step.from / BLOCK_TOKENS..step.to.div_ceil(BLOCK_TOKENS) {
             let to = step.workspace.keys.add((block / NV * head_dim * NV + block % NV) * LANES);
@@ -465,7 +466,7 @@ impl<C: Format, const NV: usize> Kernel for Widen<'_, C, NV> {
     }
 }
 
-/// Scores of N vectors and their softmax. The first vectors of an item prefetch the next tile's keys on the way.
+/// Scores of N vectors and their softmax. The first vectors of an item also prefetch the next tile's keys.
 struct Scores<'a, C, const N: usize, const NV: usize>(Step<'a>, PhantomData<C>);
 
 impl<C: Format, const N: usize, const NV: usize> Kernel for Scores<'_, C, N, NV> {
@@ -510,7 +511,7 @@ impl<C: Format, const N: usize, const NV: usize> Scores<'_, C, N, NV> {
         let keys = step.workspace.keys.add(block * head_dim * LANES);
         let mut next = [step.vectors.keys; NV];
         for (b, next) in next.iter_mut().enumerate() {
-            // The first of the NV may lie before all that is seen, where there is no block any more.
+            // The first of the NV may lie before the visible range, where there is no block any more.
             let seen = (block + b).clamp(step.from / BLOCK_TOKENS, step.to.div_ceil(BLOCK_TOKENS) - 1);
             *next = step.keys(step.next(seen));
         }
@@ -540,7 +541,7 @@ impl<C: Format, const N: usize, const NV: usize> Scores<'_, C, N, NV> {
     }
 }
 
-/// The weighted sum of values of N vectors. The first of an item prefetch the next tile's values on the way.
+/// Weighted sum of values for N vectors. The first vectors of an item also prefetch the next tile's values.
 struct Values<'a, C, const N: usize, const NV: usize>(Step<'a>, PhantomData<C>);
 
 impl<C: Format, const N: usize, const NV: usize> Kernel for Values<'_, C, N, NV> {
@@ -563,7 +564,7 @@ impl<C: Format, const N: usize, const NV: usize> Kernel for Values<'_, C, N, NV>
 }
 
 impl<C: Format, const N: usize, const NV: usize> Values<'_, C, N, NV> {
-    /// NV chunks of the sums.
+    /// Computes NV chunks of the sums.
     #[inline(always)]
     unsafe fn chunks<L: Lanes, const PREFETCH: bool>(&self, chunk: usize) {
         let step = &self.0;
@@ -580,7 +581,7 @@ impl<C: Format, const N: usize, const NV: usize> Values<'_, C, N, NV> {
         let values = step.workspace.values.add(chunk * TILE * LANES);
         for t in step.from..step.to {
             if PREFETCH {
-                // This many chunks' share of the block: each of 16 tokens prefetches one part of it.
+                // These chunks' share of the block: each of 16 tokens prefetches one part of it.
                 let part = NV * LANES * size_of::<u16>();
                 L::prefetch(next[t / BLOCK_TOKENS].wrapping_add(t % BLOCK_TOKENS * part));
             }

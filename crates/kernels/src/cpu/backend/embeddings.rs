@@ -1,4 +1,4 @@
-//! Rows of embedding tables, on the processor's cores.
+//! Rows of embedding tables, on CPU cores.
 
 use super::{CpuBuffer, Step};
 use crate::RowIds;
@@ -22,7 +22,7 @@ impl Step<'_> {
     }
 
     pub(super) fn add_embedding(&mut self, table: &CpuMatrix, ids: RowIds, out: &mut CpuBuffer) {
-        /// Numbers that are unpacked at a time: whole blocks of every kind.
+        /// Numbers unpacked at a time: whole blocks of every kind.
         const PART: usize = 1024;
         let (rows, cols) = (self.batch.rows(), table.cols());
         out.check(rows, cols, "out");
@@ -43,7 +43,7 @@ impl Step<'_> {
     }
 }
 
-/// Where a row of a table lies.
+/// Segment of a table's row, and the row's index in it.
 fn table_row(table: &CpuMatrix, row: usize) -> (&Segment, usize) {
     let has = |segment: &&Segment| (segment.row_first..segment.row_first + segment.rows).contains(&row);
     let Some(segment) = table.segments().iter().find(has) else {

@@ -1,4 +1,4 @@
-//! The encoders' ops on the processor's cores.
+//! The encoders' ops on CPU cores.
 
 use std::ops::Range;
 
@@ -76,7 +76,7 @@ impl EncoderOps for CpuBackend {
     }
 }
 
-/// The settings as the kernels have them.
+/// Settings in the kernels' form.
 fn job_of<'a>(params: &SelfAttentionParams<&'a CpuVector, &'a [u32]>) -> SelfAttentionJob<'a> {
     SelfAttentionJob {
         shape: params.heads,

@@ -1,4 +1,4 @@
-//! Mixtures of experts, and what is added to rows.
+//! Mixtures of experts, and additions to rows.
 
 use super::{CpuBackend, CpuBuffer, CpuVector, Step};
 use crate::cpu::aligned::Shared;
@@ -94,7 +94,8 @@ pub(super) fn read(backend: &CpuBackend, hidden: &CpuBuffer, chosen: &mut [u32],
     scratch.moe.read(&hidden.data, chosen, inner);
 }
 
-/// One row of `add_shared`. The maker vouches for the pointers: `gate_cols` numbers at both of `gate`, `cols` at the others.
+/// Kernel for one row of `add_shared`. The creator guarantees the pointers: `gate_cols` numbers at both of `gate`,
+/// `cols` at the others.
 struct AddShared {
     gate: Option<(*const f32, *const f32)>,
     gate_cols: usize,

@@ -1,4 +1,4 @@
-//! Latent attention's ops, and drawing rows.
+//! Ops of latent attention, and sampling of rows.
 
 use super::{CpuBuffer, CpuVector, Step};
 use crate::cpu::aligned::Shared;
@@ -73,7 +73,7 @@ impl Step<'_> {
         attention::attention(self.tier, self.turn, scratch, self.batch, &job, &queries.data, &mut out.data);
     }
 
-    /// Draws a token for each row of logits, side by side, each by one thread.
+    /// Draws a token for each row of logits, in parallel, each row on one thread.
     pub(super) fn draw(&mut self, vocab: usize, specs: &SampleSpecs, room: &mut [f32]) {
         let rows = self.batch.logit_rows.len();
         assert_eq!(specs.rows.len(), rows, "a spec for each logit row");
@@ -84,8 +84,8 @@ impl Step<'_> {
             // SAFETY: there is one for each thread, checked above, and no other thread uses this one's.
             let scratch = unsafe { &mut *threads.get().add(thread) };
             for row in range {
-                // SAFETY: there is a draw for each row, and a row of logits, as `logits` has checked; a row is in one range of
-                // one thread.
+                // SAFETY: there is a draw for each row, and a row of logits, as `logits` has checked; a row is in one
+                // range of one thread.
                 let (draw, logits) = unsafe {
                     let logits = std::slice::from_raw_parts_mut(logits.get().add(row * vocab), vocab);
                     (&mut *draws.get().add(row), logits)

@@ -1,4 +1,4 @@
-//! Rows of other backends of the process, which has done what it was asked for by the time that it answers.
+//! Rows of other CPU backends of the process. Ops are done when they return, so there is nothing to wait for.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Rotary embeddings and norms of heads, with the vectors' numbers in place of the vectors.
+//! Rotary embeddings and norms of heads, with vectors replaced by their numbers.
 
 use super::{CpuBuffer, CpuVector, Step};
 use crate::cpu::kv::CpuKv;
@@ -14,7 +14,7 @@ impl CpuVector {
     }
 }
 
-/// What is done to queries and keys, with the vectors' numbers in place of the vectors.
+/// Parameters for queries and keys, with vectors replaced by their numbers.
 pub(super) fn qkv_job<'a>(params: &'a QkvParams<&CpuVector>) -> QkvJob<'a> {
     QkvJob {
         shape: params.shape,

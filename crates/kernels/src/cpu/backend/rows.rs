@@ -1,4 +1,4 @@
-//! Ops on rows number by number, and norms of them.
+//! Element-wise ops on rows, and norms of rows.
 
 use std::borrow::Borrow;
 
@@ -110,7 +110,7 @@ impl Step<'_> {
     }
 }
 
-/// One row.
+/// Applies an op to one row.
 fn change(op: &RowOp<&CpuBuffer, &CpuVector>, row: usize, out: &mut [f32]) {
     fn of(x: &CpuBuffer, row: usize) -> &[f32] {
         &x.data[row * x.cols..][..x.cols]
@@ -174,7 +174,7 @@ fn change(op: &RowOp<&CpuBuffer, &CpuVector>, row: usize, out: &mut [f32]) {
     }
 }
 
-/// The root of the mean of the squares.
+/// Root mean square.
 fn size(x: &[f32]) -> f64 {
     (x.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>() / x.len() as f64).sqrt()
 }

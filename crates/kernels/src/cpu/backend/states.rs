@@ -1,4 +1,4 @@
-//! The ops of layers that keep a state.
+//! Ops of layers with recurrent states.
 
 use super::{CpuBuffer, CpuVector, Step};
 use crate::cpu::states::{self, LayerStates, PartNorm, RecurrenceJob};

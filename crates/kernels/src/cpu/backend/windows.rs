@@ -1,15 +1,15 @@
-//! Products of rows that overlap, as those of a convolution along time do, where they lie: nothing is copied.
+//! Products of overlapping rows, such as those of a convolution along time, in place: nothing is copied.
 
 use super::{CpuBackend, CpuMatrix, CpuVector, Groups, Product, Scratch};
 use crate::cpu::activations::Input;
 
 impl CpuBackend {
-    /// `out[r * out_step + i] = matrix[i] · x[r * x_step..][..matrix.cols()] + bias[i]` for every row `r`, in a turn of its own
-    /// between the steps of other models. Matrix `g` of those, all of one shape, is for the rows from `firsts[g]` to
-    /// `firsts[g + 1]`; each has biases of its own.
+    /// `out[r * out_step + i] = matrix[i] · x[r * x_step..][..matrix.cols()] + bias[i]` for every row `r`, in a
+    /// separate turn between the steps of other models. Of the matrices, all of one shape, matrix `g` applies to the
+    /// rows from `firsts[g]` to `firsts[g + 1]`, and each has separate biases.
     ///
     /// # Panics
-    /// Inside a step, before `reserve`, where `x` or `out` does not hold the rows, and where a matrix is quantised and there
+    /// Inside a step, before `reserve`, if `x` or `out` does not hold the rows, and if a matrix is quantised and there
     /// are more rows than the step limits have.
     pub fn windows(
         &mut self,

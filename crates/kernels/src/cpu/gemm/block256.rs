@@ -96,7 +96,7 @@ impl<K: Kind> Format for Block256<K> {
     }
 }
 
-/// Adds a group of codes to the integer sums of a panel's columns, products added up in words.
+/// Adds a group of codes to the integer sums of a panel's columns, with products summed in words.
 ///
 /// # Safety
 /// Inside `L::vectorize`; `args` covers the panel and NC columns.
@@ -129,8 +129,8 @@ unsafe fn words<F: Format, L: Lanes, const NC: usize, const EXPANDED: bool>(
     }
 }
 
-/// Adds sub-block `g` of 32 codes of block `b` of a panel to the integer sums of its columns: scaled products, and of
-/// groups of 16 the minimums.
+/// Adds sub-block `g` of 32 codes of block `b` of a panel to the integer sums of its columns: scaled products, and the
+/// minimums of groups of 16.
 ///
 /// # Safety
 /// Inside `L::vectorize`; `args` covers the panel and NC columns.
@@ -182,7 +182,7 @@ unsafe fn sub_block<K: Kind, L: Lanes, const NC: usize, const EXPANDED: bool>(
     }
 }
 
-/// What the dot product of a group of a block of 256 begins with, so that codes count from their zero.
+/// Initial value of the dot product of a group of a block of 256, which makes codes count from their zero.
 #[inline(always)]
 unsafe fn initial_of_group<L: Lanes>(
     kind: PanelKind,
@@ -199,8 +199,8 @@ unsafe fn initial_of_group<L: Lanes>(
     }
 }
 
-/// Adds a block of 256 to the sums of a panel's columns. `mins` are those of groups of 16; of groups of 32 they are
-/// computed here, and `mins` is zeros.
+/// Adds a block of 256 to the sums of a panel's columns. `mins` holds the minimums of groups of 16; those of groups of
+/// 32 are computed here, and `mins` is zeros.
 #[inline(always)]
 unsafe fn add_of_256<L: Lanes, const NC: usize>(
     kind: PanelKind,
@@ -232,7 +232,7 @@ unsafe fn add_of_256<L: Lanes, const NC: usize>(
     }
 }
 
-/// The small scale of a group in a block of 256.
+/// Small scale of a group in a block of 256.
 ///
 /// # Safety
 /// Inside `L::vectorize`; the scales are there.
@@ -245,7 +245,7 @@ pub(in crate::cpu) unsafe fn group_scale<L: Lanes>(kind: PanelKind, scales: *con
     }
 }
 
-/// The small minimum of a group of 16 of Q2_K.
+/// Small minimum of a group of 16 of Q2_K.
 ///
 /// # Safety
 /// As for `group_scale`.

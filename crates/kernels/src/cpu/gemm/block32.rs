@@ -10,7 +10,7 @@ use super::{Format, Kind, TileArgs, Tiles, dot32, products_max_of};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::PanelKind;
 
-/// The scale of a block of 32.
+/// Scale of a block of 32.
 ///
 /// # Safety
 /// Inside `L::vectorize`; the scales are there.
@@ -23,7 +23,7 @@ pub(in crate::cpu) unsafe fn scale_of_32<L: Lanes>(kind: PanelKind, scales: *con
     }
 }
 
-/// The minimum of a block of 32 of a kind that has one.
+/// Minimum of a block of 32, for a kind that has one.
 ///
 /// # Safety
 /// Inside `L::vectorize`; the scales are there.
@@ -35,7 +35,7 @@ pub(in crate::cpu) unsafe fn min_of_32<L: Lanes>(kind: PanelKind, scales: *const
     }
 }
 
-/// Where the scales of a block of a panel are.
+/// Address of the scales of a panel's block.
 #[inline(always)]
 unsafe fn scales_of<F: Format>(args: &TileArgs, panel: usize, block: usize) -> *const u8 {
     let at = if matches!(F::KIND, PanelKind::Affine { .. }) { block >> args.scale_shift } else { block };
@@ -127,7 +127,7 @@ impl<K: Kind> Format for Block32<K> {
     }
 }
 
-/// What the dot product of a block of 32 begins with, so that codes count from their zero.
+/// Initial value of the dot product of a block of 32, which makes codes count from their zero.
 #[inline(always)]
 fn initial_of_32(kind: PanelKind, offset: i32) -> i32 {
     match kind.zero() {
@@ -153,7 +153,7 @@ unsafe fn add_of_32<L: Lanes>(
     }
 }
 
-/// The sum of 32 activation codes, from their offset.
+/// Sum of 32 activation codes, computed from their offset.
 #[inline(always)]
 pub(in crate::cpu) fn total_of_32(offset: i32) -> f32 {
     offset as f32 * (-1.0 / 128.0)

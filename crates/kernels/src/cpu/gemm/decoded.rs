@@ -12,7 +12,7 @@ use crate::cpu::matrix::{PANEL_ROWS, PanelKind};
 /// Blocks of a codebook or ternary type that [`super::stored`] has decoded: codes plus 64, then `(16, 16)` f32 scales.
 pub(in crate::cpu) struct Decoded;
 
-/// The zero of decoded blocks.
+/// Zero of decoded blocks.
 pub(in crate::cpu) const DECODED_ZERO: i32 = 64;
 
 impl Format for Decoded {
@@ -20,7 +20,7 @@ impl Format for Decoded {
     const CODE_STRIDE: usize = 256 * PANEL_ROWS;
     const SCALE_STRIDE: usize = 16 * PANEL_ROWS * 4;
 
-    /// Never prefetched for: decoding takes longer than any tile.
+    /// Never prefetches: decoding takes longer than any tile.
     #[inline(always)]
     unsafe fn joint<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
         args: &TileArgs,
@@ -40,7 +40,7 @@ impl Format for Decoded {
     }
 }
 
-/// One panel; `args.codes` and `args.scales` are those of `block_first`.
+/// Computes a single panel; `args.codes` and `args.scales` are those of `block_first`.
 ///
 /// # Safety
 /// Inside `L::vectorize`; `args` covers the panel and NC columns.

@@ -9,8 +9,8 @@ use super::{Bf16, F16, F32, Format, TileArgs};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::PanelKind;
 
-/// The same address, which the compiler does not know to be: it keeps it in a register of its own, rather than add it up anew
-/// for each input.
+/// Returns the same address in a way that the compiler cannot see through. It then keeps the address in a separate
+/// register, instead of computing it anew for each input.
 #[inline(always)]
 #[expect(clippy::pointers_in_nomem_asm_block, reason = "nothing is read through it here")]
 pub(super) fn opaque<T>(address: *const T) -> *const T {
@@ -20,7 +20,7 @@ pub(super) fn opaque<T>(address: *const T) -> *const T {
     address
 }
 
-/// Floats: one fused multiply-add an input.
+/// Implements a float format: one fused multiply-add for each input.
 macro_rules! float_format {
     ($name:ident, $bytes:literal, $load:ident, $element:ty) => {
         impl Format for $name {
@@ -34,14 +34,14 @@ macro_rules! float_format {
                 Self::panels::<L, NP, NC, EXPANDED>(args, sums);
             }
 
-            // The panels advance together: a sum waits for its last multiply-add, so several must be under way.
+            // The panels advance together: a sum waits for its last multiply-add, so several must be in flight.
             #[inline(always)]
             unsafe fn panels<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
                 args: &TileArgs,
                 sums: &mut [[L::F; NC]; NP],
             ) {
-                // Three columns an address, the second and third at one and two strides from it; and some inputs a
-                // round: with fewer the processor would be busy with addresses.
+                // Three columns for each address, the second and third at one and two strides from it; and several
+                // inputs a round. With fewer, the processor would be busy with addresses.
                 const { assert!(NC <= 12) };
                 let stride = args.columns.floats_stride;
                 let mut x = [args.columns.floats.wrapping_add(args.block_first); 4];

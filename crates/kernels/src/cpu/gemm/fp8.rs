@@ -1,5 +1,5 @@
-//! Panels of 8-bit floats: a byte a weight from memory, widened in registers. A block's products are added up before its scale is
-//! multiplied in, so that a weight costs a multiply-add and no more.
+//! Panels of 8-bit floats: one byte a weight from memory, widened in registers. A block's products are summed before
+//! its scale is multiplied in, so that a weight costs one multiply-add.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels.
 #![allow(clippy::needless_range_loop)] // Loops over constants by index: they unroll, and the arrays become registers.
@@ -9,9 +9,9 @@ use super::{Format, Fp8, TileArgs};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::{PANEL_ROWS, PanelKind};
 
-/// Bytes of an input of a panel as f32.
+/// Bytes of a panel's input as f32.
 const WIDE: usize = 4 * PANEL_ROWS;
-/// What `Lanes::load_e4m3` leaves out of each number.
+/// Factor that `Lanes::load_e4m3` leaves out of each number.
 const LEFT_OUT: f32 = 256.0;
 
 impl<const BLOCK: u8> Format for Fp8<BLOCK> {
@@ -45,7 +45,7 @@ impl<const BLOCK: u8> Format for Fp8<BLOCK> {
         args: &TileArgs,
         sums: &mut [[L::F; NC]; NP],
     ) {
-        // Three columns an address, as panels of floats have them.
+        // Three columns for each address, as in panels of floats.
         const { assert!(NC <= 12) };
         let stride = args.columns.floats_stride;
         let mut x = [args.columns.floats.wrapping_add(args.block_first * BLOCK as usize); 4];
@@ -92,7 +92,7 @@ impl<const BLOCK: u8> Format for Fp8<BLOCK> {
     }
 }
 
-/// Four inputs of 16 rows; asks for what lies some way ahead, as streams of codes do.
+/// Loads four inputs of 16 rows, and prefetches some way ahead as streams of codes do.
 #[inline(always)]
 unsafe fn four_inputs<L: Lanes>(codes: *const u8) -> [L::F; 4] {
     L::prefetch(codes.wrapping_add(L::AHEAD));

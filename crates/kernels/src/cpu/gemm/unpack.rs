@@ -1,4 +1,4 @@
-//! Codes from the bit planes that panels store to a byte each.
+//! Unpacking of codes from the bit planes of panels to one byte each.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels.
 #![allow(clippy::needless_range_loop)] // Loops over constants by index: they unroll, and the arrays become registers.
@@ -7,7 +7,7 @@ use super::{Format, TileArgs};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::{PanelKind, Plane};
 
-/// Eight vectors of a byte a code.
+/// Loads eight vectors of one byte a code.
 #[inline(always)]
 unsafe fn vectors<L: Lanes>(codes: *const u8) -> [L::W; 8] {
     let mut w = [L::load_w(codes); 8];
@@ -17,7 +17,8 @@ unsafe fn vectors<L: Lanes>(codes: *const u8) -> [L::W; 8] {
     w
 }
 
-/// The codes of sub-block `group` of the block at `codes`, a byte each and looked up. `kind` is a constant here.
+/// Unpacks sub-block `group` of the block at `codes` to one byte a code, after table look-up. `kind` is a constant
+/// here.
 ///
 /// # Safety
 /// Inside `L::vectorize`; the block is there.
@@ -41,7 +42,7 @@ pub(in crate::cpu) unsafe fn unpack<L: Lanes>(kind: PanelKind, codes: *const u8,
     w
 }
 
-/// One plane's bits of a vector, in their places.
+/// Bits of one plane of a vector, shifted into place.
 #[inline(always)]
 unsafe fn plane<L: Lanes>(plane: Plane, codes: *const u8, vector: usize) -> L::W {
     let Plane { width, first, at } = plane;
@@ -58,7 +59,7 @@ unsafe fn plane<L: Lanes>(plane: Plane, codes: *const u8, vector: usize) -> L::W
     L::and(placed, mask as u8)
 }
 
-/// The codes of a sub-block, from the block or from its expansion.
+/// Codes of a sub-block, from the block or from its expansion.
 #[inline(always)]
 pub(super) unsafe fn group<F: Format, L: Lanes, const EXPANDED: bool>(
     args: &TileArgs,
@@ -74,8 +75,8 @@ pub(super) unsafe fn group<F: Format, L: Lanes, const EXPANDED: bool>(
     }
 }
 
-/// Asks for what lies some way ahead of sub-block `group` of the block at `codes`, as many bytes. Weights that are
-/// streamed once come from memory, and the processor on its own does not prefetch enough of them at a time.
+/// Prefetches as many bytes as a sub-block has, some way ahead of sub-block `group` of the block at `codes`. Weights
+/// that are streamed once come from memory, and the hardware prefetcher does not fetch enough of them at a time.
 #[inline(always)]
 unsafe fn ahead_of<F: Format, L: Lanes>(codes: *const u8, group: usize) {
     let bytes = F::CODE_STRIDE / (F::KIND.block() / 32);

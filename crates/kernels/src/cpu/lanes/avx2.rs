@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 use self::columns::{four_columns, four_signed_columns};
 use super::{E4M3_IN_HALF, Kernel, Lanes};
 
-/// AVX2, FMA, F16C; and AVX-VNNI where the parameter says so.
+/// AVX2, FMA, F16C; and AVX-VNNI if the parameter says so.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) struct Avx2<const VNNI: bool>;
 
@@ -40,7 +40,7 @@ unsafe fn half_mask(x: __m256, limit: __m256, value: __m256) -> __m256 {
     _mm256_and_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(x, limit), value)
 }
 
-/// A scale in both words of a lane: multiplying sums of words by it widens them too.
+/// A scale in both words of a lane: multiplying sums of words by it also widens them.
 #[inline(always)]
 unsafe fn in_both_words(scale: [__m256i; 2]) -> [__m256i; 2] {
     let both = _mm_setr_epi32(0x0100_0100, 0x0504_0504, 0x0908_0908, 0x0d0c_0d0c);
@@ -48,7 +48,7 @@ unsafe fn in_both_words(scale: [__m256i; 2]) -> [__m256i; 2] {
     [_mm256_shuffle_epi8(scale[0], both), _mm256_shuffle_epi8(scale[1], both)]
 }
 
-/// What sums of words begin with, so that codes count from their zero.
+/// Initial value of sums of words, which makes codes count from their zero.
 #[inline(always)]
 unsafe fn words_from(zero: i32, word_sums: i32) -> __m256i {
     _mm256_mullo_epi16(_mm256_set1_epi32(word_sums), _mm256_set1_epi16(-zero as i16))
@@ -291,7 +291,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
                 }
             } else if BITS == 8 {
                 // 255 * 127 twice does not fit an i16, so the weights themselves, signed, are multiplied: their
-                // magnitudes by the activations with the weights' signs. Their correction, `init`, falls away.
+                // magnitudes by the activations with the weights' signs. Their correction, `init`, is not needed.
                 sum = _mm256_setzero_si256();
                 for (j, w) in w.iter().enumerate() {
                     let w = _mm256_xor_si256(w[half], _mm256_set1_epi8(-0x80));
@@ -373,7 +373,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         let scale = in_both_words(scale);
         let mut words = [[_mm256_setzero_si256(); 2]; NC];
         if let Some((zero, sums, stride)) = zero_point {
-            // Sums wrap around on the way, but where they end fits.
+            // Sums may wrap around on the way, but the final value fits.
             for (c, words) in words.iter_mut().enumerate() {
                 *words = [words_from(zero, sums.add(c * stride).read()); 2];
             }

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::{E4M3_IN_HALF, Kernel, Lanes};
 
-/// AVX-512 F, BW, DQ, VL; and VNNI where the parameter says so.
+/// AVX-512 F, BW, DQ, VL; and VNNI if the parameter says so.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) struct Avx512<const VNNI: bool>;
 
@@ -91,8 +91,8 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
     #[inline(always)]
     unsafe fn transpose(from: *const f32, stride: usize, factor: f32, to: *mut f32, to_stride: usize) {
         let factor = _mm512_set1_ps(factor);
-        // Four rows at a time: in each quarter of `fours[4 * r + c]` is column c of four rows, of four neighbouring
-        // columns a quarter each.
+        // Four rows at a time: each quarter of `fours[4 * r + c]` holds column c of four rows, for four neighbouring
+        // columns, a quarter each.
         let mut fours = [factor; 16];
         for r in 0..4 {
             let mut rows = [factor; 4];
@@ -258,7 +258,7 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
                 dot = _mm512_dpbusd_epi32(dot, w, quad(a.add(4 * j)));
             }
         } else if BITS == 8 {
-            // 255 * 127 twice does not fit an i16; seven bits do, and the eighth does on its own.
+            // 255 * 127 twice does not fit an i16; seven bits do, and the eighth does separately.
             for (j, &w) in w.iter().enumerate() {
                 let a = quad(a.add(4 * j));
                 let low = _mm512_maddubs_epi16(_mm512_and_si512(w, _mm512_set1_epi8(0x7f)), a);

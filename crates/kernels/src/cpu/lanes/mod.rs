@@ -1,13 +1,13 @@
 //! Sixteen lanes: the vector that every kernel is written in, and its implementations.
 //!
-//! A kernel is written once, generic over [`Lanes`], and compiled once per instruction set: [`Lanes::vectorize`] is a
-//! function compiled with the instruction set's features into which the generic code, all of it `inline(always)`,
-//! unfolds. Sixteen lanes are one AVX-512 register, two of AVX2, four of NEON, or an array.
+//! A kernel is written once, generic over [`Lanes`], and compiled once per instruction set. [`Lanes::vectorize`] is a
+//! function compiled with the instruction set's features, into which the generic code, all of it `inline(always)`, is
+//! inlined. Sixteen lanes are one AVX-512 register, two of AVX2, four of NEON, or an array.
 //!
 //! # The contract of every `unsafe fn` here
 //!
-//! The caller is inside `vectorize` of the same type, so the processor has its instructions; and a pointer that is
-//! given is valid for what the method says it reads or writes, at any alignment. Nothing else is asked, which is why
+//! The caller is inside `vectorize` of the same type, so the processor has its instructions. A pointer argument is
+//! valid for what the method says it reads or writes, at any alignment. There are no other requirements. That is why
 //! these files, whose every line is such a call, allow unsafe operations in unsafe functions without a block each.
 
 #![allow(unsafe_op_in_unsafe_fn)]
@@ -23,16 +23,17 @@ pub(super) mod portable;
 
 use super::tier::Tier;
 
-/// The bits of a half that an 8-bit float (E4M3) has too: the sign, the lower four of the exponent, the upper three of the mantissa.
+/// Bits of an f16 that an 8-bit float (E4M3) has too: the sign, the lower four of the exponent, the upper three of the
+/// mantissa.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 const E4M3_IN_HALF: i16 = 0xbf80_u16 as i16;
 
 /// Code that [`Lanes::vectorize`] compiles for an instruction set.
 pub(super) trait Kernel {
-    /// What it leaves.
+    /// Result of the code.
     type Out;
 
-    /// The code. Implementations are `inline(always)`.
+    /// Runs the code. Implementations are `inline(always)`.
     ///
     /// # Safety
     /// Called by `L::vectorize` only; what else must hold is said by the constructor of the implementing type.
@@ -47,24 +48,24 @@ pub(super) trait Lanes: Copy + 'static {
     type I: Copy;
     /// Sixteen groups of four bytes: lane i holds four consecutive inputs of weight row i.
     type W: Copy;
-    /// Columns of the widest tile whose accumulators fit the registers, 4 or 8; attention takes queries likewise.
+    /// Columns of the widest tile whose accumulators fit the registers, 4 or 8; attention uses it for queries.
     const COLS: usize;
 
     /// Whether tiles of two panels by six columns fit the registers and `dot4` is one instruction.
     const JOINT: bool = false;
 
-    /// Whether `dots` multiplies columns two at a time, faster than one by one, if codes are in the order of `paired`.
+    /// Whether `dots` multiplies columns two at a time, faster than one by one, with codes in the order of `paired`.
     const PAIRS: bool = false;
 
-    /// Whether `words` is faster than `dots`: products of bytes are added in pairs, to words, at first. What it begins with is
-    /// then prepared with the activations, by `word_sums`.
+    /// Whether `words` is faster than `dots`: products of bytes are first summed in pairs, to words. Its initial value
+    /// is then prepared with the activations, by `word_sums`.
     const WORDS: bool = false;
 
-    /// Bytes ahead of the weights in use that the next ones are prefetched when they are streamed.
+    /// Prefetch distance of streamed weights, in bytes.
     const AHEAD: usize = 2048;
 
-    /// Runs a kernel with the instruction set's features on. Never inlined, so that a kernel which calls for another
-    /// has it as a function with registers of its own: the tiles need them all.
+    /// Runs a kernel with the instruction set's features enabled. Never inlined, so that a kernel called from another
+    /// is a function that has all registers for itself, which the tiles need.
     ///
     /// # Safety
     /// The processor has the instruction set; the kernel's own demands hold.
@@ -82,7 +83,7 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn store_f16(to: *mut u16, x: Self::F);
     /// Reads 16 bfloat16.
     unsafe fn load_bf16(from: *const u16) -> Self::F;
-    /// Reads 16 8-bit floats (E4M3); NaN has no bits of its own in what is made of them and becomes some number.
+    /// Reads 16 8-bit floats (E4M3). NaN has no representation in the result and becomes some number.
     #[inline(always)]
     unsafe fn load_fp8(from: *const u8) -> Self::F {
         let mut halves = [0u16; 16];
@@ -92,8 +93,8 @@ pub(super) trait Lanes: Copy + 'static {
         }
         Self::mul(Self::load_f16(halves.as_ptr()), Self::splat(256.0))
     }
-    /// Reads 64 8-bit floats (E4M3) as four inputs of 16 rows, two inputs of a row side by side, and gives 2^-8 of each number, as
-    /// halves of the same bits have it; NaN has no bits of its own there and becomes some number.
+    /// Reads 64 8-bit floats (E4M3) as four inputs of 16 rows, with two inputs of a row adjacent. Returns 2^-8 of each
+    /// number, the value of the same bits as f16. NaN has no representation there and becomes some number.
     #[inline(always)]
     unsafe fn load_e4m3(from: *const u8) -> [Self::F; 4] {
         let mut inputs = [Self::splat(0.0); 4];
@@ -108,8 +109,8 @@ pub(super) trait Lanes: Copy + 'static {
         inputs
     }
 
-    /// Sixteen rows of sixteen f32, `stride` apart, as columns, times a factor: `to[i * to_stride + j]` is
-    /// `from[j * stride + i] * factor`.
+    /// Transposes sixteen rows of sixteen f32, `stride` apart, times a factor: `to[i * to_stride + j]` is `from[j *
+    /// stride + i] * factor`.
     #[inline(always)]
     unsafe fn transpose(from: *const f32, stride: usize, factor: f32, to: *mut f32, to_stride: usize) {
         transpose_part(from, stride, (16, 16), factor, to, to_stride);
@@ -154,26 +155,26 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn bytes_i(from: *const u8) -> Self::I;
     /// Reads 16 bytes and keeps their low nibbles, or their high ones.
     unsafe fn nibbles<const HIGH: bool>(from: *const u8) -> Self::I;
-    /// a * b + c, none of which leaves the range.
+    /// a * b + c, without overflow.
     unsafe fn mul_add(a: Self::I, b: Self::I, c: Self::I) -> Self::I;
     /// To f32, rounded to nearest even.
     unsafe fn to_f(x: Self::I) -> Self::F;
 
     /// Reads 64 bytes.
     unsafe fn load_w(from: *const u8) -> Self::W;
-    /// Asks for the cache line at an address, which need not be valid.
+    /// Prefetches the cache line at an address, which need not be valid.
     unsafe fn prefetch(at: *const u8);
-    /// Asks for the cache line at an address, which need not be valid, in order to write to it.
+    /// Prefetches the cache line at an address, which need not be valid, for writing.
     unsafe fn prefetch_write(at: *const f32);
     /// Writes 64 bytes.
     unsafe fn store_w(to: *mut u8, w: Self::W);
-    /// Each byte and `mask`.
+    /// Bitwise and of each byte with `mask`.
     unsafe fn and(w: Self::W, mask: u8) -> Self::W;
     /// Bitwise or.
     unsafe fn or(a: Self::W, b: Self::W) -> Self::W;
-    /// Shifts right by `n` bits below 8. Bits of a neighbouring byte may come in: mask afterwards.
+    /// Shifts right by `n` bits, below 8. Bits of a neighbouring byte may come in: mask afterwards.
     unsafe fn shr(w: Self::W, n: usize) -> Self::W;
-    /// Shifts left by `n` bits below 8. As for `shr`.
+    /// Shifts left by `n` bits, below 8. Bits of a neighbouring byte may come in, as for `shr`.
     unsafe fn shl(w: Self::W, n: usize) -> Self::W;
     /// `table[byte]` for each byte, all below 16.
     unsafe fn lookup(table: &[u8; 16], w: Self::W) -> Self::W;
@@ -184,14 +185,15 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn dot32<const BITS: u32>(init: Self::I, w: &[Self::W; 8], a: *const i8) -> Self::I;
     /// `init + Σ w · a` over 4 inputs: codes of up to 8 bits, the same `a` for all lanes. Exact.
     unsafe fn dot4(init: Self::I, w: Self::W, a: *const i8) -> Self::I;
-    /// The order in which `dots` wants the eight vectors of 32 inputs; the first four come of the first four.
+    /// Reorders the eight vectors of 32 inputs for `dots`. The first four results depend only on the first four
+    /// vectors.
     #[inline(always)]
     unsafe fn paired(w: [Self::W; 8]) -> [Self::W; 8] {
         w
     }
-    /// Adds `Σ w · a` over 4 N inputs to the dots of NP panels by NC columns: N is 4 or 8, a panel's N vectors of codes
-    /// of up to 8 bits lie at its place in `codes` in the order of `paired`, and column c's activations at
-    /// `a + c * stride`. Exact.
+    /// Adds `Σ w · a` over 4 N inputs to the dots of NP panels by NC columns. N is 4 or 8. A panel's N vectors of
+    /// codes of up to 8 bits are at its place in `codes`, in the order of `paired`; column c's activations are at `a +
+    /// c * stride`. Exact.
     #[inline(always)]
     unsafe fn dots<const NP: usize, const NC: usize, const N: usize>(
         codes: &[*const u8; NP],
@@ -203,9 +205,10 @@ pub(super) trait Lanes: Copy + 'static {
     }
     /// `init + Σ w · a` over 16 inputs, the four `w` from `first` on: codes below 2^BITS, at most 7. Exact.
     unsafe fn dot16<const BITS: u32>(init: Self::I, w: &[Self::W; 8], first: usize, a: *const i8) -> Self::I;
-    /// Adds `scale * Σ (w - zero) · a` over 4 N inputs to the parts of NC columns: N vectors of codes lie at `codes`, a
-    /// column's activations at `a` and strides from there; up to `fit`, at least 4, products of two codes and two bytes fit an i16.
-    /// `zero_point`: the zero, if there is one and N products fit, and where the columns' `word_sums` are. Exact.
+    /// Adds `scale * Σ (w - zero) · a` over 4 N inputs to the parts of NC columns. N vectors of codes are at `codes`;
+    /// a column's activations are at `a`, one stride apart. Up to `products_max` products, at least 4, of two codes
+    /// and two bytes fit an i16. `zero_point`: the zero, if there is one and N products fit, and the address of the
+    /// columns' `word_sums`. Exact.
     #[inline(always)]
     unsafe fn words<const NC: usize, const N: usize>(
         products_max: usize,
@@ -218,8 +221,8 @@ pub(super) trait Lanes: Copy + 'static {
         let _ = (products_max, codes, scale, a, stride, zero_point, parts);
         unreachable!("this instruction set adds to 32 bits at once");
     }
-    /// As `words` for one column, its part given and returned, of codes `w`; its `zero_point` is the zero and the column's
-    /// `word_sums`.
+    /// Same as `words` for one column, whose part is passed and returned, of codes `w`. Its `zero_point` is the zero
+    /// and the column's `word_sums`.
     #[inline(always)]
     unsafe fn word_dot<const N: usize>(
         products_max: usize,
@@ -232,8 +235,9 @@ pub(super) trait Lanes: Copy + 'static {
         let _ = (products_max, w, scale, a, zero_point, part);
         unreachable!("this instruction set adds to 32 bits at once");
     }
-    /// Adds `Σ (w - 128) · a` over 32 inputs, times `d` and the column's factor, to the sums of NC columns, for codes of 8
-    /// bits; a column's factor is at `factors` and strides from there, the rest as for `words`. The integers are exact.
+    /// Adds `Σ (w - 128) · a` over 32 inputs, times `d` and the column's factor, to the sums of NC columns, for codes
+    /// of 8 bits. A column's factor is at `factors`, one stride apart; the rest is as for `words`. The integers are
+    /// exact.
     #[inline(always)]
     unsafe fn signed_words<const NC: usize>(
         codes: *const u8,
@@ -245,7 +249,7 @@ pub(super) trait Lanes: Copy + 'static {
         let _ = (codes, a, stride, d, factors, factors_stride, sums);
         unreachable!("this instruction set adds to 32 bits at once");
     }
-    /// Of 16 activations the sum of every first two of four, in the low word, and of every last two, in the high one.
+    /// Sums over 16 activations: of the first two of every four in the low word, and of the last two in the high word.
     #[inline(always)]
     unsafe fn word_sums(a: *const i8) -> i32 {
         let mut sums = [0i16; 2];
@@ -258,7 +262,7 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn dot_pair(init: Self::I, m: *const u8, a: *const i16) -> Self::I;
 }
 
-/// As `Lanes::transpose` for `rows` of `cols` numbers each.
+/// Same as `Lanes::transpose`, for `rows` of `cols` numbers each.
 #[inline(always)]
 pub(super) unsafe fn transpose_part(
     from: *const f32,
@@ -275,7 +279,7 @@ pub(super) unsafe fn transpose_part(
     }
 }
 
-/// `Lanes::dots` of codes in the order of inputs by `dot4`, an activation once broadcast serving all panels.
+/// `Lanes::dots` of codes in the order of inputs by `dot4`; one broadcast activation serves all panels.
 #[inline(always)]
 unsafe fn dots_one_by_one<L: Lanes, const NP: usize, const NC: usize, const N: usize>(
     codes: &[*const u8; NP],

@@ -1,9 +1,10 @@
 //! Arm NEON: sixteen lanes in four registers, with or without the int8 dot product and the int8 matrix product. These
-//! products and the conversions of halves have no stable intrinsics yet, so they are one instruction of assembly each.
+//! products and the conversions of f16 have no stable intrinsics yet, so each is one instruction of assembly.
 //!
-//! The matrix product, `usmmla`, multiplies two rows by two columns over eight inputs, twice the work of a dot product:
-//! codes are unsigned in it and activations signed, as they are stored. What it adds to holds two rows' sums for two
-//! columns, `[r0c0, r0c1, r1c0, r1c1]`, so sums go into pairs by a zip of two columns' lanes and come back by an unzip.
+//! The matrix product, `usmmla`, multiplies two rows by two columns over eight inputs, twice the work of a dot
+//! product. Its codes are unsigned and its activations signed, as they are stored. Its accumulator holds the sums of
+//! two rows for two columns, `[r0c0, r0c1, r1c0, r1c1]`. So sums are put into pairs by a zip of two columns' lanes,
+//! and taken out by an unzip.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -15,7 +16,7 @@ use super::{E4M3_IN_HALF, Kernel, Lanes};
 pub(in crate::cpu) const PLAIN: u8 = 0;
 /// NEON and the dot product, `sdot`.
 pub(in crate::cpu) const DOT: u8 = 1;
-/// NEON, the dot product, and those of unsigned by signed bytes, `usdot` and `usmmla`.
+/// NEON, the dot product, and the products of unsigned by signed bytes, `usdot` and `usmmla`.
 pub(in crate::cpu) const I8MM: u8 = 2;
 
 /// NEON at one of the three levels.
@@ -56,7 +57,8 @@ unsafe fn narrow_f16(x: float32x4_t) -> uint16x4_t {
     narrow
 }
 
-/// Adds to each i32 the four products of its bytes. Those of `w` are below 128, or signed, or at level `I8MM` unsigned.
+/// Adds to each i32 the four products of its bytes. The bytes of `w` are below 128, or signed, or unsigned at level
+/// `I8MM`.
 #[inline(always)]
 unsafe fn dot4<const LEVEL: u8>(sum: int32x4_t, w: uint8x16_t, a: int8x16_t) -> int32x4_t {
     if LEVEL == PLAIN {
@@ -76,7 +78,7 @@ unsafe fn dot4<const LEVEL: u8>(sum: int32x4_t, w: uint8x16_t, a: int8x16_t) -> 
     sum
 }
 
-/// `dot4` of all rows. The places are constants: only so do sums stay in registers.
+/// `dot4` of all rows. Indices are constants, because only then do sums stay in registers.
 #[inline(always)]
 unsafe fn step<const LEVEL: u8>(dot: [int32x4_t; 4], w: [uint8x16_t; 4], a: int8x16_t) -> [int32x4_t; 4] {
     [
@@ -96,8 +98,8 @@ unsafe fn square(sums: int32x4_t, w: uint8x16_t, a: int8x16_t) -> int32x4_t {
     sums
 }
 
-/// `Lanes::dots` of a panel's rows 4 Q to 4 Q + 3. `pairs[c][i]` are inputs 8 i.. of columns c and c + 1, c even; an odd
-/// last column is its own partner.
+/// `Lanes::dots` of a panel's rows 4 Q to 4 Q + 3. `pairs[c][i]` are inputs 8 i.. of columns c and c + 1, c even; an
+/// odd last column is paired with itself.
 #[inline(always)]
 unsafe fn quarter<const Q: usize, const NC: usize, const N: usize>(
     codes: *const u8,
@@ -124,11 +126,11 @@ unsafe fn quarter<const Q: usize, const NC: usize, const N: usize>(
     }
 }
 
-/// Sums of matrix products that [`multiply_only`] keeps under way: enough for four units of a latency of four.
+/// Sums of matrix products that [`multiply_only`] keeps in flight: enough for four units of a latency of four.
 const SQUARES: usize = 16;
 
-/// Multiplies and adds in registers as tiles do, `rounds` times. Returns the operations, a multiplication and an
-/// addition being two.
+/// Multiplies and adds in registers as tiles do, `rounds` times. Returns the number of operations, counting a
+/// multiplication and an addition as two.
 ///
 /// # Safety
 /// The processor has what [`I8MM`] says.
@@ -175,7 +177,7 @@ unsafe fn widen_i8(x: int8x16_t) -> [int32x4_t; 4] {
     [vmovl_s16(vget_low_s16(low)), vmovl_high_s16(low), vmovl_s16(vget_low_s16(high)), vmovl_high_s16(high)]
 }
 
-/// The same operation on each of the four registers.
+/// Applies the same operation to each of the four registers.
 macro_rules! each {
     ($f:ident($($x:expr),+)) => {
         [$f($($x[0]),+), $f($($x[1]),+), $f($($x[2]),+), $f($($x[3]),+)]
@@ -401,8 +403,8 @@ impl<const LEVEL: u8> Lanes for Neon<LEVEL> {
 
     #[inline(always)]
     unsafe fn dot32<const BITS: u32>(init: Self::I, w: &[Self::W; 8], a: *const i8) -> Self::I {
-        // Where codes of eight bits must be signed, they become the weights themselves, and their correction, `init`,
-        // falls away.
+        // If codes of eight bits must be signed, they become the weights themselves, and their correction, `init`, is
+        // not needed.
         let signed = BITS == 8 && LEVEL < I8MM;
         let mut dot = if signed { [vdupq_n_s32(0); 4] } else { init };
         for j in 0..8 {
@@ -420,15 +422,15 @@ impl<const LEVEL: u8> Lanes for Neon<LEVEL> {
                 *dot = dot4::<LEVEL>(*dot, w, a);
                 continue;
             }
-            // The eighth bit of a code on its own: it is a sign to the instruction.
+            // The eighth bit of a code separately, because the instruction would take it as a sign.
             let eighths = dot4::<LEVEL>(vdupq_n_s32(0), vshrq_n_u8::<7>(w), a);
             let low = vandq_u8(w, vdupq_n_u8(0x7f));
             *dot = dot4::<LEVEL>(vaddq_s32(*dot, vshlq_n_s32::<7>(eighths)), low, a);
         }
         dot
     }
-    /// Of each quarter of the rows, 16 inputs after 16 inputs: rows 0 and 1, then 2 and 3, of eight inputs, and of
-    /// eight more.
+    /// Interleaves the inputs of each quarter of the rows, 16 inputs at a time: rows 0 and 1, then rows 2 and 3, for
+    /// eight inputs and then for eight more.
     #[inline(always)]
     unsafe fn paired(w: [Self::W; 8]) -> [Self::W; 8] {
         if LEVEL < I8MM {
@@ -458,7 +460,7 @@ impl<const LEVEL: u8> Lanes for Neon<LEVEL> {
         if LEVEL < I8MM {
             return super::dots_one_by_one::<Self, NP, NC, N>(codes, a, stride, dots);
         }
-        // Eight inputs of a column and of its partner, the next; an odd last column is its own.
+        // Eight inputs of a column and of its partner, the next; an odd last column is its own partner.
         let mut pairs = [[vdupq_n_s8(0); N]; NC];
         for c in (0..NC).step_by(2) {
             let (one, two) = (a.add(c * stride), a.add((c + 1).min(NC - 1) * stride));
@@ -469,8 +471,9 @@ impl<const LEVEL: u8> Lanes for Neon<LEVEL> {
                 pairs[c][i + 1] = vreinterpretq_s8_s64(vzip2q_s64(one, two));
             }
         }
-        // Quarters of the rows one after the other, all columns together: each code is loaded once, and the sums under
-        // way are few enough for registers. Written out, not looped over: only sums at constant places stay in them.
+        // Quarters of the rows one after the other, all columns together: each code is loaded once, and few enough
+        // sums are in flight for the registers. Unrolled by hand, because only sums at constant indices stay in
+        // registers.
         for p in 0..NP {
             quarter::<0, NC, N>(codes[p], &pairs, &mut dots[p]);
             quarter::<1, NC, N>(codes[p], &pairs, &mut dots[p]);

@@ -1,10 +1,10 @@
-//! Plain Rust arrays: any processor, and the text to compare the others with.
+//! Plain Rust arrays, for any processor, and the model for the other implementations.
 
 use half::{bf16, f16};
 
 use super::{Kernel, Lanes};
 
-/// No instruction set in particular.
+/// Implementation without a particular instruction set.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) struct Portable;
 

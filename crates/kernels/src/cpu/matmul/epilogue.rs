@@ -1,4 +1,4 @@
-//! What is done with a product's sums: bias, activation and the way to their rows, or gate and up joined.
+//! Epilogues of products: bias, activation and storing sums in their rows, or joining gate and up.
 
 use crate::Activation;
 use crate::cpu::lanes::{Kernel, Lanes};
@@ -46,10 +46,10 @@ impl Kernel for StoreSums {
 
 /// Joins gate and up.
 pub(super) struct GateSums {
-    /// `(panels, columns, 16)`; where there is none, gate's outputs are in `out`.
+    /// `(panels, columns, 16)`. None: gate's outputs are in `out`.
     pub(super) gate: Option<*const f32>,
     pub(super) up: *const f32, // (panels, columns, 16)
-    /// Of gate, unless it was added, and of up.
+    /// Biases of gate, unless already added, and of up.
     pub(super) biases: [Option<*const f32>; 2], // (rows)
     pub(super) columns: usize,
     pub(super) rows: usize,

@@ -1,4 +1,4 @@
-//! Sums of whole panels: which tiles cover them.
+//! Sums of whole panels, and the choice of tiles that cover them.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -16,10 +16,12 @@ use crate::cpu::matrix::{PANEL_ROWS, PanelKind, STREAM_PANELS, Segment};
 use crate::cpu::stored;
 use crate::cpu::tier::Tier;
 
-/// Columns of floats up to which tiles prefetch the weights of the next ones: with more, these are the smaller part of the time.
+/// Number of float columns up to which tiles prefetch the weights of the next ones. With more columns, reading weights
+/// is the smaller part of the time.
 const PREFETCH_COLUMNS_MAX: usize = 24;
 
-/// Sums of whole panels for `column_count` columns at element `at` of the scratch sums, `(panels, columns, 16)`.
+/// Computes sums of whole panels for `column_count` columns at element `at` of the scratch sums, `(panels, columns,
+/// 16)`.
 ///
 /// # Safety
 /// The panels are in the segment; the columns are there and prepared for its kind; the sums fit the scratch;
@@ -128,7 +130,7 @@ unsafe fn even_sums(tier: Tier, kind: PanelKind, job: &PanelJob, scales: &mut [f
     }
 }
 
-/// `panel_sums` of blocks as stored: some are decoded, then used for all columns.
+/// `panel_sums` of blocks as stored: a run of blocks is decoded, then used for all columns.
 ///
 /// # Safety
 /// The job's pointers are good for its panels, columns and sums; `tier` is available.
@@ -165,7 +167,7 @@ unsafe fn stored_sums(tier: Tier, dtype: DType, job: &PanelJob, scales: &mut [f3
     }
 }
 
-/// Tiles of one decoded run. The maker vouches for its arguments.
+/// Kernel for the tiles of one decoded run. The creator guarantees its arguments.
 struct DecodedSums(TileArgs, usize);
 
 impl Kernel for DecodedSums {
@@ -178,17 +180,17 @@ impl Kernel for DecodedSums {
     }
 }
 
-/// What `panel_sums` computes.
+/// Parameters of `panel_sums`.
 #[derive(Clone, Copy)]
 struct PanelJob {
     panel: *const u8,
     /// Bytes from a panel to the next.
     panel_stride: usize,
     panels: usize,
-    /// Where the panel after the last lies, or null.
+    /// Address of the panel after the last, or null.
     after: *const u8,
     blocks: usize,
-    /// Blocks that share scales, as a power of two.
+    /// Number of blocks that share scales, as a power of two.
     scale_shift: u32,
     #[cfg_attr(
         not(all(target_arch = "x86_64", target_os = "linux")),
@@ -225,7 +227,7 @@ impl<F: Format> Kernel for PanelSums<F> {
             sums: job.sums,
             sums_stride: job.column_count * PANEL_ROWS,
         };
-        // Sums of a stream's floats fill few registers soon.
+        // Sums of a stream's floats soon take too few registers.
         let floats_few = F::GROUPS == 0 && L::COLS < 8;
         let few = job.column_count < if floats_few { 4 } else { WIDE_COLUMNS_MIN };
         let mut panel = 0;
@@ -256,15 +258,15 @@ impl<F: Format> Kernel for PanelSums<F> {
     }
 }
 
-/// NP panels by all columns, a run of blocks at a time: its codes, unpacked once, stay in the nearest cache for all
-/// columns.
+/// Computes NP panels for all columns, a run of blocks at a time. The run's codes, unpacked once, stay in the nearest
+/// cache for all columns.
 ///
 /// # Safety
 /// Inside `L::vectorize`; `args` covers NP panels, `panel` the first of them, and the job's columns.
 #[inline(always)]
 unsafe fn runs<F: Format, L: Lanes, const NP: usize>(args: TileArgs, job: &PanelJob, panel: usize) {
     let inputs = match F::GROUPS {
-        // A weight takes as much as four codes.
+        // A weight takes as much memory as four codes.
         0 if Tiles::<F, L, NP>::WIDENS => EXPAND_INPUTS / 4,
         0 => FLOAT_INPUTS,
         _ => EXPAND_INPUTS,
@@ -281,7 +283,7 @@ unsafe fn runs<F: Format, L: Lanes, const NP: usize>(args: TileArgs, job: &Panel
                 }
             }
             if Tiles::<F, L, NP>::TOGETHER {
-                // In a stream, a panel follows a panel: past the last block lies the next one's first.
+                // In a stream, panels follow each other: past the last block is the next panel's first.
                 args.next = args.codes.wrapping_add(end * F::CODE_STRIDE);
             } else if Tiles::<F, L, NP>::PREFETCH_FLOATS && job.column_count <= PREFETCH_COLUMNS_MAX {
                 args.next = if end < job.blocks {
@@ -314,8 +316,8 @@ unsafe fn runs<F: Format, L: Lanes, const NP: usize>(args: TileArgs, job: &Panel
     }
 }
 
-/// Tiles of NP panels of floats over the columns, as wide as the registers allow: each weight that is loaded is used for
-/// all columns of a tile, each activation for all panels.
+/// Computes tiles of NP panels of floats over the columns, as wide as the registers allow. Each loaded weight is used
+/// for all columns of a tile, each activation for all panels.
 ///
 /// # Safety
 /// As for `across`.
@@ -330,7 +332,7 @@ unsafe fn floats<F: Format, L: Lanes, const NP: usize, const EXPANDED: bool>(arg
             let mut args = args.from(done);
             let width = float_columns(left, Tiles::<F, L, NP>::TWELVE);
             if Tiles::<F, L, NP>::PREFETCH_FLOATS {
-                // Two tiles prefetch half of what comes next each; a lone one for every other line.
+                // Each of two tiles prefetches half of the next weights; a single tile prefetches every other line.
                 (args.next, args.next_step) = (next, if width == columns { 128 } else { 64 });
                 next = if done == 0 && !next.is_null() {
                     next.wrapping_add(bytes / 2)
@@ -361,8 +363,8 @@ unsafe fn floats<F: Format, L: Lanes, const NP: usize, const EXPANDED: bool>(arg
     }
 }
 
-/// Columns of the next tile of floats. Where six fit, all are cut into as few as possible, as even as possible: a sum waits
-/// for its last multiply-add, so that a small tile takes as long as a larger one.
+/// Columns of the next tile of floats. If at most six fit, columns are divided into as few tiles as possible, as
+/// evenly as possible: a sum waits for its last multiply-add, so a small tile takes as long as a larger one.
 fn float_columns(left: usize, twelve: bool) -> usize {
     if twelve {
         [12, 8, 4, 2].into_iter().find(|&width| width <= left).unwrap_or(1)
@@ -371,13 +373,14 @@ fn float_columns(left: usize, twelve: bool) -> usize {
     }
 }
 
-/// Columns of the next joint tile, so that all are cut into as few as possible, as even as possible. None but for 7 and
-/// fewer than 4.
+/// Columns of the next joint tile, so that columns are divided into as few tiles as possible, as evenly as possible. 0
+/// for 7 columns and for fewer than 4.
 fn joint_columns(left: usize) -> usize {
     if left < JOINT_COLUMNS_MIN || left == 7 { 0 } else { left.div_ceil(left.div_ceil(JOINT_COLUMNS_MAX)) }
 }
 
-/// Joint tiles of NP panels over the columns, if NP is more than one; and for what is left, tiles of each panel.
+/// Computes joint tiles of NP panels over the columns, if NP is more than one, and tiles of single panels for the
+/// rest.
 ///
 /// # Safety
 /// As for `across`.
@@ -412,7 +415,7 @@ unsafe fn joint<F: Format, L: Lanes, const NP: usize, const EXPANDED: bool>(args
     }
 }
 
-/// Tiles of one panel by `Format::joint` over all columns, in pairs but for a last odd one.
+/// Computes tiles of one panel by `Format::joint` over all columns, in pairs except for an odd last one.
 ///
 /// # Safety
 /// Inside `L::vectorize`; `args` covers a panel and `columns` columns.
@@ -438,7 +441,7 @@ unsafe fn pairs<F: Format, L: Lanes, const EXPANDED: bool>(args: TileArgs, colum
     }
 }
 
-/// Tiles of NP panels over all columns, the widest first.
+/// Computes tiles of NP panels over all columns, the widest first.
 ///
 /// # Safety
 /// Inside `L::vectorize`; `args` covers NP panels and `columns` columns.

@@ -1,4 +1,4 @@
-//! How products are cut into items of the pool: all that can be computed side by side is one loop.
+//! Division of products into items of the pool. Everything that can be computed in parallel is one loop.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::cpu::tier::Tier;
 #[derive(Debug)]
 pub(in crate::cpu) struct Plan {
     parts: Vec<Part>,
-    /// About how long one thread would take for all of them.
+    /// Approximate time that one thread would take for all of them, in nanoseconds.
     ns: usize,
 }
 
@@ -28,16 +28,16 @@ struct Part {
     columns: Range<usize>,
     item_rows: usize,
     item_columns: usize,
-    /// Items of the parts up to this one, it included.
+    /// End of this part's items, counted over all parts.
     item_end: usize,
 }
 
-/// What is to be added to a plan.
+/// Work to add to a plan.
 pub(super) struct Work {
-    /// Whose matrix it is.
+    /// Index of the matrix.
     pub(super) group: usize,
     pub(super) rows: Range<usize>,
-    /// Bytes of weights that 16 of the rows take.
+    /// Bytes of the weights of 16 rows.
     pub(super) panel_bytes: usize,
     pub(super) columns: Range<usize>,
     /// Bytes of a column's activations.
@@ -46,7 +46,7 @@ pub(super) struct Work {
     pub(super) cols: usize,
     /// Whether activations are floats.
     pub(super) floats: bool,
-    /// How many of about this size there will be.
+    /// Expected number of works of about this size.
     pub(super) alike: usize,
 }
 
@@ -60,14 +60,14 @@ pub(super) struct Item {
 }
 
 impl Item {
-    /// Its rows of the matrix.
+    /// The item's rows of the matrix.
     pub(super) fn rows(&self) -> Range<usize> {
         self.row_first..self.row_first + self.rows
     }
 }
 
 impl Plan {
-    /// Parts of a plan where no model has more experts.
+    /// Smallest capacity of a plan, in parts.
     const PARTS_MIN: usize = 4;
 
     /// Bytes of [`Plan::new`].
@@ -75,7 +75,7 @@ impl Plan {
         experts.max(Self::PARTS_MIN).saturating_mul(size_of::<Part>())
     }
 
-    /// An empty plan with room for a part of each expert.
+    /// An empty plan with room for one part for each expert.
     pub(in crate::cpu) fn new(experts: usize) -> Result<Plan, KernelError> {
         let mut parts = Vec::new();
         let (bytes, what) = (Self::bytes(experts), "the plan of a product");
@@ -87,33 +87,33 @@ impl Plan {
         Ok(Plan { parts, ns: 0 })
     }
 
-    /// Forgets all parts.
+    /// Removes all parts.
     pub(super) fn clear(&mut self) {
         self.parts.clear();
         self.ns = 0;
     }
 
-    /// Whether one more part would need memory: then run what is there first.
+    /// Whether one more part would need memory. The plan must then run first.
     pub(super) fn is_full(&self) -> bool {
         self.parts.len() == self.parts.capacity()
     }
 
     pub(super) fn add(&mut self, tier: Tier, threads: usize, work: Work) {
         let (rows, columns) = (work.rows.len(), work.columns.len());
-        // 1000 multiply-adds take 6 ns by vectors, 2 by matrices; 10 bytes take 1 ns to stream.
+        // 1000 multiply-adds take 6 ns with vectors, 2 ns on the matrix unit; streaming 10 bytes takes 1 ns.
         let (mut panels, mut item_columns) = (STREAM_PANELS, columns);
         let unit = unit_takes(tier, work.floats, columns);
         let ns_per_1000 = if unit { 2 } else { 6 };
         if unit && work.floats && columns <= UNIT_STREAM_COLUMNS_MAX {
-            // Panels advance side by side: as many as leave every thread some items.
+            // Panels advance in parallel: as many as leave every thread some items.
             let enough = |panels: &usize| rows.div_ceil(panels * PANEL_ROWS) * work.alike >= 2 * threads;
             panels = [STREAM_PANELS, 2].into_iter().find(enough).unwrap_or(1);
         } else if columns >= WIDE_COLUMNS_MIN {
-            // The unit unpacks a panel anew for each item, which many columns must pay for. Vectors do so in passing, and
-            // more of a row's outputs at a time are fewer pages to write to.
+            // The unit unpacks a panel anew for each item, which only many columns pay for. Vectors unpack in passing,
+            // and computing more of a row's outputs at a time writes to fewer pages.
             let panels_max = if unit { 2 } else { WIDE_PANELS };
             let columns_max = SLAB / (panels_max * PANEL_ROWS);
-            // Split anew means more work for floats: rather some more columns.
+            // Splitting anew means more work for floats, so items get somewhat more columns.
             let more = unit && work.floats;
             let bytes = if more { ITEM_SPLIT_BYTES } else { ITEM_ACTIVATION_BYTES };
             item_columns = (bytes / work.column_bytes.max(1)).clamp(64, columns_max) / 32 * 32;
@@ -121,7 +121,7 @@ impl Plan {
                 item_columns = columns.div_ceil(columns.div_ceil(item_columns)).next_multiple_of(32);
             }
             let alike = work.alike * columns.div_ceil(item_columns);
-            // The unit at half its speed costs more than a thread that ends early.
+            // Running the unit at half its speed costs more than a thread that ends early.
             let items_min = if unit { 2 * threads } else { 8 * threads };
             let enough = |panels: &usize| rows.div_ceil(panels * PANEL_ROWS) * alike >= items_min;
             let mut sizes = [WIDE_PANELS, 4, 2].into_iter().filter(|&panels| panels <= panels_max);
@@ -146,7 +146,7 @@ impl Plan {
         self.parts.last().map_or(0, |part| part.item_end)
     }
 
-    /// Items that share columns follow each other, so that their activations are still in the cache.
+    /// Item by index. Items that share columns follow each other, so that their activations are still in the cache.
     fn item(&self, index: usize) -> Item {
         let at = self.parts.partition_point(|part| part.item_end <= index);
         let first = at.checked_sub(1).map_or(0, |before| self.parts[before].item_end);
@@ -163,7 +163,7 @@ impl Plan {
         }
     }
 
-    /// Computes all parts and forgets them.
+    /// Computes all parts and removes them.
     pub(super) fn run(
         &mut self,
         turn: &mut Turn,

@@ -1,4 +1,4 @@
-//! From a file's blocks to panels: read once, written once, each panel by one task.
+//! Packing of a file's blocks into panels: read once, written once, each panel by one task.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,8 +9,8 @@ use crate::quant::{affine_codes, affine_of, e8m0_half, fp8_scale, scale_min, sca
 use crate::{DType, MatrixSource};
 use half::bf16;
 
-/// Packs all rows of `part` into `data`, `(panels, panel_bytes)` zeros, which must be the size of its panels.
-/// Returns whether floats are all finite, as bfloat16 too.
+/// Packs all rows of `part` into `data`, `(panels, panel_bytes)` zeros, which must have the size of its panels.
+/// Returns whether all floats are finite, as bfloat16 too.
 pub(super) fn pack_segment(
     kind: PanelKind,
     part: &MatrixSource<'_>,
@@ -59,14 +59,14 @@ fn all_finite(kind: PanelKind, rows: &[u8]) -> bool {
         PanelKind::F16 => top16() < 0x7c00,
         PanelKind::Bf16 => top16() < 0x7f80,
         PanelKind::Fp8 { block } => rows.chunks_exact(4 + usize::from(block)).all(|block| {
-            // The largest that there could be.
+            // The largest possible number.
             (448.0 * fp8_scale(block)).abs() < f32::from_bits(0x7f7f_8000) && !has_nan(&block[4..])
         }),
         _ => true,
     }
 }
 
-/// Whether one of some 8-bit floats is NaN.
+/// Whether any of the 8-bit floats is NaN.
 fn has_nan(floats: &[u8]) -> bool {
     floats.iter().fold(false, |has, float| has | (float & 0x7f == 0x7f))
 }
@@ -109,7 +109,7 @@ fn pack_panel(kind: PanelKind, dtype: DType, rows: &[u8], row_bytes: usize, cols
             for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
                 for (at, block) in row.chunks_exact(block_bytes).enumerate() {
                     let floats = &block[4..];
-                    // What a row gives is no number either way, and vectors need not look at each float.
+                    // A row with NaN gives NaN either way, and vectors need not check each float.
                     let scale = if has_nan(floats) { f32::NAN } else { fp8_scale(block) };
                     put(&mut panel[kind.scales_at(blocks, at)..], lane, scale.to_le_bytes());
                     let out = &mut panel[kind.codes_at(at)..][..kind.code_bytes()];
@@ -177,7 +177,7 @@ fn pack_panel(kind: PanelKind, dtype: DType, rows: &[u8], row_bytes: usize, cols
     }
 }
 
-/// Numbers of N bytes, a stretch of inputs at a time so that what is written stays in the nearest cache.
+/// Packs numbers of N bytes, a stretch of inputs at a time, so that the output stays in the nearest cache.
 fn pack_floats<const N: usize>(rows: &[u8], row_bytes: usize, cols: usize, panel: &mut [u8]) {
     const STRETCH: usize = 128;
     for first in (0..cols).step_by(STRETCH) {
@@ -192,7 +192,7 @@ fn pack_floats<const N: usize>(rows: &[u8], row_bytes: usize, cols: usize, panel
     }
 }
 
-/// Writes the lane of a vector of N-byte elements.
+/// Writes a lane of a vector of N-byte elements.
 fn put<const N: usize>(to: &mut [u8], lane: usize, bytes: [u8; N]) {
     to[lane * N..][..N].copy_from_slice(&bytes);
 }
@@ -224,7 +224,7 @@ fn codes_of_32(kind: PanelKind, block: &[u8]) -> [u8; 32] {
 
 fn put_scales_of_32(kind: PanelKind, to: &mut [u8], lane: usize, block: &[u8]) {
     if kind == PanelKind::Mx4 {
-        // A power of two, and exact as a bfloat16: even the smallest, which is not normal.
+        // A power of two, exact as bfloat16: even the smallest, which is subnormal.
         return put(to, lane, bf16::from_f32(e8m0_half(block[0])).to_le_bytes());
     }
     put(to, lane, [block[0], block[1]]);
@@ -237,11 +237,11 @@ fn put_affine_scales(kind: PanelKind, to: &mut [u8], lane: usize, block: &[u8]) 
     let number = |at: usize| f32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
     let (scale, bias) = (number(0), number(4));
     put(to, lane, scale.to_le_bytes());
-    // Exact of halves and of what is made of zero points: the two differ by few powers of two.
+    // Exact for f16 and for biases computed from zero points: the two differ by few powers of two.
     put(&mut to[64..], lane, (bias + scale * kind.zero() as f32).to_le_bytes());
 }
 
-/// Codes of 16 rows into a block's planes, four codes at a time. `N` is whole sub-blocks of 32.
+/// Writes the codes of 16 rows to a block's planes, four codes at a time. `N` is whole sub-blocks of 32.
 fn put_codes<const N: usize>(kind: PanelKind, codes: &[[u8; N]; PANEL_ROWS], to: &mut [u8]) {
     for (group, to) in to.chunks_exact_mut(kind.code_bytes() / (N / 32)).enumerate() {
         for Plane { width, first, at } in kind.planes().into_iter().filter(|plane| plane.width > 0) {
@@ -334,7 +334,7 @@ fn put_scales_min(to: &mut [u8], lane: usize, block: &[u8]) {
     }
 }
 
-/// A byte for each group of a row.
+/// Writes one byte for each group of a row.
 fn put_groups(to: &mut [u8], lane: usize, groups: &[u8]) {
     for (group, &byte) in groups.iter().enumerate() {
         to[16 * group + lane] = byte;

@@ -1,4 +1,4 @@
-//! From a panel's lane back to the numbers its weights stand for: a row of an embedding table.
+//! Unpacking of a panel's lane to the numbers of its weights, for a row of an embedding table.
 
 use half::{bf16, f16};
 
@@ -11,7 +11,7 @@ pub(in crate::cpu) fn unpack_row(segment: &Segment, row: usize, factor: f32, fir
     let (kind, lane) = (segment.kind, row % PANEL_ROWS);
     assert!(first.is_multiple_of(kind.block()), "part of a block");
     let (panel, block_first) = (segment.panel(row / PANEL_ROWS), first / kind.block());
-    // Floats, which encoders look up three times a row: a number every 16, and nothing else to do.
+    // Floats, which encoders look up three times a row: every 16th number, without further work.
     match kind {
         PanelKind::F32 => {
             let (numbers, _) = panel[64 * first..].as_chunks::<64>();
@@ -76,7 +76,7 @@ fn bf16_at(halves: &[u8], lane: usize) -> f32 {
     bf16::from_le_bytes([halves[2 * lane], halves[2 * lane + 1]]).to_f32()
 }
 
-/// The scale of a group of a block, and what is added to its weights.
+/// Scale of a group of a block, and the addend to its weights.
 fn scale_and_min(kind: PanelKind, scales: &[u8], lane: usize, group: usize) -> (f32, f32) {
     let byte = |at: usize| scales[at + 16 * group + lane];
     match kind {

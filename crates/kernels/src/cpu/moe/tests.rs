@@ -1,8 +1,8 @@
-//! Which experts are chosen.
+//! Tests of the choice of experts.
 
 use super::largest;
 
-// The steps of `tests/cpu/moe.rs` are to have down's outputs added up in several runs.
+// `tests/cpu/moe.rs` needs steps whose down outputs are summed in several runs.
 const _: () = assert!(300 * 8 * 512 > super::PARTIAL && 512 > super::PARTIAL_OUTPUTS_MIN);
 
 #[test]

@@ -1,4 +1,4 @@
-//! What is added to scores by where query and key stand.
+//! Position biases: addends to scores that depend on the positions of query and key.
 
 use crate::{HeadShape, PositionBias};
 
@@ -10,10 +10,10 @@ pub(in crate::cpu) enum Bias<'a> {
     Disentangled(Disentangled<'a>),
 }
 
-/// A bias that a head's distances alone decide.
+/// Bias that depends only on the head and the distance.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) enum Distance<'a> {
-    /// One slope a head.
+    /// Slope of each head.
     Slopes(&'a [f32]),
     /// (heads, 2 * reach + 1)
     Table(&'a [f32], u32),
@@ -30,7 +30,7 @@ pub(in crate::cpu) struct Disentangled<'a> {
 
 impl<'a> Bias<'a> {
     /// # Panics
-    /// If a table has not the shape that the heads ask for.
+    /// If a table's shape does not fit the heads.
     pub(in crate::cpu) fn new<V>(
         bias: &PositionBias<&'a V, &'a [u32]>,
         shape: HeadShape,
@@ -63,8 +63,8 @@ impl<'a> Bias<'a> {
 }
 
 impl Distance<'_> {
-    /// Writes `factor` times what is added for a head where the key stands `ahead` rows behind the query's, one more for
-    /// each further number.
+    /// Writes `factor` times the head's addends, for the key `ahead` rows after the query and one row more for each
+    /// further number.
     pub(super) fn fill(self, head: usize, ahead: isize, factor: f32, to: &mut [f32]) {
         match self {
             Distance::Slopes(slopes) => {
@@ -84,8 +84,8 @@ impl Distance<'_> {
 }
 
 impl Disentangled<'_> {
-    /// Writes the columns of `table` for a head, where the key stands `ahead` rows behind the query's, one more for each
-    /// of `count` columns: element d of column c to `to[d * stride + c]`, times `factor`.
+    /// Writes the columns of `table` for a head, for the key `ahead` rows after the query and one row more for each of
+    /// `count` columns. Element d of column c goes to `to[d * stride + c]`, times `factor`.
     pub(super) fn fill(
         &self,
         table: &[f32],
@@ -105,7 +105,7 @@ impl Disentangled<'_> {
     }
 }
 
-/// A distance from `-reach` to `reach` as an index from 0.
+/// Distance from `-reach` to `reach`, as an index from 0.
 fn clamped(distance: isize, reach: u32) -> usize {
     let reach = reach as isize;
     (distance.clamp(-reach, reach) + reach) as usize

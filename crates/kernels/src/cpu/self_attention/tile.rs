@@ -1,4 +1,4 @@
-//! The inner loops: keys and values laid out for them, scores of a few queries, and the weighted sum of values.
+//! Inner loops: packed keys and values, scores of a few queries, and the weighted sum of values.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels below.
 
@@ -9,8 +9,8 @@ use super::super::math;
 use super::super::matmul::{get, put};
 use super::{GROUP_MAX, KEYS, LANES, SCORES, TERMS, Tiles, width};
 
-/// A thread's memory while it works at an item. In brackets the vectors' layouts; those of the matrix unit are said where
-/// it puts something there.
+/// Workspace of a thread for one item. Brackets give the layouts of the vector kernels; those of the matrix unit are
+/// documented where it writes.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) struct Workspace {
     pub(in crate::cpu) keys: *mut f32, // (16-key block / NV, head_dim, NV, 16), times the scale
@@ -18,22 +18,22 @@ pub(in crate::cpu) struct Workspace {
     pub(in crate::cpu) queries: *mut f32, // (width, 16)
     pub(in crate::cpu) scores: *mut f32, // (GROUP_MAX, SCORES)
     pub(in crate::cpu) states: *mut f32, // (QUERIES, LANES + width): maximum, total, padding, weighted sum of values
-    pub(in crate::cpu) distances: *mut f32, // what is added to scores, by distance
+    pub(in crate::cpu) distances: *mut f32, // addends to scores, by distance
     pub(in crate::cpu) key_terms: *mut f32, // (head_dim, TERMS), times the scale
     pub(in crate::cpu) query_terms: *mut f32, // (head_dim, TERMS)
 }
 
-/// Vectors of keys, or of columns of values, that a tile holds.
+/// Vectors of keys, or of columns of values, in a tile.
 pub(super) const fn vectors<L: Lanes>() -> usize {
     if L::COLS >= 8 { 2 } else { 1 }
 }
 
-/// Queries that a tile holds.
+/// Queries in a tile.
 pub(super) const fn group_rows<L: Lanes>() -> usize {
     if L::COLS >= 8 { 12 } else { 6 }
 }
 
-/// The ways of vectors.
+/// Processing of keys, values and queries with vectors.
 pub(super) struct Vectors<L>(PhantomData<L>);
 
 impl<L: Lanes> Tiles for Vectors<L> {
@@ -50,10 +50,10 @@ impl<L: Lanes> Tiles for Vectors<L> {
     }
 }
 
-/// Lays out keys and values `from..to` of a block of keys. Keys of a vector that are not there are zeros.
+/// Kernel that packs keys and values `from..to` of a block of keys. Missing keys of a vector become zeros.
 pub(in crate::cpu) struct KvBlock {
     pub(in crate::cpu) workspace: Workspace,
-    /// The block's first key; values lie `value_offset` further.
+    /// Address of the block's first key; values are `value_offset` further.
     pub(in crate::cpu) keys: *const f32,
     pub(in crate::cpu) value_offset: usize,
     pub(in crate::cpu) stride: usize,
@@ -94,7 +94,7 @@ impl Kernel for KvBlock {
     }
 }
 
-/// Up to sixteen rows of `cols` numbers as columns; rows that are not there as zeros.
+/// Transposes up to sixteen rows of `cols` numbers; missing rows become zeros.
 #[inline(always)]
 unsafe fn columns<L: Lanes>(
     from: *const f32,
@@ -119,7 +119,8 @@ unsafe fn columns<L: Lanes>(
     }
 }
 
-/// Turns scores into weights under these maxima. (No closure: one would be a function without the instruction set.)
+/// Turns scores into weights relative to these maxima. Not a closure, because that would be a function without the
+/// instruction set.
 #[inline(always)]
 unsafe fn softmax_weights<L: Lanes>(scores: *mut f32, tops: L::F) -> L::F {
     let weights = math::exp2_falling::<L>(L::sub(L::load(scores), tops));
@@ -127,7 +128,7 @@ unsafe fn softmax_weights<L: Lanes>(scores: *mut f32, tops: L::F) -> L::F {
     weights
 }
 
-/// What is added to a score beside the dot product.
+/// Addend to a score besides the dot product.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) enum ScoreBias {
     None,
@@ -140,16 +141,16 @@ pub(in crate::cpu) enum ScoreBias {
     },
 }
 
-/// Up to [`GROUP_MAX`] queries that meet a block of keys together.
+/// Up to [`GROUP_MAX`] queries that are processed together against a block of keys.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) struct Group {
     pub(in crate::cpu) workspace: Workspace,
     pub(in crate::cpu) bias: ScoreBias,
-    /// The first of them, rows to the next, and how many.
+    /// Address of the first query, the distance to the next, and their number.
     pub(in crate::cpu) query: *const f32,
     pub(in crate::cpu) stride: usize,
     pub(in crate::cpu) count: usize,
-    /// The value of the block's first key.
+    /// Address of the value of the block's first key.
     #[cfg_attr(
         not(all(target_arch = "x86_64", target_os = "linux")),
         expect(dead_code, reason = "only the matrix unit asks")
@@ -158,24 +159,24 @@ pub(in crate::cpu) struct Group {
     /// Rows from the first query on that may be read.
     pub(in crate::cpu) readable: usize,
     pub(in crate::cpu) head_dim: usize,
-    /// The first one's state among the workspace's.
+    /// Index of the first query's state in the workspace.
     pub(in crate::cpu) state: usize,
-    /// Keys of the block that any of them sees, first and end.
+    /// Range of the block's keys that any query sees.
     pub(in crate::cpu) from: usize,
     pub(in crate::cpu) to: usize,
-    /// Those that the first one sees.
+    /// Keys that the first query sees.
     pub(in crate::cpu) visible: VisibleKeys,
-    /// Where the first query finds what is added to the score of the block's first key; one less for each further.
+    /// Index of the addend for the first query and the block's first key; one less for each further query.
     pub(in crate::cpu) bias_at: usize,
-    /// Whether this is the first block of keys they see, and whether it is the last.
+    /// Whether this is the first block of keys that they see. `last`: whether it is the last.
     pub(in crate::cpu) first: bool,
     pub(in crate::cpu) last: bool,
     pub(in crate::cpu) out: *mut f32,
     pub(in crate::cpu) out_stride: usize,
 }
 
-/// Keys of a block that the first query of a group sees, from the block's first one on, but for the sequence's ends; each
-/// further query's lie one key on. May lie outside the block.
+/// Range of a block's keys that the first query of a group sees, counted from the block's first key and ignoring the
+/// sequence's ends. Each further query's range is one key later. May lie outside the block.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) struct VisibleKeys {
     pub(in crate::cpu) from: isize,
@@ -183,7 +184,7 @@ pub(in crate::cpu) struct VisibleKeys {
 }
 
 impl VisibleKeys {
-    /// Keys that query `q` of the group sees, within a range.
+    /// Range of the keys that query `q` of the group sees, within a range.
     #[inline(always)]
     pub(in crate::cpu) fn of(&self, q: usize, from: usize, to: usize) -> (usize, usize) {
         let place = |at: isize| (at + q as isize).clamp(from as isize, to as isize) as usize;
@@ -196,11 +197,11 @@ impl Kernel for Group {
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
-        // The queries as columns: a tile reads one number of each.
+        // Queries as columns: a tile reads one number of each.
         let quick = const { vectors::<L>() == 2 } && self.readable >= LANES;
         let rows = if quick { LANES } else { self.count };
         columns::<L>(self.query, self.stride, (rows, self.head_dim), 1.0, self.workspace.queries, LANES);
-        // What a larger tile computes for queries that are not there is not looked at.
+        // Results that a larger tile computes for missing queries are ignored.
         if const { vectors::<L>() == 2 } {
             match self.count {
                 9.. => L::vectorize(Tile::<12, 2>(self)),
@@ -217,7 +218,7 @@ impl Kernel for Group {
     }
 }
 
-/// N queries by NV vectors.
+/// Tile of N queries by NV vectors.
 struct Tile<const N: usize, const NV: usize>(Group);
 
 impl<const N: usize, const NV: usize> Kernel for Tile<N, NV> {
@@ -238,7 +239,7 @@ impl<const N: usize, const NV: usize> Kernel for Tile<N, NV> {
         if let ScoreBias::Terms { keys, queries } = group.bias {
             let mut block = first;
             while block < end {
-                // Past the last block it reads what the workspace holds there, and nobody looks at the result.
+                // Past the last block it reads whatever the workspace holds, and the result is ignored.
                 self.terms::<L, 2>(block, keys, queries);
                 block += 2;
             }
@@ -282,7 +283,7 @@ impl<const N: usize, const NV: usize> Tile<N, NV> {
         }
     }
 
-    /// Adds what content and position give together, to K blocks of keys.
+    /// Adds the terms of content and position to K blocks of keys.
     #[inline(always)]
     unsafe fn terms<L: Lanes, const K: usize>(&self, block: usize, with_keys: bool, with_queries: bool) {
         let Group { workspace, head_dim, count, bias_at, .. } = self.0;
@@ -316,8 +317,8 @@ impl<const N: usize, const NV: usize> Tile<N, NV> {
         }
     }
 
-    /// Turns query `q`'s scores into weights under the largest score so far, keeps maximum and total, and gives what its
-    /// weighted sum of the blocks before, 0 before the first, must be multiplied by.
+    /// Turns query `q`'s scores into weights relative to the largest score so far and keeps maximum and total. Returns
+    /// the factor for its weighted sum of earlier blocks, which is 0 before the first.
     #[inline(always)]
     unsafe fn weights<L: Lanes>(&self, q: usize) -> f32 {
         let group = &self.0;
@@ -376,7 +377,7 @@ impl<const N: usize, const NV: usize> Tile<N, NV> {
         rescale
     }
 
-    /// `sums = sums * rescale + weights · values` of NV chunks of columns.
+    /// `sums = sums * rescale + weights · values` for NV chunks of columns.
     #[inline(always)]
     unsafe fn values<L: Lanes>(&self, chunk: usize, rescales: &[f32; N]) {
         let group = &self.0;
@@ -402,8 +403,8 @@ impl<const N: usize, const NV: usize> Tile<N, NV> {
                 }
             }
         }
-        // All of them, plainly, and what comes of them in a loop of its own: only sums that no large loop looks at stay
-        // in registers in the one above.
+        // All of them are stored plainly and processed in a separate loop: only sums that no large loop reads stay in
+        // registers in the loop above.
         for (q, sums) in sums.iter().enumerate() {
             for (v, &sum) in sums.iter().enumerate() {
                 L::store(states.add(q * state_width + v * LANES), sum);
@@ -425,7 +426,7 @@ impl<const N: usize, const NV: usize> Tile<N, NV> {
         }
     }
 
-    /// The state of query `q`. Those of queries that are not there are spare.
+    /// State of query `q`. The states of missing queries are spare.
     #[inline(always)]
     unsafe fn state(&self, q: usize) -> *mut f32 {
         let group = &self.0;

@@ -1,11 +1,11 @@
-//! Products of codes and bytes for four columns, written out: compilers take sums of integers apart, and then have more of
-//! them under way than there are registers.
+//! Products of codes and bytes for four columns, unrolled by hand: compilers split up sums of integers, and then keep
+//! more of them in flight than there are registers.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-/// Adds the products of four vectors of codes and 16 activations of each of four columns to words, or puts them in the place
-/// of what `FRESH` words hold.
+/// Adds the products of four vectors of codes and 16 activations of each of four columns to words. Replaces the words
+/// instead if `FRESH`.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub(super) unsafe fn four_columns<const FRESH: bool>(
@@ -98,8 +98,9 @@ pub(super) unsafe fn four_columns<const FRESH: bool>(
     }
 }
 
-/// Adds the products of eight vectors of codes, 128 above their weights, and 32 activations of each of four columns to sums,
-/// times `d` and the column's factor. Two products of a weight's magnitude and an activation with its sign just fit a word.
+/// Adds the products of eight vectors of codes, 128 above their weights, and 32 activations of each of four columns to
+/// sums, times `d` and the column's factor. Two products of a weight's magnitude and a signed activation just fit a
+/// word.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 pub(super) unsafe fn four_signed_columns(
