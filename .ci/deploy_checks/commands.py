@@ -1,0 +1,290 @@
+"""Commands, model references, routes and settings that documents name: the programs' own parsers must take them.
+usage: python .ci/deploy_checks/commands.py FOLDER_OF_THE_THREE_PROGRAMS
+
+A command line gets `--help` at its end: the program then reads every word before it, refuses an unknown command, flag or value, and
+starts nothing. A reference goes to `hanzo-engine pull` with the network forbidden: what cannot be read is refused in other words than
+what is merely not on this machine."""
+import concurrent.futures
+import functools
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+import yaml
+
+from harness import ROOT, check, expect
+
+# Where the three programs are; set before the checks run.
+FOLDER = pathlib.Path()
+PROGRAMS = ("hanzo-engine", "engined", "engine-gateway")
+PAGES = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "helm/hanzo-engine/README.md", "models/*/README.md", "docs/**/*.md"]
+SETTINGS = ["helm/hanzo-engine/values.yaml", "helm/hanzo-engine/ci/*.yaml", "deploy/*.yaml", "deploy/Dockerfile", "systemd/*"]
+# What stands for something that the reader puts in.
+PLACEHOLDER = re.compile(r"[A-Z][A-Z0-9_.]*|…|\.\.\.|<[^>]*>|\$\w+")
+# Tried in turn where a flag does not take a placeholder as it stands.
+STAND_INS = ("1", "cpu", "none", "k=int:1", "q4_k_m")
+# A word that only a reference to a model begins with.
+REFERENCE = re.compile(r"(?:hf:(?://)?|hf\.co/|https://huggingface\.co/|mlx://|ollama://)[\w./:@#=%+?\[\]-]+")
+# Flags of other programs, by what has them, and lines that are about other programs.
+OTHERS = {"--acts": "soak.py", "--clients": "soak.py", "--check": "ptx/make", "--enable-feature": "Prometheus", "--example": "cargo", "--gpus": "docker",
+          "--icf": "lld", "--kl-divergence": "llama-perplexity", "--network": "docker", "--no-default-features": "cargo", "--pure": "llama-quantize"}
+FOREIGN = re.compile(r"\b(cargo|llama-\w+|docker|kubectl|helm|systemctl|apt-get|pip|python|mkdocs|git|espeak-ng)\b|\b(tests|deploy|fuzz)/|\.ci/")
+
+
+def documents(patterns):
+    return sorted({path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()})
+
+
+def ask(*command):
+    """(exit status, output) of a program that must neither find a network nor a store."""
+    with tempfile.TemporaryDirectory(prefix="commands-") as home:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("HANZO_", "HF_"))}
+        done = subprocess.run([FOLDER / command[0], *command[1:]], cwd=home, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=60, env={**clean, "HOME": home, "HF_HUB_OFFLINE": "1"})
+    return done.returncode, done.stdout
+
+
+def spans(text):
+    """(language, text) of each block of code, and ("", text) of each piece of code in a line or a table's cell."""
+    blocks = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
+    for _, language, block in blocks.findall(text):
+        yield language or "text", block
+    for code in re.findall(r"`([^`\n]+)`", blocks.sub("", text)):
+        yield "", code.replace("\\|", "|")
+
+
+def simple_commands(block):
+    """The words of each command of a shell's text, without variables in front of it."""
+    for line in re.sub(r"\\\n\s*", " ", block).splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>()")
+        lexer.commenters, lexer.whitespace_split = "", True
+        try:
+            words = list(lexer)
+        except ValueError:  # a text in quotes over several lines
+            continue
+        command = []
+        for word in [*words, ";"]:
+            if word.startswith("#"):
+                word = ";"
+            if re.fullmatch(r"[|&;<>()]+", word):
+                yield command
+                command = []
+                if word == "#":
+                    break
+            elif command or not re.fullmatch(r"\w+=.*", word):
+                command.append(word)
+
+
+def of_programs(words):
+    """The program and its arguments, where the command is one of ours; of a container's what runs inside of it."""
+    if words[:4] == ["cargo", "run", "--release", "--"]:
+        return ["hanzo-engine", *words[4:]]
+    if words and pathlib.Path(words[0]).name in PROGRAMS:
+        return [pathlib.Path(words[0]).name, *words[1:]]
+    inside = [at for at, word in enumerate(words) if word in PROGRAMS]
+    if words[:2] == ["docker", "run"] and inside and inside[-1] + 1 < len(words):
+        return words[inside[-1]:]
+    return None
+
+
+def unfolded(code):
+    """A synopsis with all that may be left out, such as `[--quant Q]… --srt|--vtt`, as a command."""
+    return re.sub(r"[\[\]…]", " ", code).replace("|", " ").replace("COMMAND", "serve").strip()
+
+
+def command_lines(path):
+    """{command: where}: what blocks and lines of a document have programs do."""
+    found = {}
+    text = path.read_text()
+    for language, code in spans(text):
+        if language in ("sh", "bash", "text", "console"):
+            lines = simple_commands(code)
+        elif language == "" and code.split(" ")[0] in PROGRAMS and " " in code:
+            lines = simple_commands(unfolded(code))
+        else:
+            continue
+        for words in lines:
+            if command := of_programs(words):
+                found[tuple(command)] = path
+    if path.name == "cli.md":
+        [table] = re.findall(r"^\| command \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.M)
+        for row in table.splitlines():
+            cell = re.split(r"(?<!\\)\|", row)[1]
+            for code in re.findall(r"`([^`]+)`", cell):
+                for words in simple_commands(unfolded(code.replace("\\|", "|"))):
+                    found["hanzo-engine", *words] = path
+    return found
+
+
+def fault_of(command):
+    """What the program does not take of a command; None where it takes all of it."""
+    words = list(command)
+    for _ in range(20):
+        status, output = ask(*words, "--help")
+        if status == 0:
+            return None
+        wrong = re.search(r"invalid value '(.*?)' for '.*?'", output)
+        # `--flag=VALUE` is told by its value.
+        at = next((n for n, word in enumerate(words) if wrong and wrong[1] and (word == wrong[1] or word.endswith("=" + wrong[1]))), None)
+        value = None if at is None else command[at].rpartition("=")[2]
+        if at is None or not PLACEHOLDER.fullmatch(value):
+            break
+        tried = STAND_INS.index(wrong[1]) + 1 if wrong[1] in STAND_INS else 0
+        if tried == len(STAND_INS):
+            return None  # its type is of no account: the flag is there
+        words[at] = words[at].removesuffix(wrong[1]) + STAND_INS[tried]
+    return output.strip().splitlines()[0] if output.strip() else f"exits with {status}"
+
+
+def all_of(items, fault):
+    """Those that have a fault, asked for by several at once."""
+    with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        return [f"{where.relative_to(ROOT)}: {said}" for (item, where), said in zip(items.items(), pool.map(fault, items)) if said]
+
+
+def lines_of(paths):
+    return {command: where for path in paths for command, where in command_lines(path).items()}
+
+
+@functools.cache
+def flags():
+    """Every flag that some command of a program has."""
+    commands = [(program,) for program in PROGRAMS]
+    known = set()
+    while commands:
+        command = commands.pop()
+        _, text = ask(*command, "--help")
+        known.update(re.findall(r"^ +(?:-\w, )?(--[\w-]+)", text, re.M))
+        if "Commands:" in text:
+            commands += [(*command, name) for name in re.findall(r"^  ([a-z-]+)  ", text.partition("Commands:")[2].partition("\n\n")[0], re.M) if name != "help"]
+    expect(len(known) > 100, f"only {len(known)} flags are known")
+    return known
+
+
+def is_other_name(flag):
+    """Whether a command takes a flag that its help does not list: another name of one that it lists."""
+    commands = (["hanzo-engine", "serve"], ["hanzo-engine", "load", "MODEL"], ["engined"], ["engine-gateway"])
+    return any("unexpected argument" not in ask(*command, flag, "1", "--help")[1] for command in commands)
+
+
+def flags_named(path):
+    """Flags that a document names by themselves, such as `--gpu-layers N`."""
+    for line in re.sub(r"^( *)```.*?^\1```$", "", path.read_text(), flags=re.M | re.S).splitlines():
+        if not FOREIGN.search(line):
+            for code in re.findall(r"`(-[^`]+)`", line):
+                yield from re.findall(r"(?<![\w-])--[a-z][\w-]+", code)
+
+
+def words_in(value):
+    """Every text of a document in YAML."""
+    if isinstance(value, dict):
+        return [text for item in value.values() for text in words_in(item)]
+    if isinstance(value, list):
+        return [text for item in value for text in words_in(item)]
+    return [value] if isinstance(value, str) else []
+
+
+def references(pages, settings):
+    """{reference: where}: what begins as one, and what is pulled."""
+    found = {}
+    for path in [*pages, *settings]:
+        text = path.read_text()
+        codes = [code for _, code in spans(text)] if path.suffix == ".md" else [text]
+        for code in codes:
+            for reference in REFERENCE.findall(re.sub(r"\[[^\]]*\]", "", code)):
+                found[reference.rstrip(".,:/")] = path
+        if path.suffix == ".md":
+            for command in command_lines(path):
+                if command[:2] == ("hanzo-engine", "pull"):
+                    for word in command[2:]:
+                        # The value of a flag is asked as a name of the store, which is no fault.
+                        if not word.startswith("-") and not PLACEHOLDER.fullmatch(word) and "/" in word + "/" and not word.isdigit():
+                            found[word] = path
+            # helm's own way to write a list.
+            for listed in re.findall(r"pull=\{([^}]+)\}", text):
+                found.update((word, path) for word in listed.split(","))
+        elif path.suffix == ".yaml" and "helm" in path.parts:
+            found.update((word, path) for word in words_in((yaml.safe_load(text) or {}).get("pull")))
+    return found
+
+
+def reference_fault(reference):
+    status, output = ask("hanzo-engine", "pull", "--engine", "none", "--", reference)
+    said = output.strip().splitlines()[-1] if output.strip() else f"exits with {status}"
+    return None if "is not on this machine" in said or status == 0 else said
+
+
+# What clients put more behind, and what is registered by another way than `route("…")`.
+ELSEWHERE = ("/", "/v1", "/docs", "/mcp")
+
+
+def routes():
+    """Patterns of every route that gateway and daemon register."""
+    made = [path.read_text() for path in [*(ROOT / "crates/gateway/src").rglob("*.rs"), *(ROOT / "crates/daemon/src").rglob("*.rs")]]
+    found = {route for text in made for route in re.findall(r'\.(?:route|nest_service|route_service)\(\s*"(/[^"]*)"', text)}
+    expect(len(found) > 60, f"only {len(found)} routes are registered")
+    return found
+
+
+def routes_asked(path):
+    """Paths of this machine's addresses that a document's commands and programs ask."""
+    for language, code in spans(path.read_text()):
+        if language in ("sh", "bash", "text", "console", ""):
+            yield from re.findall(r"(?:https?://)?(?:127\.0\.0\.1|localhost):3690[02](/[\w./{}-]*)", code)
+
+
+@check
+def commands_of_documents_are_taken():
+    found = lines_of(documents(PAGES))
+    expect(len(found) > 60, f"only {len(found)} commands were found")
+    faults = all_of(found, lambda command: (said := fault_of(command)) and f"{shlex.join(command)}: {said}")
+    expect(not faults, "\n".join(faults))
+    return f"{len(found)} commands"
+
+
+@check
+def flags_of_documents_are_there():
+    pages = documents(["README.md", "docs/**/*.md"])
+    named = {flag: path for path in pages for flag in flags_named(path)}
+    unknown = [f"{named[flag].relative_to(ROOT)}: no program has {flag}"
+               for flag in sorted(named.keys() - flags() - OTHERS.keys()) if not is_other_name(flag)]
+    expect(not unknown, "\n".join(unknown))
+    return f"{len(named)} flags"
+
+
+@check
+def references_of_documents_are_read():
+    found = references(documents(PAGES), documents(SETTINGS))
+    expect(len(found) > 8, f"only {sorted(found)} were found")
+    faults = all_of(found, reference_fault)
+    expect(not faults, "\n".join(faults))
+    return f"{len(found)} references"
+
+
+@check
+def wrong_commands_and_references_are_found():
+    for wrong in ("hf:Qwen/Qwen3-4B-GGUF:Q8_0x?", "hf:Qwen", "ollama://", "https://host/model.gguf#sha256=00"):
+        expect(reference_fault(wrong), f"{wrong} is taken")
+    for wrong in ("hanzo-engine serve --modell FILE", "hanzo-engine srve", "hanzo-engine run MODEL --top-k=x", "engined --port 1", "engine-gateway --threads N"):
+        [words] = [list(words) for words in simple_commands(wrong) if words]
+        expect(fault_of(tuple(words)), f"{wrong} is taken")
+
+
+@check
+def routes_of_documents_are_there():
+    known = [re.compile(re.sub(r"\{\*?\w+\}", "[^ ]+", route)) for route in routes()]
+    asked = {route: path for path in documents(PAGES) for route in routes_asked(path) if route not in ELSEWHERE}
+    unknown = [f"{path.relative_to(ROOT)}: no route {route}" for route, path in asked.items() if not any(one.fullmatch(route) for one in known)]
+    expect(not unknown, "\n".join(unknown))
+    return f"{len(asked)} routes"
+
+
+if __name__ == "__main__":
+    import harness
+
+    FOLDER = pathlib.Path(sys.argv[1]).resolve()
+    sys.exit(0 if harness.run_all() else 1)
