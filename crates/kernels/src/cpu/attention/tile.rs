@@ -1,9 +1,8 @@
 //! Inner loops of attention: scores of a tile of keys, their running softmax, and the weighted sum of values.
 //!
-//! There are two paths through a tile, with the same bits, because each score and each sum is one chain of the same
-//! operations in the same order. A few vectors, or those of one row, as in decode, read the cache directly. Many vectors
-//! first widen the tile to f32 in the thread's workspace, and then process it in groups as large as the registers hold,
-//! so that the loops only multiply and add.
+//! There are two paths through a tile, with the same bits: each score and each sum is one chain of the same operations
+//! in the same order. A few vectors, or those of one row, as in decode, read the cache directly. Many vectors first
+//! widen the tile to f32 in the thread's workspace, and then process it in groups that fill the registers.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels below.
 
