@@ -1,4 +1,4 @@
-//! Compiles the contract with protox, a protobuf compiler in Rust: no `protoc` is needed.
+//! Compiles the contract with protox, a protobuf compiler in Rust, so that `protoc` is not needed.
 
 use std::{env, error::Error, fs, path::PathBuf};
 
@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     )?;
     tonic_prost_build::configure()
         .bytes(".")
-        // Most parts are texts, and a part is as large as the largest of its kinds.
+        // Most parts are texts, and a part is as large as its largest variant.
         .boxed(".hanzo.engine.v1.ContentPart.part.media")
         .codec_path("crate::bounded::BoundedCodec")
         .compile_fds(descriptors)?;

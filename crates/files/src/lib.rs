@@ -1,5 +1,5 @@
-//! Replacing files as a whole. Readers see the old content or the new one, never a part. The file that is replaced hands on its
-//! owner, group and permissions, so that whoever could read it before still can.
+//! Atomic replacement of files. Readers see either the old content or the new one, never a part. The new file
+//! keeps the old one's owner, group and permissions, so that its readers can still read it.
 
 #![forbid(unsafe_code)]
 
@@ -9,10 +9,12 @@ use std::{
     path::Path,
 };
 
-/// Replaces the content of the file at `path`, or makes the file, readable by its owner alone. A symbolic link is followed.
+/// Replaces the content of the file at `path`, or creates the file, readable by its owner only. Follows a
+/// symbolic link.
 ///
 /// # Errors
-/// The system's. `PermissionDenied` where this user cannot keep the file's owner and group; the file is unchanged then.
+/// The operating system's. `PermissionDenied` if this user cannot keep the file's owner and group. The file is
+/// unchanged then.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -24,27 +26,27 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     sync_folder(folder)
 }
 
-/// Renames a finished file to `to`. A file that is there hands on its permissions, and its owner and group as far as this user may
-/// set them.
+/// Renames a finished file to `to`. It keeps the permissions of the file that it replaces, and its owner and
+/// group as far as this user may set them.
 ///
 /// # Errors
-/// The system's, of the rename.
+/// The operating system's, from the rename.
 pub fn rename_over(from: &Path, to: &Path) -> io::Result<()> {
     if let Ok(new) = File::open(from) {
-        // The content counts more than who owns it: a file that took hours to make is not thrown away.
+        // The content matters more than the owner: do not discard a file that took hours to make.
         let _ = inherit(&new, to);
     }
     fs::rename(from, to)
 }
 
-/// Gives `new` the owner, group and permissions of the file at `old`, if there is one.
+/// Gives `new` the owner, group and permissions of the file at `old`, if it exists.
 fn inherit(new: &File, old: &Path) -> io::Result<()> {
     let old = match fs::metadata(old) {
         Ok(old) => old,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
-    // The owner first: a change of owner clears some permissions.
+    // The owner first, because a change of owner clears some permissions.
     #[cfg(unix)]
     inherit_owner(new, &old)?;
     new.set_permissions(old.permissions())
@@ -91,7 +93,7 @@ mod tests {
         [metadata.uid(), metadata.gid(), metadata.mode() & 0o7777]
     }
 
-    /// A file of another group and, where the test runs as root, of another owner.
+    /// Creates a file of another group and, if the test runs as root, of another owner.
     fn file(folder: &Path) -> std::path::PathBuf {
         let path = folder.join("file");
         fs::write(&path, "old").expect("a temporary file");
@@ -126,7 +128,7 @@ mod tests {
         replace(&link, b"2").unwrap();
         assert!(link.symlink_metadata().unwrap().is_symlink());
         assert_eq!(fs::read_to_string(&path).unwrap(), "2");
-        // Nothing is left beside.
+        // No temporary file is left.
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 }

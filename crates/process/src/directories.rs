@@ -1,6 +1,7 @@
-//! Directories of the server in texts that leave it: a client over HTTP learns a file's name, and not where the server keeps it.
+//! Removal of the server's directories from texts for clients. HTTP clients learn a file's name, but not its
+//! location.
 
-/// First steps of JSON pointers into a schema, which are no directories.
+/// First segments of JSON pointers into a schema, which are not directories.
 const POINTERS: [&str; 16] = [
     "$defs",
     "additionalProperties",
@@ -20,7 +21,7 @@ const POINTERS: [&str; 16] = [
     "properties",
 ];
 
-/// The text with the last part alone of each absolute path in it: `/var/lib/models/a.gguf` becomes `a.gguf`.
+/// Reduces each absolute path in the text to its last part: `/var/lib/models/a.gguf` becomes `a.gguf`.
 pub fn without_directories(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
@@ -42,7 +43,7 @@ pub fn without_directories(text: &str) -> String {
     shown
 }
 
-/// Whether a path may begin after a text: not within a word or a URL.
+/// Returns true if a path may begin after `before`, that is, not within a word or a URL.
 fn begins_path(before: &str) -> bool {
     before.chars().next_back().is_none_or(|c| c.is_whitespace() || "\"'`([{=,".contains(c))
 }

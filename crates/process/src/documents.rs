@@ -1,11 +1,11 @@
-//! Manual pages and completions, made from what a program takes: for packages.
+//! Manual pages and completions, generated from a program's command line, for packages.
 
 use std::{fs, io, path::Path};
 
 use clap::Command;
 use clap_complete::Shell;
 
-/// Shells that are completed in, and what packages call the scripts.
+/// Supported shells, with the names of the scripts in packages.
 const SHELLS: [(Shell, &str, &str, &str); 3] =
     [(Shell::Bash, "bash", "", ""), (Shell::Zsh, "zsh", "_", ""), (Shell::Fish, "fish", "", ".fish")];
 
@@ -18,7 +18,7 @@ pub fn write(mut command: Command, dir: &Path) -> io::Result<()> {
     for (shell, folder, before, after) in SHELLS {
         let folder = dir.join("completions").join(folder);
         fs::create_dir_all(&folder)?;
-        // Through memory: the generator takes a full disk for a broken program.
+        // Via memory, because the generator panics on a full disk.
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut command, &name, &mut script);
         fs::write(folder.join(format!("{before}{name}{after}")), script)?;

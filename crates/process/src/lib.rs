@@ -1,6 +1,6 @@
-//! What the programs have in common as processes of a system: settings that can be shown, compared and explained
-//! ([`settings`]), what systemd gives them and is told by them ([`systemd`]), and their manual pages ([`documents`]). What a
-//! setting means, and which there are, is each program's own.
+//! Shared code of the programs as processes: settings that can be shown, compared and explained ([`settings`]),
+//! communication with systemd ([`systemd`]), and manual pages ([`documents`]). Each program defines its own
+//! settings.
 
 #![forbid(unsafe_code)]
 

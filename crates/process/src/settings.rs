@@ -1,14 +1,14 @@
-//! Settings as trees of values, whatever program they are of: their keys, what a wrong one may have meant, what is different
-//! between two of them, and how they are printed. Secrets come here hidden: they serialise as `***`.
+//! Settings as trees of values, for any program: their keys, suggestions for wrong keys, differences, and
+//! printing. Secrets arrive here hidden, because they serialise as `***`.
 
 use std::fmt::{Display, Write as _};
 
 use serde_json::{Map, Value};
 
-/// Names that are less alike than this are not what was meant.
+/// Minimum similarity for a suggestion.
 const ALIKE_MIN: f64 = 0.7;
 
-/// The full keys of all values, such as `server.grpc_port`; what is in a list has the list's key before its own.
+/// Full keys of all values, such as `server.grpc_port`. Values in a list have the list's key as prefix.
 pub fn keys(settings: &Value) -> Vec<String> {
     fn walk(at: &str, value: &Value, found: &mut Vec<String>) {
         match value {
@@ -33,8 +33,9 @@ fn joined(at: &str, key: &str) -> String {
     if at.is_empty() { key.to_owned() } else { format!("{at}.{key}") }
 }
 
-/// Message for an unknown key `field`. `at` is its section ("": the top) or its full key: readers of files give either.
-/// The message lists the keys `here`, and the one that was probably meant, of those or of `everywhere`, which are full keys.
+/// Message for an unknown key `field`. `at` is its section ("" is the top level) or its full key, because file
+/// readers state either. The message lists the keys `here`, and suggests the most similar key of those and of
+/// `everywhere`, which are full keys.
 pub fn unknown_key(at: &str, field: &str, here: &[&str], everywhere: &[String]) -> String {
     let is_full = at == field || at.strip_suffix(field).is_some_and(|section| section.ends_with('.'));
     let path = if is_full { at.to_owned() } else { joined(at, field) };
@@ -59,7 +60,7 @@ fn meant(path: &str, field: &str, here: &[&str], everywhere: &[String]) -> Optio
     found.map(|(_, name)| name)
 }
 
-/// The full keys of what is different.
+/// Full keys of the values that differ.
 pub fn differences(old: &Value, new: &Value) -> Vec<String> {
     fn walk(at: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
         match (old, new) {
@@ -79,22 +80,22 @@ pub fn differences(old: &Value, new: &Value) -> Vec<String> {
     found
 }
 
-/// What has come of settings that were read again: full keys.
+/// Result of reloading settings, as full keys.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Changed {
-    /// They hold from now on.
+    /// Keys that took effect.
     pub taken: Vec<String>,
-    /// They hold after a restart.
+    /// Keys that take effect after a restart.
     pub at_restart: Vec<String>,
 }
 
 impl Changed {
-    /// Of settings that were `old`, were read as `read`, and of which `now` could be taken.
+    /// Result of a reload: settings were `old`, were read as `read`, and are `now` in effect.
     pub fn between(old: &Value, now: &Value, read: &Value) -> Changed {
         Changed { taken: differences(old, now), at_restart: differences(now, read) }
     }
 
-    /// Says it in the log, or why nothing has come of it.
+    /// Logs the result of a reload, or its error.
     pub fn log(outcome: Result<Changed, impl Display>) {
         match outcome {
             Ok(Changed { taken, at_restart }) => {
@@ -111,7 +112,7 @@ impl Changed {
     }
 }
 
-/// The settings as TOML. What is not set stands there as a comment.
+/// Formats the settings as TOML. Unset ones become comments.
 pub fn toml(settings: &Value) -> String {
     let mut text = String::new();
     if let Value::Object(map) = settings {
@@ -154,7 +155,7 @@ fn bare(key: &str) -> String {
     if !key.is_empty() && key.chars().all(plain) { key.to_owned() } else { Value::from(key).to_string() }
 }
 
-/// Texts of JSON are texts of TOML; lists and numbers are the same.
+/// Formats a value within a line. JSON strings are valid TOML strings; lists and numbers are the same.
 fn inline(value: &Value) -> String {
     match value {
         Value::Array(list) => format!("[{}]", list.iter().map(inline).collect::<Vec<_>>().join(", ")),

@@ -1,30 +1,30 @@
-//! What systemd tells a service and is told by it (sd_notify(3), sd_listen_fds(3)): nothing where something else started the
+//! Communication with systemd (sd_notify(3), sd_listen_fds(3)). Does nothing if systemd did not start the
 //! program, and on other systems.
 
 use std::{io, net::TcpListener, time::Duration};
 
-/// How often a watchdog is told within its time.
+/// Watchdog notifications within its timeout.
 const TOLD_IN_TIME: u32 = 3;
 
-/// What a service says of itself.
+/// State of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Is {
-    /// It listens, or has read its settings again.
+    /// Listening, or done with reloading its settings.
     Ready,
-    /// It reads its settings again.
+    /// Reloading its settings.
     Reloading,
-    /// It drains, and then ends.
+    /// Draining, and ending afterwards.
     Stopping,
 }
 
-/// Tells it. Nobody may be listening, and then nobody hears it.
+/// Notifies systemd of the state. Does nothing without systemd.
 pub fn tell(is: Is) {
     #[cfg(target_os = "linux")]
     {
         use sd_notify::NotifyState;
         let told = match is {
             Is::Ready => sd_notify::notify(&[NotifyState::Ready]),
-            // With its time: only what is said later ends the reload.
+            // With the time, because only a later notification ends the reload.
             Is::Reloading => NotifyState::monotonic_usec_now()
                 .and_then(|now| sd_notify::notify(&[NotifyState::Reloading, now])),
             Is::Stopping => sd_notify::notify(&[NotifyState::Stopping]),
@@ -37,8 +37,9 @@ pub fn tell(is: Is) {
     let _ = is;
 }
 
-/// Tells the watchdog for as long as the program is `healthy`, where there is one (`WatchdogSec=` of the unit): one that is told
-/// nothing ends the program, and starts it again. To be called in an asynchronous runtime, which is watched with it.
+/// Notifies the watchdog while the program is `healthy`, if there is one (`WatchdogSec=` of the unit). A
+/// watchdog without notifications kills the program and starts it again. Call it in an async runtime, which is
+/// then watched too.
 pub fn watch(healthy: impl Fn() -> bool + Send + 'static) {
     let Some(within) = watchdog() else { return };
     tokio::spawn(keep_told(within, healthy, || {
@@ -47,7 +48,7 @@ pub fn watch(healthy: impl Fn() -> bool + Send + 'static) {
     }));
 }
 
-/// Calls `tell` in time for as long as the program is `healthy`.
+/// Calls `tell` at intervals while the program is `healthy`.
 async fn keep_told(within: Duration, healthy: impl Fn() -> bool, mut tell: impl FnMut()) {
     let mut pace = tokio::time::interval(within / TOLD_IN_TIME);
     pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -65,7 +66,7 @@ async fn keep_told(within: Duration, healthy: impl Fn() -> bool, mut tell: impl 
     }
 }
 
-/// The time in which the watchdog must be told.
+/// Timeout of the watchdog.
 fn watchdog() -> Option<Duration> {
     #[cfg(target_os = "linux")]
     return sd_notify::watchdog_enabled().filter(|within| !within.is_zero());
@@ -73,11 +74,11 @@ fn watchdog() -> Option<Duration> {
     None
 }
 
-/// The socket that systemd listens on for this program, which it holds while the program is replaced: the first of a `.socket`
-/// unit. None where there is none.
+/// Socket that systemd listens on for this program, the first of a `.socket` unit. systemd holds it while the
+/// program is replaced. None without such a unit.
 ///
 /// # Errors
-/// Where it is no socket of TCP that listens, or several were given.
+/// If it is no listening TCP socket, or several sockets were passed.
 pub fn listener() -> io::Result<Option<TcpListener>> {
     #[cfg(target_os = "linux")]
     {

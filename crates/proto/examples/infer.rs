@@ -1,4 +1,4 @@
-//! Text from an engine by gRPC, as docs/guides/hanzo-node.md shows it.
+//! Example: generates text from an engine over gRPC, as docs/guides/hanzo-node.md shows it.
 
 use hanzo_engine_proto::v1::{
     InferRequest, StopConditions, engine_client::EngineClient, infer_event::Event, infer_request::Prompt,

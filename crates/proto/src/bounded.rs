@@ -1,5 +1,6 @@
-//! A codec that looks at a request before it is decoded. Two bytes of a message can be an empty message within it, which takes a hundred
-//! bytes and more in memory: so requests whose parts would take many times their bytes are refused first.
+//! Codec that checks a request before it is decoded. Two bytes of a message can encode an empty nested message,
+//! which takes over a hundred bytes in memory. Therefore requests that would take many times their size in
+//! memory are refused first.
 
 use std::{
     any::type_name,
@@ -19,18 +20,18 @@ use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
 
 use crate::v1::FILE_DESCRIPTOR_SET;
 
-/// Bytes that a text or a message takes in memory beside its content, about.
+/// Approximate bytes of overhead in memory for a string or a message.
 const PART_BYTES: usize = 160;
-/// Bytes of a number in memory, at most.
+/// Maximum bytes of a number in memory.
 const NUMBER_BYTES: usize = 8;
-/// Times its own bytes that a request may take.
+/// Memory that a request may take, as a multiple of its size.
 const TIMES_MAX: usize = 5;
-/// Bytes that any request may take besides.
+/// Bytes that any request may take in addition.
 const SPARE_BYTES: usize = 32 << 20;
-/// How deep messages lie within each other; prost's own bound is 100.
+/// Maximum nesting of messages. prost's own limit is 100.
 const DEPTH_MAX: usize = 100;
 
-/// Protobuf, with requests bounded.
+/// Protobuf codec with bounded requests.
 #[derive(Debug, Clone)]
 pub struct BoundedCodec<T, U>(PhantomData<(T, U)>);
 
@@ -59,7 +60,7 @@ where
     }
 }
 
-/// The decoder of [`BoundedCodec`].
+/// Decoder of [`BoundedCodec`].
 #[derive(Debug)]
 pub struct BoundedDecoder<U>(ProstDecoder<U>);
 
@@ -77,7 +78,7 @@ impl<U: Message + Default> Decoder for BoundedDecoder<U> {
     }
 }
 
-/// Refuses a request that would take far more memory than its bytes.
+/// Refuses a request that would take far more memory than its size.
 fn check(rust_type: &str, message: &[u8]) -> Result<(), Status> {
     let name = rust_type.rsplit("::").next().unwrap_or(rust_type);
     let Some(shape) = name.ends_with("Request").then(|| SHAPES.get(name)).flatten() else { return Ok(()) };
@@ -95,7 +96,7 @@ fn check(rust_type: &str, message: &[u8]) -> Result<(), Status> {
     Err(Status::with_metadata(Code::ResourceExhausted, reason, metadata))
 }
 
-/// The kinds of a message's fields that take memory, by their numbers.
+/// Types of a message's fields that take memory, by field number.
 type Shape = BTreeMap<u64, Field>;
 
 #[derive(Debug)]
@@ -105,10 +106,10 @@ enum Field {
     Message(String),
 }
 
-/// Every message of the contract, by its name.
+/// Shapes of all messages of the contract, by name.
 static SHAPES: LazyLock<HashMap<String, Shape>> = LazyLock::new(|| {
     let mut shapes = HashMap::new();
-    // It was compiled into this program, and a test reads it.
+    // The descriptor is compiled into this program, and a test decodes it.
     let files = FileDescriptorSet::decode(FILE_DESCRIPTOR_SET).unwrap_or_default().file;
     files.iter().flat_map(|file| &file.message_type).for_each(|message| add(message, &mut shapes));
     shapes
@@ -128,7 +129,8 @@ fn add(message: &DescriptorProto, shapes: &mut HashMap<String, Shape>) {
     shapes.insert(message.name().to_owned(), fields.collect());
 }
 
-/// Bytes of memory that a message takes, about. A malformed one is measured up to its fault; decoding refuses it.
+/// Approximate bytes of memory that a message takes. A malformed message is measured up to its fault; decoding
+/// refuses it.
 fn memory(shape: &Shape, mut message: &[u8], depth: usize) -> usize {
     let mut total = 0_usize;
     while !message.is_empty() {
@@ -155,7 +157,7 @@ fn memory(shape: &Shape, mut message: &[u8], depth: usize) -> usize {
                 packed.iter().filter(|byte| **byte < 0x80).count().saturating_mul(NUMBER_BYTES / 2)
             }
             (Some(Field::Number), None) => NUMBER_BYTES,
-            // Texts of more than a few bytes share the message's own memory or are copied once.
+            // Strings of more than a few bytes share the message's own memory or are copied once.
             (_, Some(content)) => content.len().saturating_add(PART_BYTES),
             (_, None) => 0,
         };

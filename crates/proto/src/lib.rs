@@ -1,13 +1,13 @@
-//! The generated code of `proto/hanzo/engine/v1`: messages, clients and servers. The proto files are
-//! the documentation. By hand are the file descriptor set that reflection serves, and the codec that bounds requests.
+//! Generated code of `proto/hanzo/engine/v1`: messages, clients and servers. The proto files are the
+//! documentation. Written by hand are the file descriptor set for reflection, and the codec that bounds requests.
 
 mod bounded;
 
-/// `hanzo.engine.v1`.
+/// Package `hanzo.engine.v1`.
 #[allow(missing_docs, clippy::all)]
 pub mod v1 {
     tonic::include_proto!("hanzo.engine.v1");
 
-    /// The compiled contract with its comments, for gRPC reflection.
+    /// Compiled contract with its comments, for gRPC reflection.
     pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/engine_descriptor.bin"));
 }

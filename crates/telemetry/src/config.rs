@@ -1,4 +1,4 @@
-//! Where traces go and which: settings, and OpenTelemetry's own variables where those say nothing.
+//! Configuration of traces: settings, and OpenTelemetry's own variables where those are unset.
 
 use std::{str::FromStr, time::Duration};
 
@@ -8,54 +8,54 @@ use serde::{Deserialize, Serialize};
 
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 
-/// Traces of requests.
+/// Request traces.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TracesConfig {
-    /// Where traces of requests are sent by OTLP, such as `http://localhost:4317`; unset: where `OTEL_EXPORTER_OTLP_ENDPOINT`
-    /// says, and nowhere without that.
+    /// Address that request traces are sent to by OTLP, such as `http://localhost:4317`. Unset:
+    /// `OTEL_EXPORTER_OTLP_ENDPOINT`; without that, traces are off.
     pub endpoint: Option<String>,
-    /// How they are sent: `grpc` or `http/protobuf`; unset: as `OTEL_EXPORTER_OTLP_PROTOCOL` says, else `grpc`.
+    /// Protocol: `grpc` or `http/protobuf`. Unset: `OTEL_EXPORTER_OTLP_PROTOCOL`, else `grpc`.
     pub protocol: Option<Protocol>,
-    /// Share of requests that are traced, from 0 to 1, of those that are not part of a trace already, which says so for itself;
-    /// unset: as `OTEL_TRACES_SAMPLER` says, else all.
+    /// Share of requests that are traced, from 0 to 1. A request that is part of a trace already follows that
+    /// trace's own decision. Unset: `OTEL_TRACES_SAMPLER`, else all.
     pub ratio: Option<f64>,
 }
 
-/// How spans are sent.
+/// Protocol for sending spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Protocol {
     /// gRPC.
     #[serde(rename = "grpc")]
     Grpc,
-    /// Protocol buffers by HTTP.
+    /// Protocol buffers over HTTP.
     #[serde(rename = "http/protobuf")]
     Http,
 }
 
-/// Traces that cannot be sent as it was said.
+/// Error of the configuration of traces.
 #[derive(Debug, thiserror::Error)]
 pub enum TracesError {
-    /// A setting or variable has a value that cannot be used.
+    /// A setting or variable has an invalid value.
     #[error("{key}: {reason}")]
     Value {
-        /// The setting's name, or the variable's.
+        /// Name of the setting or variable.
         key: &'static str,
-        /// What it must be.
+        /// Valid values.
         reason: String,
     },
-    /// A file of TLS cannot be used.
+    /// A TLS file is unusable.
     #[error("traces: {0}")]
     Tls(#[from] hanzo_engine_access::TlsError),
-    /// The library refuses what its variables say.
+    /// The library refuses the value of one of its variables.
     #[error("traces: {0}")]
     Exporter(String),
 }
 
-/// What becomes of settings and variables.
+/// Effective configuration from settings and variables.
 #[derive(Debug)]
 pub(crate) struct Target {
-    pub(crate) endpoint: String, // whole: with its path where it is HTTP
+    pub(crate) endpoint: String, // complete, with the path for HTTP
     pub(crate) protocol: Protocol,
     pub(crate) sampler: Sampler,
     pub(crate) timeout: Duration,
@@ -75,15 +75,15 @@ impl FromStr for Protocol {
 }
 
 impl TracesConfig {
-    /// Whether every value can be used, variables of the environment included.
+    /// Checks every value, environment variables included.
     ///
     /// # Errors
-    /// [`TracesError`] with the first that cannot.
+    /// [`TracesError`] with the first invalid one.
     pub fn check(&self) -> Result<(), TracesError> {
         self.target(&variable).map(drop)
     }
 
-    /// Where they are sent and which; None: nowhere.
+    /// Builds the effective configuration. None: traces are off.
     pub(crate) fn target(
         &self,
         variable: &impl Fn(&str) -> Option<String>,
@@ -125,7 +125,7 @@ impl TracesConfig {
             let reason = format!("must be http://HOST:PORT or https://HOST:PORT, not {endpoint:?}");
             return Err(TracesError::Value { key, reason });
         };
-        // What is of traces alone is the whole address; any other is what `/v1/traces` is under.
+        // An address for traces alone is complete. To any other, `/v1/traces` is appended.
         let whole = protocol == Protocol::Grpc
             || key == "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
             || (key == "traces.endpoint" && !matches!(uri.path(), "" | "/"));
@@ -186,7 +186,7 @@ impl TracesConfig {
     }
 }
 
-/// That share of all traces.
+/// Sampler for a share of all traces.
 fn share(key: &'static str, value: f64) -> Result<Sampler, TracesError> {
     match (0.0..=1.0).contains(&value) {
         true => Ok(Sampler::TraceIdRatioBased(value)),
@@ -194,7 +194,7 @@ fn share(key: &'static str, value: f64) -> Result<Sampler, TracesError> {
     }
 }
 
-/// A variable of the environment; set to nothing, it is as if it were not.
+/// Environment variable. An empty one counts as unset.
 pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -1,5 +1,5 @@
-//! W3C Trace Context: the trace that a request is part of, taken from its headers and passed on. What is none is no error:
-//! the request is as good without.
+//! W3C Trace Context: the trace that a request is part of, read from its headers and passed on. An invalid one
+//! is no error: the request is handled without it.
 
 use std::sync::Arc;
 
@@ -11,21 +11,21 @@ use opentelemetry::{
 
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
-/// Bytes of a request's `traceparent` and of its `tracestate`.
+/// Maximum bytes of a request's `traceparent`, and of its `tracestate`.
 const BYTES_MAX: usize = 1024;
 
-/// A place in a trace; cloning it is cheap.
+/// Position in a trace. A clone is cheap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceContext(Arc<Parts>);
 
 #[derive(Debug, PartialEq, Eq)]
 struct Parts {
-    parent: String, // version-trace_id-parent_id-flags, as it came
+    parent: String, // version-trace_id-parent_id-flags, as received
     state: Option<String>,
 }
 
 impl TraceContext {
-    /// The trace of a request; None where it is part of none, or says so wrongly: then it is as if it had said nothing.
+    /// Trace context from a request's headers. None if missing or invalid.
     pub fn of(headers: &HeaderMap) -> Option<TraceContext> {
         let mut parents = headers.get_all(TRACEPARENT).iter();
         let parent = parents.next()?.to_str().ok()?.trim();
@@ -38,24 +38,24 @@ impl TraceContext {
         Some(TraceContext(Arc::new(Parts { parent: parent.to_owned(), state })))
     }
 
-    /// Of a span of this process.
+    /// Trace context of a span of this process.
     pub(crate) fn of_span(span: &SpanContext) -> TraceContext {
         let (trace, id, flags) = (span.trace_id(), span.span_id(), span.trace_flags().to_u8() & 1);
         let state = Some(span.trace_state().header()).filter(|state| !state.is_empty());
         TraceContext(Arc::new(Parts { parent: format!("00-{trace}-{id}-{flags:02x}"), state }))
     }
 
-    /// The trace's id: 32 hexadecimal digits.
+    /// Id of the trace: 32 hexadecimal digits.
     pub fn id(&self) -> &str {
         &self.0.parent[3..35]
     }
 
-    /// Whether who began the trace wants it kept.
+    /// Returns true if the trace is sampled.
     pub fn is_sampled(&self) -> bool {
         u8::from_str_radix(&self.0.parent[53..55], 16).is_ok_and(|flags| flags & 1 == 1)
     }
 
-    /// Puts it into the headers of a call.
+    /// Adds it to the headers of a call.
     pub fn tell(&self, headers: &mut HeaderMap) {
         let mut put = |name: &'static str, text: &str| {
             if let Ok(value) = HeaderValue::from_str(text) {
@@ -68,7 +68,7 @@ impl TraceContext {
         }
     }
 
-    /// As the parent of a span.
+    /// Converts it to the parent of a span.
     pub(crate) fn remote(&self) -> SpanContext {
         let trace = TraceId::from_hex(self.id()).unwrap_or(TraceId::INVALID);
         let span = SpanId::from_hex(&self.0.parent[36..52]).unwrap_or(SpanId::INVALID);
@@ -78,7 +78,7 @@ impl TraceContext {
     }
 }
 
-/// Whether it is one, of this version or, read as this version's, of a later one.
+/// Checks a `traceparent` of this version, or of a later one, which is read as this version.
 fn is_parent(text: &str) -> bool {
     let hex = |part: &str, len: usize| {
         part.len() == len && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
@@ -126,9 +126,9 @@ mod tests {
         assert_eq!(headers["traceparent"], PARENT);
         assert_eq!(headers["tracestate"], "a=1,b=2");
         assert!(!of(&[("traceparent", &PARENT.replace("-01", "-00"))]).unwrap().is_sampled());
-        // Of a later version what this one knows is read.
+        // Of a later version, the known fields are read.
         assert!(of(&[("traceparent", &format!("cc{}-what-else", &PARENT[2..]))]).is_some());
-        // Through the library's form and back it is the same.
+        // Converting to the library's type and back changes nothing.
         assert_eq!(TraceContext::of_span(&trace.remote()), trace);
     }
 

@@ -1,4 +1,5 @@
-//! The last traced request of each bucket of a histogram: what a person who sees a slow one wants to look at.
+//! Exemplars: the last traced request of each bucket of a histogram, which lead from a slow request to its
+//! trace.
 
 use std::{
     collections::HashMap,
@@ -8,15 +9,15 @@ use std::{
 
 use crate::context::TraceContext;
 
-/// Of one histogram with one label; it takes no more than a trace for each bucket of each series.
+/// Exemplars of one histogram with one label. Stores at most one trace for each bucket of each series.
 #[derive(Debug)]
 pub struct Exemplars {
-    family: &'static str,                                  // its whole name
-    bounds: Vec<f64>,                                      // as the histogram has them
-    series: Mutex<HashMap<String, Vec<Option<Exemplar>>>>, // by the label's value; one more than bounds
+    family: &'static str,                                  // full name
+    bounds: Vec<f64>,                                      // the histogram's bucket bounds
+    series: Mutex<HashMap<String, Vec<Option<Exemplar>>>>, // by label value; one entry more than bounds
 }
 
-/// One observation, and the trace that it was made of.
+/// Observation with its trace.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Exemplar {
     pub(crate) trace_id: String,
@@ -25,12 +26,12 @@ pub(crate) struct Exemplar {
 }
 
 impl Exemplars {
-    /// None of that histogram yet.
+    /// Creates an empty set for a histogram.
     pub fn new(family: &'static str, bounds: &[f64]) -> Exemplars {
         Exemplars { family, bounds: bounds.to_vec(), series: Mutex::default() }
     }
 
-    /// The request of a trace was observed. One that nobody keeps is of no use.
+    /// Records the observation of a traced request. Ignores traces that are not sampled.
     pub fn note(&self, label: &str, value: f64, trace: Option<&TraceContext>) {
         let Some(trace) = trace.filter(|trace| trace.is_sampled()) else { return };
         let bucket = self.bounds.partition_point(|bound| *bound < value);
@@ -45,12 +46,12 @@ impl Exemplars {
         }
     }
 
-    /// The series is no more.
+    /// Removes the exemplars of a series.
     pub fn forget(&self, label: &str) {
         self.series.lock().unwrap_or_else(PoisonError::into_inner).remove(label);
     }
 
-    /// That of a bucket, by its place.
+    /// Returns the exemplar of a bucket, by index.
     pub(crate) fn of(&self, family: &str, label: &str, bucket: usize) -> Option<Exemplar> {
         if family != self.family {
             return None;

@@ -1,8 +1,8 @@
-//! Families of metrics made for one scrape, of figures that others keep.
+//! Metric families built for one scrape, from figures kept elsewhere.
 
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
-/// One gauge of a family.
+/// Builds a gauge of a family.
 pub fn gauge<const N: usize>(labels: [(&str, String); N], value: f64) -> Metric {
     let mut gauge = Gauge::default();
     gauge.set_value(value);
@@ -11,7 +11,7 @@ pub fn gauge<const N: usize>(labels: [(&str, String); N], value: f64) -> Metric 
     metric
 }
 
-/// One counter of a family.
+/// Builds a counter of a family.
 pub fn counter<const N: usize>(labels: [(&str, String); N], value: f64) -> Metric {
     let mut counter = Counter::default();
     counter.set_value(value);
@@ -32,7 +32,7 @@ fn labelled<const N: usize>(labels: [(&str, String); N]) -> Metric {
     metric
 }
 
-/// None of no metric: the text format has no family without one.
+/// Builds a family. None without metrics, because the text format has no empty family.
 pub fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> Option<MetricFamily> {
     let mut family = MetricFamily::default();
     family.set_name(name.to_owned());

@@ -1,4 +1,5 @@
-//! One request over a connection of its own, in the clear or by TLS: what a batch of spans every few seconds needs.
+//! HTTP client that opens a connection for each request, in plaintext or over TLS: enough for a batch of spans
+//! every few seconds.
 
 use std::{io, time::Duration};
 
@@ -17,10 +18,10 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-/// Bytes of an answer.
+/// Maximum bytes of a response.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
-/// Sends requests on the asynchronous runtime, whoever waits for them.
+/// Sends requests on the async runtime, whichever thread waits for them.
 #[derive(Debug)]
 pub(crate) struct Http1 {
     pub(crate) runtime: Handle,
@@ -32,7 +33,7 @@ pub(crate) struct Http1 {
 impl HttpClient for Http1 {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let (timeout, work) = (self.timeout, send(request, self.tls.clone()));
-        // Who asks is a thread of its own, without a clock of the runtime's.
+        // The caller is a separate thread, which lacks the runtime's timers.
         self.runtime.spawn(async move { tokio::time::timeout(timeout, work).await }).await??
     }
 }

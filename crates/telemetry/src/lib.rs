@@ -1,5 +1,6 @@
-//! What is told of requests to those who watch: the trace that a request is part of (W3C Trace Context), spans of it by
-//! OTLP, metrics whose histograms name traces (OpenMetrics' exemplars), and what every process tells of itself. What is worth telling is the programs' to say.
+//! Observability of requests: the trace that a request is part of (W3C Trace Context), its spans over OTLP,
+//! metrics whose histograms link to traces (OpenMetrics exemplars), and process metrics. Each program decides
+//! what to report.
 
 #![forbid(unsafe_code)]
 

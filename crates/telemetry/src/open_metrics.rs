@@ -1,4 +1,4 @@
-//! OpenMetrics' text format, which Prometheus asks for before its own, and the only one with exemplars.
+//! OpenMetrics text format, which Prometheus prefers to its own, and the only one with exemplars.
 //! <https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md>
 
 use std::fmt::Write as _;
@@ -7,15 +7,15 @@ use prometheus::proto::{LabelPair, MetricFamily, MetricType};
 
 use crate::exemplars::{Exemplar, Exemplars};
 
-/// What an answer in it is called.
+/// Content type of a response in this format.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Whether who asks with that `Accept` reads it.
+/// Returns true if a client with that `Accept` header reads the format.
 pub fn is_wanted(accept: Option<&str>) -> bool {
     accept.is_some_and(|accept| accept.contains("application/openmetrics-text"))
 }
 
-/// Those families, with the exemplars that there are of them.
+/// Formats the families, with their exemplars.
 pub fn text(families: &[MetricFamily], exemplars: &[&Exemplars]) -> String {
     let mut out = String::new();
     for family in families {
@@ -30,7 +30,7 @@ fn write_family(out: &mut String, family: &MetricFamily, exemplars: &[&Exemplars
     let (kind, base) = match family.get_field_type() {
         MetricType::COUNTER => match name.strip_suffix("_total") {
             Some(base) => ("counter", base),
-            // A counter's samples end so; one that is called otherwise is no counter here.
+            // Samples of a counter must have this suffix. Without it, the family is not a counter here.
             None => ("unknown", name),
         },
         MetricType::GAUGE => ("gauge", name),
@@ -87,7 +87,7 @@ fn sample(
     out.push('\n');
 }
 
-/// A number as the format's own examples have it: `1.0`, `0.005`, `+Inf`.
+/// Formats a number as in the specification's examples: `1.0`, `0.005`, `+Inf`.
 fn number(value: f64) -> String {
     match value {
         value if value.is_nan() => "NaN".to_owned(),
@@ -136,7 +136,7 @@ mod tests {
         }
         asked.with_label_values(&["m"]).inc_by(3);
         let written = text(&registry.gather(), &[&exemplars]);
-        // The moment, which is another every time.
+        // The time, which differs in each run.
         let moment = |line: &str| match line.split_once("} 0.5 ").or_else(|| line.split_once("} 7.0 ")) {
             Some((_, moment)) => line.replace(moment, "NOW"),
             None => line.to_owned(),

@@ -1,5 +1,5 @@
-//! What Prometheus' own client libraries tell of every process, under their names: time, memory, files, threads. Read from
-//! `/proc`; elsewhere there is nothing to tell.
+//! Process metrics as in Prometheus' own client libraries, with their names: CPU time, memory, files, threads.
+//! Read from `/proc`; none on systems without it.
 
 use prometheus::proto::{MetricFamily, MetricType};
 
@@ -17,7 +17,7 @@ struct Figures {
     started_unix_s: Option<f64>,
 }
 
-/// What there is to tell now.
+/// Returns the current metrics.
 pub fn families() -> Vec<MetricFamily> {
     let now = figures();
     let gauges = [
@@ -49,15 +49,15 @@ fn figures() -> Figures {
 #[cfg(target_os = "linux")]
 fn figures() -> Figures {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    // USER_HZ, whatever the kernel's own clock.
+    // USER_HZ, whatever the kernel's own clock rate.
     const TICKS_PER_S: f64 = 100.0;
     let stat = read("/proc/self/stat");
-    // The program's name, in brackets, may have anything in it.
+    // The program's name, in brackets, may contain any character.
     let fields: Vec<f64> = stat
         .rsplit_once(')')
         .map(|(_, rest)| rest.split_whitespace().map(|field| field.parse().unwrap_or(0.0)).collect())
         .unwrap_or_default();
-    // By proc(5), of which the first two are left out: 14 and 15 are times, 20 threads, 22 the start.
+    // Field numbers as in proc(5), less the first two: 14 and 15 are times, 20 threads, 22 the start.
     let field = |number: usize| fields.get(number - 3).copied();
     let status = read("/proc/self/status");
     let bytes = |name: &str| {
@@ -72,7 +72,7 @@ fn figures() -> Figures {
         cpu_s: field(14).zip(field(15)).map(|(user, system)| (user + system) / TICKS_PER_S),
         resident_bytes: bytes("VmRSS"),
         virtual_bytes: bytes("VmSize"),
-        // The folder that is being read is one of them.
+        // The folder that is being read counts as one.
         open_files: std::fs::read_dir("/proc/self/fd")
             .ok()
             .map(|files| files.count().saturating_sub(1) as f64),
@@ -95,7 +95,7 @@ mod tests {
         assert!(now.threads.unwrap() >= 1.0, "{now:?}");
         let unix_s = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
         assert!((0.0..3600.0).contains(&(unix_s - now.started_unix_s.unwrap())), "{now:?}");
-        // It takes time to take time.
+        // CPU time grows with work.
         let before = now.cpu_s.unwrap();
         let work: u64 = (0..30_000_000_u64).map(std::hint::black_box).sum();
         assert!(work > 0 && figures().cpu_s.unwrap() > before);

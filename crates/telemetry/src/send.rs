@@ -1,4 +1,5 @@
-//! Spans on their way to a collector. What fails is logged, now and then, and lost: requests wait for nobody who watches.
+//! Sending of spans to a collector. Failures are logged at intervals and the spans are lost. Requests never
+//! wait for it.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -22,10 +23,10 @@ use crate::{
     http1::Http1,
 };
 
-/// How often it is said that spans are lost.
+/// Interval between log lines about lost spans.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
-/// Sends batches of spans, and says when they are lost.
+/// Sends batches of spans, and logs when they are lost.
 #[derive(Debug)]
 pub(crate) struct Sender {
     exporter: SpanExporter,
@@ -34,7 +35,7 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// Connects to nothing yet. To be called in an asynchronous runtime, which the batches are sent on.
+    /// Creates a sender without connecting. Call it in an async runtime, on which batches are sent.
     pub(crate) fn new(target: &Target) -> Result<Sender, TracesError> {
         let failed = |error: opentelemetry_otlp::ExporterBuildError| TracesError::Exporter(error.to_string());
         let Target { endpoint, protocol, timeout, tls, .. } = target;
@@ -47,7 +48,7 @@ impl Sender {
                 builder.with_timeout(*timeout).build().map_err(failed)?
             }
             Protocol::Http => {
-                // Read now too, so that a file that cannot be used is told at the start.
+                // Read now too, so that an unusable file is reported at startup.
                 if endpoint.starts_with("https:") {
                     tls.config(&[])?;
                 }

@@ -1,5 +1,5 @@
-//! Spans: begun when a request arrives, told of when it has ended. What lies between is made of times that were measured
-//! anyway, so nothing here is done for a token. Off, all of it is nothing.
+//! Spans of requests. A span starts when a request arrives and is sent after it ends. Its parts are built from
+//! times that are measured anyway, so tokens cost nothing. Without an endpoint all of it is a no-op.
 
 use std::{
     borrow::Cow,
@@ -22,10 +22,10 @@ use crate::{
     send::Sender,
 };
 
-/// What the last spans get to be sent in.
+/// Maximum time to send the last spans.
 const LAST_SPANS: Duration = Duration::from_secs(2);
 
-/// Where a program's spans are made; cloning it is cheap. The default makes none.
+/// Creates a program's spans. A clone is cheap. The default creates none.
 #[derive(Clone, Default)]
 pub struct Traces(Option<Maker>);
 
@@ -35,7 +35,7 @@ struct Maker {
     tracer: SdkTracer,
 }
 
-/// One request, from its arrival on. It ends when it is dropped, if nobody ends it before.
+/// Span of a request, from its arrival on. Ends when it is dropped, if not before.
 pub struct Span {
     span: opentelemetry_sdk::trace::Span,
     tracer: SdkTracer,
@@ -44,8 +44,9 @@ pub struct Span {
 }
 
 impl Traces {
-    /// As settings and variables say; without an endpoint it makes none. To be called in an asynchronous runtime, which spans
-    /// are sent on. `service`: the program's name, unless `OTEL_SERVICE_NAME` gives another.
+    /// Creates the tracer from settings and variables. Without an endpoint it creates no spans. Call it in an
+    /// async runtime, on which spans are sent. `service` is the program's name, unless `OTEL_SERVICE_NAME`
+    /// overrides it.
     ///
     /// # Errors
     /// [`TracesError`], with the setting.
@@ -69,8 +70,8 @@ impl Traces {
         Ok(Traces(Some(Maker { provider, tracer })))
     }
 
-    /// Span of a request that arrived at `arrived`, as part of the trace it came with, or of one of its own. None where no traces
-    /// are made.
+    /// Starts the span of a request that arrived at `arrived`, in the trace of its parent or in a new one. None
+    /// if traces are off.
     pub fn arrival(
         &self,
         name: impl Into<Cow<'static, str>>,
@@ -87,10 +88,10 @@ impl Traces {
         Some(Span { span, tracer: maker.tracer.clone(), arrived, arrived_at })
     }
 
-    /// Sends what there is still, and makes no more.
+    /// Sends the remaining spans, and creates no more.
     pub async fn close(&self) {
         let Some(Maker { provider, .. }) = self.0.clone() else { return };
-        // It waits for the thread that sends.
+        // The call waits for the sending thread.
         let closed = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(LAST_SPANS));
         if let Ok(Err(error)) = closed.await {
             tracing::debug!(%error, "the last traces were not sent");
@@ -111,33 +112,33 @@ impl fmt::Debug for Span {
 }
 
 impl Span {
-    /// As what is called for it is to see it.
+    /// Context for calls made on behalf of the request.
     pub fn context(&self) -> TraceContext {
         TraceContext::of_span(self.span.span_context())
     }
 
-    /// Whether it is kept: if not, nothing that is said of it is.
+    /// Returns true if the span is recorded. If not, its attributes and phases are discarded.
     pub fn is_kept(&self) -> bool {
         self.span.is_recording()
     }
 
-    /// It is called that.
+    /// Renames the span.
     pub fn rename(&mut self, name: String) {
         self.span.update_name(name);
     }
 
-    /// That is so of it.
+    /// Adds attributes to the span.
     pub fn say(&mut self, attributes: impl IntoIterator<Item = KeyValue>) {
         self.span.set_attributes(attributes);
     }
 
-    /// It failed.
+    /// Marks the span as failed.
     pub fn fail(&mut self, kind: String, reason: String) {
         self.span.set_attribute(KeyValue::new("error.type", kind));
         self.span.set_status(Status::error(reason));
     }
 
-    /// A part of it, which began so long after the arrival and took so long.
+    /// Adds a child span, given its start after the arrival and its duration.
     pub fn phase(
         &self,
         name: &'static str,
@@ -153,12 +154,12 @@ impl Span {
         self.tracer.build_with_context(builder, &parent).end_with_timestamp(began + took);
     }
 
-    /// It ends now.
+    /// Ends the span now.
     pub fn end(mut self) {
         self.finish();
     }
 
-    /// By the clock that phases are measured with: the machine's own may be set meanwhile.
+    /// Ends the span by the clock that phases are measured with. The machine's own clock may be set meanwhile.
     fn finish(&mut self) {
         self.span.end_with_timestamp(self.arrived_at + self.arrived.elapsed());
     }
