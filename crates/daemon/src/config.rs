@@ -234,7 +234,7 @@ pub enum LogFormat {
     /// Human-readable text.
     #[default]
     Pretty,
-    /// One JSON object per line.
+    /// A JSON object per line.
     Json,
 }
 

@@ -22,7 +22,7 @@ pub(crate) enum Error {
     /// The runtime refuses the request.
     #[error(transparent)]
     Request(RequestError),
-    /// One of several inputs cannot be embedded.
+    /// An input among several cannot be embedded.
     #[error("{place}: {}", what(error))]
     Input { place: String, error: RequestError },
     /// No model with this name is loaded.

@@ -47,9 +47,9 @@ pub(crate) struct Running(oneshot::Receiver<Exit>);
 
 /// Way in which a worker ended.
 pub(crate) enum Exit {
-    /// It was ordered to quit.
+    /// The worker was ordered to quit.
     Left,
-    /// It failed; its requests were notified.
+    /// The worker failed; its requests were notified.
     Failed(Arc<Failure>),
 }
 

@@ -46,8 +46,8 @@ pub(crate) const PROMPT_BUILDS_MAX: usize = 4;
 /// Large prompts among those; a client gets at most all but one.
 pub(crate) const PROMPT_BUILDS_LARGE_MAX: usize = 2;
 const _: () = assert!(0 < PROMPT_BUILDS_LARGE_MAX && PROMPT_BUILDS_LARGE_MAX < PROMPT_BUILDS_MAX);
-/// Bytes of text from which on a prompt counts as large, as those with pictures or sounds do: while it is built, its messages, its
-/// text and its tokens are held at once.
+/// Size in bytes from which a prompt counts as large. Prompts with pictures or sounds always do. While a prompt is
+/// built, its messages, text and tokens are in memory at once.
 pub(crate) const PROMPT_LARGE_BYTES: usize = 1 << 20;
 /// Maximum time to build one prompt, without the wait for its turn. On an idle machine the limits of the chat
 /// template end it sooner.
@@ -114,8 +114,9 @@ pub(crate) const CHAT_MESSAGES_MAX: usize = 16_384;
 pub(crate) const TOKEN_PIECES_MAX: usize = 131_072;
 /// Maximum number of tools in one chat.
 pub(crate) const CHAT_TOOLS_MAX: usize = 1_024;
-/// JSON values in the tools, the template's variables and the tool calls of one chat: each takes up to a hundred bytes,
-/// however few it has as text; templates hold them a second time. A hundred tools with large schemas have twenty thousand.
+/// Maximum number of JSON values in the tools, the template's variables and the tool calls of one chat. Each takes
+/// up to a hundred bytes of memory, however short it is as text, and templates hold a second copy. A hundred tools
+/// with large schemas have twenty thousand.
 pub(crate) const CHAT_JSON_VALUES_MAX: usize = 1 << 16;
 /// Values that a tool call counts as besides its arguments, for the object that templates read.
 pub(crate) const CALL_JSON_VALUES: usize = 8;
@@ -288,7 +289,7 @@ pub(crate) const CHAT_SOUND_BYTES_MAX: u64 = 25 << 20;
 pub(crate) const FRAME_BYTES_MAX: usize = 256 << 20;
 /// Windows of speech that one model decodes at once.
 pub(crate) const WHISPER_WINDOWS_MAX: usize = 8;
-/// Events of a window of speech at most: a text of 224 tokens has at most 75 segments of two moments and a word, each of
-/// which is told twice; and those around it.
+/// Upper bound of a speech window's events. A text of 224 tokens has at most 75 segments of two timestamps and a
+/// word, each reported twice; the rest are the events around them.
 pub(crate) const WINDOW_EVENTS_MAX: usize = 160;
 const _: () = assert!(2 * WINDOW_EVENTS_MAX <= room_to_resume(EVENTS_MAX));

@@ -104,7 +104,7 @@ pub(crate) struct Wish {
     pub(crate) kept: Kept,
 }
 
-/// One life of a model, from its load to its end.
+/// Life of a model, from its load to its end.
 pub(crate) struct Life {
     pub(crate) name: String,
     pub(crate) number: u64,

@@ -1,4 +1,4 @@
-//! Which devices models are loaded on: cards where they are, and the processor. Each has a budget of its own.
+//! Devices that models are loaded on: GPUs, if there are any, and the CPU. Each has a memory budget.
 
 use std::{
     fmt,
@@ -29,34 +29,34 @@ use crate::{
     making::{build, decoder_engine, decoder_memory, with_draft},
 };
 
-/// A device that models are loaded on, and what they may take of its memory.
+/// Device that models are loaded on, with its memory budget.
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) budget: Arc<Budget>,
 }
 
-/// One device, as settings name it.
+/// Name of a device in settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeviceName {
-    /// The processor.
+    /// The CPU.
     Cpu,
-    /// A card by its number among those that the driver shows.
+    /// GPU with the driver's index.
     Cuda(usize),
 }
 
-/// The devices that models may be loaded on, the first that can take one before the others.
+/// Devices that models may be loaded on, in order of preference.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Devices {
-    /// Every card that works, then the processor.
+    /// Every GPU that works, then the CPU.
     #[default]
     Auto,
-    /// These.
+    /// These devices, in this order.
     These(Vec<DeviceName>),
 }
 
 impl Devices {
-    /// Whether a device is one of them.
+    /// Whether the device is in the list.
     pub(crate) fn names(&self, name: DeviceName) -> bool {
         match self {
             Devices::Auto => true,
@@ -114,7 +114,7 @@ impl FromStr for Devices {
             }
             names.push(name);
         }
-        // Numbers alone are cards, as elsewhere, and what does not fit on them is the processor's.
+        // As elsewhere, bare numbers are GPUs; the CPU takes what does not fit on them.
         if text.split(',').all(|word| word.trim().parse::<usize>().is_ok()) {
             names.push(DeviceName::Cpu);
         }
@@ -130,7 +130,7 @@ impl Serialize for Devices {
 
 impl<'de> Deserialize<'de> for Devices {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        /// The environment has one card's number as a number.
+        /// Form of a setting: the environment delivers a single GPU's number as an integer.
         #[derive(Deserialize)]
         #[serde(untagged)]
         enum Said {
@@ -145,27 +145,27 @@ impl<'de> Deserialize<'de> for Devices {
     }
 }
 
-/// A card that was found to work, and the bytes of it that models may take.
+/// GPU that works, with the bytes of it that models may take.
 pub(crate) struct Found {
     pub(crate) card: OnCard,
     pub(crate) budget_bytes: u64,
 }
 
-/// What was chosen.
+/// Selected devices.
 pub(crate) struct Chosen {
-    /// The cards, in the order in which they are tried.
+    /// GPUs, in order of preference.
     pub(crate) cards: Vec<Found>,
-    /// Whether the processor comes after them.
+    /// Whether the CPU comes after them.
     pub(crate) cpu: bool,
-    /// Why there are no cards, for one line of the log, where some were looked for.
+    /// Reason why there are no GPUs, for the log, if some were searched for.
     pub(crate) no_cards: Option<String>,
 }
 
-/// The cards that settings ask for, each tried, in order; and whether the processor is asked for. A card that does not work is
-/// left out and named in the log where others are asked for.
+/// Selects the devices that the settings name, testing each GPU, in order. A GPU that does not work is skipped with
+/// a line in the log if others are named.
 ///
 /// # Errors
-/// Why no device that was asked for can be used.
+/// Reason why no requested device can be used.
 pub(crate) fn choose(section: &EngineSection, driver: &Driver) -> Result<Chosen, KernelError> {
     let none = |no_cards| Chosen { cards: Vec::new(), cpu: true, no_cards };
     let (wanted, cpu) = match &section.devices {
@@ -204,7 +204,7 @@ pub(crate) fn choose(section: &EngineSection, driver: &Driver) -> Result<Chosen,
     }
 }
 
-/// A card, with the engines of all models on it in one context of this process; it is opened when the first is made.
+/// GPU whose models' engines share one context in this process. The context is opened with the first engine.
 #[derive(Clone)]
 pub(crate) struct OnCard {
     driver: Driver,
@@ -212,14 +212,14 @@ pub(crate) struct OnCard {
     name: String,
     encoder_weights: WeightType,
     card: Arc<Mutex<Option<Card>>>,
-    /// What may have layers of models that do not fit.
+    /// Devices that may hold layers of models too large for this GPU.
     processor: Option<Cpu>,
     cards: Vec<OnCard>,
-    /// Which, of the model that is planned or made.
+    /// Distribution of the model that is being planned or built.
     sharing: Option<Sharing>,
 }
 
-/// Who has layers of a model that does not fit on a card.
+/// Device that holds some layers of a model too large for one GPU.
 #[derive(Clone, Copy)]
 enum Beside<'a> {
     Processor(&'a Cpu),
@@ -227,7 +227,7 @@ enum Beside<'a> {
 }
 
 impl<'a> Beside<'a> {
-    /// It, where it is a card.
+    /// Returns the device if it is a GPU.
     fn card(&self) -> Option<&'a OnCard> {
         match *self {
             Beside::Processor(_) => None,
@@ -236,16 +236,16 @@ impl<'a> Beside<'a> {
     }
 }
 
-/// What a card's failure is in the contract.
+/// Converts a GPU's error to the kernels' error type.
 fn failed(ordinal: usize, error: &DeviceError) -> KernelError {
     KernelError::Device { device: format!("cuda:{ordinal}"), reason: error.to_string() }
 }
 
 impl OnCard {
-    /// Tries a card.
+    /// Opens and tests a GPU.
     ///
     /// # Errors
-    /// Why it cannot be used.
+    /// Reason why it cannot be used.
     pub(crate) fn open(
         driver: &Driver,
         ordinal: usize,
@@ -258,7 +258,7 @@ impl OnCard {
         let budget_bytes = free / denominator * numerator;
         let name = card.info().to_string();
         tracing::info!(memory_budget_bytes = budget_bytes, kernels = %card.kernels(), "models run on {name}");
-        // Under process isolation engines are others', and a context in this process would be memory for nothing.
+        // With process isolation the engines are in other processes, and a context here would waste memory.
         let keeps = section.isolation != Some(Isolation::Process);
         let card = Arc::new(Mutex::new(keeps.then_some(card)));
         let encoder_weights = section.encoder_weights;
@@ -276,7 +276,7 @@ impl OnCard {
         Ok(Found { card, budget_bytes })
     }
 
-    /// One that was tried by another process, and is opened when an engine is made.
+    /// GPU that another process has tested; it is opened when an engine is built.
     pub(crate) fn tried(ordinal: usize, encoder_weights: WeightType) -> OnCard {
         let name = DeviceName::Cuda(ordinal).to_string();
         let (driver, card) = (Driver::default(), Arc::default());
@@ -284,22 +284,23 @@ impl OnCard {
         OnCard { driver, ordinal, name, encoder_weights, card, processor, cards, sharing }
     }
 
-    /// It, beside a processor that may have layers of models which do not fit, if there is one.
+    /// Adds a CPU that may hold layers of models that do not fit, if there is one.
     pub(crate) fn beside(self, processor: Option<&Cpu>) -> OnCard {
         OnCard { processor: processor.cloned(), ..self }
     }
 
-    /// It, beside cards that may have some.
+    /// Adds GPUs that may hold such layers.
     pub(crate) fn beside_cards(self, cards: Vec<OnCard>) -> OnCard {
         OnCard { cards, ..self }
     }
 
-    /// It, for a model of which other devices have the first layers; itself where one of them is not there.
+    /// Configures the GPU for a model whose first layers other devices hold. Unchanged if one of these devices is
+    /// missing.
     pub(crate) fn shared(&self, sharing: &Sharing) -> OnCard {
         OnCard { sharing: self.others(sharing).map(|_| sharing.clone()), ..self.clone() }
     }
 
-    /// The other devices that share a model, in the order of [`Sharing::others`]; none where one is not there.
+    /// Other devices that share a model, in the order of [`Sharing::others`]; `None` if one is missing.
     fn others(&self, sharing: &Sharing) -> Option<Vec<Beside<'_>>> {
         let other = |(name, _): &(DeviceName, usize)| match *name {
             DeviceName::Cpu => self.processor.as_ref().map(Beside::Processor),
@@ -310,8 +311,8 @@ impl OnCard {
         sharing.others.iter().map(other).collect()
     }
 
-    /// The devices that share the model that is planned, where they do, to count what one of them takes: this card, or the one with that
-    /// number in [`Sharing::others`].
+    /// Backend without memory that counts the bytes of the model being planned on one of its devices: on this GPU,
+    /// or on the device with index `of` in [`Sharing::others`]. `None` if the model is not shared.
     fn on_paper(&self, of: Option<usize>) -> Option<AnyBackend> {
         let sharing = self.sharing.as_ref()?;
         let others = self.others(sharing)?;
@@ -331,13 +332,13 @@ impl OnCard {
         Some(AnyBackend::of_executor(pipeline.counting(counted)))
     }
 
-    /// What is counted for each of the other devices that share the model, in the order of [`Sharing::others`].
+    /// Counts for each of the other devices, in the order of [`Sharing::others`].
     fn counted_beside<T>(&self, count: impl Fn(&AnyBackend) -> T) -> Vec<T> {
         let beside = self.sharing.as_ref().map_or(0, |sharing| sharing.others.len());
         (0..beside).filter_map(|at| self.on_paper(Some(at)).map(|of| count(&of))).collect()
     }
 
-    /// The devices that share a model; none where one is not there.
+    /// Backend of all devices that share a model; `None` if one is missing.
     fn sharers(&self, sharing: &Sharing) -> Result<Option<AnyBackend>, KernelError> {
         let Some(others) = self.others(sharing) else { return Ok(None) };
         if let Some(whole) = &sharing.rows {
@@ -356,10 +357,10 @@ impl OnCard {
         Ok(Some(AnyBackend::of_executor(Pipeline::new(devices, sharing.cuts.clone()))))
     }
 
-    /// Makes a decoder's engine.
+    /// Builds a decoder's engine.
     ///
     /// # Errors
-    /// As [`Device::build`].
+    /// Errors of [`Device::build`].
     pub(crate) fn decoder_engine(
         &self,
         files: &ModelFiles,
@@ -398,12 +399,12 @@ impl OnCard {
         Ok(card.insert(opened).clone())
     }
 
-    /// What counts bytes as the card's backend does.
+    /// Backend without memory that counts bytes as the GPU's backend does.
     fn paper(&self) -> AnyBackend {
         AnyBackend::new(self.paper_backend())
     }
 
-    /// The same, for a tensor-parallel group.
+    /// Same backend as a concrete type, for a tensor-parallel group.
     fn paper_backend(&self) -> CudaBackend<Paper> {
         CudaBackend::new(Paper::of(self.name.clone()))
     }
@@ -448,8 +449,8 @@ impl Device for OnCard {
         Some(Arc::new(self.shared(sharing)))
     }
 
-    /// What writes down speech reads a memory beside its cache, which the card's kernels do not; what speaks is computed outside of
-    /// the contract of kernels.
+    /// Transcription models attend to encoder states beside the KV cache, which the GPU kernels do not support.
+    /// Speech models do not run through the kernels' interface.
     fn computes(&self, network: &Network) -> bool {
         !matches!(network, Network::Whisper(_) | Network::Voice(_))
     }
@@ -520,14 +521,15 @@ impl Device for OnCard {
             && let Some(sharers) = self.sharers(sharing)?
         {
             let engine = decoder_engine(sharers, &backend, own, sides, config, progress)?;
-            // What drafts is on the card whole.
+            // The draft model is entirely on this GPU.
             return with_draft(engine, &backend, (own, files.1), config);
         }
         build(&backend, self.encoder_weights, files, sides, size, progress)
     }
 }
 
-/// Whether a model that could not be loaded on a card may do on the next device: the card fails, or computes no such numbers.
+/// Whether a model that failed to load on a GPU may load on the next device: the GPU failed or does not support the
+/// data type.
 pub(crate) fn falls_back(error: &LoadError) -> bool {
     matches!(error, LoadError::Kernel(KernelError::Device { .. } | KernelError::UnsupportedType { .. }))
 }

@@ -1,4 +1,4 @@
-//! The daemon's ports while they are served: how many connections each bears, TLS, and how long a client may take.
+//! Listeners of the daemon: limits of connections, TLS, and timeouts.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -36,7 +36,7 @@ pub(crate) async fn grpc(
     served.map_err(|error| DaemonError::Server { what: "gRPC", reason: error.to_string() })
 }
 
-/// What the port of gRPC bears.
+/// Limits of the gRPC port.
 pub(crate) fn limits(config: &ServerConfig) -> Limits {
     Limits {
         connections_max: config.connections_max,
@@ -45,7 +45,7 @@ pub(crate) fn limits(config: &ServerConfig) -> Limits {
     }
 }
 
-/// Serves the admin port until `closing`: HTTP in the clear, for probes and Prometheus.
+/// Serves the admin port until `closing`: HTTP without TLS, for probes and Prometheus.
 pub(crate) async fn admin(
     listener: TcpListener,
     routes: axum::Router,
@@ -73,11 +73,11 @@ pub(crate) async fn admin(
         let routes = routes.clone().layer(axum::Extension(ConnectInfo(from)));
         let served = builder.serve_connection(TokioIo::new(connection), TowerToHyperService::new(routes));
         let served = graceful.watch(served.into_owned());
-        // Nothing that this port answers takes long.
+        // No response of this port takes long.
         tokio::spawn(tokio::time::timeout(ADMIN_CONNECTION_TIME, served));
     }
     drop(accepted);
-    // What is being answered, and no longer.
+    // Running responses may finish; idle connections are closed.
     let _ = tokio::time::timeout(FLUSH_GRACE, graceful.shutdown()).await;
     Ok(())
 }

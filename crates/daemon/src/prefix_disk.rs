@@ -1,7 +1,7 @@
-//! Blocks of KV caches on disk: what prompts have computed is found again after a restart. One directory holds those of all
-//! models within a bound of bytes, the least recently used going first. Two threads read and write for all engines, which never
-//! wait for them: what finds no room on its way is not kept. A file is its content under its name and a check; one that is
-//! damaged, of another model or cut short costs its block alone.
+//! KV blocks on disk, so that the prefix cache survives a restart. One directory holds the blocks of all models
+//! within a size limit; the least recently used are deleted first. Two threads read and write for all engines,
+//! which never wait for them: a block that finds no room in a queue is not kept. A file's name and checksum cover
+//! its content. A damaged, truncated or foreign file costs only its own block.
 
 mod blocks;
 mod file;
@@ -37,21 +37,21 @@ use crate::{
     source::Source,
 };
 
-/// A block of a model.
+/// Key of a block: the model and the block's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     model: Identity,
     name: BlockName,
 }
 
-/// See the module.
+/// Disk store of KV blocks.
 pub(crate) struct PrefixDisk {
     shared: Arc<Shared>,
     reads: SyncSender<Order>,
     writes: SyncSender<Order>,
 }
 
-/// What has happened since the start.
+/// Metrics since the start.
 struct Counts {
     bytes: IntGauge,
     written_bytes: IntCounter,
@@ -63,15 +63,15 @@ struct Counts {
 struct Shared {
     dir: PathBuf,
     bytes_max: u64,
-    /// Other processes keep theirs there too.
+    /// Whether other processes keep blocks in the directory too.
     shared: bool,
     index: Mutex<Index>,
-    writing: Mutex<usize>, // blocks on their way
+    writing: Mutex<usize>, // number of blocks being written
     written: Condvar,
     counts: Counts,
 }
 
-/// Numbers of what has happened, of one process.
+/// Counters of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DiskCounts {
     bytes: u64,
@@ -81,7 +81,7 @@ pub(crate) struct DiskCounts {
     dropped_blocks: u64,
 }
 
-/// Where a worker's process keeps its blocks.
+/// Location of the blocks of a worker's process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DiskPlace {
     dir: PathBuf,
@@ -89,17 +89,17 @@ pub(crate) struct DiskPlace {
     model: Identity,
 }
 
-/// What is there, in the order of its use.
+/// Files in the directory, in the order of their last use.
 #[derive(Default)]
 struct Index {
-    files: HashMap<Key, (u64, u64)>, // its turn, and its bytes
+    files: HashMap<Key, (u64, u64)>, // order of use, and size in bytes
     turns: BTreeMap<u64, Key>,
     next: u64,
     bytes: u64,
-    added: u64, // bytes since it was looked what is there
+    added: u64, // bytes written since the last scan of the directory
 }
 
-/// A block to be read or written, and where its bytes go then.
+/// Block to read or write, and the channel that its buffer returns on.
 struct Order {
     key: Key,
     bytes: Vec<u8>,
@@ -150,16 +150,16 @@ impl Index {
 }
 
 impl PrefixDisk {
-    /// Takes up what is in a directory, which is made where there is none, and keeps at most so many bytes there.
+    /// Opens a directory, or creates it, and keeps at most this many bytes in it. Existing blocks are used.
     ///
     /// # Errors
-    /// The system's, where the directory or the threads cannot be had.
+    /// Errors of the operating system with the directory or the threads.
     pub(crate) fn open(dir: &Path, bytes_max: u64) -> io::Result<Arc<PrefixDisk>> {
         Self::open_as(dir, bytes_max, false)
     }
 
-    /// As [`PrefixDisk::open`], where other processes keep blocks in the same directory: what they wrote is counted by looking
-    /// again now and then.
+    /// Same as [`PrefixDisk::open`] for a directory that other processes use too. Their files are counted by
+    /// scanning it from time to time.
     fn open_shared(dir: &Path, bytes_max: u64) -> io::Result<Arc<PrefixDisk>> {
         Self::open_as(dir, bytes_max, true)
     }
@@ -188,7 +188,8 @@ impl PrefixDisk {
         Ok(Arc::new(PrefixDisk { shared, reads, writes }))
     }
 
-    /// What a load needs to keep its blocks here. `None` where its files cannot be told from others': it does without.
+    /// Store and identity for a load. `None` if the model's files cannot be read; the load then works without a
+    /// disk cache.
     pub(crate) fn for_load(
         self: Arc<Self>,
         source: &Source,
@@ -203,17 +204,17 @@ impl PrefixDisk {
         }
     }
 
-    /// The blocks of one model, of so many bytes each. `waker` is woken when something has come of an order.
+    /// Blocks of one model, of this size in bytes. `waker` is woken when an order is finished.
     pub(crate) fn blocks(&self, model: Identity, bytes: usize, waker: Waker) -> DiskBlocks {
         DiskBlocks::new(self, model, bytes, waker)
     }
 
-    /// Where a model's blocks are, for the process that runs it.
+    /// Location of a model's blocks, for the process that runs it.
     pub(crate) fn place(&self, model: Identity) -> DiskPlace {
         DiskPlace { dir: self.shared.dir.clone(), bytes_max: self.shared.bytes_max, model }
     }
 
-    /// What has happened since the start.
+    /// Counters since the start.
     pub(crate) fn counts(&self) -> DiskCounts {
         let Counts { bytes, written_bytes, read_blocks, damaged_blocks, dropped_blocks } =
             &self.shared.counts;
@@ -226,7 +227,7 @@ impl PrefixDisk {
         }
     }
 
-    /// Counts what has happened in another process, which said `before` the last time.
+    /// Adds another process's counters; `before` are the ones it reported last.
     pub(crate) fn count(&self, before: Option<DiskCounts>, now: DiskCounts) {
         let before = before.unwrap_or_default();
         let counts = &self.shared.counts;
@@ -237,10 +238,10 @@ impl PrefixDisk {
         counts.dropped_blocks.inc_by(now.dropped_blocks.saturating_sub(before.dropped_blocks));
     }
 
-    /// Tells what happens among the daemon's metrics.
+    /// Registers the metrics.
     ///
     /// # Errors
-    /// Where others have these names.
+    /// If the names are taken.
     pub(crate) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
         let Counts { bytes, written_bytes, read_blocks, damaged_blocks, dropped_blocks } =
             &self.shared.counts;
@@ -251,7 +252,7 @@ impl PrefixDisk {
         Ok(())
     }
 
-    /// Waits until what is on its way is written, for so long.
+    /// Waits until all queued blocks are written, or until the timeout.
     pub(crate) fn flush(&self, at_most: Duration) {
         let writing = lock(&self.shared.writing);
         drop(self.shared.written.wait_timeout_while(writing, at_most, |writing| *writing > 0));
@@ -259,7 +260,7 @@ impl PrefixDisk {
 }
 
 impl DiskPlace {
-    /// Opens it, in the process that keeps blocks there; none where it cannot be, which is said in the log.
+    /// Opens the store in a worker's process. `None` if that fails, with a line in the log.
     pub(crate) fn open(&self) -> Option<(Arc<PrefixDisk>, Identity)> {
         match PrefixDisk::open_shared(&self.dir, self.bytes_max) {
             Ok(disk) => Some((disk, self.model)),
@@ -271,7 +272,7 @@ impl DiskPlace {
     }
 }
 
-/// One order after the other, until nobody can give any.
+/// Thread that executes orders until all senders are gone.
 fn run(orders: &Receiver<Order>, work: impl Fn(Order)) {
     while let Ok(order) = orders.recv() {
         work(order);
@@ -281,7 +282,7 @@ fn run(orders: &Receiver<Order>, work: impl Fn(Order)) {
 impl Order {
     fn end(self, found: bool) {
         let Order { key, bytes, back, waker } = self;
-        // There is a place for each buffer; who gave it may be gone.
+        // The channel has room for every buffer; the engine may be gone.
         let _ = back.try_send(KeptBlock { name: key.name, bytes, found });
         waker.wake();
     }
@@ -296,7 +297,7 @@ impl Shared {
         lock(&self.index).files.contains_key(key)
     }
 
-    /// Gives a write to its thread. False: there is no room.
+    /// Queues a write. Returns the order if the queue is full.
     fn begin_write(&self, writes: &SyncSender<Order>, order: Order) -> Result<(), Order> {
         *lock(&self.writing) += 1;
         writes.try_send(order).map_err(|error| {
@@ -324,7 +325,7 @@ impl Shared {
             Read::Damaged => {
                 index.remove(&order.key);
                 self.counts.damaged_blocks.inc();
-                // One that cannot be removed is found damaged again by the next start.
+                // A file that cannot be removed is found damaged again after the next start.
                 let _ = fs::remove_file(&path);
                 tracing::warn!(file = %path.display(), "a block of the prefix cache is damaged, and is dropped");
             }
@@ -353,7 +354,7 @@ impl Shared {
                 self.counts.written_bytes.inc_by(bytes);
             }
             Err(error) => {
-                // The first is told: a disk that is full stays so.
+                // Only the first failure is logged, since a full disk stays full.
                 if self.counts.dropped_blocks.get() == 0 {
                     tracing::warn!(file = %path.display(), %error, "a block of the prefix cache was not written");
                 }
@@ -366,13 +367,13 @@ impl Shared {
         self.end_write();
     }
 
-    /// Removes what was used least recently until so many bytes fit. False where they never do.
+    /// Deletes the least recently used blocks until this many bytes fit. False if they can never fit.
     fn make_room(&self, bytes: u64) -> bool {
         if bytes > self.bytes_max {
             return false;
         }
         if self.shared && lock(&self.index).added > self.bytes_max / PREFIX_DISK_LOOKS {
-            // What cannot be looked at now is looked at by the next write.
+            // If the scan fails, the next write tries again.
             if let Ok(found) = scan(&self.dir, true) {
                 *lock(&self.index) = found;
             }
@@ -385,14 +386,14 @@ impl Shared {
             let Some(key) = index.oldest() else { return true };
             index.remove(&key);
             drop(index);
-            // Another process may have been faster.
+            // Another process may have deleted it first.
             let _ = fs::remove_file(self.path(&key));
         }
     }
 }
 
-/// What lies in a directory, in the order of its last use. What is no block of this form is left alone, but for what was being
-/// written when its process ended; where others write too, what has just been is theirs.
+/// Scans a directory; files are sorted by last use. Files that are not blocks are left alone, except unfinished
+/// ones of a process that ended. If other processes write too, recent unfinished files are theirs.
 fn scan(dir: &Path, shared: bool) -> io::Result<Index> {
     let mut found: Vec<(SystemTime, Key, u64)> = Vec::new();
     for model in fs::read_dir(dir)? {
@@ -407,7 +408,7 @@ fn scan(dir: &Path, shared: bool) -> io::Result<Index> {
             let Ok(facts) = entry.metadata() else { continue };
             if file::is_unfinished(&name) {
                 let age = facts.modified().ok().and_then(|then| then.elapsed().ok());
-                // One that is not ours to remove stays.
+                // A file that cannot be removed stays.
                 if !shared || age.is_some_and(|age| age > PREFIX_DISK_UNFINISHED) {
                     let _ = fs::remove_file(entry.path());
                 }
@@ -428,7 +429,7 @@ fn scan(dir: &Path, shared: bool) -> io::Result<Index> {
     Ok(index)
 }
 
-/// Makes a directory that its owner alone may read: keys and values tell what prompts have said.
+/// Creates a directory that only its owner may read, since keys and values reveal what prompts contained.
 fn private_dir(dir: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true);
@@ -438,7 +439,7 @@ fn private_dir(dir: &Path) -> io::Result<()> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Counts and an index of files, whole after each line.
+    // The counts and the index are consistent after each statement.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,5 +1,5 @@
-//! What a program needs of the machine before it begins: a clock, and as many threads as it will start. Looked at first,
-//! because libraries panic where they find one of them missing later.
+//! Checks before a program starts: a clock that is set, and as many threads as it will need. Libraries would panic
+//! if either were missing later.
 
 use std::{
     io,
@@ -12,7 +12,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::limits::{HEAPS_MAX, HEAPS_MIN, THREADS_BESIDE_MIN};
 
-/// Why a program cannot begin.
+/// Reason why a program cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The clock was never set.
@@ -21,28 +21,28 @@ pub enum StartError {
          logs and certificates need it"
     )]
     Clock,
-    /// The system gives fewer threads than are needed.
+    /// The system allows fewer threads than needed.
     #[error(
         "the system gives this process {given} of the {needed} threads it needs: {source}; raise the limit (ulimit -u, \
          TasksMax= of a unit, the pids limit of a container), or compute with fewer (--threads, engine.threads)"
     )]
     Threads {
-        /// How many could be started.
+        /// Number of threads that could be started.
         given: usize,
-        /// How many must be.
+        /// Number of threads needed.
         needed: usize,
-        /// The system's reason.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The asynchronous runtime cannot be made.
+    /// The async runtime cannot be created.
     #[error("cannot start the asynchronous runtime: {0}")]
     Runtime(io::Error),
 }
 
-/// The asynchronous runtime of a program that starts `beside` threads of its own.
+/// Creates the async runtime of a program that starts `beside` threads itself.
 ///
 /// # Errors
-/// [`StartError`], with what to do.
+/// [`StartError`], with advice on what to do.
 pub fn runtime(beside: usize) -> Result<Runtime, StartError> {
     check_clock(SystemTime::now())?;
     let workers = thread::available_parallelism().map_or(1, usize::from);
@@ -55,7 +55,7 @@ fn check_clock(now: SystemTime) -> Result<(), StartError> {
     now.duration_since(UNIX_EPOCH).map(drop).map_err(|_| StartError::Clock)
 }
 
-/// Whether the system gives so many threads: starts them at once, and lets them end.
+/// Checks that the system allows this many threads, by starting them all at once and letting them end.
 ///
 /// # Errors
 /// [`StartError::Threads`].

@@ -1,5 +1,5 @@
-//! From what a client asks to a job the worker can run: template and tokenizer, the model's own defaults, limits.
-//! When and for how long that may run is in `prompt_builder`.
+//! Conversion of a request to a job for the worker: chat template, tokenizer, the model's defaults and limits.
+//! `prompt_builder` decides when that runs and for how long.
 
 mod enforced;
 pub(crate) mod media;
@@ -33,17 +33,17 @@ pub(crate) use overflow::{Keep, Overflow, Truncate};
 pub(crate) use pictures::RequestedPicture;
 pub(crate) use sounds::RequestedSound;
 
-/// A generation as it was asked for, in the engine's words.
+/// Generation request in the engine's types.
 #[derive(Clone, Debug)]
 pub(crate) struct GenerationRequest {
     pub(crate) prompt: PromptSource,
-    /// Of a chat.
+    /// Pictures and sounds of a chat.
     pub(crate) media: RequestedMedia,
     pub(crate) sampling: RequestedSampling,
-    /// `max_tokens` is in [`GenerationRequest::max_tokens`].
+    /// Stop conditions, without `max_tokens`, which is in [`GenerationRequest::max_tokens`].
     pub(crate) stop: StopConditions,
     pub(crate) max_tokens: Option<u32>,
-    /// A bound on the tokens of each completion besides.
+    /// Additional limit of each completion's tokens.
     pub(crate) completion_tokens_max: Option<u32>,
     pub(crate) constraint: Option<Spec>,
     pub(crate) choices: u32,
@@ -51,27 +51,27 @@ pub(crate) struct GenerationRequest {
     pub(crate) echo: bool,
     pub(crate) prompt_logprobs: Option<u8>,
     pub(crate) prediction: String,
-    /// Unset: what the conversation says.
+    /// Limit of reasoning tokens; `None` follows the conversation's settings.
     pub(crate) reasoning_tokens_max: Option<u32>,
-    /// Of a chat.
+    /// Tools of a chat.
     pub(crate) tools: Option<ToolUse>,
     pub(crate) overflow: Overflow,
     pub(crate) cache_salt: Vec<u8>,
     pub(crate) skip_cache: bool,
 }
 
-/// What becomes of a chat's tools.
+/// Tools of a chat and the rules for calling them.
 #[derive(Clone, Debug)]
 pub(crate) struct ToolUse {
     pub(crate) tools: Vec<Tool>,
     pub(crate) choice: ToolChoice,
-    /// More than one call in an answer.
+    /// Whether one response may have several calls.
     pub(crate) parallel: bool,
-    /// Instead of the model's own.
+    /// Format of calls, instead of the model's own.
     pub(crate) format: Option<ToolFormat>,
 }
 
-/// Who decides whether a tool is called.
+/// Rule for calling tools.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ToolChoice {
     None,
@@ -80,11 +80,11 @@ pub(crate) enum ToolChoice {
     Named(String),
 }
 
-/// What to go on from.
+/// Prompt of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum PromptSource {
     Chat(Chat),
-    /// With `parse_special`, control tokens written in it are recognised.
+    /// Text; with `parse_special`, control tokens written in it are recognised.
     Text {
         text: String,
         parse_special: bool,
@@ -93,7 +93,7 @@ pub(crate) enum PromptSource {
     Gap(Gap),
 }
 
-/// Sampling as asked for; unset is the model's default, then neutral.
+/// Requested sampling parameters. Unset ones take the model's default, then the neutral value.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestedSampling {
     pub(crate) temperature: Option<f32>,
@@ -103,7 +103,7 @@ pub(crate) struct RequestedSampling {
     pub(crate) repetition_penalty: Option<f32>,
     pub(crate) frequency_penalty: Option<f32>,
     pub(crate) presence_penalty: Option<f32>,
-    /// -1: all.
+    /// Number of tokens that repetition penalties look back over; -1 for all.
     pub(crate) repeat_last_n: Option<i32>,
     pub(crate) dry: RequestedDry,
     pub(crate) top_n_sigma: Option<f32>,
@@ -120,28 +120,28 @@ pub(crate) struct RequestedSampling {
     pub(crate) logprobs: Option<u8>,
 }
 
-/// DRY as asked for; unset is neutral, or usual beside a multiplier.
+/// Requested DRY parameters. Unset ones are neutral, or have the usual value if a multiplier is set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestedDry {
     pub(crate) multiplier: Option<f32>,
     pub(crate) base: Option<f32>,
     pub(crate) allowed_length: Option<u32>,
-    /// -1: all.
+    /// Number of tokens to look back over; -1 for all.
     pub(crate) last_n: Option<i32>,
-    /// None: the usual ones.
+    /// Sequence breakers; empty for the usual ones.
     pub(crate) breakers: Vec<String>,
 }
 
-/// A job, and the text of its prompt where it is to be repeated.
+/// Job, with the prompt's text if it is to be echoed.
 pub(crate) struct Built {
     pub(crate) job: Job,
     pub(crate) echo: Option<String>,
 }
 
-/// Makes the job of a request. A completion may be as long as the context leaves room for, whatever was asked for.
+/// Builds the job of a request. The context's remaining length limits the completion, whatever was requested.
 ///
 /// # Errors
-/// The runtime's, naming the field.
+/// Errors of the runtime that name the field.
 pub(crate) fn build(
     request: GenerationRequest,
     client: Option<ClientId>,
@@ -156,7 +156,7 @@ pub(crate) fn build(
             (
                 calls.clone(),
                 match spec.map(compiled).transpose() {
-                    // Tools that are too many to be enforced are as good as they can be.
+                    // Too many tools to compile a constraint for are still usable without one.
                     Err(Error::Field { .. } | Error::Busy { .. }) if !must => None,
                     Err(Error::Field { reason, .. }) if calls.is_some() => {
                         return Err(Error::field("tools", reason));
@@ -184,11 +184,11 @@ pub(crate) fn build(
     let is_gap = matches!(request.prompt, PromptSource::Gap(_));
     let mut reasoning_tokens_max = request.reasoning_tokens_max;
     let mut reasoning_is_over = false;
-    let mut ends = Vec::new(); // of what fills in a gap, besides those that are asked for
+    let mut ends = Vec::new(); // stop tokens that fill-in-the-middle adds
     let (mut tokens, rendered, starts_in_reasoning, split_reasoning) = match request.prompt {
         PromptSource::Chat(mut chat) => {
             if calls.is_none() {
-                // What must not be called is not offered.
+                // Tools that must not be called are not shown to the model.
                 chat.tools.clear();
             }
             if reasoning_tokens_max == Some(0) {
@@ -227,7 +227,7 @@ pub(crate) fn build(
     let room = match request.max_tokens {
         // A prompt that is only scored may fill the context.
         Some(0) => context_tokens_max.saturating_sub(tokens.len()).min(u32::MAX as usize) as u32,
-        // It goes on for as long as was asked for, and else for a context.
+        // With context shift the completion has the requested length, or else that of a context.
         max_tokens if shifts => {
             room(tokens.len(), context_tokens_max, None, 0)?;
             max_tokens.unwrap_or((context_tokens_max as u32).max(request.stop.min_tokens))
@@ -244,7 +244,7 @@ pub(crate) fn build(
     };
     let max_tokens = match (request.max_tokens, text.generation.max_new_tokens) {
         (Some(asked), _) => asked.min(room),
-        // A request that wants more than that at least has said so.
+        // `min_tokens` above the model's default limit raises it.
         (None, Some(own)) => own.max(request.stop.min_tokens).clamp(1, room),
         (None, None) => room,
     };
@@ -260,7 +260,7 @@ pub(crate) fn build(
                 0 => text.generation.min_new_tokens.unwrap_or(0).min(max_tokens),
                 asked => asked,
             },
-            // Who says what ends the completion says all of it.
+            // Stop conditions of a request replace the model's own as a whole.
             strings: if own_stops { text.generation.stop.clone() } else { request.stop.strings },
             token_ids: {
                 let asked = if own_stops { text.stop_tokens.clone() } else { request.stop.token_ids };
@@ -291,7 +291,7 @@ pub(crate) fn build(
     Ok(Built { job, echo })
 }
 
-/// The tokens of a bare text.
+/// Tokens of a plain text.
 fn encoded(
     model: &TextModel,
     text: &str,
@@ -303,14 +303,14 @@ fn encoded(
     model.tokenizer.encode_until(text, plain, add_special, interrupted)
 }
 
-/// What is done for what is asked of a model.
+/// Effective sampling parameters of a request.
 pub(crate) fn sampling(
     asked: RequestedSampling,
     model: &GenerationDefaults,
     tokenizer: &Arc<Tokenizer>,
 ) -> Result<SamplingParams, Error> {
     let dry = dry(asked.dry, tokenizer)?;
-    // A model that says not to sample is greedy, unless the request says a temperature.
+    // A model with `do_sample: false` is greedy, unless the request sets a temperature.
     let own_temperature = match model.do_sample {
         Some(false) => Some(0.0),
         _ => model.temperature,
@@ -326,7 +326,7 @@ pub(crate) fn sampling(
             return Err(Error::field("sampling.mirostat", reason));
         }
     };
-    // It says itself which tokens are left out; what the model would leave out besides bounds what it can aim at.
+    // Mirostat truncates by itself; the model's truncation would limit what it can aim at.
     let unshaped = GenerationDefaults::default();
     let truncation = if mirostat.is_some() { &unshaped } else { model };
     let neutral = SamplingParams::default();
@@ -356,7 +356,7 @@ pub(crate) fn sampling(
     })
 }
 
-/// What was asked, and of other tokens what the model's files say, as far as there is room.
+/// Requested biases, followed by the model's own for other tokens, up to the maximum.
 fn logit_bias(mut asked: Vec<(u32, f32)>, model: &[(u32, f32)]) -> Vec<(u32, f32)> {
     let named: HashSet<u32> = asked.iter().map(|&(token, _)| token).collect();
     let room = LOGIT_BIAS_MAX.saturating_sub(asked.len());
@@ -372,7 +372,7 @@ fn dry(asked: RequestedDry, tokenizer: &Arc<Tokenizer>) -> Result<Option<Dry>, E
     };
     let multiplier = asked.multiplier.unwrap_or(0.0);
     let dry = Dry {
-        // One that is off has its other values checked all the same.
+        // The other values are checked even if DRY is off.
         multiplier: if multiplier == 0.0 { 1.0 } else { multiplier },
         base: asked.base.unwrap_or(1.75),
         allowed_length: asked.allowed_length.unwrap_or(2),
@@ -383,7 +383,7 @@ fn dry(asked: RequestedDry, tokenizer: &Arc<Tokenizer>) -> Result<Option<Dry>, E
     Ok((multiplier != 0.0 && last_n != Some(0)).then_some(dry))
 }
 
-/// -1 is all.
+/// Parses the number of tokens to look back over; -1 for all.
 fn last_n(field: &str, tokens: Option<i32>) -> Result<Option<u32>, Error> {
     match tokens {
         None | Some(-1) => Ok(None),
@@ -393,16 +393,16 @@ fn last_n(field: &str, tokens: Option<i32>) -> Result<Option<u32>, Error> {
     }
 }
 
-/// What a client wants to see tokenized.
+/// Input to tokenize.
 pub(crate) enum TokenizeInput {
     Chat(Chat),
     Text { text: String, add_special: bool, parse_special: bool },
 }
 
-/// Its tokens, and the text they are of.
+/// Tokens of the input and the text that they stand for.
 ///
 /// # Errors
-/// The runtime's, naming the field.
+/// Errors of the runtime that name the field.
 pub(crate) fn tokenize(
     input: TokenizeInput,
     model: &TextModel,

@@ -1,6 +1,6 @@
-//! When prompts are built, and for how long. It is slow for a long prompt, and a chat template is a program of the model's
-//! file, so it runs on the blocking pool, a few at a time for each model and fewer for each client, for a bounded time, and
-//! not for clients that have left.
+//! Scheduling of prompt construction. Long prompts are slow to build, and a chat template is a program from the
+//! model's file. Prompts are therefore built on the blocking pool, a few at a time for each model and fewer for
+//! each client. The time is bounded, and work for clients that have disconnected is dropped.
 
 use std::{
     sync::{
@@ -22,37 +22,38 @@ use crate::{
     turns::{Turn, Turns},
 };
 
-/// Builds prompts of one model, a few at a time: a model whose prompts are slow keeps no other waiting, and a client
-/// whose prompts are slow no other client. A request that waits here holds a place in a bounded queue.
+/// Builder of one model's prompts, a few at a time. A model with slow prompts does not delay other models, and a
+/// client with slow prompts does not delay other clients. Requests that wait here hold a place in the model's
+/// bounded queue.
 pub(crate) struct PromptBuilder {
     turns: Turns,
-    /// Turns that large prompts may have: they take seconds and many times their bytes, and others must not stand
-    /// behind them.
+    /// Turns of large prompts. These take seconds and many times their size in memory, and must not delay the
+    /// others.
     large_turns: Turns,
-    /// From a prompt's turn on.
+    /// Time limit, counted from a prompt's turn.
     time_max: Duration,
     context_shift: bool,
 }
 
-/// A piece of work that waits for its turn.
+/// Piece of work that waits for its turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Build {
-    /// The work in the words of a message, such as `tokenizing the text`.
+    /// Description of the work for messages, such as `tokenizing the text`.
     pub(crate) what: &'static str,
-    /// The client that asks for it.
+    /// Client that requested it.
     pub(crate) client: Option<ClientId>,
-    /// When it is too late.
+    /// Deadline.
     pub(crate) by: Option<Instant>,
-    /// Whether it takes much memory: it reads pictures, sounds or a text of [`PROMPT_LARGE_BYTES`].
+    /// Whether it takes much memory: it reads pictures, sounds or a text of at least [`PROMPT_LARGE_BYTES`].
     pub(crate) is_large: bool,
 }
 
-/// Whether a text of so many bytes takes much memory.
+/// Whether a text of this many bytes takes much memory.
 pub(crate) fn is_large(bytes: usize) -> bool {
     bytes >= PROMPT_LARGE_BYTES
 }
 
-/// Tells the work of a caller that it has left.
+/// Signal to the work that its caller has gone; sent on drop.
 struct Leaving(Arc<AtomicBool>);
 
 impl Drop for Leaving {
@@ -62,18 +63,18 @@ impl Drop for Leaving {
 }
 
 impl PromptBuilder {
-    /// For one model, whose completions go on beyond the context where `context_shift` says so and a request nothing else.
+    /// Creates the builder of one model. `context_shift` is the default for requests that do not say.
     pub(crate) fn new(context_shift: bool) -> Self {
         let (turns, large_turns) = (Turns::new(PROMPT_BUILDS_MAX), Turns::new(PROMPT_BUILDS_LARGE_MAX));
         Self { turns, large_turns, time_max: PROMPT_BUILD_TIME_MAX, context_shift }
     }
 
-    /// Whether completions go on beyond the context where a request does not say.
+    /// Whether completions continue beyond the context by default.
     pub(crate) fn shifts(&self) -> bool {
         self.context_shift
     }
 
-    /// The turns that a piece of work needs.
+    /// Waits for the turns that the work needs.
     async fn turns(&self, build: &Build) -> Option<(Option<Turn>, Turn)> {
         let large = match build.is_large {
             true => Some(self.large_turns.take(build.client).await?),
@@ -82,12 +83,12 @@ impl PromptBuilder {
         Some((large, self.turns.take(build.client).await?))
     }
 
-    /// Runs `work` on the blocking pool in its turn, until its request's time is over. `work` is given a question to ask
-    /// again and again: whether to give up, because the time is over or because the caller has dropped this future.
+    /// Runs `work` on the blocking pool in its turn, until the request's deadline. `work` receives a function that
+    /// it should call often. The function returns true once the time is over or the caller has dropped this future.
     ///
     /// # Errors
-    /// Those of `work`; [`Error::Deadline`] when the request's time is over; [`Error::Busy`] of work that took too long by
-    /// itself. Messages that a template takes too many steps for are refused by the template's own bounds.
+    /// Errors of `work`; [`Error::Deadline`] after the request's deadline; [`Error::Busy`] if the work itself took
+    /// too long. Templates that take too many steps are refused by limits of their own.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         build: Build,
@@ -100,7 +101,7 @@ impl PromptBuilder {
         let most = began + self.time_max;
         let end = build.by.map_or(most, |by| by.min(most));
         let built = blocking(move || {
-            // Held until the work is done, though its caller may have left.
+            // Held until the work is done, even if its caller is gone.
             let _turns = turns;
             work(&|| has_left.load(Relaxed) || Instant::now() >= end)
         })
@@ -122,7 +123,7 @@ impl PromptBuilder {
 mod tests {
     use super::*;
 
-    /// Waits for what a thread is to do.
+    /// Waits until another thread has made the condition true.
     fn until(what: impl Fn() -> bool) {
         let since = Instant::now();
         while !what() {
@@ -131,7 +132,7 @@ mod tests {
         }
     }
 
-    /// Work that goes on until it is told to end.
+    /// Work that runs until it is interrupted.
     fn endless(interrupted: &dyn Fn() -> bool) -> Result<(), Error> {
         while !interrupted() {
             std::thread::yield_now();
@@ -151,7 +152,7 @@ mod tests {
         assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
         assert!(status.message().starts_with("tokenizing the text took over "), "{status}");
         assert!(status.metadata().contains_key("retry-after-ms"), "{status}");
-        // The request's own deadline is another thing.
+        // The request's own deadline gives a different error.
         let ended = builder.run(Build { by: Some(Instant::now()), ..build(1) }, endless).await;
         assert!(matches!(ended, Err(Error::Deadline)), "{ended:?}");
     }
@@ -166,7 +167,7 @@ mod tests {
         };
         let first: Vec<_> = (0..3).map(slow).collect();
         until(|| builder.turns.free() == 1);
-        // It waits for as long as work may take, and is done all the same.
+        // It waits as long as work may take, and still completes.
         builder
             .run(build(1), |interrupted| if interrupted() { endless(interrupted) } else { Ok(()) })
             .await
@@ -203,7 +204,7 @@ mod tests {
             let slow = slow.clone();
             tokio::spawn(async move { slow.run(asked, endless).await })
         };
-        // Twice as many as have a turn: most of them wait.
+        // Twice as many as there are turns, so that most of them wait.
         let greedy: Vec<_> = (0..2 * PROMPT_BUILDS_MAX).map(|_| client(build(1))).collect();
         until(|| slow.turns.free() == 1);
         slow.run(build(2), |_| Ok(())).await.unwrap();
@@ -216,7 +217,7 @@ mod tests {
         }
         until(|| slow.turns.free() == PROMPT_BUILDS_MAX);
         slow.run(build(1), |_| Ok(())).await.unwrap();
-        // A request that has a deadline ends by it.
+        // A request with a deadline ends at the deadline.
         let soon = Instant::now() + std::time::Duration::from_millis(50);
         let ended = client(Build { by: Some(soon), ..build(1) }).await.unwrap();
         assert!(matches!(ended, Err(Error::Deadline)), "{ended:?}");

@@ -1,4 +1,4 @@
-//! The daemon's way to the store's pulls: one puller, made when somebody first asks for it.
+//! Access to the store's pulls: one puller, created on first use.
 
 use std::{
     path::Path,
@@ -10,10 +10,10 @@ use hanzo_engine_store::{Description, Inspect, PullError, PullTotals, Puller, Se
 
 use crate::error::Error;
 
-/// See the module.
+/// Puller of a daemon, created on first use.
 pub(crate) struct Pulls {
     store: Option<Store>,
-    /// Why there is no store.
+    /// Reason why there is no store.
     store_missing: String,
     puller: OnceLock<Puller>,
 }
@@ -23,26 +23,26 @@ impl Pulls {
         Self { store, store_missing, puller: OnceLock::new() }
     }
 
-    /// The puller.
+    /// Returns the puller.
     ///
     /// # Errors
-    /// [`Error::NoStore`]; [`Error::Pull`] when the environment's settings cannot be read.
+    /// [`Error::NoStore`]; [`Error::Pull`] if settings in the environment are invalid.
     pub(crate) fn puller(&self) -> Result<Puller, Error> {
         if let Some(puller) = self.puller.get() {
             return Ok(puller.clone());
         }
         let no_store = || Error::NoStore { reason: self.store_missing.clone() };
         let made = puller(self.store.clone().ok_or_else(no_store)?)?;
-        // Of two that were made at once, the first is everybody's.
+        // If two were created at once, all callers use the first.
         Ok(self.puller.get_or_init(|| made).clone())
     }
 
-    /// What has become of all pulls of this daemon.
+    /// Totals of all pulls of this daemon.
     pub(crate) fn totals(&self) -> PullTotals {
         self.puller.get().map(Puller::totals).unwrap_or_default()
     }
 
-    /// Ends every pull. What they fetched stays on the disk for the next daemon.
+    /// Stops every pull. Fetched parts stay on disk for the next daemon.
     pub(crate) fn close(&self) {
         if let Some(puller) = self.puller.get() {
             puller.close();
@@ -50,21 +50,21 @@ impl Pulls {
     }
 }
 
-/// A puller into `store` that is set as the environment says, and reads what it pulled with this program's runtime.
-/// For whoever opens the store without a daemon.
+/// Creates a puller into `store`, configured from the environment, which inspects pulled models with this program's
+/// runtime. For programs that open the store without a daemon.
 ///
 /// # Errors
-/// [`PullError::Setting`] for a variable that cannot be read, [`PullError::Internal`].
+/// [`PullError::Setting`] for an invalid variable, [`PullError::Internal`].
 pub fn puller(store: Store) -> Result<Puller, PullError> {
     Puller::new(store, Settings::from_env()?, Some(inspect()))
 }
 
-/// Reads what a model's files say of it.
+/// Function that inspects a model's files.
 pub(crate) fn inspect() -> Inspect {
     Arc::new(|path: &Path| describe(path))
 }
 
-/// What a model's files say of it.
+/// Inspects a model's files.
 fn describe(path: &Path) -> Result<Description, String> {
     let info = Opened::open(path).map_err(|error| error.to_string())?.info().clone();
     Ok(Description {

@@ -1,5 +1,5 @@
-//! A GGUF file made of another one, or of a folder, of fewer bits, and a folder in MLX's layout: which type each tensor gets is
-//! the runtime's ([`hanzo_engine_runtime::quantise`]), the arithmetic the kernels'.
+//! Quantisation of a GGUF file or a model folder, to a GGUF file or to a folder in MLX's layout. The runtime
+//! chooses each tensor's type ([`hanzo_engine_runtime::quantise`]); the kernels do the arithmetic.
 
 mod folder;
 
@@ -31,100 +31,100 @@ use crate::{
     limits::QUANTIZED_WEIGHTS_AT_ONCE,
 };
 
-/// What to make.
+/// Arguments of a quantisation.
 #[derive(Clone, Debug)]
 pub struct Args {
-    /// A name in the store, [`crate::DEMO_MODEL`], or a path.
+    /// Name in the store, [`crate::DEMO_MODEL`], or a path.
     pub model: String,
-    /// The store's directory, for a name; unset: the default one. Not opened for a path.
+    /// Directory of the store; `None` for the default one. Not opened if `model` is a path.
     pub store_dir: Option<PathBuf>,
-    /// The new file; unset: nothing is made, and only said what would be.
+    /// Path of the new file; `None` only reports what would be made.
     pub output: Option<PathBuf>,
-    /// Which types.
+    /// Format and types of the result.
     pub target: Target,
-    /// An importance matrix of the model, as llama-imatrix writes them.
+    /// Path of an importance matrix of the model, in llama-imatrix's format.
     pub importance: Option<PathBuf>,
-    /// Threads to compute with; unset: one for each core.
+    /// Compute threads; `None` for one per core.
     pub threads: Option<usize>,
 }
 
-/// What is to be made.
+/// Format and types of the result.
 #[derive(Clone, Debug)]
 pub enum Target {
     /// A GGUF file.
     Mix(Wanted),
-    /// A folder in MLX's layout.
+    /// Folder in MLX's layout.
     Affine(Affine),
 }
 
-/// What was made, or would be.
+/// Result of a quantisation, or its preview.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
-    /// The new file.
+    /// Path of the new file.
     pub file: Option<PathBuf>,
-    /// Bytes of all tensors before.
+    /// Size of all tensors before, in bytes.
     pub source_bytes: u64,
-    /// Bytes of all tensors now.
+    /// Size of all tensors now, in bytes.
     pub size_bytes: u64,
-    /// Numbers in all tensors.
+    /// Number of weights in all tensors.
     pub parameters: u64,
-    /// Bits of a number now, on average.
+    /// Average bits per weight now.
     pub bits_per_weight: f64,
-    /// Tensors in the new file's order.
+    /// Tensors in the order of the new file.
     pub tensors: Vec<Row>,
 }
 
-/// A tensor of a [`Report`].
+/// Tensor in a [`Report`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
-    /// Outermost dimension first.
+    /// Shape, with the outermost dimension first.
     pub shape: Vec<usize>,
-    /// Its type before.
+    /// Type before.
     pub from: &'static str,
-    /// Its type now.
+    /// Type now.
     pub to: &'static str,
-    /// Bytes now.
+    /// Size now, in bytes.
     pub bytes: u64,
 }
 
-/// A file that cannot be made.
+/// Reason why a file cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum QuantizeError {
-    /// The model argument stands for nothing.
+    /// The model argument resolves to nothing.
     #[error(transparent)]
     Model(#[from] InspectError),
-    /// The file cannot be read, or not be made what was asked for.
+    /// The source cannot be read, or cannot be converted as requested.
     #[error(transparent)]
     Source(#[from] LoadError),
-    /// It holds no model, or several.
+    /// The directory holds no model, or several.
     #[error("{} holds neither one GGUF file nor a config.json: give the path of a GGUF file, or of a model's folder", .0.display())]
     Directory(PathBuf),
-    /// The new file would go over what it is made of.
+    /// The new file would overwrite its source.
     #[error("{} is what it would be made of: give another file to make", .0.display())]
     Itself(PathBuf),
-    /// A folder is there already.
+    /// The output folder exists already.
     #[error("{} is there already: give a folder to make", .0.display())]
     Exists(PathBuf),
-    /// It is no folder, and a folder is made of one.
+    /// The source is not a folder, which the folder format requires.
     #[error("{0} is no folder with a config.json, of which alone a folder of AFQ can be made")]
     NoFolder(String),
-    /// Somebody wanted it to stop.
+    /// The work was interrupted.
     #[error("interrupted")]
     Stopped,
     /// The new file cannot be written.
     #[error("{}: {source}", path.display())]
     Write {
-        /// The new file.
+        /// Path of the new file.
         path: PathBuf,
-        /// The system's words.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
 
-/// Makes it. `progress` is told how many bytes of the source were done since it was told before; once `stop` is set, nothing
-/// is left of the new file.
+/// Runs the quantisation. `progress` receives the number of source bytes processed since its last call. Once `stop`
+/// is set, the new file is removed.
 ///
 /// # Errors
 /// [`QuantizeError`].
@@ -161,13 +161,13 @@ fn file(
     for (tensor, to) in &plan.tensors {
         let columns = tensor.shape.last().copied().unwrap_or(1);
         let known = importance.as_ref().map(|of| of.of(tensor)).transpose()?.flatten();
-        // Of a stack of matrices each has columns of its own.
+        // In a stack of matrices, each has its own columns.
         let matrices = known.map_or(1, |known| known.len() / columns);
         let rows_at_once = (QUANTIZED_WEIGHTS_AT_ONCE / columns).max(1);
-        // Whole, because a tensor is whole rows.
+        // Exact, because a tensor consists of whole rows.
         let row_bytes = tensor.bytes.len() / (tensor.elements() / columns);
         let matrix_bytes = tensor.bytes.len() / matrices;
-        // What is stored otherwise is made as it is read, and none of it kept.
+        // Data in another encoding is converted while reading, and not kept.
         let parts = (0..matrices).flat_map(|matrix| {
             let importance = known.map(|known| &known[matrix * columns..][..columns]);
             let (first, end) = (matrix * matrix_bytes, (matrix + 1) * matrix_bytes);
@@ -214,7 +214,7 @@ fn convert(
     }))
 }
 
-/// The file, or the folder as one, and the files it is read from.
+/// Opens the GGUF file, or a folder converted to one, and lists the files that it is read from.
 fn open(args: &Args) -> Result<(Gguf, Vec<PathBuf>), QuantizeError> {
     let Some(path) = locate(&args.model, args.store_dir.as_ref())? else {
         return Ok((Gguf::parse(DEMO_MODEL, &ModelBytes::from_static(DEMO_GGUF))?, Vec::new()));
@@ -222,20 +222,20 @@ fn open(args: &Args) -> Result<(Gguf, Vec<PathBuf>), QuantizeError> {
     if !path.is_dir() {
         return Ok(gguf::open(&path)?);
     }
-    // As a load has it: weights beside a configuration are the model, whatever else lies there.
+    // As in a load: weights beside a configuration are the model, whatever else is in the folder.
     if convert::is_folder(&path) {
         return Ok((convert::gguf_of(&path)?, Vec::new()));
     }
     Ok(gguf::open(&only_gguf(&path)?)?)
 }
 
-/// Whether a file that may not be there yet is one of these, by whatever path.
+/// Whether a file, which may not exist yet, is the same as one of these, by any path.
 fn is_one_of(file: &Path, others: &[PathBuf]) -> bool {
     let Ok(own) = file.canonicalize() else { return false };
     others.iter().any(|other| other.canonicalize().is_ok_and(|other| other == own))
 }
 
-/// The GGUF file in a directory, or the first part of the only split one.
+/// GGUF file in a directory, or the first part of the only split one.
 fn only_gguf(directory: &Path) -> Result<PathBuf, QuantizeError> {
     let entries =
         fs::read_dir(directory).map_err(|source| LoadError::Io { path: directory.to_owned(), source })?;
@@ -251,7 +251,7 @@ fn only_gguf(directory: &Path) -> Result<PathBuf, QuantizeError> {
 }
 
 impl Report {
-    /// One tensor more, made of this one.
+    /// Adds a tensor that was made from this one.
     fn add(&mut self, row: Row, from: &Tensor) {
         self.source_bytes += from.bytes.len() as u64;
         self.size_bytes += row.bytes;
@@ -303,7 +303,7 @@ mod tests {
         })
     }
 
-    /// The parts of a split file are one file.
+    /// A split file gives the same result as the whole one.
     #[test]
     fn a_split_file_becomes_what_the_whole_one_does() {
         let room = tempfile::tempdir().unwrap();
@@ -331,7 +331,7 @@ mod tests {
         }
         let stop = AtomicBool::new(false);
         run(&args(DEMO, mix("Q5_K_M"), &path("of-whole.gguf")), &stop, |_| ()).unwrap();
-        // By its first part, and by its folder.
+        // Through its first part, and through its folder.
         for model in [path("m-00001-of-00002.gguf"), room.path().join(".")] {
             if model.is_dir() {
                 fs::remove_file(path("of-parts.gguf")).unwrap();
@@ -342,7 +342,7 @@ mod tests {
             let expected = fs::read(path("of-whole.gguf")).or_else(|_| fs::read(path("whole"))).unwrap();
             assert!(fs::read(path("of-parts.gguf")).unwrap() == expected, "{model}");
         }
-        // A part of what it is made of is not written over.
+        // A part of the source is not overwritten.
         let own = path("m-00002-of-00002.gguf");
         let model = path("m-00001-of-00002.gguf");
         let error = run(&args(model.to_str().unwrap(), mix("F16"), &own), &stop, |_| ()).unwrap_err();
@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(fs::read_dir(room.path()).unwrap().count(), 0);
     }
 
-    /// What a format of safetensors stores as codes becomes the floats they stand for.
+    /// Codes of a safetensors format become the floats that they stand for.
     #[test]
     fn quantised_folders_become_floats() {
         let room = tempfile::tempdir().unwrap();

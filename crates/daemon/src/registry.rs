@@ -1,5 +1,5 @@
-//! The models of this daemon by the name they are served under, each in one state, and the stream of their
-//! changes. Only [`crate::models`] changes states; everyone else looks.
+//! Registry of this daemon's models by served name, with the state of each and a stream of changes. Only
+//! [`crate::models`] changes states; other modules read them.
 
 mod find;
 mod holders;
@@ -36,51 +36,52 @@ use crate::{
     views::{Counts, ModelView, StateView},
 };
 
-/// What a model is doing.
+/// State of a model.
 pub(crate) enum State {
     /// Its files are being read.
     Loading(Arc<Progress>),
-    /// It answers.
+    /// The model answers requests.
     Ready(Arc<Served>),
-    /// It takes nothing new.
+    /// The model is being unloaded and accepts no new requests.
     Draining(Arc<Served>),
-    /// Its load failed, or its worker did, which `ran` then; `retry_at` when it will be tried again.
+    /// Its load failed, or its worker did; `ran` tells which. `retry_at` is the time of the next attempt, if there
+    /// is one.
     Failed { failure: Arc<Failure>, at: Instant, retry_at: Option<Instant>, ran: bool },
 }
 
-/// One model.
+/// Entry of one model.
 pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) source: Source,
-    /// What this life was asked to be.
+    /// Options that this life was loaded with.
     pub(crate) want: LoadOptions,
     pub(crate) info: Option<ModelInfo>,
     pub(crate) metrics: Arc<ModelMetrics>,
     pub(crate) state: State,
-    /// Which life of the name this is: what happened in an earlier one does not concern it.
+    /// Number of this life of the name. Events of earlier lives do not concern it.
     pub(crate) life: u64,
-    /// Ends the life: no more restarts.
+    /// Ends the life: the worker is not restarted any more.
     pub(crate) stop: CancellationToken,
-    /// Who uses it.
+    /// Current uses of the model.
     pub(crate) usage: Arc<Usage>,
-    /// Of the memory budget of its place, while it has any.
+    /// Bytes reserved in the memory budget of its place.
     pub(crate) reserved_bytes: u64,
-    /// Which of the places it is loaded on.
+    /// Index of the place that it is loaded on.
     pub(crate) place: usize,
-    /// The places of other devices that have layers of it, and bytes of their budgets.
+    /// Places of other devices that hold some of its layers, with the bytes reserved there.
     pub(crate) beside: Vec<(usize, u64)>,
 }
 
-/// All models.
+/// Registry of all models.
 pub(crate) struct Registry {
     entries: Mutex<BTreeMap<String, Entry>>, // key: the name in lower case
     changes: broadcast::Sender<ModelView>,
     lives: AtomicU64,
-    /// Rings when a model is used no more.
+    /// Notified when a model is no longer in use.
     pub(crate) idle: Arc<Notify>,
 }
 
-/// A model that answers, and a request's use of it.
+/// Ready model, with a request's use of it.
 pub(crate) struct InUse {
     served: Arc<Served>,
     pub(crate) using: Use,
@@ -94,23 +95,23 @@ impl Deref for InUse {
     }
 }
 
-/// How a name is keyed.
+/// Key of a name: its lower case.
 pub(crate) fn key(name: &str) -> String {
     name.to_lowercase()
 }
 
 impl Registry {
-    /// No models.
+    /// Creates an empty registry.
     pub(crate) fn new() -> Self {
         let (changes, _) = broadcast::channel(CHANGES_MAX);
         Self { entries: Mutex::default(), changes, lives: AtomicU64::new(1), idle: Arc::default() }
     }
 
-    /// The model that answers to `asked`; an empty name will do where one model is loaded, or one that can do what is
-    /// wanted.
+    /// Model that answers to `asked`. An empty name is valid if one model is loaded, or one that has the wanted
+    /// capability.
     ///
     /// # Errors
-    /// Why it does not answer.
+    /// Reason why it does not answer.
     pub(crate) fn serving(&self, asked: &str, wanted: Capability) -> Result<InUse, Error> {
         let entries = self.lock();
         let entry = match asked {
@@ -120,17 +121,17 @@ impl Registry {
         entry.in_use()
     }
 
-    /// Every model that answers, in order of name.
+    /// Every ready model, in order of name.
     pub(crate) fn all_serving(&self) -> Vec<Arc<Served>> {
         self.lock().values().filter_map(|entry| entry.serving().ok()).collect()
     }
 
-    /// Every model now, in order of name.
+    /// State of every model, in order of name.
     pub(crate) fn views(&self) -> Vec<ModelView> {
         self.lock().values().map(Entry::view).collect()
     }
 
-    /// One model now; an empty name will do where one model is loaded.
+    /// State of one model. An empty name is valid if one model is loaded.
     ///
     /// # Errors
     /// [`Error::NotLoaded`], [`Error::Ambiguous`], [`Error::Unnamed`].
@@ -138,29 +139,29 @@ impl Registry {
         Ok(find(&self.lock(), asked)?.view())
     }
 
-    /// Every model now, and every change after that.
+    /// State of every model, and all changes after that.
     pub(crate) fn watch(&self) -> (Vec<ModelView>, broadcast::Receiver<ModelView>) {
         let entries = self.lock();
-        // Changes are sent under the same lock: none is missed, none comes twice.
+        // Changes are sent under the same lock, so none is missed and none is repeated.
         (entries.values().map(Entry::view).collect(), self.changes.subscribe())
     }
 
-    /// Every change from now on.
+    /// All changes from now on.
     pub(crate) fn changes(&self) -> broadcast::Receiver<ModelView> {
         self.changes.subscribe()
     }
 
-    /// Whether a model is loaded under exactly this name.
+    /// Whether a model with exactly this name is registered.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.lock().contains_key(&key(name))
     }
 
-    /// Whether a model of exactly this name leaves because its time is over or to make room.
+    /// Whether a model with exactly this name is being unloaded because its idle time is over or to make room.
     pub(crate) fn is_leaving(&self, name: &str) -> bool {
         self.lock().get(&key(name)).is_some_and(|entry| entry.usage.is_leaving())
     }
 
-    /// The name under which a model of these files is loaded, or being loaded: `name` itself if it may be.
+    /// Name under which a model with these files is loaded or being loaded: `name` itself if possible.
     pub(crate) fn name_of(&self, source: &Source, name: &str) -> Option<String> {
         let entries = self.lock();
         let of_these = || entries.values().filter(|entry| entry.source == *source);
@@ -170,7 +171,7 @@ impl Registry {
         best.map(|entry| entry.name.clone())
     }
 
-    /// Looks at, or changes, one model; a change of its state is told to the watchers. `None`: there is no such
+    /// Reads or changes one model. If `change` returns true, watchers are notified. Fails if there is no such
     /// model.
     pub(crate) fn with<T>(
         &self,
@@ -187,7 +188,7 @@ impl Registry {
         Ok(value)
     }
 
-    /// The operator says how long a model is kept.
+    /// Sets how long the operator wants a model to stay.
     pub(crate) fn keep(&self, name: &str, alive: KeepAlive) {
         if let Some(entry) = self.lock().get(&key(name)) {
             entry.usage.keep(alive);
@@ -195,7 +196,7 @@ impl Registry {
         }
     }
 
-    /// Sets the state of one life of a model; nothing happens when that life is over.
+    /// Changes the state of one life of a model. Does nothing if that life is over.
     pub(crate) fn set(&self, name: &str, life: u64, change: impl FnOnce(&mut Entry)) {
         let mut entries = self.lock();
         if let Some(entry) = entries.get_mut(&key(name)).filter(|entry| entry.life == life) {
@@ -204,7 +205,7 @@ impl Registry {
         }
     }
 
-    /// Forgets one life of a model: it is unloaded.
+    /// Removes one life of a model, which is unloaded.
     pub(crate) fn forget(&self, name: &str, life: u64) {
         let mut entries = self.lock();
         let key = key(name);
@@ -215,11 +216,11 @@ impl Registry {
         }
     }
 
-    /// Makes a new model in the state of loading, unless one of the name is there already: then it is left to
-    /// `on_conflict`, which may have it replaced.
+    /// Registers a new model in the state of loading. If the name is taken, `on_conflict` decides whether to
+    /// replace the model.
     ///
     /// # Errors
-    /// [`Error::TooManyModels`], and those of `on_conflict`.
+    /// [`Error::TooManyModels`], and errors of `on_conflict`.
     pub(crate) fn begin(
         &self,
         name: &str,
@@ -232,8 +233,8 @@ impl Registry {
         self.enter(name, source, want, metrics, kept, State::Loading, on_conflict)
     }
 
-    /// Lists a model that never began to load as failed, unless one of the name is there already. It never counts as
-    /// loading: a good model of the same name that comes meanwhile takes its place.
+    /// Lists a model whose load never began as failed, unless the name is taken. It never counts as loading, so
+    /// that another load of the same name can take its place.
     ///
     /// # Errors
     /// [`Error::TooManyModels`].
@@ -269,7 +270,7 @@ impl Registry {
                 OnConflict::Replace => entry.stop.cancel(),
             }
         } else if entries.len() >= MODELS_MAX {
-            // A failed one that nobody tries again gives way.
+            // A failed model that will not be retried gives way.
             let given_up =
                 entries.iter().find(|(_, entry)| matches!(entry.state, State::Failed { retry_at: None, .. }));
             let Some(oldest) = given_up.map(|(key, _)| key.clone()) else {
@@ -305,8 +306,8 @@ impl Registry {
         Ok(Some(begun))
     }
 
-    /// Has a model leave that answers, if it still `may`: it takes nothing new, and its life ends when its last request has.
-    /// Whether it does.
+    /// Starts unloading a ready model, if `may` still allows it. The model accepts nothing new, and its life ends
+    /// after its last request. Returns whether it does so.
     pub(crate) fn retire(&self, name: &str, life: u64, may: impl FnOnce(&Usage) -> bool) -> bool {
         let mut entries = self.lock();
         let entry = entries.get_mut(&key(name)).filter(|entry| entry.life == life);
@@ -318,7 +319,7 @@ impl Registry {
         true
     }
 
-    /// Has the worker of a life that leaves end: it has no request left.
+    /// Stops the worker of a life that is being unloaded and has no requests left.
     pub(crate) fn drain(&self, name: &str, life: u64) {
         let entries = self.lock();
         if let Some(entry) = entries.get(&key(name)).filter(|entry| entry.life == life)
@@ -328,14 +329,15 @@ impl Registry {
         }
     }
 
-    /// A use of a model that loads or answers.
+    /// Marks a model that is loading or ready as in use.
     pub(crate) fn hold(&self, name: &str) -> Option<Use> {
         let entries = self.lock();
         let entry = entries.get(&key(name))?;
         matches!(entry.state, State::Loading(_) | State::Ready(_)).then(|| entry.usage.begin())
     }
 
-    /// Where a model of exactly this name is on its way to answering; it is in use where it does or is about to.
+    /// State of a model with exactly this name, as its load progresses. If it is loading or ready, it is marked as
+    /// in use.
     pub(crate) fn look(&self, name: &str) -> Look {
         let entries = self.lock();
         let Some(entry) = entries.get(&key(name)) else { return Look::Absent };
@@ -353,19 +355,19 @@ impl Registry {
         }
     }
 
-    /// All entries, to end them.
+    /// Visits all entries, to end them.
     pub(crate) fn for_each(&self, mut act: impl FnMut(&mut Entry)) {
         self.lock().values_mut().for_each(&mut act);
     }
 
-    /// Whether a model has failed that an operator asked for.
+    /// Whether a model that an operator asked for has failed.
     pub(crate) fn has_failed(&self) -> bool {
         let failed =
             |entry: &Entry| matches!(entry.state, State::Failed { .. }) && entry.usage.kept().by_operator;
         self.lock().values().any(failed)
     }
 
-    /// Whether a model answers, and its worker is not stuck.
+    /// Whether any model is ready and its worker is not stuck.
     pub(crate) fn is_ready(&self) -> bool {
         let now = Instant::now();
         let answers = |entry: &Entry| match &entry.state {
@@ -375,7 +377,7 @@ impl Registry {
         self.lock().values().any(answers)
     }
 
-    /// Whether some model's worker is stuck.
+    /// Whether any model's worker is stuck.
     pub(crate) fn is_stuck(&self) -> bool {
         let now = Instant::now();
         let stuck = |entry: &Entry| match &entry.state {
@@ -386,34 +388,34 @@ impl Registry {
     }
 
     fn tell(&self, view: ModelView) {
-        // Nobody may be watching.
+        // There may be no watchers.
         let _ = self.changes.send(view);
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
-        // Entries are replaced whole; a panic in between leaves none half-made.
+        // Entries are replaced as a whole, so a panic leaves none half-updated.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// See [`Registry::look`].
+/// Result of [`Registry::look`].
 pub(crate) enum Look {
     Ready(InUse),
-    /// As long as its use is held, it is not let go when it answers.
+    /// While the use is held, the model is not unloaded when it becomes ready.
     Loading(Use, Arc<Progress>),
     Draining,
-    /// For good, since then; whether a worker of it ran before.
+    /// Failed at this time without further attempts; `ran` says whether its worker ran before.
     Failed {
         failure: Arc<Failure>,
         at: Instant,
         ran: bool,
     },
-    /// After a failure, by itself.
+    /// Being restarted automatically after a failure.
     Restarts(Error),
     Absent,
 }
 
-/// A life that has begun.
+/// Life that has begun.
 pub(crate) struct Begun {
     pub(crate) life: u64,
     pub(crate) stop: CancellationToken,
@@ -422,27 +424,27 @@ pub(crate) struct Begun {
     pub(crate) usage: Arc<Usage>,
 }
 
-/// What to do where a name is taken.
+/// Action if a name is taken.
 pub(crate) enum OnConflict {
-    /// Leave what is there.
+    /// Keep the existing model.
     Join,
-    /// End it and begin anew.
+    /// Replace it with a new life.
     Replace,
 }
 
 impl Entry {
-    /// The model, if it answers, and a use of it.
+    /// Model and a use of it, if it is ready.
     ///
     /// # Errors
-    /// Why it does not.
+    /// Reason why it is not ready.
     fn in_use(&self) -> Result<InUse, Error> {
         Ok(InUse { served: self.serving()?, using: self.usage.begin() })
     }
 
-    /// The model, if it answers.
+    /// Model, if it is ready.
     ///
     /// # Errors
-    /// Why it does not.
+    /// Reason why it is not ready.
     fn serving(&self) -> Result<Arc<Served>, Error> {
         let name = || self.name.clone();
         match &self.state {
@@ -462,8 +464,8 @@ impl Entry {
         }
     }
 
-    /// That it does not answer now, where it may be the one that can do what is wanted. What it can is known once it is
-    /// loaded; one that has failed for good is not waited for.
+    /// Error for a model that is not ready but may have the wanted capability. Capabilities are known only once a
+    /// model is loaded. Models that failed without further attempts are not waited for.
     fn not_yet(&self, wanted: Capability) -> Option<Error> {
         let may = match &self.state {
             State::Loading(_) | State::Failed { retry_at: Some(_), .. } => true,
@@ -473,7 +475,7 @@ impl Entry {
         if may { self.serving().err() } else { None }
     }
 
-    /// It, as it is now.
+    /// Current state of the model.
     pub(crate) fn view(&self) -> ModelView {
         let (state, served) = match &self.state {
             State::Loading(progress) if progress.waits() => (StateView::Queued, None),

@@ -1,4 +1,4 @@
-//! Settings that are read again while models are served: what can be taken is, and the rest is named.
+//! Reload of settings while models are served: applies those that can change, and names the others.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ use crate::{
     daemon::DaemonHandle,
 };
 
-/// What is served by now, and the certificates that are read again with it.
+/// Current settings, and the certificates that are reloaded with them.
 #[derive(Clone)]
 pub(crate) struct Settings {
     now: Arc<Mutex<Config>>,
@@ -30,12 +30,12 @@ impl Settings {
 }
 
 impl DaemonHandle {
-    /// Takes what can be taken of `read` while models are served: keys, the drain's time, and how models are run that are loaded
-    /// from now on; the level of the log is the caller's to set. Files of keys and of certificates are read again. To be called
-    /// in an asynchronous runtime.
+    /// Applies the settings of `read` that can change while models are served: keys, the drain's time, and the
+    /// options of later loads. The caller sets the log level. Reloads the files of keys and certificates. Must be
+    /// called within an async runtime.
     ///
     /// # Errors
-    /// [`DaemonError`], where what would hold then cannot; everything stays as it was.
+    /// [`DaemonError`] if the new settings are invalid; nothing is changed then.
     pub fn reload(&self, read: &Config) -> Result<Changed, DaemonError> {
         let settings = self.settings();
         let mut now = settings.now.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,7 +52,7 @@ impl DaemonHandle {
             && next.server.api_key.is_some()
             && now.server.api_key != next.server.api_key
         {
-            // Both are shown as nothing but hidden.
+            // Both are shown only as hidden, so the comparison above misses the change.
             changed.taken.push("server.api_key".to_owned());
         }
         *now = next;
@@ -60,7 +60,7 @@ impl DaemonHandle {
     }
 }
 
-/// `now`, with what can be taken of `read`.
+/// Returns `now` with the reloadable settings of `read`.
 fn taken(now: &Config, read: &Config) -> Config {
     let (server, engine) = (read.server.clone(), read.engine.clone());
     Config {

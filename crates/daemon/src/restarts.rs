@@ -1,19 +1,19 @@
-//! How often a model's worker may come back after it failed, and when.
+//! Limits of the restarts of a failed worker.
 
 use std::time::Duration;
 
 use crate::limits::{RESTART_FIRST, RESTART_FORGET, RESTART_LAST, RESTARTS_MAX};
 
-/// How often a worker has come back, and when it may again.
+/// Restart counter of one model.
 #[derive(Default)]
 pub(crate) struct Restarts {
-    /// One has run.
+    /// Whether a worker has run.
     pub(crate) ran: bool,
     tries: u32,
 }
 
 impl Restarts {
-    /// A worker has lived so long.
+    /// Records the lifetime of a worker.
     pub(crate) fn lived(&mut self, time: Duration) {
         self.ran = true;
         if time >= RESTART_FORGET {
@@ -21,7 +21,7 @@ impl Restarts {
         }
     }
 
-    /// The wait before it comes back; none: it does not.
+    /// Wait before the next restart; `None` if there is none.
     pub(crate) fn next(&mut self) -> Option<Duration> {
         if self.tries == RESTARTS_MAX {
             return None;

@@ -1,5 +1,5 @@
-//! Room for a load: models that nobody uses leave for it, the one first that was used the longest ago; then those that work
-//! give their turn, and never before they have ended what they had begun. And the end of a model's time.
+//! Memory for a load. Idle models are evicted first, the least recently used before others. Then busy models give
+//! up their turn, after they have finished what they had begun. Also handles the end of a model's idle time.
 
 use std::{pin::pin, sync::Arc, time::Instant};
 
@@ -18,19 +18,19 @@ use crate::{
     usage::{Next, Standing},
 };
 
-/// Why a model is let go: the reasons of `model_evictions_total`.
+/// Reason for an eviction: the label of `model_evictions_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Eviction {
-    /// Nobody has used it for as long as it may stay.
+    /// The model was idle for its keep-alive time.
     KeepAlive,
-    /// Nobody uses it, and another needs the room.
+    /// The model is idle, and another needs its memory.
     Room,
-    /// It has had its turn, and another needs the room.
+    /// The model has had its turn, and another needs its memory.
     Turn,
 }
 
 impl Eviction {
-    /// As metrics and logs call it.
+    /// Name in metrics and logs.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Eviction::KeepAlive => "keep_alive",
@@ -40,7 +40,7 @@ impl Eviction {
     }
 }
 
-/// Bytes of each place, together.
+/// Sums of the bytes in each place.
 fn added(one: &[u64], other: &[u64]) -> Vec<u64> {
     one.iter().zip(other).map(|(one, other)| one.saturating_add(*other)).collect()
 }
@@ -49,23 +49,23 @@ fn is_nothing(bytes: &[u64]) -> bool {
     bytes.iter().all(|&bytes| bytes == 0)
 }
 
-/// The number of no life.
+/// Number that no life has.
 const NO_LIFE: u64 = 0;
 
-/// What came of looking for room.
+/// Result of a search for memory.
 enum Found {
     Room(Reservation, Size),
-    /// It fits, and has less than it should as long as idle models are there.
+    /// The load fits, but smaller than it could be if idle models left.
     Short,
-    /// It fits when others have left.
+    /// The load will fit when other models have left.
     Later,
 }
 
 impl Models {
-    /// Reserves what a life's load takes of its place, when others have made room where they must.
+    /// Reserves the memory of a life's load, evicting other models if necessary.
     ///
     /// # Errors
-    /// [`LoadError::DoesNotFit`] where it would not even with all of them gone.
+    /// [`LoadError::DoesNotFit`] if it would not fit even without all the others.
     pub(crate) async fn make_room(
         self: &Arc<Self>,
         life: &Life,
@@ -124,7 +124,7 @@ impl Models {
             };
             let mut turn_ends = None;
             if holders.iter().any(|holder| holder.standing == Standing::Leaves) {
-                // What it leaves may be enough.
+                // The memory that it frees may be enough.
                 waits(true);
             } else if let Some(holder) = oldest(&|standing| matches!(standing, Standing::Idle(_))) {
                 if self.evict(&holder.name, holder.life, Eviction::Room) {
@@ -155,10 +155,11 @@ impl Models {
         }
     }
 
-    /// Begins a life as [`Models::begin`] does, when an idle model has left where there are as many as may be.
+    /// Begins a life like [`Models::begin`]. If the maximum number of models is reached, an idle one is evicted
+    /// first.
     ///
     /// # Errors
-    /// Those of [`Models::begin`]: [`Error::TooManyModels`] where none of them is idle.
+    /// Errors of [`Models::begin`]; [`Error::TooManyModels`] if no model is idle.
     pub(crate) async fn begin_in_place(self: &Arc<Self>, wish: &Wish) -> Result<Joined, Error> {
         loop {
             let mut changes = self.registry.changes();
@@ -172,7 +173,7 @@ impl Models {
         }
     }
 
-    /// Whether a place is about to be free: a model leaves already, or one that is idle does from now on.
+    /// Whether an entry will be free soon: a model is being unloaded, or an idle one can be evicted.
     fn gives_place(&self) -> bool {
         let holders = self.registry.holders(NO_LIFE, None);
         if holders.iter().any(|holder| holder.standing == Standing::Leaves) {
@@ -197,7 +198,7 @@ impl Models {
             let most = most.map_or(0, |most| most.engine.context_tokens_max());
             size.engine.context_tokens_max() >= most.min(CONTEXT_BESIDE_OTHERS)
         };
-        // None: it fits, and is short.
+        // `None` as the error: it fits, but smaller than desired.
         let choose = |free: &[u64]| match opening.choose(self, free) {
             Ok(size) if is_nothing(idle_bytes) || enough(&size, free) => Ok(size),
             Ok(_) => Err((free.to_vec(), None)),
@@ -214,8 +215,8 @@ impl Models {
         }
     }
 
-    /// Reserves in these places what is chosen of what is free in all of them together: the last place's reservation first.
-    /// Everybody goes from card to card in one order, and to the processor last, so that nobody waits for one who waits for them.
+    /// Chooses a size for the free memory of all these places together and reserves it, the last place first. All
+    /// loads lock the budgets in the same order (the GPUs, then the CPU), so that no two wait for each other.
     fn reserve_in_order<E>(
         &self,
         places: &[usize],
@@ -237,7 +238,7 @@ impl Models {
         Ok((reservations, size))
     }
 
-    /// Has a model leave, if there still is that reason.
+    /// Evicts a model, if the reason still holds.
     fn evict(&self, name: &str, life: u64, why: Eviction) -> bool {
         let now = Instant::now();
         let leaves = self.registry.retire(name, life, |usage| match why {
@@ -252,7 +253,7 @@ impl Models {
         leaves
     }
 
-    /// Waits for the end of a life's worker, which is told to leave when it is to.
+    /// Waits for the end of a life's worker, and evicts the model when its idle time is over.
     pub(crate) async fn stay(&self, life: &Life, running: Running) -> Exit {
         let mut exit = pin!(running.exit());
         loop {
@@ -264,7 +265,7 @@ impl Models {
                 Next::Expired => {
                     self.evict(&life.name, life.number, Eviction::KeepAlive);
                     if !life.usage.is_leaving() {
-                        // It is being unloaded, or was used again: what comes next will ring.
+                        // It is being unloaded, or was used again. The next change triggers a notification.
                         tokio::select! {
                             ended = &mut exit => return ended,
                             () = life.usage.rings() => {}

@@ -1,4 +1,4 @@
-//! A model that answers: what a request needs of it, from the text side to the way to its worker.
+//! Ready model: everything that a request needs, from the tokenizer to the worker's queue.
 
 use std::{
     sync::{
@@ -29,25 +29,25 @@ use crate::{
     worker::WorkerHandle,
 };
 
-/// A model that answers.
+/// Ready model.
 pub(crate) struct Served {
     pub(crate) name: String,
     pub(crate) text: Arc<TextModel>,
     pub(crate) embedder: Arc<Embedder>,
-    /// Of a model that writes down speech.
+    /// Vocabulary of a transcription model.
     pub(crate) listener: Option<Arc<Vocabulary>>,
-    /// Of a model that speaks.
+    /// Script of a speech model.
     pub(crate) script: Option<Arc<Script>>,
-    /// It continues texts.
+    /// Whether it generates text.
     pub(crate) generates: bool,
     pub(crate) size: EngineSize,
     pub(crate) memory: EngineMemory,
     pub(crate) device: String,
-    /// What says what it takes.
+    /// Device that plans its memory.
     pub(crate) planner: Arc<dyn Device>,
-    /// Which of the places it is loaded on.
+    /// Index of the place that it is loaded on.
     pub(crate) place: usize,
-    /// The places of other devices that have layers of it.
+    /// Places of other devices that hold some of its layers.
     pub(crate) beside: Vec<usize>,
     pub(crate) worker: WorkerHandle,
     pub(crate) prompts: PromptBuilder,
@@ -55,7 +55,7 @@ pub(crate) struct Served {
     pub(crate) metrics: Arc<ModelMetrics>,
     pub(crate) loaded_at_unix_ms: i64,
     pub(crate) jobs: AtomicU64,
-    /// Of a decoder: what adapters must fit.
+    /// Network of a decoder, which adapters must match.
     pub(crate) spec: Option<Arc<TransformerSpec>>,
     pub(crate) files: BaseModel,
     pub(crate) adapters: Adapters,
@@ -71,12 +71,12 @@ impl Served {
         self.worker.vitals().admission.enter().map_err(|full| self.refused(full))
     }
 
-    /// That too many wait.
+    /// Error for a full queue.
     pub(crate) fn queue_full(&self) -> Error {
         self.refused(self.worker.vitals().admission.full())
     }
 
-    /// Room for the frames of a request's pictures.
+    /// Reserves memory for the pictures of a request.
     ///
     /// # Errors
     /// [`Error::PicturesFull`].
@@ -117,7 +117,7 @@ impl Served {
         self.script.as_ref().ok_or_else(|| self.cannot("say texts"))
     }
 
-    /// That it cannot do something.
+    /// Error for a capability that the model lacks.
     pub(crate) fn cannot(&self, wanted: &'static str) -> Error {
         let generates = self.generates.then_some("generate text");
         let transcribes = self.listener.as_ref().map(|_| TRANSCRIBE);
@@ -131,7 +131,7 @@ impl Served {
         Error::CannotDo { model: self.name.clone(), wanted, can }
     }
 
-    /// It, as it is now.
+    /// Current state of the worker.
     pub(crate) fn view(&self) -> WorkerView {
         let (vitals, now) = (self.worker.vitals(), Instant::now());
         WorkerView {
@@ -169,16 +169,16 @@ impl Served {
         }
     }
 
-    /// A name for the next job.
+    /// Id for the next job.
     pub(crate) fn next_job(&self) -> JobId {
         JobId(self.jobs.fetch_add(1, Relaxed))
     }
 }
 
-/// What writing down speech is called in messages.
+/// Description of transcription in messages.
 pub(crate) const TRANSCRIBE: &str = "transcribe speech";
 
-/// What a task is called in messages.
+/// Description of a task in messages.
 pub(crate) fn task_words(task: Task) -> &'static str {
     match task {
         Task::Embed => "embed texts",

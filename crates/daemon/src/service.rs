@@ -1,5 +1,5 @@
-//! The `hanzo.engine.v1.Engine` service: each call is one function of a module below, which speaks of
-//! [`crate::error::Error`]; statuses are made here.
+//! The `hanzo.engine.v1.Engine` service. Each call is one function in a module below that returns
+//! [`crate::error::Error`]; gRPC statuses are made here.
 
 mod adapters;
 mod batches;
@@ -54,23 +54,23 @@ use crate::{
     voice_activity::VoiceActivity,
 };
 
-/// What every call can reach.
+/// State that every call can access.
 pub(crate) struct Core {
     pub(crate) models: Arc<Models>,
     pub(crate) pulls: Pulls,
     pub(crate) drain: Drain,
     pub(crate) started: Instant,
-    /// Who asks, for the scheduler's fairness.
+    /// Identities of clients, for fair scheduling.
     pub(crate) clients: Clients,
-    /// What the driver says of this machine's cards.
+    /// Metrics of this machine's GPUs.
     pub(crate) cards: Arc<Cards>,
-    /// Where requests' spans are made.
+    /// Exporter of request spans.
     pub(crate) traces: Traces,
-    /// What tells where somebody speaks.
+    /// Voice activity detector.
     pub(crate) voice_activity: VoiceActivity,
 }
 
-/// The service.
+/// gRPC service of the engine.
 pub(crate) struct EngineService(pub(crate) Arc<Core>);
 
 type Events<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -80,20 +80,20 @@ fn reply<T>(result: Result<T, Error>) -> Reply<T> {
     result.map(Response::new).map_err(Status::from)
 }
 
-/// What the key of a call may do; a call of this process may do everything.
+/// Permissions of a call's key. Calls from this process may do everything.
 fn pass_of<T>(request: &Request<T>) -> Pass {
     request.extensions().get::<Pass>().cloned().unwrap_or_default()
 }
 
 impl Core {
-    /// The pass of a call that asks for that model.
+    /// Checks that a call may use the model, and returns its permissions.
     fn use_model<T>(&self, request: &Request<T>, model: &str) -> Result<Pass, Status> {
         let pass = pass_of(request);
         self.granted(pass.use_model(model))?;
         Ok(pass)
     }
 
-    /// Grant of a key; a refusal is counted.
+    /// Converts the result of a permission check; refusals are counted.
     fn granted<T>(&self, granted: Result<T, Refusal>) -> Result<T, Status> {
         granted.map_err(|refusal| {
             self.models.metrics.refused(&refusal);
@@ -102,19 +102,19 @@ impl Core {
     }
 }
 
-/// When a call that arrived now must be answered: its deadline, a moment before the transport's own.
+/// Deadline for the response: a moment before the transport's own.
 fn answer_by(deadline: Option<Instant>) -> Option<Instant> {
     deadline.map(|deadline| deadline.checked_sub(DEADLINE_MARGIN).unwrap_or(deadline))
 }
 
-/// `grpc-timeout` of a call that arrived at `arrived`.
+/// Deadline from the `grpc-timeout` of a call that arrived at `arrived`.
 fn deadline<T>(request: &Request<T>, arrived: Instant) -> Result<Option<Instant>, Error> {
     let timeout: Option<Duration> = convert::request::timeout(request.metadata())?;
-    // Further away than time can be told: no deadline.
+    // A timeout beyond the clock's range means no deadline.
     Ok(timeout.and_then(|timeout| arrived.checked_add(timeout)))
 }
 
-/// Awaits `work` until `by`.
+/// Awaits `work`, with a deadline.
 async fn within<T>(by: Option<Instant>, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     match by {
         Some(by) => tokio::time::timeout_at(by.into(), work).await.unwrap_or(Err(Error::Deadline)),
@@ -215,7 +215,7 @@ impl Engine for EngineService {
 
     async fn show(&self, mut request: Request<v1::ShowRequest>) -> Reply<v1::ShowResponse> {
         let pass = self.0.use_model(&request, &request.get_ref().model)?;
-        // A path would tell what files there are.
+        // A path would reveal which files exist.
         request.get_mut().known_only |= !pass.is_admin();
         reply(models::show(&self.0, request.into_inner()).await)
     }

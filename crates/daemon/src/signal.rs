@@ -1,12 +1,12 @@
-//! The signals a program is told things by: SIGTERM, SIGQUIT and Ctrl-C end it, the first one gracefully, the second at
-//! once; SIGHUP has it read its settings again, and never ends it.
+//! Signals. SIGTERM, SIGQUIT and Ctrl-C end the program, the first time gracefully and the second time at once.
+//! SIGHUP makes it reload its settings.
 
 use std::io;
 
-/// Has `act` done at each SIGHUP, from now on. Where there is no such signal it is never done.
+/// Calls `act` at each SIGHUP from now on. On systems without this signal it is never called.
 ///
 /// # Errors
-/// When the system does not let the signal be caught.
+/// If the operating system does not allow handling the signal.
 pub fn on_hangup(mut act: impl FnMut() + Send + 'static) -> io::Result<()> {
     #[cfg(unix)]
     {
@@ -23,10 +23,10 @@ pub fn on_hangup(mut act: impl FnMut() + Send + 'static) -> io::Result<()> {
     Ok(())
 }
 
-/// Completes at the first SIGTERM, SIGQUIT or Ctrl-C. After that a second one exits the process at once, with status 130.
+/// Completes at the first SIGTERM, SIGQUIT or Ctrl-C. A second one then exits the process at once, with status 130.
 ///
 /// # Errors
-/// When the system does not let signals be caught.
+/// If the operating system does not allow handling the signals.
 pub fn shutdown() -> io::Result<impl Future<Output = ()> + Send + 'static> {
     let mut signals = Signals::catch()?;
     Ok(async move {
@@ -76,7 +76,7 @@ impl Signals {
 
     async fn next(&mut self) {
         if tokio::signal::ctrl_c().await.is_err() {
-            // No signal can come: wait for ever.
+            // No signal can arrive, so wait for ever.
             std::future::pending::<()>().await;
         }
     }

@@ -1,17 +1,20 @@
-//! A simulator of the engine and its worker (the idea: tigerbeetle's VOPR). One thread, simulated time, a scripted device:
-//! from one seed come requests, completions and embeddings, alike in their beginnings and not, with clients that read at
-//! once, late, or not at all for a while, and that leave; deadlines; few blocks, so that sequences are put back; devices
-//! that run ahead, that fail or panic, and restarts; drains, stops and loads. The engine, scheduler, sequences, blocks, sampler, worker,
-//! tickets and queue are the real ones.
+//! Deterministic simulator of the engine and its worker, after TigerBeetle's VOPR. It has one thread, simulated
+//! time and a scripted device. Each seed generates requests (completions and embeddings, some with common
+//! prefixes), clients, limits and faults. Clients read at once, late or not for a while, and disconnect; requests
+//! have deadlines. Blocks are few, so that sequences are preempted. Devices run asynchronously, fail or panic, and
+//! are restarted. Models are drained, stopped and loaded. The engine, scheduler, sequences, blocks, sampler,
+//! worker, tickets and queue are the real ones.
 //!
-//! What must hold, whatever the seed: each request ends once, for a reason; its events are those it has where nothing else
-//! is there; the cache's books balance after every step, and hold nothing where there is no job; nobody starves
-//! (`watched.rs` says what that means); no step is empty while there is work; places in the queue come back; and where
-//! nothing is to happen any more, nobody waits.
+//! Invariants for every seed: each request ends once, with a valid reason. Its events are the same as when it runs
+//! alone. The KV cache's accounting is consistent after every step, and no block is held without a job. No request
+//! starves (`watched.rs` defines this). No step is empty while there is work. Places in the queue are given back.
+//! When no more events are scheduled, no request is waiting.
 //!
-//! Absent: an encoder's engine, media, and loads through [`crate::models`], whose states are the simulation's own.
+//! Not simulated: an encoder's engine, media, and loads through [`crate::models`]; the simulation has its own
+//! states of a model.
 //!
-//! A seed that fails says how it is told again: `HANZO_SIM_SEED=n cargo test -p hanzo-engine-daemon simulator -- --nocapture`.
+//! A failed seed prints the command that repeats it: `HANZO_SIM_SEED=n cargo test -p hanzo-engine-daemon simulator
+//! -- --nocapture`.
 
 mod alone;
 mod client;
@@ -40,12 +43,12 @@ use planted::Bug;
 use story::Story;
 use world::World;
 
-/// Seeds of a run.
+/// Number of seeds in a run.
 const SEEDS: u64 = 10_000;
-/// Lines of the story that are shown of a seed that failed among others.
+/// Lines of the story that are printed for a failed seed.
 const LINES: usize = 80;
 
-/// How often things happened: what does not happen is not tested.
+/// Counts of events, since an event that never occurs is not tested.
 #[derive(Default)]
 struct Coverage {
     outcomes: BTreeMap<&'static str, u64>,
@@ -109,7 +112,7 @@ impl Coverage {
     }
 }
 
-/// One seed: what is wrong, if anything is, and the story if it is to be told.
+/// Runs one seed. Returns the fault, if there is one, and the story if requested.
 fn simulate(
     seed: u64,
     told: bool,
@@ -127,7 +130,7 @@ fn simulate(
     }
 }
 
-/// What a person needs to know of a seed that failed.
+/// Report of a failed seed.
 fn tell(seed: u64, lines_max: usize, bug: Option<Bug>) -> String {
     let (fault, story) = simulate(seed, true, bug, &mut Alone::new(), &mut Coverage::default());
     let lines = story.map(|story| story.lines()).unwrap_or_default();
@@ -137,7 +140,7 @@ fn tell(seed: u64, lines_max: usize, bug: Option<Bug>) -> String {
     format!("{}\nseed {seed}: {fault}\nits whole story: {again}", shown.join("\n"))
 }
 
-/// The first of the seeds, as they come, with which something is wrong.
+/// Finds the first seed with a fault, and counts the events.
 fn hunt(seeds: u64, bug: Option<Bug>) -> (Option<(u64, String)>, Coverage) {
     let next = AtomicU64::new(0);
     let found = Mutex::new(None::<(u64, String)>);
@@ -194,8 +197,8 @@ fn ten_thousand_seeds() {
     assert!(coverage.rows_ahead.load(Relaxed) >= 10_000, "devices run ahead too seldom");
 }
 
-/// Seeds that have found something. 262: an embedding that came out as no number left a parked worker's gauges as they were
-/// before its blocks were freed.
+/// Seeds that once revealed a bug. 262: an embedding with a non-finite result left a parked worker's gauges at
+/// their values from before its blocks were freed.
 #[test]
 fn what_was_found_stays_mended() {
     const FOUND: &[u64] = &[262];
@@ -212,7 +215,7 @@ fn a_seed_tells_the_same_story_again() {
     }
 }
 
-/// The seed that finds a bug.
+/// Checks that some seed reveals the planted bug.
 fn check_found(bug: Bug, words: &[&str]) {
     let (found, _) = hunt(SEEDS, Some(bug));
     let (seed, fault) = found.unwrap_or_else(|| panic!("{bug:?} is not found in {SEEDS} seeds"));

@@ -1,5 +1,5 @@
-//! How large a load is made: its context and its KV cache, from what the model has, what was asked for and what
-//! the budget has left. Pure arithmetic; nothing is allocated here.
+//! Size of a load: its context length and KV cache, from the model's limits, the requested options and the free
+//! budget. Pure arithmetic; nothing is allocated here.
 
 use hanzo_engine_kernels::KvType;
 use hanzo_engine_runtime::{
@@ -15,30 +15,31 @@ use crate::{
     },
 };
 
-/// What a load was asked to be; what is unset is chosen.
+/// Requested options of a load; unset ones are chosen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct LoadOptions {
-    /// Longest prompt and completion, in tokens.
+    /// Maximum context length in tokens, prompt and completion together.
     pub(crate) context_tokens_max: Option<u32>,
-    /// Bytes of KV cache.
+    /// Size of the KV cache in bytes.
     pub(crate) kv_bytes: Option<u64>,
-    /// How calls are written, instead of what the chat template says.
+    /// Format of tool calls, instead of the chat template's.
     pub(crate) tool_format: Option<ToolFormat>,
-    /// Pixels of a picture at most where its request says nothing, over what the daemon says.
+    /// Number of pixels that a picture is scaled down to if its request does not say; overrides the daemon's
+    /// setting.
     pub(crate) picture_pixels: Option<u64>,
-    /// The model that drafts for it.
+    /// Draft model for speculative decoding.
     pub(crate) draft_model: Option<String>,
-    /// How many of its layers are on a card, over what the daemon says.
+    /// Number of its layers on GPUs; overrides the daemon's setting.
     pub(crate) gpu_layers: Option<GpuLayers>,
-    /// Of the daemon's devices those that it may be on.
+    /// Subset of the daemon's devices that it may use.
     pub(crate) gpu_devices: Option<Devices>,
-    /// What goes over its files.
+    /// Overrides of its files' values.
     pub(crate) overrides: Overrides,
 }
 
-/// Chooses the size of a load of `model`, whose own context is `model_context` tokens, in so many free bytes of its device, and of
-/// each beside it that has some of its layers. `room` says how many blocks sequences hold in steps of
-/// `section.step_tokens_max`, `memory` what a configuration takes of each.
+/// Chooses the size of a load of `model`, whose context is `model_context` tokens. `free_bytes` has the free memory
+/// of its device and of each other device that holds some of its layers. `room` gives the number of blocks that
+/// sequences hold in steps of `section.step_tokens_max`, and `memory` the memory of a configuration on each device.
 ///
 /// # Errors
 /// [`LoadError::DoesNotFit`] with the numbers of the device that is too small, and what would fit.
@@ -68,7 +69,7 @@ pub(crate) fn choose(
         }
     };
     let blocks_of = |tokens: usize| room.blocks_of(tokens.max(1));
-    // The cache grows by whole blocks of one size; scratch is taken at its largest, for the longest context.
+    // The cache grows by whole blocks of equal size. Scratch memory is planned for the longest context.
     let [one, two, full] =
         [1, 2, blocks_of(context_most)].map(|blocks| memory(&config(blocks, context_most)));
     let sizes: Vec<DeviceSize> =
@@ -78,7 +79,7 @@ pub(crate) fn choose(
         [|size: &DeviceSize| size.block_bytes, |size: &DeviceSize| size.states_bytes]
             .map(|of| sizes.iter().map(of).sum::<u64>());
     let block_bytes = block_bytes.max(1);
-    // An explicit context must fit whole; without one, the least that is of use.
+    // A requested context must fit as a whole; otherwise a minimum useful context must.
     let blocks_least = blocks_of(match want.context_tokens_max {
         Some(_) => context_most,
         None => context_most.min(KV_TOKENS_MIN),
@@ -115,7 +116,8 @@ pub(crate) fn choose(
             let (numerator, denominator) = KV_SHARE;
             let share = (room_blocks as u64 / denominator * numerator) as usize;
             let plenty = blocks_of(context_most).saturating_mul(KV_CONTEXTS_DEFAULT);
-            // Beyond its share it takes what one context needs; where another model may come, of a long one no more than is of use.
+            // Beyond its share the cache may take one full context. If another model may be loaded on demand, only
+            // a part of a long context.
             let one = match section.on_demand {
                 OnDemand::Always => blocks_of(context_most.min(CONTEXT_BESIDE_OTHERS)),
                 OnDemand::Never => blocks_of(context_most),
@@ -140,18 +142,18 @@ pub(crate) fn choose(
     Ok((config, memory))
 }
 
-/// What one of the devices of a load has.
+/// Memory of a load on one device.
 struct DeviceSize {
-    /// But for blocks.
+    /// Bytes besides the blocks.
     fixed_bytes: u64,
-    /// Of a block; 0 where none of its layers has any.
+    /// Bytes of a block; 0 if no layer of this device has any.
     block_bytes: u64,
-    /// Of `fixed_bytes`, states of sequences, which take the same whatever the number of blocks.
+    /// Part of `fixed_bytes` for recurrent states of sequences, which does not depend on the number of blocks.
     states_bytes: u64,
 }
 
 impl DeviceSize {
-    /// Of what loads of one block, of two, and of the longest context take.
+    /// Derives the sizes from the memory of loads with one block, with two, and for the longest context.
     fn new(one: EngineMemory, two: EngineMemory, full: EngineMemory) -> Self {
         let block_bytes = two.kv_bytes.saturating_sub(one.kv_bytes);
         let states_bytes = one.kv_bytes.saturating_sub(block_bytes);
@@ -159,12 +161,12 @@ impl DeviceSize {
         Self { fixed_bytes, block_bytes, states_bytes }
     }
 
-    /// What it takes with so many blocks.
+    /// Memory with this many blocks.
     fn needs(&self, blocks: usize) -> u64 {
         self.fixed_bytes.saturating_add(blocks as u64 * self.block_bytes)
     }
 
-    /// How many blocks there are room for.
+    /// Number of blocks that fit.
     fn blocks_in(&self, free_bytes: u64) -> usize {
         match free_bytes.checked_sub(self.fixed_bytes) {
             None => 0,
@@ -174,10 +176,10 @@ impl DeviceSize {
     }
 }
 
-/// Chooses the size of a load of an encoder, whose inputs have at most `input_tokens` tokens, in `free_bytes`.
+/// Chooses the size of an encoder's load, whose inputs have at most `input_tokens` tokens, in `free_bytes`.
 ///
 /// # Errors
-/// [`LoadError::DoesNotFit`] with the numbers; [`LoadError::Unsupported`] where a KV cache is asked for.
+/// [`LoadError::DoesNotFit`] with the numbers; [`LoadError::Unsupported`] if a KV cache is requested.
 pub(crate) fn choose_encoder(
     model: &str,
     input_tokens: usize,
@@ -197,7 +199,7 @@ pub(crate) fn choose_encoder(
     let asked = want.context_tokens_max.or(section.context_tokens_max).map(|tokens| tokens as usize);
     let config = EncoderConfig {
         step_tokens: section.step_tokens_max,
-        // Every input has a token at least.
+        // Every input has at least one token.
         sequences_max: section.step_tokens_max,
         input_tokens_max: asked.map_or(input_tokens, |asked| asked.min(input_tokens)).max(1),
     };
@@ -216,10 +218,10 @@ pub(crate) fn choose_encoder(
     })
 }
 
-/// Chooses how many windows a model that writes down speech draws at once, in `free_bytes`.
+/// Chooses how many windows a transcription model decodes at once, in `free_bytes`.
 ///
 /// # Errors
-/// [`LoadError::DoesNotFit`] with the numbers; [`LoadError::Unsupported`] for what such a model has not.
+/// [`LoadError::DoesNotFit`] with the numbers; [`LoadError::Unsupported`] for options that such a model lacks.
 pub(crate) fn choose_whisper(
     model: &str,
     section: &EngineSection,
@@ -240,7 +242,7 @@ pub(crate) fn choose_whisper(
         });
     }
     let most = section.sequences_max.clamp(1, WHISPER_WINDOWS_MAX);
-    // Half of what is free is left for others where one window at a time fits that.
+    // Half of the free memory is left for others, if one window at a time fits in the other half.
     let sizes = (1..=most).rev().map(|windows| WhisperConfig { windows });
     let fits = |share: u64| {
         sizes.clone().map(|config| (config, memory(&config))).find(|(_, memory)| memory.total() <= share)
@@ -260,10 +262,10 @@ pub(crate) fn choose_whisper(
     })
 }
 
-/// That a model which speaks has room.
+/// Checks that a speech model fits.
 ///
 /// # Errors
-/// [`LoadError::DoesNotFit`], and what was asked of it that it has not.
+/// [`LoadError::DoesNotFit`], and errors of options that such a model lacks.
 pub(crate) fn fits(
     model: &str,
     want: &LoadOptions,
@@ -333,8 +335,8 @@ mod tests {
 
     #[test]
     fn windows_make_room_for_longer_contexts() {
-        // One group of four sees everything, the others 512 tokens: 32 blocks, and 32 of a step, which may begin and end
-        // within others.
+        // One group of four has full attention, the others a window of 512 tokens. That is 32 blocks, and another
+        // 32 in a step, which may begin and end within a block.
         let groups = KvGroups { windows: vec![None, Some(512), Some(512), Some(512)], places: Vec::new() };
         let room = KvRoom::new(&groups, 512);
         let choose = |want, free| {
@@ -348,7 +350,7 @@ mod tests {
         };
         let of_one = 2048 + 3 * (32 + 33);
         assert_eq!(choose(LoadOptions::default(), 1 << 40).unwrap(), (32_768, 8 * of_one));
-        // With all tokens in every group a quarter of that would fit.
+        // If every group held all tokens, a quarter of that would fit.
         let fixed = WEIGHTS + 10_000 + 32_768;
         let (context, blocks) = choose(LoadOptions::default(), fixed + 1024 * BLOCK).unwrap();
         assert_eq!((context, blocks), ((1024 - 3 * 65) * BLOCK_TOKENS, 1024));
@@ -408,7 +410,7 @@ mod tests {
     #[test]
     fn half_is_left_for_another_model_beyond_a_context_of_use() {
         let fixed = WEIGHTS + 10_000 + 131_072;
-        // A context of 131,072 tokens takes 8,192 blocks, one of 8,192 tokens 512.
+        // A context of 131,072 tokens takes 8,192 blocks, a context of 8,192 tokens 512.
         let check = |free, on_demand| {
             let room = KvRoom::new(&KvGroups::default(), 512);
             let section = EngineSection { on_demand, ..EngineSection::default() };
@@ -440,7 +442,7 @@ mod tests {
 
     #[test]
     fn a_model_on_several_devices_is_as_large_as_the_smallest_room_allows() {
-        // Half of it is on the first, and quarters on the others.
+        // Half of the model is on the first device, a quarter on each of the others.
         let shared = |config: &EngineConfig| {
             let of = |share: u64| EngineMemory {
                 weights_bytes: WEIGHTS / 4 * share,
@@ -470,7 +472,7 @@ mod tests {
             };
             assert_eq!((needed_bytes, free_bytes), (free([128; 3])[short], free(blocks)[short]));
         }
-        // Bytes that are asked for are those of all.
+        // The requested bytes are the sum over all devices.
         let asked = LoadOptions { kv_bytes: Some(200 * BLOCK), ..LoadOptions::default() };
         assert_eq!(choose(asked, free([900; 3])).unwrap(), 200);
         let nothing_beside = |config: &EngineConfig| {

@@ -1,5 +1,5 @@
-//! What a model argument stands for: the embedded demo model, a name in the store, or a path, which the store then
-//! remembers. Blocking: files are opened and read.
+//! Resolution of a model argument: the built-in demo model, a name in the store, or a path, which is then
+//! registered in the store. Blocking: files are opened and read.
 
 use std::path::{Path, PathBuf};
 
@@ -17,21 +17,21 @@ use crate::{
     unix_time::now_unix_ms,
 };
 
-/// Where a model's files are.
+/// Location of a model's files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Source {
-    /// In this binary.
+    /// Built into this program.
     Demo,
-    /// A GGUF file or a safetensors directory; absolute.
+    /// GGUF file or safetensors directory, as an absolute path.
     Path(PathBuf),
 }
 
-/// A model argument, resolved.
+/// Resolved model argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Resolved {
-    /// The model's own name.
+    /// Name of the model itself.
     pub(crate) name: String,
-    /// Its files.
+    /// Location of its files.
     pub(crate) source: Source,
     /// Whether the store has a record of it.
     pub(crate) stored: bool,
@@ -41,15 +41,15 @@ impl Source {
     /// Opens the files and reads their headers.
     ///
     /// # Errors
-    /// The file that cannot be used, and why.
+    /// The file that cannot be used, with the reason.
     pub(crate) fn open(&self) -> Result<Opened, LoadError> {
         self.open_with(&Overrides::default())
     }
 
-    /// The same with what is said in place of the files.
+    /// Opens the files with values that override theirs.
     ///
     /// # Errors
-    /// As [`Source::open`].
+    /// Errors of [`Source::open`].
     pub(crate) fn open_with(&self, overrides: &Overrides) -> Result<Opened, LoadError> {
         match self {
             Source::Demo => Opened::from_static_with(DEMO_MODEL, DEMO_GGUF, overrides),
@@ -63,7 +63,7 @@ impl Source {
         }
     }
 
-    /// For people.
+    /// Description for people.
     pub(crate) fn describe(&self) -> String {
         match self {
             Source::Demo => "this program".to_owned(),
@@ -72,26 +72,26 @@ impl Source {
     }
 }
 
-/// What a model argument turned out to be.
+/// Result of a search for a model argument.
 pub(crate) enum Found {
-    /// The embedded model, or one of the store.
+    /// The built-in model, or a model in the store.
     Known(Resolved),
-    /// A file or directory on this machine; absolute.
+    /// File or directory on this machine, as an absolute path.
     Path(PathBuf),
 }
 
-/// Finds what `asked` stands for. A path that the store does not know is registered there, in place.
+/// Resolves `asked`. A path that the store does not know is registered in place.
 ///
 /// # Errors
-/// [`Error::NoSource`] when it stands for nothing, [`Error::Load`] when the files cannot be used, the store's own.
+/// [`Error::NoSource`] if it matches nothing, [`Error::Load`] if the files cannot be used, and errors of the store.
 pub(crate) fn resolve(asked: &str, store: Option<&Store>) -> Result<Resolved, Error> {
     resolve_with(asked, store, &Overrides::default())
 }
 
-/// The same for a load that says something in place of the files, which may be what makes them run.
+/// Resolves `asked` for a load with overrides, which may be necessary to run the files.
 ///
 /// # Errors
-/// As [`resolve`].
+/// Errors of [`resolve`].
 pub(crate) fn resolve_with(
     asked: &str,
     store: Option<&Store>,
@@ -103,10 +103,10 @@ pub(crate) fn resolve_with(
     }
 }
 
-/// Finds what `asked` stands for and changes nothing. `known_only`: the disk is not asked whether it is a path.
+/// Searches for `asked` without changing anything. With `known_only` it is not tried as a path on disk.
 ///
 /// # Errors
-/// [`Error::NoSource`] when it stands for nothing, [`Error::Load`] when there is no such path, the store's own.
+/// [`Error::NoSource`] if it matches nothing, [`Error::Load`] if there is no such path, and errors of the store.
 pub(crate) fn find(asked: &str, store: Option<&Store>, known_only: bool) -> Result<Found, Error> {
     if asked.is_empty() {
         return Err(Error::field("model", "must name a model in the store, or a path"));
@@ -139,7 +139,7 @@ pub(crate) fn find(asked: &str, store: Option<&Store>, known_only: bool) -> Resu
     let path = Path::new(asked.strip_prefix("file://").unwrap_or(asked));
     match path.canonicalize() {
         Ok(path) if path.is_file() || path.is_dir() => Ok(Found::Path(path)),
-        // Reading a pipe or a device could take for ever.
+        // Reading a pipe or a device could block for ever.
         Ok(path) => {
             let source = std::io::Error::other("neither a file nor a directory");
             Err(Error::Load(Failure::new(LoadError::Io { path, source })))
@@ -158,7 +158,7 @@ fn looks_like_path(asked: &str) -> bool {
 
 fn register(path: PathBuf, store: Option<&Store>, overrides: &Overrides) -> Result<Resolved, Error> {
     let failed = |error: LoadError| Error::Load(Failure::new(error));
-    // What a load quantises is not what the files hold.
+    // The record describes the files, not their quantisation at load time.
     let overrides = Overrides { isq: None, topology: Vec::new(), imatrix: None, ..overrides.clone() };
     let files = Opened::open_with(&path, &overrides).map_err(failed)?;
     let name = match store {

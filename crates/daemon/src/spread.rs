@@ -1,6 +1,7 @@
-//! A model that no device takes whole, over several: cards that take it together, or cards for as many of its layers as fit and the
-//! processor for the others. What a split takes of each device is planned to the byte, as that of one device is; here is which is
-//! chosen. Layers go to the devices in the order in which those are tried, the last ones to the first.
+//! Placement of a model that fits on no single device. It is split over several GPUs, or over GPUs with as many
+//! layers as fit and the CPU for the others. The memory of a split is planned to the byte on each device, as for a
+//! single device; this module chooses the split. Layers go to devices in the configured order, the last ones to the
+//! first device.
 
 use hanzo_engine_runtime::ModelFiles;
 
@@ -11,15 +12,15 @@ use crate::{
     models::Models,
 };
 
-/// As much as anybody could ask for.
+/// More memory than any plan can need.
 const PLENTY: u64 = u64::MAX / 2;
 
-/// A context is found to within this part of it.
+/// Precision of the search for the longest context, as a fraction of it.
 const CONTEXT_PART: usize = 32;
 
 impl Opening {
-    /// Has as many layers on these cards as fit, or exactly so many where that is said, and the others in the processor's place.
-    /// Whether that can be.
+    /// Puts as many layers on these GPUs as fit, or exactly `layers` of them, and the others on the CPU. Returns
+    /// whether that is possible.
     pub(crate) fn share(
         &mut self,
         models: &Models,
@@ -27,7 +28,7 @@ impl Opening {
         processor: usize,
         layers: Option<usize>,
     ) -> bool {
-        // Those before may be too small for any.
+        // The first GPUs may be too small for any layer.
         (0..cards.len()).any(|first| self.share_from(models, &cards[first..], processor, layers))
     }
 
@@ -40,13 +41,13 @@ impl Opening {
     ) -> bool {
         let places: Vec<usize> = cards.iter().copied().chain([processor]).collect();
         let Some(most) = self.most(models, &places) else { return false };
-        // As many as leave room for a context of use, else as many as fit at all.
+        // As many layers as leave room for a useful context, otherwise as many as fit at all.
         let tried = [most.min(CONTEXT_BESIDE_OTHERS), 1];
         let shared = tried.into_iter().find_map(|tokens| self.fill(models, &places, tokens, layers));
         self.goes_to(places[0], shared)
     }
 
-    /// Has parts of each layer on all of these cards. Whether they take it.
+    /// Puts parts of each layer on all of these GPUs. Returns whether they fit.
     pub(crate) fn share_rows(&mut self, models: &Models, cards: &[usize]) -> bool {
         let (Some(files), Some((&first, beside))) = (self.files.decoder(), cards.split_first()) else {
             return false;
@@ -71,8 +72,9 @@ impl Opening {
         self.goes_to(first, Some(Shared { sharing, planner, beside: beside.to_vec() }))
     }
 
-    /// Has all layers on as few of these cards as take them with a context of use, or else at all, as leaves the longest context, and
-    /// then as many as possible on the first of them. Whether they take it.
+    /// Splits all layers over as few of these GPUs as possible. A useful context should fit, otherwise any context.
+    /// Among the choices it takes the one with the longest context, then puts as many layers as possible on the
+    /// first GPU. Returns whether they fit.
     pub(crate) fn share_cards(&mut self, models: &Models, cards: &[usize]) -> bool {
         let pairs = cards
             .iter()
@@ -88,7 +90,8 @@ impl Opening {
         self.goes_to(place, Some(shared))
     }
 
-    /// The split over these places that leaves the longest context, of so many tokens at least or of all that it may have.
+    /// Split over these places with the longest context, which has at least this many tokens or the model's
+    /// maximum.
     fn longest(&self, models: &Models, places: &[usize], tokens: usize) -> Option<Shared> {
         let most = self.most(models, places)?;
         let fill = |tokens| self.fill(models, places, tokens, None);
@@ -112,21 +115,22 @@ impl Opening {
         true
     }
 
-    /// The longest context that it would have in these places if they had no end.
+    /// Longest context in these places if memory were unlimited.
     fn most(&self, models: &Models, places: &[usize]) -> Option<usize> {
         let shared = shared_on(models, self.files.decoder()?, &places[..2], &[0])
             .or_else(|| shared_on(models, self.files.decoder()?, &places[..2], &[1]))?;
         self.context(models, &shared, &[PLENTY; 2])
     }
 
-    /// The context that a split leaves where so many bytes are free.
+    /// Context length of a split with this much free memory.
     fn context(&self, models: &Models, shared: &Shared, free: &[u64]) -> Option<usize> {
         let size = self.choose_on(models, &*shared.planner, free).ok()?;
         Some(size.engine.context_tokens_max())
     }
 
-    /// A split over these places with as many layers in each as leave room for a context of so many tokens, and what is left in the
-    /// last; with exactly so many `before` it, where that is said. None where they are too small, or the first for any layer.
+    /// Split over these places. Each gets as many layers as leave room for a context of this many tokens, and the
+    /// last place gets the rest. `before` fixes the number of layers before the last place. `None` if the places
+    /// are too small, or the first is too small for any layer.
     fn fill(
         &self,
         models: &Models,
@@ -138,7 +142,7 @@ impl Opening {
         let layers = files.spec.layers.len();
         let total = |place: &usize| models.places[*place].budget.total_bytes();
         let (last, firsts) = places.split_last()?;
-        // Those that have some, each with how many are left for those behind it.
+        // Places that get layers, with the number of layers left after each.
         let (mut kept, mut left) = (Vec::new(), Vec::new());
         let mut rest = layers;
         for (at, &place) in firsts.iter().enumerate() {
@@ -175,14 +179,14 @@ impl Opening {
     }
 }
 
-/// How many layers each has behind the first, of how many are left behind each.
+/// Number of layers of each place but the first, from the number left after each.
 fn counts(left: &[usize]) -> Vec<usize> {
     let next = left.iter().skip(1).chain([&0]);
     left.iter().zip(next).map(|(left, next)| left - next).collect()
 }
 
-/// A model of which the first of these places, a card's, has the last layers, and the others so many each, down to the first; none
-/// where it cannot be cut so, or they do not share.
+/// Plan for a model whose last layers are on the first of these places, a GPU, and `counts` layers on each of the
+/// others, down to the first layer. `None` if it cannot be cut there, or the devices cannot share.
 pub(crate) fn shared_on(
     models: &Models,
     files: &ModelFiles,

@@ -1,4 +1,4 @@
-//! What `/metrics` says of the store and of pulls: models, their bytes, the room beside them, and what came over the network.
+//! Metrics of the store and of pulls: models, their bytes, free disk space, and bytes downloaded.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use prometheus::proto::{Metric, MetricFamily, MetricType};
 
 use crate::service::Core;
 
-/// What there is to tell now; of no store, nothing.
+/// Collects the current metrics; none without a store.
 pub(crate) async fn families(core: &Arc<Core>) -> Vec<MetricFamily> {
     let Ok(sizes) = core.models.with_store(Store::sizes).await else { return Vec::new() };
     let PullTotals { running, bytes_fetched, bytes_missing, done, failed, cancelled } = core.pulls.totals();

@@ -1,5 +1,5 @@
-//! What threads hand things over by: the standard library's and tokio's own. `ticket/events.rs` and `admission.rs` name no
-//! other, so that `tests/models` can compile the same files against a model checker's.
+//! Synchronisation primitives of the standard library and tokio. `ticket/events.rs` and `admission.rs` import no
+//! others, so that `tests/models` can compile the same files with a model checker's primitives.
 
 pub(crate) use std::sync::{
     OnceLock,

@@ -1,6 +1,6 @@
-//! One request between its client and its worker: the worker holds the [`Ticket`], the client's stream the
-//! [`JobEvents`]. A bounded number of events lie between them; the worker never waits for the client, it pauses
-//! the job. Dropping the events is the cancellation.
+//! Connection of one request between its client and its worker. The worker holds the [`Ticket`], the client's
+//! stream the [`JobEvents`], with a bounded number of events between them. The worker never waits for the client;
+//! it pauses the job. Dropping the [`JobEvents`] cancels the job.
 
 mod embed;
 mod events;
@@ -26,19 +26,19 @@ use crate::{
     metrics::ModelMetrics,
 };
 
-/// An event with what only the worker can measure.
+/// Event with measurements that only the worker can make.
 #[derive(Debug)]
 pub(crate) struct JobEvent {
-    /// Which completion.
+    /// Index of the completion.
     pub(crate) choice: u32,
-    /// What happened.
+    /// Kind of event.
     pub(crate) kind: EventKind,
-    /// Of a completion that finished.
+    /// Timings of a completion that finished.
     pub(crate) timings: Option<Timings>,
 }
 
 impl JobEvent {
-    /// Tokens of its prompt that were found, where a completion begins with it.
+    /// Number of cached prompt tokens, if a completion begins with this event.
     pub(crate) fn begins(&self) -> Option<u32> {
         match self.kind {
             EventKind::Started { cached_tokens } => Some(cached_tokens),
@@ -46,7 +46,7 @@ impl JobEvent {
         }
     }
 
-    /// Why a completion ends with it; nothing when none does.
+    /// Reason why a completion ends with this event; `None` if none does.
     pub(crate) fn finish_reason(&self) -> Option<FinishReason> {
         match self.kind {
             EventKind::Finished { reason, .. } => Some(reason),
@@ -54,7 +54,7 @@ impl JobEvent {
         }
     }
 
-    /// Tokens of the completion that finishes with it; 0 for any other event.
+    /// Number of tokens in the completion that finishes with this event; 0 for any other event.
     pub(crate) fn completion_tokens(&self) -> u32 {
         match &self.kind {
             EventKind::Finished { usage, .. } => usage.completion_tokens,
@@ -71,20 +71,20 @@ impl JobEvent {
     }
 }
 
-/// Where one completion's time went.
+/// Durations of one completion's phases.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Timings {
-    /// From arrival to the first step that ran it.
+    /// From the arrival to the first step that ran it.
     pub(crate) queue: Duration,
     /// From there to the first sampled token.
     pub(crate) prefill: Duration,
-    /// From there to the last one.
+    /// From the first sampled token to the last one.
     pub(crate) decode: Duration,
 }
 
 impl Timings {
-    /// Tokens decoded per second, of a completion of so many: those after the first sampled one, over the time from the first to
-    /// the last. None where there are none, or no time passed between them.
+    /// Decode rate of a completion with this many tokens: those after the first, divided by the time from the first
+    /// to the last. `None` if there are none, or no time passed.
     pub(crate) fn decode_tokens_per_s(&self, completion_tokens: u32) -> Option<f64> {
         let after_first = completion_tokens.checked_sub(1).filter(|&tokens| tokens > 0)?;
         let seconds = self.decode.as_secs_f64();
@@ -92,28 +92,28 @@ impl Timings {
     }
 }
 
-/// How a job ended.
+/// Way in which a job ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JobEnd {
     /// Every choice finished.
     Done,
-    /// Its deadline came first.
+    /// Its deadline passed.
     Deadline,
     /// The model was unloaded, or the daemon stopped.
     Stopped(&'static str),
-    /// The worker failed under it.
+    /// The worker failed while it ran the job.
     WorkerFailed { error_id: String },
-    /// The model computed something that is not a number for it.
+    /// The model computed NaN or infinite numbers for it.
     NotANumber { error_id: String },
     /// Its constraint became too complex to follow.
     Constraint { reason: String },
-    /// A piece of its text cannot be said.
+    /// A part of its text cannot be spoken.
     Unsayable { reason: String },
     /// The worker failed before the job's first step.
     NotReached { error_id: String },
 }
 
-/// The worker's end.
+/// Worker's end of a request.
 pub(crate) struct Ticket {
     pub(crate) job: Job,
     pub(crate) line: Line<JobEvent>,
@@ -121,7 +121,7 @@ pub(crate) struct Ticket {
     unfinished: u32,
 }
 
-/// The client's end.
+/// Client's end of a request.
 pub(crate) type JobEvents = Events<JobEvent>;
 
 #[derive(Clone, Copy, Default)]
@@ -131,34 +131,34 @@ struct Clock {
     last: Option<Instant>,
 }
 
-/// What a client does, as its worker sees it.
+/// State of a client, as its worker sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientState {
     /// Nothing to do.
     Fine,
-    /// The client reads again.
+    /// The client reads again, so the job can resume.
     Resume,
-    /// The client left.
+    /// The client has disconnected.
     Left,
-    /// Its time is over.
+    /// The deadline has passed.
     Late,
 }
 
-/// What a worker does for the client of any request.
+/// Operations of a worker on the client of any request.
 pub(crate) trait Client {
-    /// When it must have ended.
+    /// Deadline of the request.
     fn deadline(&self) -> Option<Instant>;
 
-    /// Whether its client left, is late or reads again.
+    /// Whether the client has disconnected, is past its deadline or reads again.
     fn client_state(&self, now: Instant) -> ClientState;
 
-    /// Whether nothing of it has run.
+    /// Whether no part of the request has run.
     fn waits(&self) -> bool;
 
-    /// Ends it early; what lies on its way is still read first. Nothing more may be asked of it.
+    /// Ends the request early; events in the channel can still be read. No other method may be called afterwards.
     fn end(&mut self, end: JobEnd);
 
-    /// Ends it because its worker failed.
+    /// Ends the request because its worker failed.
     fn fail(&mut self, error_id: &str) {
         let error_id = error_id.to_owned();
         self.end(match self.waits() {
@@ -168,7 +168,8 @@ pub(crate) trait Client {
     }
 }
 
-/// The two ends of a job, with room for so many events between them; `worker` is woken when the client reads or leaves.
+/// Creates the two ends of a job, with room for `events_max` events between them. `worker` is woken when the client
+/// reads or disconnects.
 pub(crate) fn ticket(
     job: Job,
     place: QueuePlace,
@@ -183,7 +184,7 @@ pub(crate) fn ticket(
 }
 
 impl Ticket {
-    /// Passes an event on, measured. True when it was the last.
+    /// Forwards an event with its timings. True if it was the last.
     pub(crate) fn pass(
         &mut self,
         event: Event,
@@ -201,7 +202,7 @@ impl Ticket {
         over
     }
 
-    /// Whether the job must pause, because its next step's events might not fit. Not asked again until it resumed.
+    /// Whether the job must pause because its next step's events might not fit. Not called again until it resumes.
     pub(crate) fn must_pause(&self) -> bool {
         self.line.must_pause(self.unfinished as usize * EVENTS_PER_STEP_MAX + SCORED_PER_STEP_MAX)
     }
@@ -243,7 +244,7 @@ impl Ticket {
                 }
                 Some(timings)
             }
-            // The worker ends the whole job; nothing is computed of a completion but its text and log probabilities.
+            // The worker ends the whole job. Of these, completions only have text and log probabilities.
             EventKind::Scored(_)
             | EventKind::Failed
             | EventKind::Heard(_)
@@ -266,7 +267,7 @@ mod tests {
             Timings { decode, ..Timings::default() }.decode_tokens_per_s(tokens)
         };
         assert_eq!((of(300, 4), of(2000, 101)), (Some(10.0), Some(50.0)));
-        // One token has no rate, nor have tokens of one step.
+        // A single token has no rate, nor have several tokens of a single step.
         assert_eq!((of(300, 0), of(300, 1), of(0, 4)), (None, None, None));
     }
 
@@ -287,7 +288,7 @@ mod tests {
         let usage = hanzo_engine_runtime::Usage { completion_tokens: 4, ..Default::default() };
         let end = EventKind::Finished { reason: FinishReason::Stop, stop_string: None, usage };
         let mut timings = None;
-        // The text of all four tokens comes with the last.
+        // The text of all four tokens comes with the last one.
         for (ms, kind) in
             [(10, EventKind::Started { cached_tokens: 0 }), (30, delta("")), (330, delta("abcd")), (330, end)]
         {

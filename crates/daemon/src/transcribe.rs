@@ -1,6 +1,6 @@
-//! Transcription as a service asks for it: samples in as they come, what is known of them out. The samples wait in a
-//! bounded channel, which the model takes from as it goes, so that a slow model holds the sender back; dropping what
-//! comes out cancels the request.
+//! Interface of transcription for services: samples go in as they arrive, the transcript comes out. The samples
+//! wait in a bounded channel that the model reads at its own pace, so that a slow model holds the sender back.
+//! Dropping the output cancels the request.
 
 use std::{
     future::poll_fn,
@@ -23,31 +23,31 @@ use crate::{
     worker::{NotGiven, Work},
 };
 
-/// Chunks of samples that wait for the model: of so many the channel should be.
+/// Recommended capacity of the sample channel, in chunks.
 pub(crate) const SOUND_CHUNKS: usize = 4;
-/// Samples of a chunk at most: 30 seconds.
+/// Maximum number of samples in a chunk: 30 seconds.
 pub(crate) const CHUNK_SAMPLES_MAX: usize = 480_000;
 
-/// What is asked, and by whom.
+/// Options of a transcription and its client.
 pub(crate) struct Asked {
     pub(crate) options: TranscribeOptions,
-    /// Lower runs earlier.
+    /// Priority; lower values run earlier.
     pub(crate) priority: i32,
     pub(crate) client: Option<ClientId>,
     pub(crate) arrived: Instant,
     pub(crate) deadline: Option<Instant>,
 }
 
-/// What comes of it. Dropping it is the cancellation.
+/// Transcript in progress. Dropping it cancels the request.
 pub(crate) struct Transcription {
     events: SoundEvents,
     over: bool,
-    /// From arrival to the first event; known from then on.
+    /// Time from the arrival to the first event, once that has occurred.
     pub(crate) queue: Option<Duration>,
 }
 
 impl Transcription {
-    /// The next event; the last is [`Transcript::Finished`] or an error, after which there is none.
+    /// Next event. The last one is [`Transcript::Finished`] or an error; `None` after it.
     pub(crate) async fn next(&mut self) -> Option<Result<Transcript, Error>> {
         if self.over {
             return None;
@@ -73,8 +73,8 @@ impl Served {
         self.listener.as_ref().ok_or_else(|| self.cannot(TRANSCRIBE))
     }
 
-    /// Has it write down what is said in the samples of `sound`: 16 kHz, one channel, each chunk at most
-    /// [`CHUNK_SAMPLES_MAX`] of them; dropping the sender ends the sound. The model's use must be held until the last event.
+    /// Starts transcribing the samples of `sound`: 16 kHz mono, at most [`CHUNK_SAMPLES_MAX`] in each chunk.
+    /// Dropping the sender ends the sound. The model's use must be held until the last event.
     ///
     /// # Errors
     /// [`Error::CannotDo`], [`Error::Request`] (`language`, `translate`, `prompt`, `temperatures`), [`Error::QueueFull`].
@@ -86,7 +86,7 @@ impl Served {
         let Asked { options, priority, client, arrived, deadline } = asked;
         let vocabulary = self.must_transcribe()?.clone();
         let place = self.enter()?;
-        // A prompt is text to be tokenized.
+        // The prompt is text that must be tokenized.
         let build = Build { what: "tokenizing the prompt", client, by: deadline, is_large: false };
         let ask =
             move |interrupted: &dyn Fn() -> bool| vocabulary.ask(&options, interrupted).map_err(Error::from);

@@ -1,5 +1,5 @@
-//! Turns at work that only a few may do at a time, shared among clients: no client has all of them, and the next goes
-//! to the client that has the fewest.
+//! Limited number of turns for concurrent work, shared fairly among clients. No client has all of them, and the
+//! next turn goes to the client that has the fewest.
 
 use std::{
     collections::HashMap,
@@ -9,7 +9,7 @@ use std::{
 use hanzo_engine_runtime::ClientId;
 use tokio::sync::oneshot;
 
-/// A bounded number of turns.
+/// Pool of turns.
 #[derive(Debug)]
 pub(crate) struct Turns(Arc<TurnPool>);
 
@@ -23,7 +23,7 @@ struct TurnPool {
 #[derive(Debug, Default)]
 struct TurnState {
     taken: usize,
-    of_clients: HashMap<Option<ClientId>, usize>, // turns that each has, if any
+    of_clients: HashMap<Option<ClientId>, usize>, // turns of each client that has any
     waiting: Vec<TurnRequest>,                    // in the order of arrival
 }
 
@@ -33,7 +33,7 @@ struct TurnRequest {
     given: oneshot::Sender<Turn>,
 }
 
-/// A turn; dropping it gives it back.
+/// Turn; dropping it gives it back.
 #[derive(Debug)]
 pub(crate) struct Turn {
     shared: Arc<TurnPool>,
@@ -41,13 +41,13 @@ pub(crate) struct Turn {
 }
 
 impl Turns {
-    /// So many turns, of which each client has all but one at most.
+    /// Creates this many turns, of which each client gets at most all but one.
     pub(crate) fn new(most: usize) -> Self {
         let of_client_most = most.saturating_sub(1).max(1);
         Self(Arc::new(TurnPool { most, of_client_most, state: Mutex::default() }))
     }
 
-    /// Waits for a turn. Requests without a known client count as one client's.
+    /// Waits for a turn. Requests without a known client count as those of a single client.
     pub(crate) async fn take(&self, client: Option<ClientId>) -> Option<Turn> {
         let given = {
             let mut state = self.0.lock();
@@ -62,7 +62,7 @@ impl Turns {
         given.await.ok()
     }
 
-    /// Turns that nobody has.
+    /// Number of free turns.
     #[cfg(test)]
     pub(crate) fn free(&self) -> usize {
         self.0.most - self.0.lock().taken
@@ -71,7 +71,7 @@ impl Turns {
 
 impl TurnPool {
     fn lock(&self) -> MutexGuard<'_, TurnState> {
-        // A panic cannot come between the changes of a count.
+        // A panic cannot occur between the changes of a count.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -79,7 +79,7 @@ impl TurnPool {
         state.taken < self.most && state.of(client) < self.of_client_most
     }
 
-    /// Gives free turns to those that wait.
+    /// Gives free turns to waiting requests.
     fn hand_out(self: &Arc<Self>) {
         let mut unwanted = Vec::new(); // dropped once the lock is free
         let mut state = self.lock();
@@ -147,7 +147,7 @@ mod tests {
         let mut fourth = Box::pin(turns.take(client(1)));
         assert!(fourth.as_mut().now_or_never().is_none(), "the last turn is for others");
         let other = turns.take(client(2)).now_or_never().flatten().expect("a turn");
-        // Of two that wait, the next is the one whose client has fewer, though it came later.
+        // Of two waiting requests, the next is the one whose client has fewer turns, although it arrived later.
         let mut second = Box::pin(turns.take(client(2)));
         assert!(second.as_mut().now_or_never().is_none());
         drop(other);
@@ -172,7 +172,7 @@ mod tests {
         let mut left = Box::pin(turns.take(client(1)));
         let mut waits = Box::pin(turns.take(client(3)));
         assert!(left.as_mut().now_or_never().is_none() && waits.as_mut().now_or_never().is_none());
-        // It has its turn, and leaves before it looks.
+        // It was given its turn, and is dropped before it sees that.
         drop(first);
         drop(left);
         drop(other);

@@ -1,5 +1,6 @@
-//! Who uses a model, since when nobody does, and whether it is to leave: one account for each life of a model. A request
-//! holds a [`Use`] from the moment it was given the model until it has been answered, so a model that works is never let go.
+//! Use of a model: the requests that use it, the time since its last use, and whether it is being evicted; one
+//! record for each life of a model. A request holds a [`Use`] from the moment it gets the model until it has been
+//! answered, so that a busy model is never evicted.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -10,11 +11,11 @@ use tokio::sync::Notify;
 
 use crate::keep_alive::KeepAlive;
 
-/// The account.
+/// Use of one life of a model.
 pub(crate) struct Usage {
     now: Mutex<Now>,
     changed: Notify,
-    /// Rings for whoever waits for room: this model is used no more.
+    /// Notified when the model is no longer in use, for loads that wait for memory.
     idle: Arc<Notify>,
 }
 
@@ -26,55 +27,55 @@ struct Now {
     leaving: bool,
 }
 
-/// How long a model is kept, and on whose word.
+/// Idle time after which a model is unloaded, and who set it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kept {
     pub(crate) alive: KeepAlive,
-    /// Who loaded it by its name said so, or the configuration: requests change nothing about it.
+    /// Whether the configuration or an explicit load set it. Requests cannot change it then.
     pub(crate) by_operator: bool,
 }
 
-/// One request's use of a model; dropping it ends it.
+/// Use of a model by one request; ends when it is dropped.
 pub(crate) struct Use(Arc<Usage>);
 
-/// What a model's life is to see to.
+/// Next action in a model's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Nobody has used it for as long as it may stay.
+    /// Its idle time is over.
     Expired,
-    /// It is to leave, and its last request has ended.
+    /// The model is being evicted, and its last request has ended.
     Leave,
 }
 
 /// Whether a model could make room for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It is pinned.
+    /// The model is pinned.
     Stays,
-    /// Nobody has used it since.
+    /// Idle since this time.
     Idle(Instant),
-    /// It works, and has been there since.
+    /// In use, and loaded since this time.
     Works(Instant),
-    /// It is to leave and nobody uses it: what it takes will be free in a moment.
+    /// Being evicted without any users, so that its memory will be free in a moment.
     Leaves,
-    /// It leaves when what it has begun has ended, or is not there yet.
+    /// Being evicted after its running requests, or still loading.
     Changes,
 }
 
 impl Usage {
-    /// Nobody uses it yet.
+    /// Creates the record of an unused model.
     pub(crate) fn new(keep: Kept, now: Instant, idle: Arc<Notify>) -> Arc<Self> {
         let now = Now { uses: 0, keep, ready_at: now, used_at: now, leaving: false };
         Arc::new(Self { now: Mutex::new(now), changed: Notify::new(), idle })
     }
 
-    /// A request uses it. Only while the registry is locked: whoever lets it go looks there.
+    /// Adds a use. Only with the registry locked, since evictions check there.
     pub(crate) fn begin(self: &Arc<Self>) -> Use {
         self.lock().uses += 1;
         Use(self.clone())
     }
 
-    /// It answers from now on.
+    /// Marks the model as ready.
     pub(crate) fn ready(&self, now: Instant) {
         let mut state = self.lock();
         (state.ready_at, state.used_at) = (now, now);
@@ -82,39 +83,39 @@ impl Usage {
         self.changed.notify_one();
     }
 
-    /// The operator says how long it is kept.
+    /// Sets the idle time for the operator.
     pub(crate) fn keep(&self, alive: KeepAlive) {
         self.lock().keep = Kept { alive, by_operator: true };
         self.changed.notify_one();
     }
 
-    /// It is to take nothing new, and leave when its last request has ended.
+    /// Starts the eviction: nothing new is accepted, and the model ends after its last request.
     pub(crate) fn leave(&self) {
         self.lock().leaving = true;
         self.changed.notify_one();
     }
 
-    /// Whether it leaves to make room, or because its time is over.
+    /// Whether the model is being evicted to make room, or because its idle time is over.
     pub(crate) fn is_leaving(&self) -> bool {
         self.lock().leaving
     }
 
-    /// How long it is kept.
+    /// Idle time and who set it.
     pub(crate) fn kept(&self) -> Kept {
         self.lock().keep
     }
 
-    /// When it leaves, if it is not used again.
+    /// Time at which it will be unloaded if it is not used again.
     pub(crate) fn expires_at(&self) -> Option<Instant> {
         self.lock().expires_at()
     }
 
-    /// Whether it has not been used for as long as it may stay.
+    /// Whether its idle time is over.
     pub(crate) fn has_expired(&self, now: Instant) -> bool {
         self.expires_at().is_some_and(|at| at <= now)
     }
 
-    /// Whether it could make room.
+    /// Whether it could make room for another model.
     pub(crate) fn standing(&self) -> Standing {
         let now = self.lock();
         match now.keep.alive {
@@ -126,7 +127,7 @@ impl Usage {
         }
     }
 
-    /// Waits for what is to be seen to next.
+    /// Waits for the next action.
     pub(crate) async fn next(&self) -> Next {
         loop {
             let (next, expires_at) = {
@@ -145,7 +146,7 @@ impl Usage {
             };
             tokio::select! {
                 () = expired => return Next::Expired,
-                // A ring that came before this is kept.
+                // A notification that came before this is not lost.
                 () = self.changed.notified() => {}
             }
         }
@@ -157,7 +158,7 @@ impl Usage {
     }
 
     fn lock(&self) -> MutexGuard<'_, Now> {
-        // Plain values, set one by one.
+        // Plain values, each set on its own.
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -172,7 +173,7 @@ impl Now {
 }
 
 impl Use {
-    /// The request says how long the model is kept, if nobody has said so who may.
+    /// Sets the idle time for a request, unless the operator has set one.
     pub(crate) fn keep(&self, alive: KeepAlive) {
         let keep = &mut self.0.lock().keep;
         if !keep.by_operator {

@@ -1,4 +1,4 @@
-//! What others see of a model: the values of one moment, with nothing that changes behind them.
+//! Snapshots of models for other modules; their values do not change afterwards.
 
 use std::{sync::Arc, time::Instant};
 
@@ -7,30 +7,30 @@ use hanzo_engine_runtime::{Embedder, EngineStats, ModelInfo, TextModel, ToolForm
 
 use crate::{adapters::AdapterView, keep_alive::KeepAlive, source::Source};
 
-/// A model as it is at one moment.
+/// Snapshot of a model.
 #[derive(Clone, Debug)]
 pub(crate) struct ModelView {
     pub(crate) name: String,
     pub(crate) state: StateView,
     pub(crate) source: Source,
     pub(crate) info: Option<ModelInfo>,
-    /// The model that drafts for it.
+    /// Draft model for speculative decoding.
     pub(crate) draft_model: Option<String>,
-    /// What was put over its files.
+    /// Overrides of its files' values.
     pub(crate) overrides: Vec<String>,
-    /// While it has a worker.
+    /// Worker, if there is one.
     pub(crate) worker: Option<WorkerView>,
     pub(crate) counts: Counts,
-    /// How long it stays that nobody uses it.
+    /// Idle time after which it is unloaded.
     pub(crate) keep_alive: KeepAlive,
-    /// When it leaves if it is not used.
+    /// Time at which it will be unloaded if it is not used.
     pub(crate) expires_at: Option<Instant>,
 }
 
-/// What a model is doing, as it is told.
+/// State of a model in a snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum StateView {
-    /// Its load waits for room.
+    /// Its load waits for memory.
     Queued,
     Loading {
         percent: u32,
@@ -43,37 +43,37 @@ pub(crate) enum StateView {
     },
 }
 
-/// A worker as it is at one moment.
+/// Snapshot of a worker.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerView {
     pub(crate) device: String,
     pub(crate) has_template: bool,
-    /// It has the tokens that fill in the middle of a text.
+    /// Whether the model supports fill-in-the-middle.
     pub(crate) fills_in: bool,
     pub(crate) sees: bool,
-    /// Whether it takes sounds in a chat.
+    /// Whether the model accepts sounds in a chat.
     pub(crate) hears: bool,
-    /// How it writes tool calls, and whether its template offers tools.
+    /// Format of tool calls, and whether the chat template offers tools.
     pub(crate) tool_format: Option<(ToolFormat, bool)>,
-    /// Its chat template has a reasoning section.
+    /// Whether the chat template has a reasoning section.
     pub(crate) reasons: bool,
     pub(crate) generates: bool,
-    /// It writes down speech.
+    /// Whether the model transcribes.
     pub(crate) transcribes: bool,
     pub(crate) speaks: bool,
     pub(crate) embedder: Arc<Embedder>,
     pub(crate) text: Arc<TextModel>,
-    /// Answers that run at once; 0 where it writes none.
+    /// Number of generations that run at once; 0 if the model does not generate.
     pub(crate) sequences_max: usize,
     pub(crate) context_tokens_max: usize,
-    /// Of a model with a KV cache.
+    /// Data type of the KV cache, if there is one.
     pub(crate) kv_type: Option<KvType>,
     pub(crate) memory: EngineMemory,
-    /// Of its tokens as grammars see them, once a request has had a constraint.
+    /// Memory of the token vocabulary for grammars, once a request has had a constraint.
     pub(crate) vocabulary_bytes: u64,
-    /// Of compiled constraints.
+    /// Memory of compiled constraints.
     pub(crate) constraints_bytes: u64,
-    /// By name.
+    /// Adapters, by name.
     pub(crate) adapters: Vec<AdapterView>,
     pub(crate) loaded_at_unix_ms: i64,
     pub(crate) requests_running: usize,
@@ -83,20 +83,20 @@ pub(crate) struct WorkerView {
     pub(crate) stats: EngineStats,
     pub(crate) tokens_per_s: f64,
     pub(crate) stuck: bool,
-    /// Where it is not a thread of the daemon.
+    /// Process of the worker, if it is not a thread of the daemon.
     pub(crate) process: Option<ProcessView>,
 }
 
-/// A worker's process as it is at one moment.
+/// Snapshot of a worker's process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcessView {
     pub(crate) pid: u32,
-    /// In memory, pages of files that it shares included.
+    /// Resident memory, including shared pages of files.
     pub(crate) resident_bytes: u64,
 }
 
 impl ProcessView {
-    /// As the system says; one that has just ended has nothing in memory.
+    /// Reads the state from the system. A process that has just ended has no memory.
     pub(crate) fn of(pid: u32) -> Self {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
@@ -105,7 +105,7 @@ impl ProcessView {
     }
 }
 
-/// What a model has done since its name was first loaded.
+/// Counters of a model since its name was first loaded.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) finished: u64,

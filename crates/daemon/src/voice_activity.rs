@@ -1,5 +1,5 @@
-//! What tells where somebody speaks in a sound: Silero's network, whose weights a setting names (`server.voice_activity`), or else the
-//! sound's energy. The weights are read once, as the program starts.
+//! Voice activity detection in sounds. Uses Silero VAD if the setting `server.voice_activity` names its weights,
+//! otherwise the sound's energy. The weights are read once, at startup.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use crate::ConfigError;
 
 const KEY: &str = "server.voice_activity";
 
-/// Makes a gate for each sound.
+/// Factory of detectors, one for each sound.
 pub(crate) struct VoiceActivity(Option<Arc<SileroWeights>>);
 
 impl VoiceActivity {
-    /// With the network whose weights this file has.
+    /// Uses the network whose weights are in this file.
     ///
     /// # Errors
-    /// [`ConfigError::File`] saying what is wrong with the file.
+    /// [`ConfigError::File`] with the file's problem.
     pub(crate) fn open(file: Option<&Path>) -> Result<VoiceActivity, ConfigError> {
         let Some(file) = file else { return Ok(VoiceActivity(None)) };
         let wrong = |reason: String| ConfigError::File { key: KEY.to_owned(), reason };
@@ -34,7 +34,7 @@ impl VoiceActivity {
         Ok(VoiceActivity(Some(Arc::new(weights))))
     }
 
-    /// Of a sound that has not begun.
+    /// Creates the detector for a new sound.
     pub(crate) fn gate(&self) -> Gate {
         self.0.as_ref().map_or_else(Gate::new, Gate::by_network)
     }

@@ -1,6 +1,6 @@
-//! The worker that owns one model's engine. [`Worker::turn`] is all it does: orders, work, clients, one step. It never
-//! waits for a client, and when there is nothing to run it says so, and is to be left alone until somebody wakes it: no
-//! polling, no timers but a request's own deadline. The thread it runs on, and the clock, are in `clock.rs`.
+//! Worker that owns one model's engine. [`Worker::turn`] is its loop body: orders, new work, clients, one step. It
+//! never waits for a client. With nothing to run it asks to be parked until it is woken: no polling, and no timers
+//! besides the requests' deadlines. The thread that it runs on, and the clock, are in `clock.rs`.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -27,37 +27,37 @@ use crate::{
     views::ProcessView,
 };
 
-/// What a worker is given to do. Its place in the queue goes with it.
+/// Work for a worker, with its place in the queue.
 pub(crate) enum Work {
-    /// Run this.
+    /// Text generation.
     Run(Ticket),
-    /// Embed this.
+    /// Batch of inputs to embed.
     Embed(EmbedTicket),
-    /// Write this down.
+    /// Sound to transcribe.
     Transcribe(SoundTicket),
-    /// Say this.
+    /// Text to speak.
     Speak(SpeakTicket),
-    /// Take this adapter.
+    /// Adapter to load.
     Adapter(AdapterOrder),
 }
 
-/// Why a worker was not given what it was to do.
+/// Reason why work was not given to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotGiven {
-    /// It has left.
+    /// The worker has ended.
     Left,
     /// Its channel is full.
     Full,
 }
 
-/// Where others want a worker to head. It is a state and no message: it takes no room, and cannot be lost.
+/// Requested end of a worker. State rather than a message: it takes no room in a channel and cannot be lost.
 #[derive(Default)]
 struct Orders {
     drain: AtomicBool,
     stop: OnceLock<&'static str>,
 }
 
-/// A worker and what it holds.
+/// Worker with its engine and jobs.
 pub(crate) struct Worker {
     engine: Box<dyn Steps>,
     work: Receiver<Work>,
@@ -68,19 +68,19 @@ pub(crate) struct Worker {
     phase: Phase,
 }
 
-/// What a turn has come to.
+/// Result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// A step ran, and there may be another.
     Ran,
-    /// There is nothing to run until somebody wakes the worker, or until then.
+    /// There is nothing to run until the worker is woken, or until this time.
     Park(Option<Instant>),
-    /// Everything has ended, and it is to take nothing more.
+    /// All work has ended, and the worker accepts no more.
     Left,
 }
 
 impl Work {
-    /// Whose it is; none: who waits for an adapter hears that it was dropped.
+    /// Client of the work. Adapters have none: their sender notices when the order is dropped.
     fn client(&self) -> Option<&dyn Client> {
         match self {
             Work::Run(ticket) => Some(&ticket.line),
@@ -109,7 +109,7 @@ impl Work {
         self.client().map_or(ClientState::Fine, |client| client.client_state(now))
     }
 
-    /// Whether its client must read before it may go on. An embedding's results are as many as its inputs, and
+    /// Whether the client must read before the job may continue. An embedding has as many results as inputs, and
     /// there is room for them.
     fn must_pause(&self) -> bool {
         match self {
@@ -133,31 +133,31 @@ impl Work {
     }
 }
 
-/// What a worker takes.
+/// Phase of a worker's life.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// It takes what comes.
+    /// The worker accepts work.
     Serving,
-    /// It takes nothing new, and leaves when everything has ended.
+    /// The worker accepts nothing new, and ends when all work has ended.
     Draining,
-    /// It leaves now: what still comes, from a client that saw it serving, ends at once.
+    /// The worker ends now. Work from a client that still saw it serving ends at once.
     Stopped(&'static str),
 }
 
-/// What others may know of a worker, without asking it.
+/// State of a worker that others can read without asking it.
 pub(crate) struct Vitals {
     start: Instant,
-    // Milliseconds since `start` of the last time round the loop with work to do, plus 1; 0: parked.
+    // Time of the last turn with work, in milliseconds since `start`, plus 1; 0 while parked.
     progress_ms: AtomicU64,
     batch_size: AtomicUsize,
     stats: Mutex<EngineStats>,
     orders: Orders,
-    process: OnceLock<u32>, // that the engine is in, where that is another
-    /// The queue before it.
+    process: OnceLock<u32>, // process of the engine, if it is another one
+    /// Queue of the worker.
     pub(crate) admission: Arc<Admission>,
 }
 
-/// The way to a worker; the last one dropped ends it.
+/// Handle of a worker; dropping the last one ends it.
 pub(crate) struct WorkerHandle {
     work: Option<SyncSender<Work>>,
     waker: Waker,
@@ -165,11 +165,11 @@ pub(crate) struct WorkerHandle {
 }
 
 impl Worker {
-    /// One turn of its loop: does what it is told, looks after its clients, and runs one step. `now` is asked before and
-    /// after the step.
+    /// Runs one turn of the loop: takes orders and work, checks the clients, and runs one step. `now` is called
+    /// before and after the step.
     ///
     /// # Errors
-    /// The engine's: it is of no further use, and [`Worker::fail`] must be called.
+    /// Errors of the engine. It is unusable then, and [`Worker::fail`] must be called.
     pub(crate) fn turn(&mut self, mut now: impl FnMut() -> Instant) -> Result<Turn, StepError> {
         let began = now();
         self.vitals.beat(began);
@@ -182,7 +182,7 @@ impl Worker {
         }
         let leaves = self.phase != Phase::Serving && self.jobs.is_empty();
         if leaves || !self.engine.has_work() {
-            // What nobody has kept yet is kept while there is time for it, and before it is lost.
+            // Save KV blocks to disk while there is time, and before they are lost.
             let more = self.engine.generator().map_or(Ok(false), |engine| engine.tend_blocks())?;
             return Ok(match () {
                 () if more => Turn::Ran,
@@ -195,7 +195,7 @@ impl Worker {
         self.engine.took(ended.saturating_duration_since(began));
         let began = self.engine.step_time().and_then(|time| ended.checked_sub(time)).unwrap_or(began);
         self.metrics.scheduled(report.schedule_ns);
-        // First: a client that has read its last event finds its blocks free.
+        // First, so that a client that has read its last event finds its blocks free.
         self.publish(report, ended);
         self.pass_on(report, began, ended);
         Ok(Turn::Ran)
@@ -270,7 +270,7 @@ impl Worker {
         else {
             return;
         };
-        // Who asked may be gone: then nobody holds it, and it goes.
+        // If the caller is gone, the adapter is dropped and its memory freed.
         let _ = reply.send(engine.load_adapter(&adapter, Box::new(kept)));
     }
 
@@ -303,7 +303,7 @@ impl Worker {
         }
     }
 
-    /// Gives the engine of each sound what it can use; who sends more waits.
+    /// Gives the engine samples of each sound as it can use them; the senders of more are held back.
     fn listen(&mut self) {
         let Self { engine, jobs, .. } = self;
         let Some(engine) = engine.transcriber() else { return };
@@ -318,7 +318,7 @@ impl Worker {
         }
     }
 
-    /// The step that made the events ran from `began` to `ended`.
+    /// Forwards the events of a step that ran from `began` to `ended`.
     fn pass_on(&mut self, report: StepReport, began: Instant, ended: Instant) {
         let mut events = mem::take(&mut self.events);
         for event in events.drain(..) {
@@ -367,16 +367,16 @@ impl Worker {
         }
     }
 
-    /// One completion failed: the request ends with an error, and nothing else changes.
+    /// Ends a request with an error because one completion failed. Other requests are not affected.
     fn end_failed(&mut self, id: JobId, end: JobEnd, report: StepReport, now: Instant) {
         self.engine.cancel(id);
-        // What it held is free, and there may be no step soon that would say so.
+        // Its blocks are free now, and there may be no step soon that would publish that.
         self.publish(report, now);
         let Some(ticket) = self.jobs.remove(&id) else { return };
         ticket.end(end);
     }
 
-    /// Makes what was done visible.
+    /// Publishes the statistics.
     fn publish(&self, report: StepReport, now: Instant) {
         let current = self.engine.stats();
         let mut stats = self.vitals.lock();
@@ -385,7 +385,7 @@ impl Worker {
         self.vitals.batch_size.store(report.sequences, Relaxed);
     }
 
-    /// It is to wait for orders, work, a client that reads or leaves, or the next deadline.
+    /// Parks until there are orders or work, a client reads or disconnects, or the next deadline passes.
     fn park(&self) -> Turn {
         self.vitals.batch_size.store(0, Relaxed);
         self.vitals.progress_ms.store(0, Relaxed);
@@ -401,8 +401,8 @@ impl Worker {
         self.phase = Phase::Stopped(why);
     }
 
-    /// Ends every request after a panic or an error: those that run with an error of the engine, those that wait
-    /// with one that says to try again.
+    /// Ends every request after a panic or an error. Running ones get the engine's error; waiting ones are told to
+    /// try again.
     pub(crate) fn fail(mut self, error_id: &str) {
         for ticket in mem::take(&mut self.jobs).into_values() {
             ticket.fail(error_id);
@@ -414,7 +414,7 @@ impl Worker {
 }
 
 impl Vitals {
-    /// Of a worker with this queue, which starts now.
+    /// Creates the state of a worker that starts now, with this queue.
     pub(crate) fn new(admission: Arc<Admission>, now: Instant) -> Arc<Self> {
         Arc::new(Self {
             start: now,
@@ -427,22 +427,22 @@ impl Vitals {
         })
     }
 
-    /// The engine's gauges and counters after its last step.
+    /// Engine's gauges and counters after its last step.
     pub(crate) fn stats(&self) -> EngineStats {
         *self.lock()
     }
 
-    /// Sequences in the last step; 0 when idle.
+    /// Number of sequences in the last step; 0 when idle.
     pub(crate) fn batch_size(&self) -> usize {
         self.batch_size.load(Relaxed)
     }
 
-    /// The process that its engine is in, where that is another.
+    /// Process of the engine, if it is another one.
     pub(crate) fn process(&self) -> Option<ProcessView> {
         self.process.get().copied().map(ProcessView::of)
     }
 
-    /// Whether it has work and its loop has not come round for too long.
+    /// Whether it has work but its loop has made no turn for too long.
     pub(crate) fn is_stuck(&self, now: Instant) -> bool {
         self.silent_for(now).is_some_and(|silence| silence > STUCK_AFTER)
     }
@@ -461,20 +461,21 @@ impl Vitals {
         let _ = self.progress_ms.compare_exchange(0, self.ms_at(now) + 1, Relaxed, Relaxed);
     }
 
-    /// Milliseconds from its start to then.
+    /// Milliseconds from its start to `now`.
     fn ms_at(&self, now: Instant) -> u64 {
         u64::try_from(now.saturating_duration_since(self.start).as_millis()).unwrap_or(u64::MAX)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, EngineStats> {
-        // Plain numbers, replaced whole.
+        // Plain numbers, replaced as a whole.
         self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The channel to a worker that is to be.
+/// Creates the channel to a future worker.
 pub(crate) fn channel(admission: &Admission) -> (SyncSender<Work>, Receiver<Work>) {
-    // All that is in the channel holds a place in the queue, and at most so many share one: it is never full.
+    // Everything in the channel holds a place in the queue, and a bounded number share one place, so it is never
+    // full.
     sync_channel(admission.capacity() * EMBED_JOBS_MAX + ADAPTER_ORDERS_MAX)
 }
 
@@ -488,7 +489,7 @@ impl Worker {
         now: Instant,
     ) -> Self {
         if let Some(pid) = engine.process() {
-            // A worker is made once of its vitals.
+            // Each worker has its own vitals, so this is set once.
             let _ = vitals.process.set(pid);
         }
         let (jobs, events) = (BTreeMap::new(), Vec::new());
@@ -499,15 +500,15 @@ impl Worker {
 }
 
 impl WorkerHandle {
-    /// The way to the worker that `waker` wakes.
+    /// Creates the handle of a worker that `waker` wakes.
     pub(crate) fn new(work: SyncSender<Work>, waker: Waker, vitals: Arc<Vitals>) -> Self {
         Self { work: Some(work), waker, vitals }
     }
 
-    /// Gives it something to do.
+    /// Gives the worker something to do.
     ///
     /// # Errors
-    /// [`NotGiven`]; what was to be done has been dropped.
+    /// [`NotGiven`]; the work has been dropped.
     pub(crate) fn give(&self, work: Work, now: Instant) -> Result<(), NotGiven> {
         let Some(sender) = &self.work else { return Err(NotGiven::Left) };
         sender.try_send(work).map_err(|error| match error {
@@ -518,13 +519,13 @@ impl WorkerHandle {
         Ok(())
     }
 
-    /// Has it take nothing more, and leave when everything has ended.
+    /// Makes the worker accept nothing more, and end when all work has ended.
     pub(crate) fn drain(&self, now: Instant) {
         self.vitals.orders.drain.store(true, Relaxed);
         self.wake(now);
     }
 
-    /// Has it end everything and leave. The first to say so says why.
+    /// Makes the worker end all work and stop. The first caller's reason is used.
     pub(crate) fn stop(&self, why: &'static str, now: Instant) {
         let _ = self.vitals.orders.stop.set(why);
         self.wake(now);
@@ -532,16 +533,16 @@ impl WorkerHandle {
 
     fn wake(&self, now: Instant) {
         self.vitals.expect_progress(now);
-        // What was said before is seen by whoever is woken.
+        // The woken worker sees everything that was set before.
         self.waker.wake_by_ref();
     }
 
-    /// What wakes it.
+    /// Waker of the worker.
     pub(crate) fn waker(&self) -> &Waker {
         &self.waker
     }
 
-    /// What may be known of it.
+    /// State of the worker.
     pub(crate) fn vitals(&self) -> &Vitals {
         &self.vitals
     }
@@ -549,7 +550,7 @@ impl WorkerHandle {
 
 impl Drop for WorkerHandle {
     fn drop(&mut self) {
-        // Disconnected first: the worker that wakes must see it.
+        // Disconnected first, since the woken worker must see it.
         self.work = None;
         self.waker.wake_by_ref();
     }

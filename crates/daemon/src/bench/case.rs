@@ -13,7 +13,7 @@ pub(super) enum Kind {
     Generation,
 }
 
-/// One test.
+/// Test of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Case {
     pub(super) kind: Kind,

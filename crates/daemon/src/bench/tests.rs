@@ -1,4 +1,4 @@
-//! The benchmark of the demo model, and what it refuses to measure.
+//! Tests of the benchmark with the demo model, and of the arguments that it refuses.
 
 use super::*;
 
@@ -67,7 +67,7 @@ fn every_depth_and_batch_has_a_row() {
     assert_eq!(numbers[2], ("prompt", 20, 0, 112, 1));
     assert_eq!(numbers[8], ("generation", 0, 3, 112, 5));
     assert!(rows.iter().all(|row| row.tokens_per_s > 0.0), "{rows:?}");
-    // Filled once, however many measurements there are.
+    // The cache is filled once, however many measurements there are.
     let filled = |test: &str| {
         let is = |progress: &&Progress| matches!(progress, Progress::Filling { test: of, percent: 100 } if of == test);
         seen.iter().filter(is).count()
@@ -75,7 +75,7 @@ fn every_depth_and_batch_has_a_row() {
     assert_eq!((filled("tg3"), filled("pp20@d48"), filled("tg3@d112 b5")), (0, 1, 1));
 }
 
-/// A prompt of more than one step, deeper than one step, and a block that is full just when the prompt ends.
+/// A prompt longer than one step, a depth above one step, and a block that is full exactly when the prompt ends.
 #[test]
 fn long_prompts_are_cut_where_the_depth_ends() {
     let long = Args {
@@ -98,7 +98,7 @@ fn long_prompts_are_cut_where_the_depth_ends() {
     assert_eq!(percents, [0, 85, 100], "512 tokens, then 88");
 }
 
-/// Not that a share is below 1: other work on the machine moves both the limits and the rates.
+/// Does not check that shares are below 1: other work on the machine shifts both the limits and the rates.
 #[test]
 fn a_share_is_of_what_the_machine_can_do() {
     let report = run(&Args { depths: vec![64], batches: vec![4], limits: true, ..args() }, |_| {}).unwrap();
@@ -106,12 +106,12 @@ fn a_share_is_of_what_the_machine_can_do() {
     for limit in [limits.read_bytes_per_s, limits.int8_ops_per_s, limits.f32_ops_per_s] {
         assert!(limit > 1e6 && limit.is_finite(), "{limits:?}");
     }
-    // A byte of the file is a weight, but for scales, norms and the vocabulary.
+    // A byte of the file is a weight, apart from scales, norms and the vocabulary.
     let file = crate::DEMO_GGUF.len() as f64;
     for row in &report.rows {
         let shares = row.shares.unwrap();
         let products = shares.arithmetic * limits.int8_ops_per_s / row.tokens_per_s / 2.0;
-        // A prompt's last token alone goes through the head.
+        // Only the last token of a prompt goes through the head.
         let least = if row.kind == "generation" { 0.8 } else { 0.3 };
         assert!((least..1.1).contains(&(products / file)), "{}: {products} a token", row.test);
         assert_eq!(shares.read.is_some(), row.kind == "generation");

@@ -1,4 +1,4 @@
-//! What a configuration may say, and what is said of one that may not.
+//! Tests of configurations, valid and invalid ones, and of the error messages.
 
 use std::io::Write as _;
 
@@ -74,7 +74,7 @@ fn a_misspelt_variable_of_our_own_sections_is_an_error() {
 
 #[test]
 fn values_out_of_range_and_of_the_wrong_type_are_named() {
-    // No other test's environment in the meantime.
+    // Keeps other tests from changing the environment meanwhile.
     figment::Jail::expect_with(|_| {
         for (key, value) in [
             ("server.host", serde_json::json!("example.com")),

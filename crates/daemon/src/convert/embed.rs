@@ -83,7 +83,7 @@ impl ModelRequest for v1::ClassifyRequest {
     }
 }
 
-/// One call for embeddings, scores or labels, in the engine's types.
+/// Call for embeddings, scores or labels, in the engine's types.
 pub(crate) struct EmbedCall {
     pub(crate) inputs: Vec<Source>,
     /// Name of the inputs' field on the wire.

@@ -1,5 +1,5 @@
-//! An engine behind a socket gives what one of this process gives, whatever is asked of it and in whichever order; and one
-//! whose other end is gone, refuses or says nothing is an error that says so.
+//! Tests that an engine behind a socket gives the same results as one in this process, whatever the order of
+//! requests. If its other end is gone, refuses or hangs, the error says so.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +25,7 @@ fn section() -> EngineSection {
     EngineSection { threads: Some(2), ..EngineSection::default() }
 }
 
-/// A device whose other end is a thread.
+/// Device whose other end is a thread.
 fn on_threads(section: &EngineSection) -> Isolated {
     let start = |stream| {
         thread::spawn(|| child::serve(stream, || ()));
@@ -34,7 +34,7 @@ fn on_threads(section: &EngineSection) -> Isolated {
     Isolated::starting(section, &LogConfig::default(), Box::new(start)).unwrap()
 }
 
-/// A device whose other end does this once it was told what to open.
+/// Device whose other end runs `act` after the order to open the model.
 fn answering(silence_ms: u64, act: fn(UnixStream)) -> Isolated {
     let start = move |stream: UnixStream| {
         thread::spawn(move || {
@@ -80,7 +80,7 @@ fn origin(source: Source) -> Origin {
     }
 }
 
-/// A model of the tests' data.
+/// Model in the test data.
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name)
 }
@@ -107,7 +107,7 @@ fn build(device: &dyn Device, source: Source) -> Result<(Box<dyn Steps>, Sides),
     Ok((engine, sides))
 }
 
-/// splitmix64.
+/// Random generator (splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -122,7 +122,7 @@ impl Random {
         self.below(n) == 0
     }
 
-    /// A job that says something in every field that a process must be told.
+    /// Job that sets every field a worker must receive.
     fn job(&mut self, id: u64, sides: &Sides) -> Job {
         let text = &sides.text;
         let words = ["Once upon a time", "The cat", "{\"name\":", "one two three one two three"];
@@ -185,7 +185,7 @@ impl Random {
     }
 }
 
-/// What came of one completion or input, but for what depends on when it ran.
+/// Output of one completion or input, without the parts that depend on timing.
 #[derive(Debug, Default, PartialEq)]
 struct Came {
     deltas: Option<EventKind>,
@@ -212,7 +212,7 @@ impl Came {
     }
 }
 
-/// What becomes of jobs that come one after the other while some are paused, resumed and cancelled.
+/// Runs jobs one after the other, pausing, resuming and cancelling some, and collects their output.
 fn played(engine: &mut dyn Steps, sides: &Sides, seed: u64) -> BTreeMap<(u64, u32), Came> {
     let mut random = Random(seed);
     let jobs: Vec<Job> = (0..12).map(|id| random.job(id, sides)).collect();
@@ -277,7 +277,7 @@ fn an_engine_elsewhere_gives_the_same() {
     let (mut remote, _) = build(&elsewhere, Source::Demo).unwrap();
     for seed in 0..6 {
         let expected = played(&mut *engine, &sides, seed);
-        // Of one process, what is paused at a moment has events of the step before.
+        // When the local engine pauses a job, the events of the previous step are already out.
         assert_eq!(played(&mut *remote, &sides, seed), expected, "seed {seed}");
     }
 }
@@ -388,7 +388,7 @@ fn one_that_is_gone_or_silent_is_lost_and_says_how() {
     let lost = |device: &Isolated| {
         let (mut engine, mut events, since) = (built(device).unwrap(), Vec::new(), Instant::now());
         loop {
-            // It is seen by who has nothing else to do, too.
+            // A worker with no other work must notice it too.
             if engine.has_work() {
                 match engine.step(&mut events) {
                     Ok(_) => {}

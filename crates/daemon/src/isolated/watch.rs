@@ -57,9 +57,9 @@ pub(super) enum Heard {
 
 /// Way in which a process ended.
 enum End {
-    /// It ended on its own.
+    /// The process ended on its own.
     Left,
-    /// It must be killed, with the reason.
+    /// The process must be killed, with the reason.
     Must(String),
 }
 

@@ -1,4 +1,4 @@
-//! An engine's side of the cache on disk: buffers that are made once, orders that are given or not, answers.
+//! Engine's side of the disk cache: preallocated buffers, orders to the disk threads, and their results.
 
 use std::{
     sync::{
@@ -16,7 +16,7 @@ use hanzo_engine_runtime::{
 use super::{Identity, Key, Order, PrefixDisk, Shared};
 use crate::limits::{PREFIX_DISK_READ_BYTES, PREFIX_DISK_WRITE_BYTES};
 
-/// See the module.
+/// Disk blocks of one engine.
 pub(crate) struct DiskBlocks {
     shared: Arc<Shared>,
     model: Identity,
@@ -26,7 +26,7 @@ pub(crate) struct DiskBlocks {
     writes: Way,
 }
 
-/// To a thread and back. A buffer is here, on its way, or at the engine.
+/// Queue to a disk thread and back. Each buffer is here, in the queue, or with the engine.
 struct Way {
     orders: SyncSender<Order>,
     back: SyncSender<KeptBlock>,
@@ -42,7 +42,7 @@ impl Way {
     }
 }
 
-/// Buffers of so many bytes that go into a room; one at least.
+/// Number of buffers of this size within a memory limit; at least one.
 fn buffers_in(room: usize, bytes: usize) -> usize {
     (room / bytes.max(1)).clamp(1, 64)
 }
@@ -60,7 +60,7 @@ impl DiskBlocks {
         }
     }
 
-    /// What the buffers take of an engine of this size, whose cache takes so many bytes on all of its devices.
+    /// Memory of the buffers for an engine whose cache takes `kv_bytes` on all of its devices.
     pub(crate) fn planned(kv_bytes: u64, config: &EngineConfig) -> u64 {
         let block = kv_bytes / config.kv_blocks.max(1) as u64;
         let bytes = usize::try_from(block).unwrap_or(usize::MAX);
@@ -113,7 +113,7 @@ impl BlockStore for DiskBlocks {
             Ok(()) => true,
             Err(error) => {
                 let (TrySendError::Full(order) | TrySendError::Disconnected(order)) = error;
-                // Not there, which is answered at once, so that nobody waits for it.
+                // Report the block as missing at once, so that nothing waits for it.
                 order.end(false);
                 true
             }

@@ -1,8 +1,9 @@
-//! A block's file: a head that says of what it is, a check of head and content, the content. It gets its name when it is whole.
+//! File of a block: a header with the block's key, a checksum of header and content, and the content. It gets its
+//! final name when it is complete.
 //!
-//! The check finds damage: a bit that was turned, a part that was never written. It is not cryptographic, because who may write here
-//! could make any digest too, and one would take most of the time that a prompt waits for its blocks (0.8 ms of SHA-256 for 1.3 MB,
-//! 0.1 ms of this).
+//! The checksum detects damage, such as a flipped bit or a part that was never written. It is not cryptographic: an
+//! attacker who can write here could compute any digest too. A cryptographic one would take most of the time that a
+//! prompt waits for its blocks (0.8 ms of SHA-256 for 1.3 MB, against 0.1 ms).
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -17,29 +18,29 @@ use twox_hash::XxHash64;
 
 use super::Key;
 
-/// Format and version, which is in [`super::Identity`] too: nobody looks for blocks of another.
+/// Format and version. It is part of [`super::Identity`] too, so blocks of other versions are never looked up.
 pub(super) const MAGIC: &[u8; 8] = b"HANZOKV2";
 const HEAD_BYTES: usize = 8 + 32 + 16 + 2 + 8;
 const CHECK_BYTES: usize = 8;
 const ENDING: &str = ".kv";
 const UNFINISHED: &str = ".tmp";
 
-/// What reading came to.
+/// Result of reading a file.
 pub(super) enum Read {
-    /// All of it: the file's bytes.
+    /// Complete, with the size of the file in bytes.
     Whole(u64),
-    /// There is no such file, or it cannot be read now.
+    /// The file does not exist or cannot be read now.
     Gone,
-    /// It is not what its name says.
+    /// The content does not match the name.
     Damaged,
 }
 
-/// A block's file name.
+/// File name of a block.
 pub(super) fn name(name: &BlockName) -> String {
     format!("{}-{}{ENDING}", hex(&name.hash), name.group)
 }
 
-/// The block of a file name.
+/// Block that a file name stands for.
 pub(super) fn parse_name(name: &str) -> Option<BlockName> {
     let (hash, group) = name.strip_suffix(ENDING)?.split_once('-')?;
     Some(BlockName { group: group.parse().ok()?, hash: unhex(hash)? })
@@ -49,7 +50,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What [`hex`] wrote.
+/// Inverse of [`hex`].
 pub(super) fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digit = |digit: u8| (digit as char).to_digit(16).filter(|_| !digit.is_ascii_uppercase());
     let mut bytes = [0; N];
@@ -63,12 +64,12 @@ pub(super) fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// Whether a file was being written.
+/// Whether the name is that of an unfinished file.
 pub(super) fn is_unfinished(name: &str) -> bool {
     name.ends_with(UNFINISHED)
 }
 
-/// Bytes of the file of a block of so many.
+/// Size of the file for a block of this many bytes.
 pub(super) fn bytes_of(block: usize) -> u64 {
     (HEAD_BYTES + CHECK_BYTES + block) as u64
 }
@@ -99,7 +100,7 @@ fn check(head: &[u8], content: &[u8]) -> [u8; CHECK_BYTES] {
 
 /// Reads a block into `content`, which is of its size.
 pub(super) fn read(path: &Path, key: Key, content: &mut [u8]) -> Read {
-    // A link, or what blocks who opens it, is nothing that was written here.
+    // Links and special files, such as a pipe that blocks its reader, were not written here.
     match fs::symlink_metadata(path) {
         Err(_) => return Read::Gone,
         Ok(facts) if !facts.is_file() || facts.len() != bytes_of(content.len()) => return Read::Damaged,
@@ -109,7 +110,7 @@ pub(super) fn read(path: &Path, key: Key, content: &mut [u8]) -> Read {
     let read = File::open(path).and_then(|mut file| {
         file.read_exact(&mut said)?;
         file.read_exact(content)?;
-        // When it was used last; the next start goes by it.
+        // Records the last use, which the next start sorts by.
         let _ = file.set_modified(SystemTime::now());
         Ok(())
     });
@@ -124,10 +125,10 @@ pub(super) fn read(path: &Path, key: Key, content: &mut [u8]) -> Read {
     }
 }
 
-/// Writes a block under a name of its own, and gives it its name.
+/// Writes a block under a temporary name and renames it.
 ///
 /// # Errors
-/// The system's; nothing is left then.
+/// Errors of the operating system; nothing is left then.
 pub(super) fn write(path: &Path, key: Key, content: &[u8]) -> io::Result<()> {
     let unfinished = path.with_extension(format!("{}{UNFINISHED}", std::process::id()));
     let head = head(&key, content.len());
@@ -135,7 +136,7 @@ pub(super) fn write(path: &Path, key: Key, content: &[u8]) -> io::Result<()> {
     options.write(true).create(true).truncate(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    // Not forced to the disk: what a power cut leaves of it is found damaged.
+    // Without fsync: a file cut off by a power failure is detected as damaged.
     let written = options.open(&unfinished).and_then(|mut file| {
         file.write_all(&head)?;
         file.write_all(&check(&head, content))?;

@@ -1,4 +1,4 @@
-//! Whose blocks they are: everything that the numbers in a model's cache depend on, beside the tokens.
+//! Identity of a model's blocks: everything besides the tokens that the numbers in its KV cache depend on.
 
 use std::{
     fmt,
@@ -14,22 +14,23 @@ use sha2::{Digest as _, Sha256};
 use super::file::{MAGIC, hex, unhex};
 use crate::{DEMO_GGUF, limits::PREFIX_DISK_MODEL_FILES_MAX, source::Source};
 
-/// Bytes of a file's beginning that are read, and of each sample after it.
+/// Bytes read from the beginning of a file; the two constants below are the size and number of the samples after
+/// it.
 const HEADER_BYTES: u64 = 1 << 20;
 const SAMPLE_BYTES: u64 = 4 << 10;
 const SAMPLES: u64 = 64;
 
-/// A digest of a model as it is run.
+/// Digest of a model and its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Identity([u8; 32]);
 
 impl Identity {
-    /// Of a model's files: their names, lengths and times of change, their headers and samples of what follows. A file is
-    /// replaced and never rewritten, so that another content has another time; reading all of it would take as long as
-    /// loading it.
+    /// Digest of a model's files: their names, sizes and modification times, their headers, and samples of the
+    /// rest. Files are replaced, never rewritten, so that a changed content has another modification time. Reading
+    /// everything would take as long as loading it.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the operating system.
     pub(crate) fn of(source: &Source) -> io::Result<Identity> {
         let mut sha = Sha256::new_with_prefix(env!("CARGO_PKG_VERSION")).chain_update(MAGIC);
         match source {
@@ -43,7 +44,7 @@ impl Identity {
         Ok(Identity(sha.finalize().into()))
     }
 
-    /// The same, run so.
+    /// Extends the identity by the options that the model runs with.
     pub(crate) fn run_as(self, how: &str) -> Identity {
         Identity(Sha256::new_with_prefix(self.0).chain_update(how).finalize().into())
     }
@@ -52,7 +53,7 @@ impl Identity {
         &self.0
     }
 
-    /// Of its name.
+    /// Parses the name of an identity.
     pub(super) fn parse(name: &str) -> Option<Identity> {
         unhex(name).map(Identity)
     }
@@ -64,7 +65,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The files of a directory, or a file and those that are named as other parts of it, in an order that is always the same.
+/// Files of a directory, or a file with the other parts of a split one, in a fixed order.
 pub(super) fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
     let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let (dir, begins) = if path.is_dir() {
@@ -104,7 +105,7 @@ fn add_file(sha: &mut Sha256, path: &Path) -> io::Result<()> {
     add(&mut file, HEADER_BYTES)?;
     let rest = facts.len().saturating_sub(HEADER_BYTES);
     for sample in 1..=SAMPLES.min(rest / SAMPLE_BYTES) {
-        // In 128 bits, because a file has more than 58 of them times samples at most.
+        // In 128 bits, because the product overflows 64 bits for files above 2^58 bytes.
         let at = u128::from(rest - SAMPLE_BYTES) * u128::from(sample) / u128::from(SAMPLES);
         file.seek(SeekFrom::Start(HEADER_BYTES + at as u64))?;
         add(&mut file, SAMPLE_BYTES)?;

@@ -1,4 +1,5 @@
-//! Damaged files, other models' files, a full disk, a kill while writing: each costs its block alone.
+//! Tests of damaged files, files of other models, a full disk and a kill while writing: each costs only its own
+//! block.
 
 use std::{
     sync::mpsc::{Sender, channel},
@@ -14,7 +15,7 @@ use crate::limits::{PREFIX_DISK_READ_BYTES, PREFIX_DISK_WRITE_BYTES};
 
 const BLOCK: usize = 4096;
 
-/// Says when something has come.
+/// Waker that reports finished orders.
 struct Bell(Mutex<Sender<()>>);
 
 impl Wake for Bell {
@@ -56,7 +57,7 @@ impl Rig {
         Rig { dir, disk, blocks, rings }
     }
 
-    /// The same directory after a restart.
+    /// Reopens the same directory, as after a restart.
     fn again(self, bytes_max: u64, model: u8) -> Rig {
         let Rig { dir, disk, blocks, .. } = self;
         drop((blocks, disk));
@@ -105,7 +106,7 @@ fn what_was_written_is_found_after_a_restart() {
     let mut rig = Rig::new(1 << 20);
     let file = file::bytes_of(BLOCK);
     for of in 0..5 {
-        // Written once, however often it is kept.
+        // Written only once, however often it is stored.
         assert!(rig.put(of) && rig.put(of));
         let counts = rig.disk.counts();
         assert_eq!((counts.bytes, counts.written_bytes), ((u64::from(of) + 1) * file, counts.bytes));
@@ -117,7 +118,7 @@ fn what_was_written_is_found_after_a_restart() {
     assert_eq!(lock(&rig.disk.shared.index).added, 0, "what was there is no reason to look again");
     assert!((0..5).all(|of| rig.blocks.has(&name(of)) && rig.get(of)));
     assert_eq!(rig.disk.counts().read_blocks, 5);
-    // Another model's are not its own.
+    // Blocks of another model are not found.
     let mut rig = rig.again(1 << 20, 2);
     assert!((0..5).all(|of| !rig.blocks.has(&name(of)) && !rig.get(of)));
     assert_eq!(rig.damaged(), 0);
@@ -138,7 +139,7 @@ fn a_file_that_is_damaged_is_dropped() {
     spoil(3, &|bytes| bytes.truncate(bytes.len() - 1));
     spoil(4, &|bytes| bytes.clear());
     spoil(5, &|bytes| bytes.push(0));
-    // Another block under this name, whole in itself.
+    // The valid content of another block under this name.
     spoil(6, &|bytes| bytes.clone_from(&good));
     spoil(7, &|bytes| {
         let first_of_content = bytes.len() - BLOCK;
@@ -150,11 +151,11 @@ fn a_file_that_is_damaged_is_dropped() {
     }
     assert_eq!((rig.damaged(), rig.disk.counts().bytes), (7, file::bytes_of(BLOCK)));
     assert!(rig.get(0));
-    // One that went by another's hand is no damage.
+    // A file removed by another process does not count as damage.
     fs::remove_file(rig.path(0)).unwrap();
     assert!(!rig.get(0) && !rig.blocks.has(&name(0)));
     assert_eq!((rig.damaged(), rig.disk.counts().bytes), (7, 0));
-    // It can be kept again.
+    // The block can be stored again.
     assert!(rig.put(1) && rig.get(1));
 }
 
@@ -186,7 +187,7 @@ fn whichever_bit_is_turned_it_is_damage() {
 fn what_is_no_block_is_not_opened_and_keeps_nothing_from_being_opened() {
     let mut rig = Rig::new(1 << 20);
     assert!(rig.put(1) && rig.put(2));
-    // A link to a block that is whole, and a file where a model's directory would be.
+    // A link to a valid block, and a file in place of a model's directory.
     let aside = rig.dir.path().join("aside");
     fs::rename(rig.path(1), &aside).unwrap();
     std::os::unix::fs::symlink(&aside, rig.path(1)).unwrap();
@@ -194,7 +195,7 @@ fn what_is_no_block_is_not_opened_and_keeps_nothing_from_being_opened() {
     assert!(!rig.get(1) && aside.exists());
     assert_eq!(rig.damaged(), 1);
     std::os::unix::fs::symlink(&aside, rig.path(1)).unwrap();
-    // Names are written in one way.
+    // Names have a single spelling.
     let shouting = rig.path(2).with_file_name(file::name(&name(0xab)).to_uppercase().replace(".KV", ".kv"));
     fs::copy(rig.path(2), &shouting).unwrap();
     let mut rig = rig.again(1 << 20, 1);
@@ -225,10 +226,10 @@ fn as_many_files_are_kept_as_may_be() {
     all.clone().for_each(|of| assert!(rig.put(of)));
     let there = |rig: &Rig| all.clone().filter(|&of| rig.path(of).exists()).collect::<Vec<u8>>();
     assert_eq!(there(&rig), (3..all.end).collect::<Vec<u8>>());
-    // Neither does a start take up more, nor leave what it does not take up.
+    // A start does not load more than the limit either, and deletes the rest.
     fs::copy(rig.path(5), rig.path(1)).unwrap();
     let rig = rig.again(64 << 20, 1);
-    // One goes at the start and leaves room for the next.
+    // The start deletes one more, which leaves room for the next block.
     assert!(there(&rig).len() < PREFIX_DISK_FILES_MAX);
     assert_eq!(all.clone().filter(|&of| rig.blocks.has(&name(of))).count(), there(&rig).len());
 }
@@ -236,7 +237,7 @@ fn as_many_files_are_kept_as_may_be() {
 #[test]
 fn several_processes_keep_within_one_bound() {
     let file = file::bytes_of(BLOCK);
-    // A part of the bound is one file.
+    // The part of the limit after which a process rescans is one file.
     let files_max = PREFIX_DISK_LOOKS;
     let dir = tempfile::tempdir().unwrap();
     let kv = dir.path().join("kv");
@@ -246,10 +247,10 @@ fn several_processes_keep_within_one_bound() {
     for of in 0..40 {
         assert!(one.put(of) && other.put(100 + of));
     }
-    // Each may be over it by the parts that are written before it looks again.
+    // Each may exceed the limit by the parts written before it rescans.
     let there = (0..=255).filter(|&of| one.path(of).exists()).count() as u64;
     assert!((files_max - 2..=files_max + 4).contains(&there), "{there} files");
-    // What another writes now is its own; what nobody has written to for long is of one that ended.
+    // A recent unfinished file belongs to its writer; an old one is a leftover.
     let half = one.path(7).with_extension("123.tmp");
     fs::write(&half, [0; 100]).unwrap();
     drop(open());
@@ -270,8 +271,8 @@ fn what_was_used_least_recently_goes_first() {
     let there: Vec<u8> = (0..4).filter(|&of| rig.path(of).exists()).collect();
     assert_eq!(there, [0, 2, 3]);
     assert_eq!(rig.disk.shared.counts.bytes.get() as u64, 3 * file);
-    // A smaller bound holds from the start on, by what was used last before it, which reading is; one that holds nothing keeps
-    // nothing.
+    // A smaller limit applies from the start on. The most recently used files are kept, and reading counts as use.
+    // A limit below one file keeps nothing.
     for (of, hours) in [(0, 3), (2, 2), (3, 1)] {
         let then = SystemTime::now() - Duration::from_secs(3600 * hours);
         fs::File::options().write(true).open(rig.path(of)).unwrap().set_modified(then).unwrap();
@@ -309,7 +310,7 @@ fn a_file_is_its_owners_and_is_replaced_and_never_changed() {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
     let mut rig = Rig::new(1 << 20);
     let path = rig.path(1);
-    // Opened before there is anything, so it writes what the other has written.
+    // Opened before any file exists, so it writes a block that the other has written too.
     let mut other = Rig::at(rig.dir, 1 << 20, 1);
     rig.dir = tempfile::tempdir().unwrap();
     let put = |blocks: &mut DiskBlocks, disk: &PrefixDisk| {
@@ -323,7 +324,7 @@ fn a_file_is_its_owners_and_is_replaced_and_never_changed() {
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
     let before = fs::metadata(&path).unwrap().ino();
-    // Whoever reads it now goes on reading all of it.
+    // A reader that has the file open still reads all of it.
     let held = fs::File::open(&path).unwrap();
     put(&mut other.blocks, &other.disk);
     assert_ne!(fs::metadata(&path).unwrap().ino(), before);
@@ -334,7 +335,7 @@ fn a_file_is_its_owners_and_is_replaced_and_never_changed() {
 #[test]
 fn a_disk_that_refuses_costs_nothing_else() {
     let mut rig = Rig::new(1 << 20);
-    // In the place of the model's directory there is a file.
+    // A file occupies the place of the model's directory.
     let dir = rig.path(1).parent().unwrap().to_owned();
     fs::write(&dir, "in the way").unwrap();
     for of in 0..100 {
@@ -344,7 +345,7 @@ fn a_disk_that_refuses_costs_nothing_else() {
     assert_eq!(rig.disk.shared.counts.dropped_blocks.get(), 100);
     fs::remove_file(&dir).unwrap();
     assert!(rig.put(1) && rig.get(1));
-    // What cannot get its name leaves nothing behind.
+    // A file that cannot be renamed leaves nothing behind.
     fs::create_dir(rig.path(2)).unwrap();
     rig.put(2);
     assert!(!rig.blocks.has(&name(2)));
@@ -356,7 +357,7 @@ fn a_disk_that_refuses_costs_nothing_else() {
 #[test]
 fn nothing_waits_where_there_is_no_room() {
     let mut rig = Rig::new(64 << 20);
-    // Buffers are bounded: with all of them away the next is refused, at once.
+    // The number of buffers is limited: with all of them in use, the next read is refused at once.
     let mut asked = 0;
     while asked < 1000 && rig.blocks.ask(name(asked as u8)) {
         asked += 1;
@@ -366,7 +367,7 @@ fn nothing_waits_where_there_is_no_room() {
 
 #[test]
 fn a_way_that_is_full_keeps_nobody_waiting() {
-    const BUFFERS: usize = 64; // of each way of each engine
+    const BUFFERS: usize = 64; // in each direction, for each engine
     let mut rig = Rig::new(64 << 20);
     assert!(rig.put(1));
     let disk = rig.disk.clone();
@@ -374,7 +375,7 @@ fn a_way_that_is_full_keeps_nobody_waiting() {
     let mut engines: Vec<DiskBlocks> = (0..PREFIX_DISK_ORDERS_MAX / BUFFERS + 2).map(engine).collect();
     let all = engines.len() * BUFFERS;
     let put = |engine: &mut DiskBlocks, of| engine.put(name(of), &mut |_| true);
-    // Neither thread gets on: each has one order at most, and its queue the others.
+    // Neither thread makes progress: each holds at most one order, and its queue the others.
     let index = lock(&disk.shared.index);
     let on_their_way = [PREFIX_DISK_ORDERS_MAX, PREFIX_DISK_ORDERS_MAX + 1];
     let (mut written, mut refused) = (0, 0);
@@ -390,13 +391,13 @@ fn a_way_that_is_full_keeps_nobody_waiting() {
     assert!(on_their_way.contains(&written), "{written}");
     assert!(on_their_way.contains(&(all - refused)), "{refused}");
     assert_eq!(disk.counts().dropped_blocks as usize, all - written);
-    // All of the first one's buffers are away.
+    // All buffers of the first engine are in use.
     assert!(!put(&mut engines[0], 1));
     assert_eq!(disk.counts().dropped_blocks as usize, all - written + 1);
     drop(index);
     disk.flush(Duration::from_secs(20));
     assert_eq!(*lock(&disk.shared.writing), 0);
-    // What was refused has its buffers again.
+    // The engine whose orders were refused has its buffers back.
     let last = engines.last_mut().unwrap();
     assert!((0..BUFFERS).all(|_| put(last, 1)));
 }
@@ -404,7 +405,7 @@ fn a_way_that_is_full_keeps_nobody_waiting() {
 #[test]
 fn buffers_come_back() {
     let mut rig = Rig::new(1 << 20);
-    // More than there are: of what could not be copied, and of what was read.
+    // More than there are buffers, both of failed copies and of reads.
     (0..100).for_each(|_| assert!(!rig.blocks.put(name(1), &mut |_| false)));
     assert!(rig.put(1));
     (0..100).for_each(|_| assert!(rig.get(1)));
@@ -426,7 +427,7 @@ fn buffers_are_planned_with_the_model() {
     };
     let beside = |block_bytes: u64| DiskBlocks::planned(8 * block_bytes, &config);
     assert_eq!(beside(1 << 20), (PREFIX_DISK_READ_BYTES + PREFIX_DISK_WRITE_BYTES) as u64);
-    // One of a size there is at least.
+    // There is at least one buffer of each kind.
     assert_eq!(beside(100 << 20), 200 << 20);
 }
 
@@ -441,7 +442,7 @@ fn what_another_process_counts_is_added() {
     assert_eq!(rig.disk.counts(), first);
     rig.disk.count(Some(first), then);
     assert_eq!(rig.disk.counts(), then);
-    // Another process of the same model begins at nothing.
+    // Another process with the same model starts at zero.
     rig.disk.count(None, first);
     let both =
         DiskCounts { bytes: 9, written_bytes: 26, read_blocks: 34, damaged_blocks: 42, dropped_blocks: 50 };
@@ -467,17 +468,17 @@ fn files_that_differ_are_other_models() {
     };
     let first = of(&write("model.gguf", &zeros, 1));
     assert_eq!(first, of(&write("model.gguf", &zeros, 1)));
-    // Its time, its beginning, what follows, and how it is run.
+    // Modification time, beginning, the rest of the file, and the options of the run all count.
     assert_ne!(first, of(&write("model.gguf", &zeros, 2)));
     assert_ne!(first, of(&write("model.gguf", &but(0), 1)));
     assert_ne!(first, of(&write("model.gguf", &but((1 << 20) - 1), 1)));
     assert_ne!(first, of(&write("model.gguf", &but((3 << 20) - 1), 1)));
-    // In the middle of what follows, where a sample is.
+    // In the middle of the rest, where a sample is.
     assert_ne!(first, of(&write("model.gguf", &but((2 << 20) - 2048), 1)));
     assert_ne!(first, of(&write("other.gguf", &zeros, 1)));
     assert_ne!(first, first.run_as("q8_0"));
     assert_ne!(first.run_as("f16"), first.run_as("q8_0"));
-    // Its other parts, and no other file.
+    // The other parts of a split file count, and no other file.
     let path = write("m-00001-of-00002.gguf", b"one", 1);
     write("m-00002-of-00002.gguf", b"two", 1);
     let parts = of(&path);
@@ -494,7 +495,7 @@ fn files_that_differ_are_other_models() {
     (0..40).for_each(|at| fs::write(folder.join(format!("{:02}", at * 7 % 40)), "x").unwrap());
     let files = identity::files(&folder).unwrap();
     assert!(files.len() == 40 && files.is_sorted(), "{files:?}");
-    // What cannot be read is run without.
+    // A model whose files cannot be read runs without a disk cache.
     let rig = Rig::new(1 << 20);
     let gone = Source::Path(dir.path().join("gone.gguf"));
     assert!(rig.disk.clone().for_load(&gone, &Overrides::default()).is_none());

@@ -1,4 +1,4 @@
-//! What a chat's tools, and a constraint beside them, make of its answer.
+//! Constraint on a response from a chat's tools and a requested constraint together.
 
 use hanzo_engine_constraints::{Spec, json_in_lark};
 use hanzo_engine_formats::Demand;
@@ -9,18 +9,18 @@ use crate::error::Error;
 
 /// Constraint that a chat's tools put on its answer.
 pub(super) struct Enforced {
-    /// How calls are told from the answer, if there may be any.
+    /// Parser of tool calls, if there may be any.
     pub(super) calls: Option<CallReading>,
-    /// Constraint that the answer satisfies.
+    /// Constraint that the response must satisfy.
     pub(super) spec: Option<Spec>,
-    /// Without that, the request cannot be done.
+    /// Whether the request fails without that constraint.
     pub(super) must: bool,
 }
 
-/// Use of tools, and of a constraint that is asked for beside them.
+/// Combines tools and a requested constraint.
 ///
 /// # Errors
-/// An error of the field where a choice or a schema cannot be enforced; [`RequestError::Interrupted`].
+/// An error of the field if a choice or a schema cannot be enforced; [`RequestError::Interrupted`].
 pub(super) fn enforced(
     used: ToolUse,
     text: &TextModel,
@@ -62,10 +62,10 @@ pub(super) fn enforced(
     Ok(Enforced { calls: Some(calls), spec: Some(Spec::Schemas(grammar)), must })
 }
 
-/// A document that is asked for of a model whose answers are messages in channels: the last of them is it.
+/// Constraint for a document from a model that answers in channels: it applies to the final message.
 ///
 /// # Errors
-/// An error of the field where its schema cannot be enforced; [`RequestError::Interrupted`].
+/// An error of the field if its schema cannot be enforced; [`RequestError::Interrupted`].
 pub(super) fn within_channels(
     asked: Option<Spec>,
     text: &TextModel,
@@ -86,7 +86,7 @@ pub(super) fn within_channels(
     Ok(Some(Spec::Schemas(grammar)))
 }
 
-/// Error of a field that cannot be enforced. Work that was given up says so as if the field were wrong.
+/// Error of a field that cannot be enforced, or [`RequestError::Interrupted`] if the work was interrupted.
 fn refused(field: &str, reason: String, interrupted: &dyn Fn() -> bool) -> Error {
     match interrupted() {
         true => RequestError::Interrupted.into(),

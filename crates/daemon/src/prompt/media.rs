@@ -1,4 +1,4 @@
-//! Pictures and sounds of a chat: from what was sent to what a prompt has in their places.
+//! Pictures and sounds of a chat: from the received files to their places in the prompt.
 
 use hanzo_engine_media::Prepared;
 use hanzo_engine_runtime::{
@@ -11,35 +11,35 @@ use hanzo_engine_runtime::{
 use super::{RequestedPicture, RequestedSound, pictures, sounds};
 use crate::{error::Error, served::Served};
 
-/// What a chat shows and plays to a model, of each kind in its order.
+/// Pictures and sounds of a chat, each kind in its order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestedMedia {
     pub(crate) pictures: Vec<RequestedPicture>,
     pub(crate) sounds: Vec<RequestedSound>,
 }
 
-/// The same, as the model's towers take it.
+/// Pictures and sounds preprocessed for the model's encoders.
 pub(super) struct Perceived {
     pictures: Vec<Prepared>,
     sounds: Vec<Heard>,
 }
 
 impl RequestedMedia {
-    /// Whether there is none.
+    /// Whether there are no pictures or sounds.
     pub(crate) fn is_empty(&self) -> bool {
         self.pictures.is_empty() && self.sounds.is_empty()
     }
 
-    /// Where one of them stands in the request, and what it is.
+    /// Field and kind of any picture or sound.
     pub(crate) fn any(self) -> Option<(String, &'static str)> {
         let picture = self.pictures.into_iter().next().map(|picture| (picture.field, "pictures"));
         picture.or_else(|| self.sounds.into_iter().next().map(|sound| (sound.field, "sounds")))
     }
 
-    /// Prepares all of it, of which a prompt of at most `tokens_max` tokens has the rows.
+    /// Preprocesses everything for a prompt of at most `tokens_max` tokens.
     ///
     /// # Errors
-    /// [`Error::Field`] naming what the model does not take, or cannot be read.
+    /// [`Error::Field`] naming an item that the model does not support or that cannot be read.
     pub(super) fn perceived(
         self,
         model: &TextModel,
@@ -53,10 +53,10 @@ impl RequestedMedia {
     }
 }
 
-/// A conversation that is to be embedded, as tokens and what is perceived among them.
+/// Converts a conversation to an embedding input: its tokens, with pictures and sounds among them.
 ///
 /// # Errors
-/// [`Error::Field`] naming what cannot be perceived, and the runtime's.
+/// [`Error::Field`] naming an item that cannot be used, and errors of the runtime.
 pub(crate) fn embedded(
     (chat, media): (Chat, RequestedMedia),
     served: &Served,
@@ -69,13 +69,14 @@ pub(crate) fn embedded(
     Ok(served.embedder.chat(tokens, media)?)
 }
 
-/// How often a text is cut until it fits.
+/// Maximum number of truncations until a text fits.
 const CUTS_MAX: usize = 8;
 
-/// What a user says or shows, as an input of a model that is told `told` of it. A text is cut where that is asked for.
+/// Converts a user's text or pictures to an embedding input for a model with the instruction `told`. Truncates the
+/// text if `cut` is set.
 ///
 /// # Errors
-/// As [`embedded`].
+/// Errors of [`embedded`].
 pub(crate) fn represented(
     (said, media): (String, RequestedMedia),
     told: String,
@@ -104,7 +105,7 @@ pub(crate) fn represented(
                 break;
             }
             let kept = text.tokenizer.decode(&tokens, true);
-            // Within a conversation it may be cut into other tokens.
+            // The text may be tokenized differently within a conversation.
             let beyond = tokens_of(&kept)?.saturating_sub(tokens_max);
             if beyond == 0 {
                 said = kept;
@@ -116,7 +117,7 @@ pub(crate) fn represented(
     embedded((chat(said), media), served, interrupted)
 }
 
-/// A conversation as it is embedded: one without a system prompt, of a model that is told something of inputs, is an input like others.
+/// Adds the model's embedding instruction to a conversation without a system prompt, as with other inputs.
 pub(crate) fn told(mut chat: Chat, told: Option<String>) -> Chat {
     if let Some(told) = told
         && chat.messages.iter().all(|message| message.role == "user")
@@ -129,16 +130,16 @@ pub(crate) fn told(mut chat: Chat, told: Option<String>) -> Chat {
 }
 
 impl Perceived {
-    /// A prompt's tokens with all of it in its places, and what is perceived there.
+    /// Places everything in a prompt's tokens, and returns the tokens and the spans.
     ///
     /// # Errors
-    /// The runtime's, where the template has no place for each.
+    /// An error of the runtime if the template lacks a place for an item.
     pub(super) fn placed(
         self,
         tokens: Vec<u32>,
         model: &TextModel,
     ) -> Result<(Vec<u32>, Vec<MediaSpan>), RequestError> {
-        // A model has one tower.
+        // A model has a single encoder.
         match self.sounds.is_empty() {
             true => pictures::placed(tokens, self.pictures, model),
             false => sounds::placed(tokens, self.sounds, model),
@@ -146,7 +147,7 @@ impl Perceived {
     }
 }
 
-/// That a prompt with pictures or sounds was not cut, and nothing of it will be dropped.
+/// Checks that a prompt with pictures or sounds was not truncated and will not be shifted.
 ///
 /// # Errors
 /// [`Error::Field`].

@@ -1,4 +1,4 @@
-//! What becomes of a prompt, and of its completion, that is too long for its context.
+//! Handling of prompts and completions that exceed the context.
 
 use hanzo_engine_runtime::{ContextShift, RequestError, limits::KEPT_TOKENS_DEFAULT, tokenizer::CutSide};
 
@@ -7,24 +7,24 @@ use crate::{
     limits::{OVERFLOW_CONTEXTS_MAX, OVERFLOW_TOKENS_MIN},
 };
 
-/// As it was asked for.
+/// Requested handling.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Overflow {
     pub(crate) truncate: Option<Truncate>,
-    /// Unset: as the engine is configured.
+    /// Whether to shift the context; `None` follows the engine's setting.
     pub(crate) shift: Option<bool>,
     pub(crate) keep: Option<Keep>,
 }
 
-/// How much of a prompt is kept.
+/// Truncation of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Truncate {
-    /// None: what leaves room for the completion.
+    /// Number of tokens to keep; `None` leaves room for the completion.
     pub(crate) tokens: Option<usize>,
     pub(crate) side: CutSide,
 }
 
-/// Tokens that are never dropped.
+/// Tokens that a context shift never drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keep {
     Prompt,
@@ -32,12 +32,12 @@ pub(crate) enum Keep {
 }
 
 impl Overflow {
-    /// Whether the completion goes on beyond the context.
+    /// Whether the completion continues beyond the context.
     pub(crate) fn shifts(&self, default: bool) -> bool {
         self.shift.unwrap_or(default)
     }
 
-    /// Tokens that a prompt may have before it is cut, so that tokenizing it is bounded.
+    /// Maximum number of tokens of a prompt before truncation, which bounds the work of the tokenizer.
     pub(crate) fn tokens_most(&self, shifts: bool, context_tokens_max: usize) -> usize {
         match self.truncate.is_some() || shifts {
             true => context_tokens_max.saturating_mul(OVERFLOW_CONTEXTS_MAX).max(OVERFLOW_TOKENS_MIN),
@@ -45,11 +45,11 @@ impl Overflow {
         }
     }
 
-    /// Cuts a prompt, which `is_gap` says is around a gap, down to what was asked for; `wanted` is what its completion may
-    /// have. Gives how it is shifted, if it is, and whether it was cut.
+    /// Truncates a prompt as requested. `is_gap` means a fill-in-the-middle prompt; `wanted` is the completion's
+    /// maximum length. Returns the context shift, if there is one, and whether the prompt was truncated.
     ///
     /// # Errors
-    /// Of a gap, which cannot be cut.
+    /// If the prompt is a fill-in-the-middle one, which cannot be truncated.
     pub(crate) fn cut(
         &self,
         tokens: &mut Vec<u32>,
@@ -83,7 +83,7 @@ impl Overflow {
         };
         let shift = ContextShift { keep_tokens };
         shift.check(context_tokens_max)?;
-        // One that is only scored fits where it fills the context.
+        // A prompt that is only scored may fill the whole context.
         if !is_gap && tokens.len() + usize::from(wanted != Some(0)) > context_tokens_max {
             tokens.drain(shift.dropped(tokens.len(), context_tokens_max));
         }
@@ -91,10 +91,10 @@ impl Overflow {
     }
 }
 
-/// What the context leaves for the completion; at least 1.
+/// Number of tokens that the context leaves for the completion; at least 1.
 ///
 /// # Errors
-/// [`RequestError::ContextLength`]: of a prompt that leaves nothing, or less than the completion must have.
+/// [`RequestError::ContextLength`] if the prompt leaves no room, or less than the completion's minimum.
 pub(super) fn room(
     prompt_tokens: usize,
     context_tokens_max: usize,
@@ -108,7 +108,7 @@ pub(super) fn room(
     if room == 0 {
         return too_long(0);
     }
-    // One above `max_tokens` is wrong by itself.
+    // `min_tokens` above `max_tokens` is an error reported elsewhere.
     if min_tokens > room && max_tokens.is_none_or(|max_tokens| min_tokens <= max_tokens) {
         return too_long(min_tokens as usize);
     }
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(cut(&last, 10, 64, None).0, [7, 8, 9]);
         assert_eq!(cut(&last, 2, 64, None).0, [0, 1]);
         assert_eq!(cut(&of(Some(3), CutSide::Right), 10, 64, None).0, [0, 1, 2]);
-        // As many as leave room for the completion.
+        // As many tokens as leave room for the completion.
         let fits = of(None, CutSide::Left);
         for (wanted, kept) in [(Some(10), 54), (Some(1), 63), (Some(500), 32), (None, 32)] {
             assert_eq!(cut(&fits, 100, 64, wanted).0.len(), kept, "{wanted:?}");

@@ -1,18 +1,19 @@
-//! Pictures of a request: decoded and prepared as the model's own processor does, before anything waits for a worker.
+//! Pictures of a request, decoded and preprocessed as the model's own processor does. This runs before the job is
+//! queued.
 
 use hanzo_engine_media::{Limits, Look, PictureError, Prepared, decode_until};
 use hanzo_engine_runtime::{MediaSpan, RequestError, TextModel, vision::Sight};
 
 use crate::error::Error;
 
-/// A picture as it was sent.
+/// Picture as it was received.
 #[derive(Clone)]
 pub(crate) struct RequestedPicture {
-    /// Where it stands in the request.
+    /// Field of the request.
     pub(crate) field: String,
-    /// Its file.
+    /// Contents of its file.
     pub(crate) bytes: Vec<u8>,
-    /// How it is looked at.
+    /// Options of its preprocessing.
     pub(crate) look: Look,
 }
 
@@ -22,11 +23,11 @@ impl std::fmt::Debug for RequestedPicture {
     }
 }
 
-/// What the model's tower is to see of them. A prompt has at most `tokens_max` tokens, so pictures that need more are refused
-/// before all of them are held.
+/// Preprocesses pictures for the model's vision encoder. A prompt has at most `tokens_max` tokens, so pictures that
+/// need more are refused before all of them are in memory.
 ///
 /// # Errors
-/// [`Error::Field`] naming the picture: of a model that sees nothing, or one that cannot be read.
+/// [`Error::Field`] naming the picture, if the model has no vision encoder or the picture cannot be read.
 pub(super) fn prepared(
     pictures: Vec<RequestedPicture>,
     model: &TextModel,
@@ -52,7 +53,7 @@ pub(super) fn prepared(
     Ok(all)
 }
 
-/// One of them.
+/// Preprocesses one picture.
 fn one<'m>(
     RequestedPicture { field, bytes, look }: RequestedPicture,
     model: &'m TextModel,
@@ -74,10 +75,11 @@ fn one<'m>(
     Ok((sight, sight.prepare(picture, look).map_err(refused)?))
 }
 
-/// What the model's tower is to see of a picture that becomes a vector.
+/// Preprocesses a picture that is embedded on its own.
 ///
 /// # Errors
-/// [`Error::Field`] naming it: of a model that makes none of pictures, or one that cannot be read. [`RequestError::Interrupted`].
+/// [`Error::Field`] naming the picture, if the model does not embed pictures or it cannot be read.
+/// [`RequestError::Interrupted`].
 pub(crate) fn alone(
     picture: RequestedPicture,
     model: &TextModel,
@@ -95,10 +97,10 @@ pub(crate) fn alone(
     sight.alone(picture).ok_or_else(none)
 }
 
-/// A prompt's tokens with pictures in their places, and what is seen there.
+/// Places pictures in a prompt's tokens, and returns the tokens and the spans.
 ///
 /// # Errors
-/// The runtime's, where the template has no place for each.
+/// An error of the runtime if the template lacks a place for a picture.
 pub(super) fn placed(
     tokens: Vec<u32>,
     pictures: Vec<Prepared>,

@@ -1,4 +1,4 @@
-//! Bytes of what a prompt is made of. Large prompts are built fewer at a time.
+//! Size of prompts in bytes. Fewer large prompts are built at the same time.
 
 use hanzo_engine_runtime::chat::{Chat, Message};
 use serde_json::Value;
@@ -7,7 +7,7 @@ use super::{GenerationRequest, PromptSource, TokenizeInput};
 use crate::{convert::embed::Source, prompt_builder::is_large};
 
 impl GenerationRequest {
-    /// Whether building its prompt takes much memory.
+    /// Whether building the prompt takes much memory.
     pub(crate) fn is_large(&self) -> bool {
         !self.media.is_empty() || is_large(self.prompt.bytes() + self.prediction.len())
     }
@@ -28,7 +28,7 @@ impl PromptSource {
 }
 
 impl TokenizeInput {
-    /// Whether tokenizing it takes much memory.
+    /// Whether tokenizing the input takes much memory.
     pub(crate) fn is_large(&self) -> bool {
         is_large(match self {
             Self::Chat(chat) => chat_bytes(chat),
@@ -38,12 +38,12 @@ impl TokenizeInput {
 }
 
 impl Source {
-    /// Bytes of its texts; none where it needs a large prompt's turn in any case.
+    /// Size of its texts; `None` for inputs that always count as large.
     pub(crate) fn bytes(&self) -> Option<usize> {
         match self {
             Self::Text(text) => Some(text.len()),
             Self::Tokens(tokens) => Some(size_of_val(&tokens[..])),
-            // The first text is counted with each document, as it is tokenized with each.
+            // The query counts for each document, as it is tokenized with each.
             Self::Pair(query, document) => Some(query.len() + document.len()),
             Self::Picture(_) | Self::Chat(_) => None,
         }
@@ -60,7 +60,7 @@ fn chat_bytes(chat: &Chat) -> usize {
     messages + chat.tools.iter().map(json_bytes).sum::<usize>() + variables.sum::<usize>()
 }
 
-/// Bytes of a JSON value in memory, about.
+/// Estimated memory of a JSON value in bytes.
 fn json_bytes(value: &Value) -> usize {
     let content = match value {
         Value::String(text) => text.len(),
@@ -98,7 +98,7 @@ mod tests {
             kwargs: [("documents".to_owned(), json!([text()]))].into_iter().collect(),
             ..chat.clone()
         }));
-        // Many messages count as well as long ones.
+        // Many short messages count like long ones.
         let many = Chat { messages: vec![Message { content: "x".repeat(500), ..message }; 3_000], ..chat };
         assert!(of(many));
         assert!(PromptSource::Tokens(vec![0; PROMPT_LARGE_BYTES / 4]).bytes() >= PROMPT_LARGE_BYTES);

@@ -1,5 +1,5 @@
-//! Sounds of a request: decoded, and made into what the model's own feature extractor makes of them, before anything waits for a
-//! worker.
+//! Sounds of a request, decoded and preprocessed as the model's own feature extractor does. This runs before the
+//! job is queued.
 
 use std::io::Cursor;
 
@@ -8,14 +8,14 @@ use hanzo_engine_sound::{Hint, Limits, Sound, SoundError};
 
 use crate::{error::Error, limits::CHAT_SOUND_BYTES_MAX};
 
-/// A sound as it was sent.
+/// Sound as it was received.
 #[derive(Clone)]
 pub(crate) struct RequestedSound {
-    /// Where it stands in the request.
+    /// Field of the request.
     pub(crate) field: String,
-    /// Its file.
+    /// Contents of its file.
     pub(crate) bytes: Vec<u8>,
-    /// What it is said to be.
+    /// MIME type that the request gives.
     pub(crate) mime_type: String,
 }
 
@@ -25,11 +25,11 @@ impl std::fmt::Debug for RequestedSound {
     }
 }
 
-/// What the model's tower is to hear of them. A prompt has at most `tokens_max` tokens, so sounds that need more are refused
-/// before all of them are held.
+/// Preprocesses sounds for the model's audio encoder. A prompt has at most `tokens_max` tokens, so sounds that need
+/// more are refused before all of them are in memory.
 ///
 /// # Errors
-/// [`Error::Field`] naming the sound: of a model that hears nothing, or one that cannot be read.
+/// [`Error::Field`] naming the sound, if the model has no audio encoder or the sound cannot be read.
 pub(super) fn heard(
     sounds: Vec<RequestedSound>,
     model: &TextModel,
@@ -76,10 +76,10 @@ pub(super) fn heard(
     Ok(all)
 }
 
-/// A prompt's tokens with sounds in their places, and what is heard there.
+/// Places sounds in a prompt's tokens, and returns the tokens and the spans.
 ///
 /// # Errors
-/// The runtime's, where the template has no place for each.
+/// An error of the runtime if the template lacks a place for a sound.
 pub(super) fn placed(
     tokens: Vec<u32>,
     sounds: Vec<Heard>,

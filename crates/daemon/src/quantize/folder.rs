@@ -1,5 +1,5 @@
-//! A folder made of another one, whose matrices are affine groups in MLX's layout: which tensors it has is the runtime's
-//! ([`FolderPlan`]). It has its name when it is whole; until then it is beside it, named `….part`.
+//! Quantisation of a model folder to a folder in MLX's layout, with matrices as affine groups. The runtime chooses
+//! its tensors ([`FolderPlan`]). The folder is named `….part` until it is complete.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -17,7 +17,7 @@ use super::{Args, QuantizeError, Report, Row, convert, threads};
 use crate::inspect::locate;
 use crate::limits::{QUANTIZED_WEIGHTS_AT_ONCE, SAFETENSORS_FILE_BYTES_MAX};
 
-/// Bytes of a block's scale and bias, before its codes.
+/// Bytes of a block's scale and bias, which precede its codes.
 const FACTORS_BYTES: usize = 8;
 
 pub(super) fn run(
@@ -31,7 +31,7 @@ pub(super) fn run(
     let plan = FolderPlan::new(&directory, wanted)?;
     let report = report(args, &plan);
     let Some(path) = &args.output else { return Ok(report) };
-    // Nobody's folder goes, whatever is in it.
+    // An existing folder is never replaced, whatever is in it.
     if path.exists() {
         return Err(QuantizeError::Exists(path.clone()));
     }
@@ -69,7 +69,7 @@ pub(super) fn run(
     Ok(report)
 }
 
-/// Writes one tensor: as it is, or its codes, then its scales, then its biases.
+/// Writes one tensor: unchanged, or its codes, then its scales, then its biases.
 fn tensor(
     turn: &mut Turn,
     placed: &Placed,
@@ -116,7 +116,7 @@ fn tensor(
     write(&biases)
 }
 
-/// A block's scale or bias in a type of floats.
+/// Appends a block's scale or bias in a float type.
 fn put(dtype: DType, bytes: &[u8], out: &mut Vec<u8>) {
     let number = bytes.first_chunk().map_or(0.0, |bytes| f32::from_le_bytes(*bytes));
     match dtype {
@@ -144,7 +144,7 @@ fn report(args: &Args, plan: &FolderPlan) -> Report {
     report
 }
 
-/// A folder that goes with this, unless it gets its name before.
+/// Unfinished folder, removed on drop unless it was renamed before.
 struct Part {
     path: PathBuf,
     target: PathBuf,
@@ -156,7 +156,7 @@ impl Part {
         let mut path = target.as_os_str().to_owned();
         path.push(".part");
         let path = PathBuf::from(path);
-        // What a run left that was killed.
+        // Remains of a killed run.
         if path.is_dir() {
             fs::remove_dir_all(&path)?;
         }
@@ -168,7 +168,7 @@ impl Part {
         fs::write(self.path.join(name), text)
     }
 
-    /// Puts the folder, which is whole, under its name.
+    /// Renames the complete folder to its target.
     fn finish(mut self) -> io::Result<()> {
         fs::rename(&self.path, &self.target)?;
         self.placed = true;
@@ -179,7 +179,7 @@ impl Part {
 impl Drop for Part {
     fn drop(&mut self) {
         if !self.placed {
-            // There is nobody to tell, and the next run writes over it.
+            // The error cannot be reported here; the next run removes the folder.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
@@ -205,7 +205,7 @@ mod tests {
         super::super::run(&args, &AtomicBool::new(false), |_| ())
     }
 
-    /// `golden/make_mlx.py`: MLX's own quantize, tensor by tensor.
+    /// Compares with MLX's own quantisation, tensor by tensor (`golden/make_mlx.py`).
     #[test]
     fn matrices_are_quantised_as_mlx_does() {
         let mut compared = 0;
@@ -234,7 +234,7 @@ mod tests {
         assert!(compared > 150, "{compared} tensors");
     }
 
-    /// What is written loads, with the types that were asked for.
+    /// The result can be loaded and has the requested types.
     #[test]
     fn what_is_written_loads() {
         let mut wanted = affine(DType::AFQ4_G32);
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(fs::read_dir(room.path()).unwrap().count(), 0);
     }
 
-    /// Files of bounded size, and an index that says which tensors are where.
+    /// Files have a bounded size, and the index maps each tensor to its file.
     #[test]
     fn tensors_are_cut_into_files() {
         let plan = FolderPlan::new(Path::new(&data("tiny/qwen3")), &affine(DType::AFQ4_G32)).unwrap();

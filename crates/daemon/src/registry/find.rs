@@ -1,4 +1,4 @@
-//! Which of the models that are loaded a request means: by its name, or where it names none by what it wants.
+//! Choice of the loaded model that a request means: by name, or by the wanted capability if it names none.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,25 +11,25 @@ use crate::{
     served::{Served, task_words},
 };
 
-/// What a request that names no model asks of one.
+/// Capability that a request without a model name needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Capability {
-    /// An answer to messages.
+    /// Chat completion.
     Chat,
-    /// A text gone on with.
+    /// Text completion.
     Generate,
-    /// Vectors, scores or labels.
+    /// Embeddings, scores or labels.
     Task(Task),
-    /// Speech written down.
+    /// Transcription.
     Transcribe,
-    /// A text said.
+    /// Speech synthesis.
     Speak,
-    /// What any model does: tokens.
+    /// Tokenization, which every model offers.
     Any,
 }
 
 impl Capability {
-    /// Whether a model can do it.
+    /// Whether a model has the capability.
     pub(crate) fn of(self, served: &Served) -> bool {
         match self {
             Capability::Chat => served.generates && served.text.template.is_some(),
@@ -53,7 +53,7 @@ impl Capability {
     }
 }
 
-/// The only one of several models that can do it. Every decoder can embed: one that was made for it goes first.
+/// Only model with the capability. Since every decoder can embed, a dedicated embedding model is preferred.
 pub(super) fn only_able(entries: &BTreeMap<String, Entry>, wanted: Capability) -> Result<InUse, Error> {
     let ready = entries.values().filter_map(|entry| match &entry.state {
         State::Ready(served) => Some((entry, served)),
@@ -75,7 +75,7 @@ pub(super) fn only_able(entries: &BTreeMap<String, Entry>, wanted: Capability) -
     }
 }
 
-/// The model that answers to `asked`; an empty name will do where there is one model.
+/// Model that answers to `asked`. An empty name is valid if there is only one model.
 pub(super) fn find<'a>(entries: &'a BTreeMap<String, Entry>, asked: &str) -> Result<&'a Entry, Error> {
     let names = || entries.values().map(|entry| entry.name.clone()).collect::<Vec<_>>();
     if asked.is_empty() {
@@ -95,7 +95,7 @@ pub(super) fn find<'a>(entries: &'a BTreeMap<String, Entry>, asked: &str) -> Res
     }
 }
 
-/// That no model answers to the name.
+/// Error for a name that no loaded model has.
 pub(super) fn not_loaded(asked: &str, loaded: &[String]) -> Error {
     Error::NotLoaded { asked: asked.to_owned(), loaded: loaded.to_vec(), stored: Vec::new() }
 }

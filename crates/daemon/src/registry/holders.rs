@@ -1,20 +1,20 @@
-//! Who holds parts of the budgets that a load may need.
+//! Models that hold parts of the budgets that a load may need.
 
 use super::{Entry, Registry, State};
 use crate::usage::Standing;
 
-/// A model that holds a part of the budget and may leave.
+/// Model that holds part of a budget and may be evicted.
 #[derive(Clone, Debug)]
 pub(crate) struct Holder {
     pub(crate) name: String,
     pub(crate) life: u64,
-    /// In the places that were asked for.
+    /// Bytes in each of the given places.
     pub(crate) bytes: Vec<u64>,
     pub(crate) standing: Standing,
 }
 
 impl Entry {
-    /// Bytes that it has of the budgets of these places, each.
+    /// Bytes that the model has reserved in each of these places.
     fn bytes_in(&self, places: &[usize]) -> Vec<u64> {
         let held = [(self.place, self.reserved_bytes)].into_iter().chain(self.beside.iter().copied());
         let of = |&place: &usize| held.clone().filter(|of| of.0 == place).map(|of| of.1).sum();
@@ -23,8 +23,8 @@ impl Entry {
 }
 
 impl Registry {
-    /// What may make room for a life's load in these places, or in any: the other models of which some part of their budgets is,
-    /// but those that are pinned.
+    /// Models that may be evicted for a life's load in these places, or in any place. These are the other models
+    /// with a reservation there, except pinned ones.
     pub(crate) fn holders(&self, life: u64, places: Option<&[usize]>) -> Vec<Holder> {
         let entries = self.lock();
         let others = entries.values().filter(|entry| {

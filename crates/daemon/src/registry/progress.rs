@@ -1,15 +1,15 @@
-//! How far a load is, and how long it is likely to take.
+//! Progress of a load and estimate of its remaining time.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
-/// How far a load is.
+/// Progress of a load.
 #[derive(Debug)]
 pub(crate) struct Progress {
     percent: AtomicU32,
-    waits: AtomicBool, // for room
+    waits: AtomicBool, // whether it waits for memory
     began: Instant,
 }
 
@@ -20,28 +20,28 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Notes a fraction; the percentage when it entered another tenth.
+    /// Sets the progress. True if the percentage entered another tenth.
     pub(crate) fn set(&self, fraction: f32) -> bool {
         let percent = (fraction.clamp(0.0, 1.0) * 100.0) as u32;
         self.percent.swap(percent, Relaxed) / 10 != percent / 10
     }
 
-    /// In percent.
+    /// Progress in percent.
     pub(crate) fn percent(&self) -> u32 {
         self.percent.load(Relaxed)
     }
 
-    /// It waits until others have made room, or no longer; whether that is news.
+    /// Sets whether the load waits for other models to free memory. True if that changed.
     pub(crate) fn set_waits(&self, waits: bool) -> bool {
         self.waits.swap(waits, Relaxed) != waits
     }
 
-    /// Whether it waits for room.
+    /// Whether the load waits for memory.
     pub(crate) fn waits(&self) -> bool {
         self.waits.load(Relaxed)
     }
 
-    /// What is likely left of a load that took `before` the last time; nothing is known of one that has not begun.
+    /// Estimated time left. `before` is the duration of the last load, used while no progress is known.
     pub(crate) fn left(&self, before: Option<Duration>) -> Option<Duration> {
         let elapsed = self.began.elapsed();
         match self.percent() {

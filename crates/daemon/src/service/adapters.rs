@@ -1,4 +1,4 @@
-//! LoadAdapter, UnloadAdapter, ListAdapters.
+//! The calls LoadAdapter, UnloadAdapter and ListAdapters.
 
 use std::{sync::Arc, time::Instant};
 
@@ -23,12 +23,12 @@ pub(super) async fn load(
     let wanted = adapter.ok_or_else(|| Error::field("adapter", "must be set: its name and path"))?;
     let (model, view) =
         within(by, core.models.load_adapter(&model, request::adapter(wanted))).await.map_err(of_adapter)?;
-    // With the model it would go, and nobody would bring it back.
+    // If the model were unloaded when idle, the adapter would be lost.
     core.models.registry.keep(&model, KeepAlive::Pinned);
     Ok(v1::LoadAdapterResponse { adapter: Some(reply::adapter(&model, &view)) })
 }
 
-/// The path of a field in this request.
+/// Adds the path of the field in this request.
 fn of_adapter(error: Error) -> Error {
     match error {
         Error::Field { field, reason } if field == "name" || field == "path" => {
@@ -38,7 +38,7 @@ fn of_adapter(error: Error) -> Error {
     }
 }
 
-/// Takes an adapter away.
+/// Unloads an adapter.
 pub(super) async fn unload(
     core: &Arc<Core>,
     request: v1::UnloadAdapterRequest,
@@ -51,7 +51,7 @@ pub(super) async fn unload(
     Ok(v1::UnloadAdapterResponse { adapter: Some(reply::adapter(&model, &view)) })
 }
 
-/// Those of every model, or of one.
+/// Lists the adapters of every model, or of one.
 pub(super) async fn list(core: &Arc<Core>, model: &str) -> Result<v1::ListAdaptersResponse, Error> {
     let views = match model {
         "" => core.models.registry.views(),

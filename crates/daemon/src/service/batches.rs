@@ -1,6 +1,6 @@
-//! The inputs of one call as batches in a worker's queue. While one batch is computed the next is tokenized, and no
-//! call has more than a few on their way, so a call of thousands of inputs is a stream of small jobs that others run
-//! between.
+//! Batches of one call's inputs in a worker's queue. While one batch is computed, the next is tokenized. Only a few
+//! are in progress at once. A call with thousands of inputs is therefore a stream of small jobs, and other jobs can
+//! run between them.
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
@@ -27,25 +27,26 @@ use crate::{
     worker::{NotGiven, Work},
 };
 
-/// A request's batches on their way.
+/// Batches of a request in progress.
 pub(super) struct Batches<'a> {
     served: &'a Arc<Served>,
     deadline: Option<Instant>,
     arrived: Instant,
-    /// What the wire calls the inputs.
+    /// Name of the inputs' field on the wire.
     field: &'static str,
     output: Output,
     priority: i32,
     client: Option<ClientId>,
     place: Arc<KeptPlace>,
-    /// With the room that its pictures take.
+    /// Batches in progress, with the memory reserved for their pictures.
     on_its_way: VecDeque<(oneshot::Receiver<Results>, Held)>,
     computed: ComputedInputs,
     answer_bytes: usize,
 }
 
 impl<'a> Batches<'a> {
-    /// None is on its way. `place` is the request's in the model's queue, `client` who asks.
+    /// Creates the state without batches. `place` is the request's place in the model's queue, `client` the
+    /// requesting client.
     pub(super) fn new(
         served: &'a Arc<Served>,
         call: &EmbedCall,
@@ -71,7 +72,7 @@ impl<'a> Batches<'a> {
     /// Computes all inputs of the call.
     ///
     /// # Errors
-    /// Of the first input that cannot be computed, of the worker, or of an answer that is too large.
+    /// The error of the first input that fails, an error of the worker, or a response that is too large.
     pub(super) async fn run(
         mut self,
         call: EmbedCall,
@@ -160,7 +161,7 @@ impl<'a> Batches<'a> {
         Ok(())
     }
 
-    /// Waits for the first batch on its way.
+    /// Waits for the oldest batch in progress.
     async fn collect(&mut self) -> Result<(), Error> {
         let Some((results, _held)) = self.on_its_way.pop_front() else { return Ok(()) };
         let lost = || Error::Stopped { what: "the model's worker ended" };
@@ -182,7 +183,7 @@ impl<'a> Batches<'a> {
 }
 
 impl Encode {
-    /// One input, ready for the network.
+    /// Prepares one input for the network.
     fn input(
         &self,
         source: Source,
@@ -200,10 +201,10 @@ impl Encode {
         }
     }
 
-    /// An error of input `index`, or of what all of them share.
+    /// Error of input `index`, or of something that all inputs share.
     fn of_input(&self, field: &str, index: usize, error: RequestError) -> Error {
         match error {
-            // The tokenizer knows only of prompts.
+            // The tokenizer names its field `prompt`.
             RequestError::Invalid { field: "inputs" | "prompt", .. }
             | RequestError::InputLength { .. }
             | RequestError::TooLong { .. }

@@ -1,5 +1,5 @@
-//! Two services as one, such as Engine and Store, for calls from inside this process, where no router stands between: a call's path says
-//! whose it is.
+//! Combination of two services, such as Engine and Store, for calls from inside this process. These bypass the
+//! router, so the call's path selects the service.
 
 use std::{
     convert::Infallible,
@@ -16,7 +16,7 @@ use tonic::{
     server::NamedService,
 };
 
-/// Both services; the first gets what is not the other's.
+/// Pair of services; the first receives all calls that are not the other's.
 #[derive(Clone)]
 pub(crate) struct Both<E, S> {
     pub(crate) first: E,

@@ -1,4 +1,4 @@
-//! Embed, Rerank, Classify: each call is counted and logged, and its inputs go through a worker in batches.
+//! The calls Embed, Rerank and Classify. Each is counted and logged, and its inputs go through a worker in batches.
 
 use std::{sync::Arc, time::Instant};
 
@@ -24,7 +24,7 @@ use crate::{
     served::Served,
 };
 
-/// Vectors.
+/// Computes embeddings.
 pub(super) async fn embed(
     core: &Arc<Core>,
     request: Request<v1::EmbedRequest>,
@@ -38,7 +38,7 @@ pub(super) async fn embed(
     Ok(convert::embeddings(answer, packed))
 }
 
-/// Scores of documents.
+/// Computes scores of documents.
 pub(super) async fn rerank(
     core: &Arc<Core>,
     request: Request<v1::RerankRequest>,
@@ -52,7 +52,7 @@ pub(super) async fn rerank(
     Ok(convert::ranking(answer, top_n))
 }
 
-/// Scores of labels.
+/// Computes scores of labels.
 pub(super) async fn classify(
     core: &Arc<Core>,
     request: Request<v1::ClassifyRequest>,
@@ -66,7 +66,7 @@ pub(super) async fn classify(
     Ok(convert::classifications(answer, &labels))
 }
 
-/// One call: the model, what is asked of it, the answer; counted and logged.
+/// Handles one call: finds the model, computes the inputs, counts and logs the call.
 async fn call<W: convert::ModelRequest, T>(
     name: Call,
     core: &Arc<Core>,
@@ -104,7 +104,7 @@ async fn answer<W: convert::ModelRequest, T>(
         let reason = format!("must be at most {EMBED_INPUTS_MAX}, not {}", call.inputs.len());
         return Err(Error::field(call.field, reason));
     }
-    // Kept to the end: the queue bounds all requests of this kind, running ones too.
+    // Kept to the end: the queue limits all requests of this kind, including running ones.
     let place = served.enter()?.keep();
     let batches = Batches::new(&served, &call, (place.clone(), client), arrived, deadline);
     let answer = within(answer_by(deadline), batches.run(call, record)).await;

@@ -1,6 +1,7 @@
-//! What is around a message, before and behind a service: its compression and its size. A client that compresses is
-//! answered so, and one that only could is not: events are small, and compressing each costs more than it saves. A message
-//! over the limit is RESOURCE_EXHAUSTED by this build's own words, whichever layer finds out.
+//! Message framing around a service: compression and size limits. Responses are compressed only if the request was.
+//! A client that merely supports compression gets none: events are small, and compressing each costs more than it
+//! saves. A message over the limit gives RESOURCE_EXHAUSTED with this program's own text, whichever layer detects
+//! it.
 
 use std::{
     convert::Infallible,
@@ -22,7 +23,7 @@ use tonic::{
 const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 
-/// A service in its envelope.
+/// Service with compression and size limits.
 #[derive(Clone)]
 pub(crate) struct Envelope<S> {
     pub(crate) service: S,
@@ -60,8 +61,8 @@ where
     }
 }
 
-/// The status for a message over the limit, where this is the transport's answer to one. A call that ends before its
-/// first message has its status among the headers.
+/// Status for a message over the limit, if this is the transport's response to one. A call that fails before its
+/// first message has the status in its headers.
 fn too_large(headers: &HeaderMap, message_bytes_max: usize) -> Option<Status> {
     let status = Status::from_header_map(headers)?;
     let over = match status.code() {

@@ -1,5 +1,5 @@
-//! The door of a service that is reached by the network: who asks, whether that may be asked with their key, and whether
-//! the key has anything left of its limits. Calls of this process do not come through it.
+//! Access control of a service on the network: authenticates the caller, checks the key's permissions and its rate
+//! limits. Calls from inside this process do not pass through it.
 
 use std::{
     convert::Infallible,
@@ -23,13 +23,13 @@ use tonic::{
 
 use crate::metrics::Metrics;
 
-/// Calls that compute: they count against a key's limits.
+/// Calls that compute, which count against a key's limits.
 const WORK: [&str; 8] =
     ["Infer", "Embed", "Rerank", "Classify", "Tokenize", "Detokenize", "Transcribe", "Speak"];
-/// Calls that tell what is there. All others are the operator's.
+/// Calls that only read. All others need the operator's permission.
 const LOOK: [&str; 7] = ["Stats", "List", "Show", "Watch", "ListAdapters", "Voices", "ServerReflectionInfo"];
 
-/// A service behind the door.
+/// Service behind access control.
 #[derive(Clone)]
 pub(crate) struct Guarded<S> {
     pub(crate) service: S,
@@ -87,7 +87,7 @@ where
                 Box::pin(async move {
                     let Ok(answer) = answer.await;
                     Ok(answer.map(|body| {
-                        // It runs for as long as its answer is being written.
+                        // The call counts as running until its response is fully written.
                         Body::new(body.map_frame(move |frame| {
                             let _still = &running;
                             frame

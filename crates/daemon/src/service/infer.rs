@@ -1,5 +1,5 @@
-//! Infer: from a request to a job in a worker's queue, and from the job's events to the stream. Whatever its end,
-//! each request is counted once and logged in one line.
+//! The call Infer: from a request to a job in a worker's queue, and from the job's events to the response stream.
+//! Each request is counted once and logged in one line, however it ends.
 
 use std::{
     collections::VecDeque,
@@ -42,9 +42,9 @@ use crate::{
     worker::{NotGiven, Work},
 };
 
-/// The stream of one request; dropping it cancels the job.
+/// Response stream of one request; dropping it cancels the job.
 pub(crate) struct InferStream {
-    record: RequestLog, // dropped first: who sees a cancelled job's blocks free finds it counted
+    record: RequestLog, // dropped first, so that a request is counted before the blocks of its cancelled job are free
     events: JobEvents,
     context: EventContext,
     echo: Option<String>,
@@ -55,7 +55,8 @@ pub(crate) struct InferStream {
     _served: InUse,
 }
 
-/// Answers a request: where it wants to hear how its model's load goes, from then on, otherwise once it is queued.
+/// Handles a request. With `load_progress` the stream begins while the model loads, otherwise once the job is
+/// queued.
 pub(crate) async fn infer(core: &Arc<Core>, request: Request<v1::InferRequest>) -> Result<Answer, Error> {
     if !request.get_ref().load_progress {
         return Ok(Answer::Queued(Box::new(queued(core, request, None).await?)));
@@ -66,7 +67,7 @@ pub(crate) async fn infer(core: &Arc<Core>, request: Request<v1::InferRequest>) 
     Ok(Answer::Waits { queued: Box::pin(queued), news: Box::pin(stream::unfold(hears, news)) })
 }
 
-/// The next that is told, and where the one after it comes from.
+/// Next progress message, and the receiver for the ones after it.
 async fn news(
     mut hears: watch::Receiver<Option<Coming>>,
 ) -> Option<(Coming, watch::Receiver<Option<Coming>>)> {
@@ -79,14 +80,14 @@ async fn news(
     }
 }
 
-/// The stream of a request whose model may be on its way.
+/// Response of a request whose model may still be loading.
 pub(crate) enum Answer {
     Waits {
         queued: BoxFuture<'static, Result<InferStream, Error>>,
         news: BoxStream<'static, Coming>,
     },
     Queued(Box<InferStream>),
-    /// It has ended before it was queued: why, until that is said.
+    /// Failed before it was queued; the error is taken once it has been sent.
     Refused(Option<Error>),
 }
 
@@ -112,14 +113,14 @@ impl Stream for Answer {
                 }
                 Answer::Waits { queued, news } => {
                     let ended = queued.as_mut().poll(context);
-                    // What was told before the end is heard before it.
+                    // Progress that was sent before the end is delivered first.
                     if let Poll::Ready(Some(coming)) = news.as_mut().poll_next(context) {
                         if let Poll::Ready(ended) = ended {
                             *this = Answer::ended(ended);
                         }
                         return Poll::Ready(Some(Ok(reply::loading(coming))));
                     }
-                    // Where nobody tells any more, what was waited for has ended.
+                    // No progress will follow, so the wait is over.
                     *this = Answer::ended(ready!(ended));
                 }
             }
@@ -127,7 +128,7 @@ impl Stream for Answer {
     }
 }
 
-/// Queues a request. The answer is its stream, which says the rest.
+/// Queues a request and returns its response stream.
 async fn queued(
     core: &Arc<Core>,
     request: Request<v1::InferRequest>,
@@ -156,7 +157,7 @@ async fn queued(
     }
 }
 
-/// A request in its worker's queue.
+/// Request in its worker's queue.
 struct Begun {
     events: JobEvents,
     context: EventContext,
@@ -193,7 +194,7 @@ async fn begin(
     record.load = load;
     let choices_max = served.must_generate()?.sequences_max;
     let ask = request::infer(wire)?;
-    // Those of one request never wait for each other: what is asked for at once runs at once.
+    // Choices of one request never wait for each other; all run at once.
     if ask.choices as usize > choices_max {
         let reason = format!(
             "must be at most {choices_max}, which is what this model runs at once (engine.sequences_max), not {}",
@@ -219,7 +220,7 @@ async fn begin(
         Ok(()) => {}
         Err(NotGiven::Full) => return Err(served.queue_full()),
         Err(NotGiven::Left) => {
-            // Between the look and the word: say what the model is doing now.
+            // The worker ended after the check above. Report what the model is doing now.
             let gone = Error::Stopped { what: "the model's worker ended" };
             return Err(core.models.registry.serving(&served.name, wanted).err().unwrap_or(gone));
         }
@@ -254,7 +255,8 @@ impl Stream for InferStream {
                     this.record.took(times);
                 }
                 if this.unfinished == 0 {
-                    // Now: a client that has its last event may leave before it asks for the stream's end.
+                    // Now, because a client that has its last event may disconnect before it reads the stream's
+                    // end.
                     this.record.end(None);
                 }
                 if let Some(prompt) = this.echo.as_ref().filter(|_| event.begins().is_some()) {

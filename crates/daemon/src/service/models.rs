@@ -1,4 +1,4 @@
-//! Load, Unload, List, Show, Remove.
+//! The calls Load, Unload, List, Show and Remove.
 
 use std::{sync::Arc, time::Instant};
 
@@ -17,7 +17,7 @@ use crate::{
     views::ModelView,
 };
 
-/// Loads a model; the load goes on when the caller's time is over.
+/// Loads a model. The load continues after the caller's deadline.
 pub(super) async fn load(
     core: &Arc<Core>,
     request: Request<v1::LoadRequest>,
@@ -29,7 +29,8 @@ pub(super) async fn load(
     let (view, time) = within(by, core.models.load(request)).await?;
     let load_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let model = reply::model_status(&view);
-    // The KV cache is as large as was asked for, or the load fails; a context longer than the model's is of no use.
+    // A KV cache that is smaller than requested fails the load. A context longer than the model's is cut with a
+    // warning.
     let clamped = match context_asked {
         Some(asked) if view.worker.is_some() && asked > model.context_tokens_max => format!(
             "context_tokens_max: {asked} were asked for; this model's context is {}",
@@ -40,7 +41,7 @@ pub(super) async fn load(
     Ok(v1::LoadResponse { model: Some(model), load_ms, clamped })
 }
 
-/// Unloads a model; that goes on too.
+/// Unloads a model. This continues after the caller's deadline too.
 pub(super) async fn unload(
     core: &Arc<Core>,
     request: Request<v1::UnloadRequest>,
@@ -51,7 +52,7 @@ pub(super) async fn unload(
     Ok(v1::UnloadResponse { model: Some(reply::model_status(&view)) })
 }
 
-/// The store's models, and those that are loaded from elsewhere.
+/// Lists the store's models, and those loaded from elsewhere.
 pub(super) async fn list(core: &Arc<Core>) -> Result<v1::ListResponse, Error> {
     let listing = match core.models.with_store(|store| store.list()).await {
         Err(Error::NoStore { .. }) => Default::default(),
@@ -77,7 +78,7 @@ pub(super) async fn list(core: &Arc<Core>) -> Result<v1::ListResponse, Error> {
     Ok(v1::ListResponse { models })
 }
 
-/// One model: by the name it is served under, its name in the store, or a path. Nothing is registered.
+/// Describes a model by its served name, its name in the store, or a path. Nothing is registered.
 pub(super) async fn show(core: &Arc<Core>, request: v1::ShowRequest) -> Result<v1::ShowResponse, Error> {
     let v1::ShowRequest { model: asked, known_only } = request;
     let view = core.models.registry.view(&core.models.loaded_name(&asked).await).ok();
@@ -96,7 +97,7 @@ pub(super) async fn show(core: &Arc<Core>, request: v1::ShowRequest) -> Result<v
         };
         let files = match (source.open(), &record) {
             (Ok(files), _) => Some(files),
-            // A record outlives its files; what they say is then left out.
+            // A record may outlive its files; their details are then missing.
             (Err(_), Some(_)) => None,
             (Err(error), None) => return Err(Error::Load(Failure::new(error))),
         };
@@ -105,13 +106,13 @@ pub(super) async fn show(core: &Arc<Core>, request: v1::ShowRequest) -> Result<v
     .await
 }
 
-/// Forgets a model of the store. One that is loaded stays loaded.
+/// Removes a model from the store. If it is loaded, it stays loaded.
 pub(super) async fn remove(core: &Arc<Core>, asked: String) -> Result<v1::RemoveResponse, Error> {
     if asked.is_empty() {
         return Err(Error::field("model", "must name a model in the store"));
     }
     let views = core.models.registry.views();
-    // What List gives and the store has no record of.
+    // Models that List shows although the store has no record of them.
     let unstored = if asked.eq_ignore_ascii_case(DEMO_MODEL) {
         Some(Error::BuiltIn { name: DEMO_MODEL })
     } else {

@@ -1,5 +1,5 @@
-//! Pull: progress as it is made, to everybody who asked for the same model; and what else there is to say of pulls.
-//! A client that leaves stops nothing, unless it asked for that.
+//! The calls Pull, its preview, cancellation and list. Progress goes to all clients that asked for the same model.
+//! A client that disconnects stops nothing, unless it asked for that.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ struct Watcher {
     over: bool,
 }
 
-/// Begins a pull or joins it; the stream ends with the model, or with a status.
+/// Begins a pull or joins it. The stream ends with the model or a status.
 pub(super) async fn pull(
     core: &Arc<Core>,
     request: v1::PullRequest,
@@ -71,14 +71,14 @@ impl Watcher {
     }
 }
 
-/// What a pull would do.
+/// Previews a pull.
 pub(super) async fn propose(core: &Arc<Core>, request: v1::PullRequest) -> Result<v1::PullProposal, Error> {
     let (reference, options) = convert::pull_request(request);
     let proposal = core.pulls.puller()?.propose(&reference, &options).await?;
     Ok(convert::proposal(proposal))
 }
 
-/// Ends pulls.
+/// Cancels pulls.
 pub(super) fn cancel(
     core: &Arc<Core>,
     request: v1::CancelPullRequest,
@@ -88,7 +88,7 @@ pub(super) fn cancel(
     Ok(v1::CancelPullResponse { cancelled: u32::try_from(cancelled).unwrap_or(u32::MAX) })
 }
 
-/// Every pull that runs or broke off.
+/// Lists running and interrupted pulls.
 pub(super) async fn pulls(core: &Arc<Core>) -> Result<v1::PullsResponse, Error> {
     let running = core.pulls.puller()?.running();
     let known = core.models.with_store(|store| store.pulls()).await?;

@@ -1,4 +1,4 @@
-//! What is counted, logged and traced of one request: once, whatever its end, in one line and one span.
+//! Metrics, log line and trace span of one request, each written once, however the request ends.
 
 use std::{
     sync::Arc,
@@ -16,12 +16,12 @@ use crate::{
     ticket::Timings,
 };
 
-/// What is counted, logged and traced of one request, when it ends or is dropped.
+/// Record of one request. It is written when the request ends or the record is dropped.
 pub(super) struct RequestLog {
     call: Call,
     metrics: Arc<Metrics>,
     pub(super) request_id: String,
-    /// The trace that it is part of.
+    /// Trace that the request belongs to.
     trace: Option<TraceContext>,
     span: Option<Span>,
     arrived: Instant,
@@ -30,38 +30,38 @@ pub(super) struct RequestLog {
     pub(super) cached_tokens: u32,
     pub(super) completion_tokens: u32,
     pub(super) inputs: usize,
-    /// What it waited for its model to be loaded.
+    /// Time spent waiting for the model to load.
     pub(super) load: Duration,
-    /// When its first step ran.
+    /// Start of its first step.
     pub(super) begun: Option<Instant>,
-    /// Of the choice that ended last.
+    /// Timings of the slowest choice so far.
     times: Option<Timings>,
-    /// A worker has it, or part of it.
+    /// Whether a worker has the request or part of it.
     pub(super) queued: bool,
-    /// Why its last choice ended; a request without choices just stops.
+    /// Reason why the last choice ended. Requests without choices end with "stop".
     pub(super) reason: FinishReason,
     pub(super) ended: bool,
 }
 
-/// What is asked for.
+/// Kind of call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
-    /// An answer to a chat, or a text that goes on.
+    /// Chat or text completion.
     Infer { chat: bool },
-    /// Vectors.
+    /// Embeddings.
     Embed,
-    /// Scores of documents.
+    /// Reranking scores of documents.
     Rerank,
-    /// Scores of labels.
+    /// Classification scores.
     Classify,
-    /// What is said in a sound.
+    /// Transcription.
     Transcribe,
-    /// A text that is said.
+    /// Speech synthesis.
     Speak,
 }
 
 impl Call {
-    /// As the log has it.
+    /// Name in the log.
     fn name(self) -> &'static str {
         match self {
             Call::Infer { .. } => "infer",
@@ -73,7 +73,7 @@ impl Call {
         }
     }
 
-    /// As gRPC has it: service and method.
+    /// gRPC service and method.
     fn method(self) -> (&'static str, &'static str) {
         match self {
             Call::Infer { .. } => ("hanzo.engine.v1.Engine", "Infer"),
@@ -85,7 +85,7 @@ impl Call {
         }
     }
 
-    /// As the semantic conventions for generative models have it, or in their manner where they have no name.
+    /// Operation name in the semantic conventions for generative AI, or in their style if they have none.
     fn operation(self) -> &'static str {
         match self {
             Call::Infer { chat: true } => "chat",
@@ -100,7 +100,7 @@ impl Call {
 }
 
 impl RequestLog {
-    /// Of a request that arrived at `arrived`, with what came beside its message.
+    /// Creates the record of a request that arrived at `arrived`; the metadata may name a trace.
     pub(super) fn new(
         call: Call,
         core: &Core,
@@ -131,7 +131,7 @@ impl RequestLog {
         }
     }
 
-    /// What it asks for; nothing of its text.
+    /// Records the sampling parameters of the request, and nothing of its text.
     pub(super) fn asks(&mut self, job: &Job) {
         let Some(span) = self.span.as_mut().filter(|span| span.is_kept()) else { return };
         let sampling = &job.sampling;
@@ -146,7 +146,7 @@ impl RequestLog {
         span.say([max]);
     }
 
-    /// A choice has ended, and its time went so.
+    /// Records the timings of a choice that ended.
     pub(super) fn took(&mut self, times: Timings) {
         let total = |times: &Timings| times.queue + times.prefill + times.decode;
         if self.times.as_ref().is_none_or(|known| total(known) < total(&times)) {
@@ -154,7 +154,7 @@ impl RequestLog {
         }
     }
 
-    /// It has ended.
+    /// Records the end of the request.
     pub(super) fn end(&mut self, error: Option<&Error>) {
         if let Some(reason) = error.and_then(Error::rejection) {
             self.metrics.rejected(self.model(), reason);
@@ -162,7 +162,7 @@ impl RequestLog {
         if let Some((_, metrics)) = self.model.as_ref().filter(|_| self.queued) {
             match error {
                 None => metrics.finished(self.reason),
-                // Of an input behind the first batch: the request was refused, nothing failed.
+                // An invalid input after the first batch is a refused request, not a failure.
                 Some(error) if error.code() == Code::InvalidArgument => {}
                 Some(_) => metrics.failed.inc(),
             }
@@ -200,7 +200,7 @@ impl RequestLog {
         }
     }
 
-    /// The span of the request, and one for each of its phases, one behind the other from its arrival on.
+    /// Writes the request's span, with a child span for each phase in sequence from its arrival.
     fn tell(&self, mut span: Span, outcome: &str, error: Option<&Error>, elapsed: Duration) {
         let operation = self.call.operation();
         let (service, method) = self.call.method();

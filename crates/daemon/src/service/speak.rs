@@ -1,6 +1,6 @@
-//! Speak and Voices: a text is made ready off the reactor, waits in its model's queue like any request, and its sound is put into
-//! the format that was asked for as it comes, piece by piece. Whatever its end, each request is counted once and logged in one
-//! line.
+//! The calls Speak and Voices. A text is prepared off the reactor and waits in its model's queue like any request.
+//! Its sound is encoded in the requested format segment by segment. Each request is counted once and logged in one
+//! line, however it ends.
 
 use std::{
     collections::VecDeque,
@@ -35,7 +35,7 @@ use crate::{
     worker::{NotGiven, Work},
 };
 
-/// The voices of a model.
+/// Lists the voices of a model.
 pub(super) async fn voices(
     core: &Arc<Core>,
     request: Request<v1::VoicesRequest>,
@@ -54,7 +54,7 @@ pub(super) async fn voices(
     Ok(v1::VoicesResponse { voices, model: served.name.clone() })
 }
 
-/// Begins to say a text. The answer is its sound.
+/// Begins speech synthesis and returns the sound as a stream.
 pub(super) async fn speak(
     core: &Arc<Core>,
     request: Request<v1::SpeakRequest>,
@@ -74,10 +74,10 @@ pub(super) async fn speak(
     }
 }
 
-/// A text that its model has.
+/// Synthesis in progress.
 struct Speaking {
     pieces: SpokenPieces,
-    encoder: Option<Encoder>, // none once the file is whole
+    encoder: Option<Encoder>, // `None` once the file is complete
     format: Format,
     sample_rate: u32, // of the model
     samples: u64,
@@ -167,12 +167,12 @@ fn format_of(format: v1::SoundFormat) -> Format {
     }
 }
 
-/// The stream of one request; dropping it cancels the model's work.
+/// Response stream of one request; dropping it cancels the model's work.
 struct Live {
     record: RequestLog, // dropped first
     speaking: Speaking,
     reservation: Reservation,
-    said: u32, // phonemes, which are charged
+    said: u32, // phonemes that were charged
     ready: VecDeque<Event>,
     over: bool,
 }
@@ -202,7 +202,7 @@ fn events(mut live: Live) -> impl Stream<Item = Result<v1::SpeakEvent, Status>> 
 }
 
 impl Live {
-    /// The next piece, or the end.
+    /// Handles the next segment, or the end.
     async fn advance(&mut self) -> Result<(), Error> {
         let Speaking { pieces, encoder, .. } = &mut self.speaking;
         let said = poll_fn(|context| pieces.poll_next(context)).await;
@@ -213,7 +213,7 @@ impl Live {
                 self.charge(piece.phonemes);
                 self.speaking.samples += piece.samples.len() as u64;
                 self.speaking.first.get_or_insert(piece.elapsed);
-                // Some formats take a while, so they are not made on the reactor.
+                // Some formats take a while to encode, so this does not run on the reactor.
                 let work = tokio::task::spawn_blocking(move || {
                     let bytes = file.push(&piece.samples);
                     (file, bytes)
@@ -240,7 +240,7 @@ impl Live {
         }
     }
 
-    /// Charges the phonemes that have been said by now, also to a client that leaves.
+    /// Charges the phonemes synthesised so far, also if the client disconnects.
     fn charge(&mut self, said: u32) {
         self.reservation.charge(said.saturating_sub(self.said));
         self.said = self.said.max(said);

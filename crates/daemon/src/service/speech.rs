@@ -9,10 +9,10 @@ use tonic::{Request, Response, Streaming};
 
 use super::{Core, Events, Reply, reply, speak, transcribe};
 
-/// The service.
+/// gRPC service of speech.
 pub(crate) struct SpeechService {
     pub(crate) core: Arc<Core>,
-    /// What a sound may be.
+    /// Limits of uploaded sounds.
     pub(crate) sounds: Limits,
 }
 

@@ -1,4 +1,4 @@
-//! Stats.
+//! The call Stats.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use hanzo_engine_proto::v1;
 use super::Core;
 use crate::{convert::reply, error::Error};
 
-/// Counters and gauges of every model, or of one.
+/// Collects counters and gauges of every model, or of one.
 pub(crate) async fn stats(core: &Arc<Core>, model: &str) -> Result<v1::StatsResponse, Error> {
     let views = match model {
         "" => core.models.registry.views(),

@@ -1,5 +1,5 @@
-//! The `Store` service: aliases, collection, checks, archives. What takes long runs on a thread of its own and says
-//! how far it is through a bounded channel; a client that leaves ends it.
+//! The `Store` service: aliases, garbage collection, verification, archives. Long operations run on separate
+//! threads and report progress through a bounded channel. A client that disconnects cancels them.
 
 use std::{
     io::{self, Read, Write},
@@ -22,17 +22,17 @@ use crate::{
     pulls,
 };
 
-/// The service.
+/// gRPC service of the store.
 pub(crate) struct StoreService(pub(crate) Arc<Core>);
 
-/// Messages that wait for a client which reads slowly.
+/// Messages that may wait for a slow client.
 const QUEUE_MESSAGES: usize = 4;
-/// Bytes of one piece of an archive.
+/// Bytes in one chunk of an archive.
 const PIECE_BYTES: usize = 1 << 20;
-/// A check says how far it is each time it has read so much.
+/// Bytes after which a verification reports progress.
 const SAY_EVERY_BYTES: u64 = 64 << 20;
 
-/// Makes a model of another, with its texts as far as the request says nothing else.
+/// Derives a model from another; its texts are kept unless the request replaces them.
 fn derive(store: &Store, wire: v1::DeriveRequest) -> Result<Result<ModelRecord, Error>, StoreError> {
     let v1::DeriveRequest { model, name, system, params_json, messages_json, license, template, files } =
         wire;
@@ -164,7 +164,7 @@ impl StoreApi for StoreService {
 }
 
 impl StoreService {
-    /// Runs `work` where it may block, and streams what it sends; its error is the stream's last word.
+    /// Runs blocking `work` and streams what it sends; an error ends the stream.
     fn streaming<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Store, &Sender<T>) -> Result<(), Error> + Send + 'static,
@@ -176,7 +176,7 @@ impl StoreService {
         tokio::task::spawn_blocking(move || {
             let _active = active;
             if let Err(error) = work(&store, &sender) {
-                // A client that left is told nothing.
+                // Has no effect if the client has disconnected.
                 let _ = sender.blocking_send(Err(error.into()));
             }
         });
@@ -214,7 +214,7 @@ fn verify(store: &Store, model: String, to: &Sender<v1::VerifyProgress>) -> Resu
     Ok(())
 }
 
-/// Gathers an archive into messages.
+/// Writer that collects an archive into messages.
 struct Pieces {
     to: Sender<v1::ArchiveChunk>,
     gathered: Vec<u8>,
@@ -240,8 +240,8 @@ impl Write for Pieces {
     }
 }
 
-/// What sends messages on to a thread that reads them, and what reads them there: first `first`. The reader sees the end of what
-/// it is sent, or that it broke off.
+/// Connects a stream of messages to a reader on another thread, beginning with `first`. Returns the future that
+/// forwards them and the reader. The reader sees the end of the stream, or an error if it broke off.
 fn received(
     mut wire: impl Stream<Item = Result<Bytes, Status>> + Unpin,
     first: Bytes,
@@ -258,7 +258,7 @@ fn received(
     (sending, Chunks { from, piece: first })
 }
 
-/// Reads a file out of messages.
+/// Reader of a file that arrives in messages.
 struct Chunks {
     from: mpsc::Receiver<io::Result<Bytes>>,
     piece: Bytes,

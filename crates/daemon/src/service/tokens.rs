@@ -1,4 +1,4 @@
-//! Tokenize and Detokenize.
+//! The calls Tokenize and Detokenize.
 
 use std::{sync::Arc, time::Instant};
 
@@ -18,7 +18,7 @@ use crate::{
     registry::Capability,
 };
 
-/// Text or a chat to tokens.
+/// Converts text or a chat to tokens.
 pub(super) async fn tokenize(
     core: &Arc<Core>,
     request: Request<v1::TokenizeRequest>,
@@ -34,7 +34,7 @@ pub(super) async fn tokenize(
         Some(v1::tokenize_request::Input::Text(_)) | None => Capability::Any,
     };
     let served = core.models.chosen(&model, "", wanted, Demand { by, keep_alive, told: None }).await?.served;
-    // It waits like any request: in the model's queue, which is bounded.
+    // It waits in the model's bounded queue like any request.
     let _place = served.enter()?;
     let input = request::tokenize(input, add_special_tokens, parse_special)?;
     let text = served.text.clone();
@@ -53,12 +53,12 @@ pub(super) async fn tokenize(
         Ok((ids, rendered, pieces))
     });
     let (ids, text, pieces) = within(by, work).await?;
-    // The context's length is 32 bits.
+    // The context's length fits in 32 bits.
     let context_tokens_max = served.size.context_tokens_max() as u32;
     Ok(v1::TokenizeResponse { ids, text, context_tokens_max, pieces })
 }
 
-/// What a prompt is to the tokenizer is this call's text.
+/// Renames the tokenizer's field `prompt` to this call's `text`.
 fn of_text(error: RequestError) -> Error {
     match error {
         RequestError::Invalid { field: "prompt", reason } => Error::field("text", reason),
@@ -66,7 +66,7 @@ fn of_text(error: RequestError) -> Error {
     }
 }
 
-/// Tokens to text.
+/// Converts tokens to text.
 pub(super) async fn detokenize(
     core: &Arc<Core>,
     request: Request<v1::DetokenizeRequest>,

@@ -1,6 +1,7 @@
-//! Transcribe: a file's bytes come as the client sends them, a thread decodes them as they come, the model takes samples as
-//! it goes, and what it says goes back, all at once. Between each two of these lie a few pieces: who is slower holds the other
-//! back. Whatever its end, each request is counted once and logged in one line.
+//! The call Transcribe. The client streams a file, a thread decodes it as it arrives, the model takes samples as it
+//! can, and its transcript is streamed back, all at the same time. A few pieces may wait between each two of these,
+//! so that a slow stage holds the others back. Each request is counted once and logged in one line, however it
+//! ends.
 
 #[cfg(test)]
 pub(crate) mod stand_in;
@@ -42,7 +43,7 @@ use crate::{
     transcribe::{Asked, CHUNK_SAMPLES_MAX, SOUND_CHUNKS, Transcription},
 };
 
-/// Begins to write down what is said. The answer is its stream, which says the rest.
+/// Begins a transcription and returns its response stream.
 pub(super) async fn transcribe(
     core: &Arc<Core>,
     request: Request<Streaming<v1::TranscribeRequest>>,
@@ -66,7 +67,7 @@ pub(super) async fn transcribe(
     }
 }
 
-/// Why nothing was begun.
+/// Reason why a transcription was not begun.
 enum Refused {
     Error(Error),
     Access(hanzo_engine_access::Refusal),
@@ -78,7 +79,7 @@ impl From<Error> for Refused {
     }
 }
 
-/// Who writes it down.
+/// Source of a transcript.
 enum Hears {
     Model(Transcription),
     #[cfg(test)]
@@ -108,11 +109,11 @@ impl Hears {
     }
 }
 
-/// A request that its model has.
+/// Transcription in progress.
 struct Begun {
     transcription: Hears,
     said: Said,
-    /// What came of the sound, once it has ended: its seconds, and whether the model was given any of it.
+    /// Result of decoding, once the sound has ended.
     decoded: Option<oneshot::Receiver<Result<Decoded, Error>>>,
     heard: Option<Decoded>,
     language: String,
@@ -125,14 +126,14 @@ struct Begun {
     _served: InUse,
 }
 
-/// What was decoded.
+/// Length of a decoded sound, and whether the model was given any of it.
 #[derive(Clone, Copy)]
 struct Decoded {
     seconds: f64,
     given: bool,
 }
 
-/// The task that takes the client's messages, which ends with the request.
+/// Task that receives the client's messages; it ends with the request.
 struct Upload(AbortHandle);
 
 impl Drop for Upload {
@@ -184,7 +185,7 @@ async fn begin(
     let of_thread = map.clone();
     tokio::task::spawn_blocking(move || {
         let incoming = Incoming { messages: Mutex::new(incoming), piece: Bytes::new() };
-        // Nobody waits for it any more: the client has left.
+        // The receiver is gone if the client has disconnected.
         let _ = done.send(decode(incoming, &hint, &limits, gate, &samples, &of_thread));
     });
     let said = Said::new(record.request_id.clone(), served.name.clone(), map, config.logprobs);
@@ -204,7 +205,7 @@ async fn begin(
     })
 }
 
-/// The client's next message; none at its end.
+/// Next message of the client; `None` at the end of the stream.
 async fn next(messages: &mut Streaming<v1::TranscribeRequest>) -> Result<Option<Part>, Error> {
     let silent = || {
         let reason = format!("nothing came for {} seconds; send it at once", SOUND_SILENCE_MAX.as_secs());
@@ -221,7 +222,7 @@ async fn next(messages: &mut Streaming<v1::TranscribeRequest>) -> Result<Option<
     Ok(message.and_then(|message| message.part))
 }
 
-/// Hands on the file's bytes, as fast as they are decoded.
+/// Forwards the file's bytes as fast as they are decoded.
 async fn upload(mut messages: Streaming<v1::TranscribeRequest>, bytes: mpsc::Sender<Result<Bytes, Error>>) {
     loop {
         let piece = match next(&mut messages).await {
@@ -241,13 +242,13 @@ async fn upload(mut messages: Streaming<v1::TranscribeRequest>, bytes: mpsc::Sen
     }
 }
 
-/// The file's bytes for a thread that waits for them.
+/// Blocking reader of the file's bytes, for the decoder's thread.
 struct Incoming {
     messages: Mutex<mpsc::Receiver<Result<Bytes, Error>>>,
     piece: Bytes,
 }
 
-/// What ended the bytes before their end, inside of the decoder's error.
+/// Reason why the bytes ended early, wrapped in the decoder's error.
 #[derive(Debug)]
 struct Broken(Error);
 
@@ -275,7 +276,7 @@ impl Read for Incoming {
     }
 }
 
-/// Decodes all of it, and gives the model what is worth hearing.
+/// Decodes the sound and gives the model the parts with speech.
 fn decode(
     incoming: Incoming,
     hint: &Hint,
@@ -295,10 +296,10 @@ fn decode(
     let mut given = false;
     let mut give = |chunk: Vec<f32>| {
         given |= !chunk.is_empty();
-        // Who took them has ended; what it said last says why.
+        // If the receiver has ended, its last event gives the reason.
         chunk.chunks(CHUNK_SAMPLES_MAX).all(|part| samples.blocking_send(part.to_vec()).is_ok())
     };
-    // The map must know a sample before the model does.
+    // The time map must cover a sample before the model gets it.
     let follow = |gate: &Gate| map.lock().unwrap_or_else(PoisonError::into_inner).follow(gate.map());
     while let Some(chunk) = sound.next_chunk().map_err(own)? {
         let mut heard = Vec::with_capacity(chunk.len());
@@ -315,7 +316,7 @@ fn decode(
     Ok(Decoded { seconds: sound.seconds(), given })
 }
 
-/// The stream of one request; dropping it cancels the model's work.
+/// Response stream of one request; dropping it cancels the model's work.
 struct Live {
     record: RequestLog, // dropped first
     begun: Begun,
@@ -351,7 +352,7 @@ fn events(live: Live) -> impl Stream<Item = Result<v1::TranscribeEvent, Status>>
     })
 }
 
-/// What happened first.
+/// Event that came first.
 enum Turn {
     Decoded(Result<Decoded, Error>),
     Said(Option<Told>),
@@ -361,7 +362,7 @@ impl Live {
     async fn next(&mut self) -> Result<v1::TranscribeEvent, Error> {
         let mut finished = false;
         loop {
-            // Where nothing was worth hearing there is nothing to wait for.
+            // If no speech was found, there is no event to wait for.
             if let Some(heard) = self.begun.heard.filter(|heard| finished || !heard.given) {
                 return Ok(self.end(heard));
             }
@@ -397,7 +398,7 @@ impl Live {
         }
     }
 
-    /// The last event, before it the first where the model has said nothing.
+    /// Builds the last event, preceded by the first one if the model has sent nothing.
     fn end(&mut self, heard: Decoded) -> v1::TranscribeEvent {
         let Begun { said, language, arrived, first, spend, .. } = &mut self.begun;
         let ms = |time: Duration| time.as_secs_f64() * 1000.0;

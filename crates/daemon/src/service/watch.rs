@@ -1,5 +1,5 @@
-//! Watch: every state now, then each change. A watcher that lags is sent a fresh snapshot in place of what it
-//! missed.
+//! The call Watch: the current state of each model, then every change. A watcher that lags behind receives a fresh
+//! snapshot instead of the changes it missed.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -20,7 +20,7 @@ struct Watcher {
     over: bool,
 }
 
-/// The stream; it ends with UNAVAILABLE when the daemon drains.
+/// Response stream; it ends with UNAVAILABLE when the daemon drains.
 pub(super) fn watch(
     core: &Arc<Core>,
     model: String,

@@ -1,4 +1,4 @@
-//! What a request comes to where nothing else is there: what it must come to in any company.
+//! Reference results: the output of a request that runs alone, which it must have in any company.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +13,18 @@ use super::{
     model::{self, Keeps},
 };
 
-/// Engines with room for everything, one of each model, for one request at a time. They keep what has left windows.
+/// Engines with room for everything, one for each model, running one request at a time. They keep blocks that have
+/// left an attention window.
 pub(super) struct Alone {
     engines: BTreeMap<usize, Engine>,
     model: usize,
     jobs: u64,
 }
 
-/// What comes of a choice: its events, without what depends on the cache.
+/// Expected events of a choice, without the fields that depend on the cache.
 pub(super) struct Expected {
     pub(super) kinds: Vec<EventKind>,
-    /// It ends because something is no number.
+    /// Whether it ends with a non-finite number.
     pub(super) breaks: bool,
 }
 
@@ -32,7 +33,7 @@ impl Alone {
         Self { engines: BTreeMap::new(), model: 0, jobs: 0 }
     }
 
-    /// From here on it is about this of [`model::MODELS`].
+    /// Selects the model, an index into [`model::MODELS`].
     pub(super) fn of_model(&mut self, model: usize) {
         self.model = model;
     }
@@ -57,7 +58,7 @@ impl Alone {
         model::engine((windows, Keeps::Everything), config, script, Faults::default())
     }
 
-    /// By choice. The job's context ends after `context_tokens_max`.
+    /// Expected events of each choice. The job's context ends after `context_tokens_max`.
     pub(super) fn choices(&mut self, job: &Job) -> Vec<Expected> {
         let id = self.next_job();
         self.engine().submit(&Job { id, ..job.clone() });
@@ -65,7 +66,7 @@ impl Alone {
         (0..job.choices).map(|choice| expected(events.remove(&choice).unwrap_or_default())).collect()
     }
 
-    /// By input; nothing: no number.
+    /// Expected results of each input; `None` if any is not finite.
     pub(super) fn inputs(&mut self, inputs: &[EmbedInput], output: Output) -> Option<Vec<Computed>> {
         let id = self.next_job();
         self.engine().submit_inputs(&EmbedJob {
@@ -108,7 +109,7 @@ fn expected(mut kinds: Vec<EventKind>) -> Expected {
     Expected { kinds: in_pieces(kinds.into_iter().map(without_cache)), breaks }
 }
 
-/// What is said token by token, and what is scored: how many tokens come in one step depends on who else runs.
+/// Merges consecutive deltas and scores, since the number of tokens per step depends on the other requests.
 pub(super) fn in_pieces(kinds: impl IntoIterator<Item = EventKind>) -> Vec<EventKind> {
     let mut pieces: Vec<EventKind> = Vec::new();
     for kind in kinds {
@@ -121,7 +122,7 @@ pub(super) fn in_pieces(kinds: impl IntoIterator<Item = EventKind>) -> Vec<Event
     pieces
 }
 
-/// What is found in the cache, and drafted, depends on who came before.
+/// Removes counts of cached and drafted tokens, which depend on earlier requests.
 pub(super) fn without_cache(kind: EventKind) -> EventKind {
     match kind {
         EventKind::Started { .. } => EventKind::Started { cached_tokens: 0 },

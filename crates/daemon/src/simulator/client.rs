@@ -1,4 +1,4 @@
-//! A client of the simulation: what it has asked, what it has read, and whether that, and its end, are right.
+//! Simulated client: its request, the events that it has read, and checks of the events and the end.
 
 use std::{
     collections::VecDeque,
@@ -21,7 +21,7 @@ use crate::{
     worker::WorkerHandle,
 };
 
-/// Clients that have been woken.
+/// Clients whose wakers were called.
 pub(super) type Woken = Arc<Mutex<Vec<usize>>>;
 
 pub(super) struct Client {
@@ -30,17 +30,17 @@ pub(super) struct Client {
     pub(super) came_us: u64,
     pub(super) tries: u32,
     pub(super) has_paused: bool,
-    /// It reads again then.
+    /// Time at which it reads again.
     pub(super) paused_until_us: u64,
     pub(super) reads_at_us: Option<u64>,
     pub(super) waker: Waker,
 }
 
-/// How far a client is.
+/// Progress of a client.
 pub(super) enum Stage {
-    /// It has not come, or is to come again.
+    /// Not arrived yet, or waiting to try again.
     Away,
-    /// Its prompt is being made.
+    /// Its prompt is being built.
     Preparing {
         place: QueuePlace,
         worker: Rc<WorkerHandle>,
@@ -51,7 +51,7 @@ pub(super) enum Stage {
     Over,
 }
 
-/// How a client's request has ended.
+/// Way in which a client's request ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     TurnedAway,
@@ -76,14 +76,14 @@ impl Outcome {
     }
 }
 
-/// A request whose events are read.
+/// Generation whose events are being read.
 pub(super) struct Streaming {
     pub(super) events: JobEvents,
     pub(super) life: usize,
     pub(super) seen: Vec<Vec<EventKind>>, // by choice
 }
 
-/// A request whose batches are on their way.
+/// Embedding request with batches in progress.
 pub(super) struct Embedding {
     pub(super) place: Arc<KeptPlace>,
     pub(super) worker: Rc<WorkerHandle>,
@@ -92,15 +92,15 @@ pub(super) struct Embedding {
     pub(super) next: usize, // batch
 }
 
-/// What reading has come to.
+/// Result of reading.
 pub(super) enum Read {
-    /// There is nothing more; it is woken when there is.
+    /// No more events now; the waker is called when there are.
     All,
-    /// It has read what it reads at once.
+    /// The client has read as many events as it reads at once.
     Enough,
-    /// It reads nothing for a while.
+    /// The client stops reading until this time.
     Pauses(u64),
-    /// It has had enough.
+    /// The client disconnects.
     Leaves,
     /// The request has ended.
     Ended(JobEnd),
@@ -135,7 +135,7 @@ impl Client {
         Some(self.came_us + self.plan.deadline_us?)
     }
 
-    /// Reads what there is, and no more than it would.
+    /// Reads available events, up to the client's limits.
     pub(super) fn read(&mut self) -> Read {
         let mut context = Context::from_waker(&self.waker);
         match &mut self.stage {
@@ -183,12 +183,12 @@ impl Client {
         }
     }
 
-    /// Whether anything of its request has run, as far as it can know.
+    /// Whether the client has seen any event of its request.
     pub(super) fn has_seen_something(&self) -> bool {
         matches!(&self.stage, Stage::Streaming(streaming) if streaming.seen.iter().any(|seen| !seen.is_empty()))
     }
 
-    /// What is wrong with what it has read, now that it reads no more.
+    /// Checks the events read so far, after the last one.
     pub(super) fn check_seen(&self, end: Option<&JobEnd>, alone: &mut Alone) -> Result<(), String> {
         match (&self.stage, &self.plan.ask) {
             (Stage::Streaming(streaming), Ask::Generate(job)) => check_choices(streaming, job, end, alone),
@@ -205,7 +205,7 @@ impl Client {
         }
     }
 
-    /// What is wrong with the answer to a batch.
+    /// Checks the response to a batch.
     pub(super) fn check_answer(
         &self,
         batch: usize,
@@ -220,10 +220,10 @@ impl Client {
     }
 }
 
-/// What the end of a request says whose worker has gone without a word.
+/// Reason in the end of a request whose worker disappeared without notice.
 pub(super) const LOST: &str = "the model's worker ended";
 
-/// Whether a piece of what is said begins with this one.
+/// Whether `whole` begins with `part`.
 fn begins(whole: &EventKind, part: &EventKind) -> bool {
     match (whole, part) {
         (EventKind::Scored(whole), EventKind::Scored(part)) => whole.starts_with(part),
@@ -241,7 +241,8 @@ fn begins(whole: &EventKind, part: &EventKind) -> bool {
     }
 }
 
-/// Every choice's events are those it has alone, in their order, to the end if that is how the request has ended.
+/// Checks that every choice's events equal those of a run alone, in order, and completely if the request was
+/// completed.
 fn check_choices(
     streaming: &Streaming,
     job: &Job,
@@ -252,10 +253,11 @@ fn check_choices(
     for (choice, (seen, expected)) in streaming.seen.iter().zip(&expected).enumerate() {
         let seen = in_pieces(seen.iter().cloned());
         for (at, kind) in seen.iter().enumerate() {
-            // The last may be cut off where the request ended early.
+            // The last event may be incomplete if the request ended early.
             let whole = at + 1 < seen.len() || end == Some(&JobEnd::Done);
             let alone = expected.kinds.get(at);
-            // A chunk of a prompt with a row that is no number gives nothing, and how long chunks are depends on who else runs.
+            // A prefill chunk with a non-finite row scores nothing, and the length of chunks depends on the other
+            // requests.
             if expected.breaks
                 && matches!(kind, EventKind::Scored(_))
                 && alone.is_none_or(|alone| begins(alone, kind) || begins(kind, alone))

@@ -1,7 +1,7 @@
-//! The device that is simulated. A row is one number, a hash. What a layer's cache keeps of a token is the hash of its row
-//! and its position; attention reads the keys of a row's context back through the block tables and hashes them in order;
-//! logits are drawn from the hash. So a wrong block, a stale key, a wrong position, or one more or less of anything gives
-//! other tokens. A step takes simulated time, and a script says whether one of them fails.
+//! Simulated device. A row is a single number, a hash. The KV cache stores, for each token and layer, a hash of the
+//! row and its position. Attention reads the keys of a row's context through the block tables and hashes them in
+//! order. Logits are generated from the hash. A wrong block, a stale key, a wrong position or an extra row
+//! therefore changes the tokens. Steps take simulated time, and a script decides whether one fails.
 
 use std::{
     panic::resume_unwind,
@@ -22,10 +22,10 @@ use hanzo_engine_kernels::{
 
 use super::random::mix;
 
-/// Why a device fails.
+/// Reason of a device's failure.
 pub(super) const REASON: &str = "so its script says";
 
-/// Simulated time, in microseconds from the start.
+/// Simulated time in microseconds from the start.
 #[derive(Clone)]
 pub(super) struct Time {
     start: Instant,
@@ -33,47 +33,47 @@ pub(super) struct Time {
     step_ends_us: Arc<AtomicU64>,
 }
 
-/// What is wrong, as it was found.
+/// Faults found so far.
 #[derive(Clone, Default)]
 pub(super) struct Faults(Arc<Mutex<Vec<String>>>);
 
-/// How a device behaves.
+/// Behaviour of a device.
 #[derive(Clone)]
 pub(super) struct Script {
     pub(super) time: Time,
-    /// What a step takes, and each of its rows besides.
+    /// Duration of a step, to which `row_us` is added for each row.
     pub(super) step_us: u64,
     pub(super) row_us: u64,
-    /// The step that is the last, from 1, and how.
+    /// Last step, counted from 1, and the way in which it fails.
     pub(super) end: Option<(u64, Ending)>,
-    /// Whether a step may be submitted before the one before it is waited for.
+    /// Whether a step may be submitted before the previous one has finished.
     pub(super) runs_ahead: bool,
-    /// Rows that came from what the step before drew, of all devices.
+    /// Number of rows that were sampled by the previous step while it was still running, over all devices.
     pub(super) rows_ahead: Arc<AtomicU64>,
-    /// Planted: a row from what was drawn takes the draw beside its own.
+    /// Planted bug: a row that uses a sampled token takes its neighbour's.
     pub(super) takes_wrong_draws: bool,
-    /// Planted: a sequence that goes on by one token is taken for the one that stood in its place in the step before.
+    /// Planted bug: a decoding sequence is mistaken for the one at the same index in the previous step.
     pub(super) keeps_tables: bool,
 }
 
-/// How a device ends.
+/// Way in which a device fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// It cannot begin a step.
+    /// Beginning a step fails.
     FailsFirst,
-    /// It says at the end of a step that it has failed.
+    /// The end of a step reports the failure.
     FailsLast,
-    /// It says so when it is asked for logits.
+    /// Reading logits reports the failure.
     FailsDrawing,
-    /// It says so to who waits for a step, which may be another by then.
+    /// Waiting for a step reports the failure, perhaps for a later step.
     FailsWaiting,
-    /// It cannot give hidden states.
+    /// Reading hidden states fails.
     FailsReading,
-    /// It panics within a step.
+    /// The device panics within a step.
     Panics,
 }
 
-/// One device.
+/// Simulated device.
 pub(super) struct ScriptedDevice {
     script: Script,
     faults: Faults,
@@ -84,7 +84,7 @@ pub(super) struct ScriptedDevice {
     steps: u64,
 }
 
-/// By plane of memory, then slot; 0: never written.
+/// Values by plane of memory, then by slot; 0 if never written.
 pub(super) struct Kv {
     slots: usize,
     groups: KvGroups,
@@ -105,7 +105,7 @@ impl Time {
         self.at(self.us())
     }
 
-    /// As the programs tell it.
+    /// Converts to the clock's type.
     pub(super) fn at(&self, us: u64) -> Instant {
         self.start + Duration::from_micros(us)
     }
@@ -114,19 +114,19 @@ impl Time {
         instant.saturating_duration_since(self.start).as_micros() as u64
     }
 
-    /// Moves on, and never back.
+    /// Advances the time, never backwards.
     pub(super) fn reach(&self, us: u64) {
         self.now_us.fetch_max(us, Relaxed);
     }
 
-    /// When the step that has just run ends.
+    /// End of the step that has just run.
     pub(super) fn step_ends_us(&self) -> u64 {
         self.step_ends_us.load(Relaxed).max(self.us())
     }
 }
 
 impl Script {
-    /// A device that takes no time, does not run ahead and goes on for ever.
+    /// Script of a device without delays, asynchronous steps or failures.
     pub(super) fn plain(time: Time) -> Self {
         Self {
             time,
@@ -172,7 +172,7 @@ impl ScriptedDevice {
         KernelError::Device { device: self.device(), reason: REASON.to_owned() }
     }
 
-    /// The slot of a key, by the tables that the device believes in.
+    /// Slot of a key in the block tables that the device uses.
     fn slot(&self, index: usize, span: &SequenceSpan, group: usize, key: u32) -> usize {
         let earlier = self.before.sequences.get(index).filter(|earlier| {
             self.script.keeps_tables
@@ -196,12 +196,12 @@ impl Kv {
     }
 }
 
-/// A number from 0 to below 1.
+/// Maps a hash to a number in [0, 1).
 fn share(hash: u64) -> f32 {
     (hash >> 40) as f32 / (1 << 24) as f32
 }
 
-/// One row in a thousand comes out as something that is no number: it depends on all of its context.
+/// Makes one row in a thousand non-finite, depending on all of its context.
 fn is_broken(row: u64) -> bool {
     mix(row, 3).is_multiple_of(1024)
 }
@@ -368,7 +368,7 @@ impl Backend for ScriptedDevice {
 
     fn rope_to_cache(&mut self, qkv: &mut Vec<u64>, _: &QkvParams<&()>, kv: &mut Kv, layer: usize) {
         if self.ends(Ending::Panics) {
-            // Nothing is printed, unlike by `panic!`.
+            // Unlike `panic!`, this prints nothing.
             resume_unwind(Box::new(REASON));
         }
         let KvPlace { group, plane } = kv.groups.place(layer);
@@ -398,7 +398,7 @@ impl Backend for ScriptedDevice {
                 key
             };
             let before = span.context - span.rows;
-            // What the rows have in common is hashed once, where they see all of it.
+            // The part that all rows share is hashed once, if they attend to all of it.
             let all = |hash, position| mix(hash, key(position));
             let (mut hash, mut next) = (0, 0);
             for position in before..span.context {

@@ -1,5 +1,6 @@
-//! The models that are simulated: decoders of two layers as small as a file may be, whose weights say nothing, because the
-//! device makes its logits of the tokens it finds in its cache. They differ in what their layers see of a context.
+//! Simulated models: decoders with two layers, as small as a file may be. Their weights are meaningless, because
+//! the device derives logits from the tokens that it finds in its cache. The models differ in their attention
+//! windows.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,18 +16,18 @@ use hanzo_engine_runtime::{
 use super::device::{Faults, Script, ScriptedDevice};
 use crate::device::Sides;
 
-/// Tokens of the vocabulary.
+/// Size of the vocabulary.
 pub(super) const VOCAB: u32 = 40;
-/// The token that ends a text.
+/// End-of-text token.
 pub(super) const END: u32 = 2;
-/// Elements of a hidden state.
+/// Elements in a hidden state.
 pub(super) const HIDDEN: usize = 4;
-/// Tokens of the longest context.
+/// Maximum context length in tokens.
 pub(super) const CONTEXT: usize = 1024;
 
-/// Tokens that each of the two layers sees, itself included; none: all.
+/// Attention window of each of the two layers in tokens, including the token itself; `None` for all.
 type Windows = [Option<u32>; 2];
-/// The models: layers alike with and without a window, and layers that are not.
+/// The models: with equal layers with and without a window, and with unequal layers.
 pub(super) const MODELS: [Windows; 5] =
     [[None, None], [None, Some(5)], [Some(33), None], [Some(16), Some(16)], [Some(40), Some(9)]];
 
@@ -35,12 +36,12 @@ struct Model {
     sides: Sides,
 }
 
-/// Which of a model's blocks are given back.
+/// Blocks of a model that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keeps {
-    /// Those that have left their layer's window.
+    /// Blocks within their layer's window; others are freed.
     Windows,
-    /// None, although layers see no more than their windows.
+    /// All blocks, although layers attend only to their windows.
     Everything,
 }
 
@@ -59,13 +60,13 @@ fn with_windows(spec: TransformerSpec, windows: Windows) -> TransformerSpec {
     spec.with_layers(|layer, spec| spec.attention.mask = Mask::Causal { window: windows[layer] })
 }
 
-/// How many blocks a model's sequences hold, in steps of so many rows.
+/// Number of blocks that a model's sequences hold, in steps with this many rows.
 pub(super) fn room(windows: Windows, step_rows: usize) -> KvRoom {
     let Model { opened, .. } = model();
     with_windows(opened.decoder().unwrap().spec.clone(), windows).kv_room(step_rows)
 }
 
-/// An engine of a model, on a device that does as the script says.
+/// Engine of a model, on a device with this script.
 pub(super) fn engine(
     (windows, keeps): (Windows, Keeps),
     config: EngineConfig,
@@ -77,7 +78,7 @@ pub(super) fn engine(
     let Network::Decoder(files) = &mut opened.network else { unreachable!("the file is a decoder's") };
     files.spec = with_windows(files.spec.clone(), windows);
     if keeps == Keeps::Everything {
-        // A window that holds a whole context lets go of nothing.
+        // A window that holds a whole context never frees a block.
         files.spec.context_tokens_max = 1;
     }
     let device = AnyBackend::of_decoders(ScriptedDevice::new(script, faults));
@@ -90,7 +91,7 @@ fn file() -> &'static [u8] {
     FILE.get_or_init(gguf)
 }
 
-/// A file of it (the format: github.com/ggml-org/ggml/blob/master/docs/gguf.md).
+/// GGUF file of the model (format: github.com/ggml-org/ggml/blob/master/docs/gguf.md).
 fn gguf() -> Vec<u8> {
     let mut keys = Keys::default();
     keys.string("general.architecture", "llama");
@@ -173,7 +174,7 @@ impl Keys {
         self.bytes.extend((count as u64).to_le_bytes());
     }
 
-    /// Words, letters, and the bytes of a character of three, whose text is held back until it is whole.
+    /// Words, letters, and the bytes of a three-byte character, whose text is held back until it is complete.
     fn tokens(&mut self) {
         let (ordinary, control) = (1_u32, 3_u32);
         let pieces: Vec<(String, u32)> = (0..VOCAB)
@@ -181,7 +182,7 @@ impl Keys {
                 0 => ("<pad>".to_owned(), control),
                 1 => ("<s>".to_owned(), control),
                 END => ("</s>".to_owned(), control),
-                // How a byte-level tokenizer writes the bytes of the euro sign, and a space.
+                // The bytes of the euro sign and a space, as byte-level tokenizers write them.
                 3 => ("â".to_owned(), ordinary),
                 4 => ("Ĥ".to_owned(), ordinary),
                 5 => ("¬".to_owned(), ordinary),

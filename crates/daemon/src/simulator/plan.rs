@@ -1,4 +1,4 @@
-//! What a seed stands for: an engine, a device, requests and their clients, and what is ordered of the model.
+//! Scenario of a seed: an engine, a device, requests with their clients, and commands to the model.
 
 use hanzo_engine_kernels::KvType;
 use hanzo_engine_runtime::{
@@ -12,66 +12,66 @@ use super::{
 };
 use crate::limits::{EVENTS_MAX, EVENTS_PER_STEP_MAX, SCORED_PER_STEP_MAX};
 
-/// Tokens of the shortest and of the longest context.
+/// Shortest and longest context length in tokens.
 const CONTEXT_LEAST: usize = 32;
 const CONTEXT_MOST: usize = 384;
 
-/// All that happens to one model, but for what comes of it.
+/// Scenario of one model.
 pub(super) struct Plan {
-    /// Which of [`MODELS`].
+    /// Index into [`MODELS`].
     pub(super) model: usize,
     pub(super) config: EngineConfig,
     pub(super) queue_max: usize,
     pub(super) step_us: u64,
     pub(super) row_us: u64,
-    /// Each second seed's devices run ahead.
+    /// Whether devices run asynchronously, which is so for every second seed.
     pub(super) runs_ahead: bool,
-    /// How the first, second, … worker ends of itself.
+    /// Way in which the first, second, … worker fails.
     pub(super) ends: Vec<Option<(u64, Ending)>>,
     pub(super) clients: Vec<ClientPlan>,
     pub(super) orders: Vec<(u64, Order)>,
 }
 
-/// What is ordered of the model.
+/// Command to the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     Load,
     Unload,
     UnloadNow,
-    /// The way to the worker is dropped, and nobody says anything.
+    /// The worker's handle is dropped without a command.
     Abandon,
 }
 
-/// A client and its request.
+/// Client and its request.
 pub(super) struct ClientPlan {
     pub(super) at_us: u64,
     pub(super) ask: Ask,
-    /// From taking a place in the queue to giving the job to the worker.
+    /// Time from taking a place in the queue to giving the job to the worker.
     pub(super) prepares_us: u64,
     pub(super) deadline_us: Option<u64>,
-    /// Times that it comes again where it is turned away.
+    /// Number of attempts after a refusal.
     pub(super) tries: u32,
-    /// From being woken to reading.
+    /// Time from being woken to reading.
     pub(super) reads_after_us: u64,
-    /// Events it reads at once.
+    /// Events that it reads at once.
     pub(super) reads_at_once: usize,
-    /// After so many events it reads nothing for so long.
+    /// Number of events after which it stops reading, and for how long.
     pub(super) pauses: Option<(usize, u64)>,
     pub(super) leaves: Option<Leave>,
-    /// Events between it and its worker.
+    /// Capacity of the event channel.
     pub(super) events_max: usize,
 }
 
-/// When a client leaves.
+/// Time at which a client disconnects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leave {
-    /// So long after it came.
+    /// This long after its arrival.
     After(u64),
-    /// When it has read so many events.
+    /// After it has read this many events.
     AfterEvents(usize),
 }
 
-/// What is asked.
+/// Request of a client.
 pub(super) enum Ask {
     Generate(Job),
     Embed { batches: Vec<Vec<EmbedInput>>, output: Output, priority: i32 },
@@ -81,7 +81,7 @@ impl Plan {
     pub(super) fn of(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let random = &mut random;
-        // Half of the seeds have windows.
+        // Half of the seeds have attention windows.
         let windowed = 1 + mix(seed, 1) as usize % (MODELS.len() - 1);
         let model = if mix(seed, 2).is_multiple_of(2) { windowed } else { 0 };
         let config = config(random, model);
@@ -164,7 +164,7 @@ fn client(random: &mut Random, config: &EngineConfig, spread_us: u64) -> ClientP
     }
 }
 
-/// Tokens that may begin as others do.
+/// Random tokens that may share a prefix with others.
 fn tokens(random: &mut Random, count: usize) -> Vec<u32> {
     let (family, alike) = (random.below(3), random.size(0..=count));
     let token = |at: usize| mix(family, at as u64) as u32 % VOCAB;

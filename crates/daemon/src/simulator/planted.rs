@@ -1,4 +1,4 @@
-//! Bugs planted on purpose, around what is simulated, to see that the simulator finds them.
+//! Planted bugs, to check that the simulator finds them.
 
 use std::{any::Any, collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -10,24 +10,24 @@ use hanzo_engine_runtime::{
 use super::watched::Simulated;
 use crate::device::{Generator, Steps};
 
-/// What is wrong.
+/// Kind of bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bug {
-    /// A wake-up that comes before the worker has parked is forgotten.
+    /// A wake-up before the worker has parked is lost.
     LostWakeUp,
-    /// Every third cancel only pauses the job, whose blocks stay.
+    /// Every third cancellation only pauses the job, so that its blocks leak.
     LeakedBlock,
-    /// The last to come is the first to run.
+    /// The last request to arrive runs first.
     StarvedRequest,
-    /// A choice that has finished says something more, where the others go on.
+    /// A finished choice sends another event while the others continue.
     EventAfterTheEnd,
-    /// The device keeps the block table of a sequence that seems to go on.
+    /// The device keeps the block table of a sequence that seems to continue.
     StaleBlockTable,
-    /// A device that runs ahead gives a row the token that its neighbour drew.
+    /// An asynchronous device gives a row the token that was sampled for its neighbour.
     WrongDraw,
 }
 
-/// An engine with the bugs that are an engine's.
+/// Engine with those bugs that concern an engine.
 pub(super) struct Planted {
     inner: Engine,
     bug: Bug,

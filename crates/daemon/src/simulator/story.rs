@@ -1,10 +1,10 @@
-//! What happened, as it is told of a seed that failed.
+//! Log of a simulation, printed for a failed seed.
 
 use std::sync::{Arc, Mutex};
 
 use super::device::Time;
 
-/// Lines with their time, kept only where somebody wants to read them.
+/// Lines with their times, kept only if they will be read.
 #[derive(Clone)]
 pub(super) struct Story {
     time: Time,

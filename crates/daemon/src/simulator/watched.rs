@@ -1,18 +1,18 @@
-//! An engine as its worker drives it, watched: its books after every step, that no step is empty, that no event names what
-//! is over, and that nobody starves.
+//! Wrapper that checks an engine while its worker drives it: the accounting after every step, that no step is
+//! empty, that no event names a finished request, and that no request starves.
 //!
-//! A step that runs nothing may still settle the one before it, where the device runs ahead.
+//! A step without rows may still collect the results of the previous one, if the device is asynchronous.
 //!
-//! Nobody starves: what may be said of it follows from the rules of the line (`fair.rs` and `scheduler/turns.rs` of the
-//! runtime). A request stands in line before all that come after it, unless they are more urgent, and room that is free
-//! goes to the first in line. So one that comes later begins sooner only by taking the place of a sequence that has drawn
-//! its turn, at least `SHARED_TURN_TOKENS` tokens of it, each turn is taken once, and of the turns that have begun before
-//! the request came there are as many as sequences run. Therefore, while a request waits,
+//! The bound on waiting follows from the rules of scheduling (`fair.rs` and `scheduler/turns.rs` of the runtime). A
+//! request is ahead of all later ones in the queue, unless they are more urgent, and free room goes to the first in
+//! the queue. A later request can begin sooner only by replacing a sequence that has used up its turn, which is at
+//! least `SHARED_TURN_TOKENS` tokens. Each turn is used once. The number of turns that began before the request
+//! arrived is that of the running sequences. Therefore, while a request waits,
 //!
-//! 1. at most `sequences_max + tokens drawn since / SHARED_TURN_TOKENS` later ones begin before it;
-//! 2. every step computes at least one token of what stood there when it came or has overtaken it, so that it waits for at
-//!    most as many steps as these have tokens, one more for each sequence, which a device that runs ahead computes in vain,
-//!    and a context for each time one of them was put back.
+//! 1. at most `sequences_max + tokens sampled since / SHARED_TURN_TOKENS` later ones begin before it;
+//! 2. every step computes at least one token of the requests that were there when it arrived or have overtaken it.
+//!    It waits for at most as many steps as these have tokens, plus one for each sequence (which an asynchronous
+//!    device computes in vain), plus one context length for each preemption.
 
 use std::{
     any::Any,
@@ -32,9 +32,9 @@ use hanzo_engine_runtime::{
 use super::{device::Faults, story::Story};
 use crate::device::{Generator, Steps};
 
-/// An engine whose books can be looked at.
+/// Engine whose accounting can be checked.
 pub(super) trait Simulated: Generator {
-    /// Panics where they do not balance.
+    /// Panics if the accounting is inconsistent.
     fn check(&self);
 }
 
@@ -44,7 +44,7 @@ impl Simulated for Engine {
     }
 }
 
-/// See the file's words.
+/// Engine with the checks of this module.
 pub(super) struct Watched {
     inner: Box<dyn Simulated>,
     sequences_max: u64,
@@ -54,11 +54,11 @@ pub(super) struct Watched {
     story: Story,
     paused: Arc<AtomicU64>,
     runs_ahead: bool,
-    /// The device has a step that was not waited for.
+    /// Whether the device has a step whose results were not collected yet.
     under_way: bool,
 }
 
-/// What is known of a job that is not over.
+/// State of an unfinished job.
 struct Watch {
     priority: i32,
     tokens: u64, // of all its sequences, at most
@@ -99,7 +99,7 @@ impl Watched {
         self.jobs.insert(id, watch);
     }
 
-    /// The first sequence of a job enters a step, before which the engine's counters were these.
+    /// Records that a job's first sequence enters a step. `now` has the engine's counters before that step.
     fn begin(&mut self, id: JobId, now: &EngineStats) {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.begun) else { return };
         job.begun = true;

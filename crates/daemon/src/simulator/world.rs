@@ -1,7 +1,7 @@
-//! The world around one model: simulated time, the worker as a state (ready, parked, gone), clients, and what is ordered.
-//! Everything happens in one thread, one thing after the other, in an order that comes of the seed alone. What others do
-//! while a step runs happens between the step and what the worker makes of it, and some of it between the worker's last
-//! look and its park.
+//! Environment of one model: simulated time, the worker's state (ready, parked, gone), clients, and commands to the
+//! model. Everything runs on one thread, in an order that depends on the seed alone. Events that fall into a step's
+//! duration are handled between the step and the worker's processing of it. Some are handled between the worker's
+//! last check and its parking.
 
 mod requests;
 
@@ -41,11 +41,11 @@ use crate::{
     worker::{NotGiven, Turn, Vitals, Work, Worker, WorkerHandle, channel},
 };
 
-/// Turns after which a simulation is taken for endless.
+/// Number of turns after which a simulation counts as endless.
 const TURNS_MAX: u64 = 200_000;
-/// From being woken to running, at most.
+/// Maximum time from a wake-up to running.
 const WAKE_US: u64 = 20;
-/// From the last look to the park, at most.
+/// Maximum time from the last check to parking.
 const PARK_US: u64 = 5;
 
 pub(super) struct World<'a> {
@@ -78,23 +78,23 @@ enum Action {
     Read(usize),
     Leave(usize),
     Order(Order),
-    /// The load, or the restart, of this number is over.
+    /// The load, or the restart, with this number has finished.
     Loaded(usize),
     /// The wait before a restart is over.
     Restart(usize),
 }
 
-/// What the model is doing.
+/// State of the model.
 enum Phase {
     Absent,
     Loading(usize),
     Ready(Rc<WorkerHandle>),
     Draining(Rc<WorkerHandle>),
-    /// It is to be restarted, as this load.
+    /// The worker failed and will be restarted with this number.
     Failed(usize),
 }
 
-/// What the worker's thread would be doing.
+/// State of the worker's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Running {
     Gone,
@@ -102,7 +102,7 @@ enum Running {
     Parked(Option<u64>),
 }
 
-/// The worker's park: a state, and a wake-up that may come before it.
+/// Parking state of the worker, with a wake-up that may come before it parks.
 #[derive(Default)]
 struct Parking {
     parked: AtomicBool,
@@ -110,7 +110,7 @@ struct Parking {
     forgets: bool, // planted
 }
 
-/// What has been done to one worker, and what came of it.
+/// Commands given to one worker, and its end.
 #[derive(Default)]
 struct Life {
     began_us: u64,
@@ -187,7 +187,7 @@ impl<'a> World<'a> {
         self.at(self.time.us() + us, action);
     }
 
-    /// Until nothing happens any more. What is wrong, if anything is.
+    /// Runs until no events are left. Returns a fault, if there is one.
     pub(super) fn run(mut self) -> (Option<String>, Story) {
         while self.faults.first().is_none() {
             self.hear_woken();
@@ -203,7 +203,7 @@ impl<'a> World<'a> {
                 (_, Some(_)) => self.act(),
                 (_, None) => {
                     self.check_rest();
-                    // Last of all the model is forgotten, and its worker must leave.
+                    // At the end the worker's handle is dropped, and the worker must end.
                     match std::mem::replace(&mut self.phase, Phase::Absent) {
                         Phase::Ready(worker) | Phase::Draining(worker) => {
                             self.story.tell(|| "the end: the way to the worker is dropped".to_owned());
@@ -223,14 +223,14 @@ impl<'a> World<'a> {
         (self.faults.first(), self.story)
     }
 
-    /// The next thing that is due.
+    /// Executes the next scheduled event.
     fn act(&mut self) {
         let Some(((at, _), action)) = self.agenda.pop_first() else { return };
         self.time.reach(at);
         match action {
             Action::Come(client) => self.come(client),
             Action::Give(client) => self.give(client),
-            // One that was thought of before a later thought is forgotten.
+            // A later wake-up has replaced this one.
             Action::Read(client) if self.clients[client].reads_at_us == Some(at) => self.read(client),
             Action::Read(_) => {}
             Action::Leave(client) => self.leave(client),
@@ -247,7 +247,7 @@ impl<'a> World<'a> {
         self.hear_woken();
     }
 
-    /// All that is due until then.
+    /// Executes all events that are due by this time.
     fn pass(&mut self, us: u64) {
         self.hear_woken();
         while self.agenda.first_key_value().is_some_and(|(&(at, _), _)| at <= us) {
@@ -256,7 +256,7 @@ impl<'a> World<'a> {
         self.time.reach(us);
     }
 
-    /// Clients that were woken read after a while.
+    /// Schedules reading by clients that were woken.
     fn hear_woken(&mut self) {
         let woken = std::mem::take(&mut *self.woken.lock().unwrap());
         for client in woken {
@@ -327,7 +327,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The worker has gone.
+    /// Handles the worker's end.
     fn ended(&mut self, exit: Exit) {
         let number = self.lives.len() - 1;
         let lived = self.time.at(self.time.us()) - self.time.at(self.lives[number].began_us);
@@ -374,7 +374,7 @@ impl<'a> World<'a> {
                 let us = self.random.of(100..=5_000);
                 self.after(us, Action::Loaded(number));
             }
-            // As if it had been refused: the one before has not left.
+            // As if the load had been refused: the previous worker has not ended.
             (Order::Load, phase) => self.phase = phase,
             (Order::Unload, Phase::Ready(worker)) => {
                 worker.drain(now);
@@ -387,13 +387,13 @@ impl<'a> World<'a> {
                 self.phase = Phase::Draining(worker);
             }
             (Order::Abandon, Phase::Ready(worker)) => drop(worker),
-            // One that loads, or is to be restarted, is given up.
+            // A load or restart in progress is cancelled.
             (Order::Unload | Order::UnloadNow | Order::Abandon, Phase::Loading(_) | Phase::Failed(_)) => {}
             (_, phase) => self.phase = phase,
         }
     }
 
-    /// A load is over: there is a worker.
+    /// Handles the end of a load: there is a worker now.
     fn loaded(&mut self, number: usize) {
         if !matches!(self.phase, Phase::Loading(now) if now == number) {
             return;
@@ -435,7 +435,7 @@ impl<'a> World<'a> {
         self.phase = Phase::Ready(Rc::new(handle));
     }
 
-    /// Nothing is to happen any more: nobody waits, and everything has come back.
+    /// Checks the final state: no request waits, and all resources have been given back.
     fn check_rest(&mut self) {
         for (number, client) in self.clients.iter().enumerate() {
             if !client.is_over() {
@@ -463,10 +463,10 @@ impl<'a> World<'a> {
     }
 }
 
-/// Why requests end when the model is unloaded by force.
+/// Reason given to requests that end because the model is unloaded by force.
 const UNLOADED: &str = "the model was unloaded";
 
-/// Counted by all simulations together: nobody looks.
+/// Metrics shared by all simulations; their values are not used.
 fn metrics() -> Arc<ModelMetrics> {
     static METRICS: OnceLock<(Arc<Metrics>, Arc<ModelMetrics>)> = OnceLock::new();
     let make = || {

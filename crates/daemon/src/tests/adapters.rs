@@ -1,4 +1,4 @@
-//! Adapters over gRPC: loaded, chosen, refused, unloaded, and back with a worker that has failed.
+//! Tests of adapters over gRPC: loading, selection, refusal, unloading, and restoration after a worker failed.
 
 use super::*;
 
@@ -55,7 +55,7 @@ async fn adapters_are_chosen_by_name() {
     let loaded = rig.load_adapter("", layer.clone()).await.unwrap();
     assert_eq!((loaded.format.as_str(), loaded.rank), ("gguf", 3));
     assert_eq!(rig.memory_used().await, one + loaded.bytes);
-    // The same files once more are the same adapter; others of its name are refused.
+    // Loading the same files again returns the same adapter; other files under its name are refused.
     assert_eq!(rig.load_adapter("tiny:q", layer).await.unwrap(), loaded);
     let taken = rig.load_adapter("tiny:q", source("all", "qwen3-layer")).await.unwrap_err();
     check_refused(&taken, Code::FailedPrecondition, "adapter: ");
@@ -88,7 +88,7 @@ async fn adapters_are_chosen_by_name() {
     let listed = rig.client().list_adapters(v1::ListAdaptersRequest::default()).await.unwrap().into_inner();
     assert_eq!(listed.adapters.iter().map(|adapter| adapter.name.as_str()).collect::<Vec<_>>(), ["all"]);
 
-    // A worker that fails comes back with them.
+    // A restarted worker gets its adapters back.
     rig.device.conduct(Conduct::PanicIn(1));
     assert!(collect(rig.infer(ask("tiny:q")).await.unwrap()).await.is_err());
     rig.until("it is back", async |rig| match rig.infer(ask("tiny:q:all")).await {

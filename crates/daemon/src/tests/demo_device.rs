@@ -1,4 +1,4 @@
-//! The processor, with engines that a test conducts: at full speed, step by step with a pause, or into a failure.
+//! CPU device whose engines a test controls: full speed, pauses between steps, or a failure.
 
 use std::{
     sync::{
@@ -20,16 +20,16 @@ use hanzo_engine_runtime::{
 
 use crate::device::{Cpu, Device, EngineSize, Generator, Origin, Sides, Steps, Transcriber};
 
-/// What the next steps of the engines do.
+/// Behaviour of the engines' next steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Conduct {
-    /// Run.
+    /// Run at full speed.
     Run,
-    /// Run, this long after the step before.
+    /// Run with this delay after each step.
     Slow(Duration),
-    /// The next step of the engine made by this many-th build panics; then run.
+    /// Make the next step of the engine with this build number panic; then run normally.
     PanicIn(usize),
-    /// The next step of the engine made by this many-th build fails; then run.
+    /// Make the next step of the engine with this build number fail; then run normally.
     FailIn(usize),
 }
 
@@ -55,7 +55,7 @@ impl DemoDevice {
         *self.conduct.lock().unwrap() = conduct;
     }
 
-    /// Engines made so far; the first is number 1.
+    /// Number of engines built so far; the first has number 1.
     pub(super) fn builds(&self) -> usize {
         self.builds.load(Relaxed)
     }
@@ -156,7 +156,7 @@ impl Steps for DemoEngine {
         self.inner.step(events)
     }
 
-    /// What is drafted here does not depend on how busy the machine is.
+    /// Ignores step times, so that speculation does not depend on the machine's load.
     fn took(&mut self, _time: Duration) {}
 
     fn has_work(&self) -> bool {

@@ -1,4 +1,4 @@
-//! A model that drafts for another, over gRPC: the same answers, accounted, told of, and refused where it cannot.
+//! Tests of draft models over gRPC: same output, memory accounting, visibility, and refusal of unsuitable ones.
 
 use hanzo_engine_runtime::Speculation;
 
@@ -44,7 +44,7 @@ async fn a_model_that_drafts_changes_no_answer_and_counts() {
         accepted += usage.unwrap().accepted_draft_tokens;
     }
     assert!(accepted > 0, "nothing that was drafted was right, by the same model");
-    // It was asked for otherwise, and is there.
+    // The model is loaded already, with a different draft model.
     let without = rig.client().load(load("tiny/qwen3", "drafted", "/nowhere")).await.unwrap_err();
     assert!(without.message().contains("/nowhere"), "{without}");
     let otherwise = load("tiny/qwen3", "drafted", &data("tiny/llama3"));

@@ -1,10 +1,10 @@
-//! Embed, Rerank and Classify, from the outside, with tiny encoders and with the demo model.
+//! Tests of Embed, Rerank and Classify over gRPC, with tiny encoders and the demo model.
 
 use std::path::Path;
 
 use super::*;
 
-/// A tiny checkpoint of `tests/data/encoders`.
+/// Tiny checkpoint in `tests/data/encoders`.
 fn tiny(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/encoders").join(name);
     path.canonicalize().unwrap().to_str().unwrap().to_owned()
@@ -43,7 +43,7 @@ async fn vectors_are_golden_and_come_in_order() {
         })
         .collect();
     assert!(cases.len() >= 3);
-    // More than two jobs' worth, in turns.
+    // More than two batches, repeating the cases.
     let many: Vec<&str> = (0..300).map(|i| cases[i % cases.len()].0).collect();
     let request = v1::EmbedRequest { truncate: true, ..texts("bert", &many) };
     let answer = embed(&rig, request.clone()).await.unwrap();
@@ -95,7 +95,7 @@ async fn what_is_wrong_is_named() {
     let load = v1::LoadRequest { model: tiny("roberta"), kv_bytes: 1 << 20, ..Default::default() };
     let refused = rig.client().load(load).await.unwrap_err();
     assert!(refused.message().contains("kv_bytes"), "{refused:?}");
-    // Nothing of it has hurt.
+    // The refused requests did no harm.
     assert_eq!(embed(&rig, texts("bert", &["a"])).await.unwrap().embeddings.len(), 1);
     rig.stopped().await;
 }
@@ -141,7 +141,7 @@ async fn documents_are_ranked_and_texts_classified() {
     let refused = rig.client().rerank(refused).await.unwrap_err();
     check_refused(&refused, Code::InvalidArgument, "instruction: ");
 
-    // What is too long is refused, or cut at the side that is asked for; a decoder's at its end.
+    // Inputs that are too long are refused, or truncated at the requested side; a decoder's always at its end.
     let long = format!("The quick brown fox. {} The lazy dog.", "Gravity is a force. ".repeat(100));
     let documents =
         vec![long, "The quick brown fox. Gravity".into(), "Gravity is a force. The lazy dog.".into()];
@@ -193,8 +193,8 @@ async fn a_decoder_embeds_beside_its_answers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_leaves_stops_its_inputs() {
     let rig = Rig::start().await;
-    // So slow that the second batch is with the worker when the first step ends, and that the client leaves long
-    // before the last.
+    // Slow enough that the worker has the second batch when the first step ends, and that the client disconnects
+    // long before the last one.
     rig.device.conduct(Conduct::Slow(Duration::from_millis(200)));
     let many = vec!["a text of some words that is read slowly"; 20_000];
     tokio::select! {
@@ -208,7 +208,7 @@ async fn a_client_that_leaves_stops_its_inputs() {
     .await;
     rig.device.conduct(Conduct::Run);
     assert_eq!(embed(&rig, texts("", &["a"])).await.unwrap().embeddings.len(), 1);
-    // Requests, not their batches.
+    // Counts requests, not their batches.
     assert_eq!(counted(&rig).await, (1, 1, 0));
     rig.stopped().await;
 }
@@ -219,14 +219,14 @@ async fn a_request_of_many_batches_is_counted_once() {
     let many = vec!["a text of some words"; 300];
     assert_eq!(embed(&rig, texts("", &many)).await.unwrap().embeddings.len(), 300);
     assert_eq!(counted(&rig).await, (1, 0, 0));
-    // Refused behind the first batches: neither finished nor failed.
+    // Refused after the first batches: counts neither as finished nor as failed.
     let long = "word ".repeat(10_000);
     let bad: Vec<&str> = many.iter().copied().chain([long.as_str()]).collect();
     check_refused(&embed(&rig, texts("", &bad)).await.unwrap_err(), Code::InvalidArgument, "inputs[300]: ");
     assert_eq!(counted(&rig).await, (1, 0, 0));
     rig.device.conduct(Conduct::Slow(Duration::from_millis(200)));
     let mut late = tonic::Request::new(texts("", &many));
-    // Not `set_timeout`, which also makes the client end the call by itself.
+    // Not `set_timeout`, which would also make the client end the call.
     late.metadata_mut().insert("grpc-timeout", "300m".parse().unwrap());
     check_refused(&rig.client().embed(late).await.unwrap_err(), Code::DeadlineExceeded, "");
     assert_eq!(counted(&rig).await, (1, 0, 1));
@@ -234,7 +234,7 @@ async fn a_request_of_many_batches_is_counted_once() {
     rig.stopped().await;
 }
 
-/// Requests that finished, whose client left, and that failed.
+/// Requests that finished, that clients cancelled, and that failed.
 async fn counted(rig: &Rig) -> (u64, u64, u64) {
     let stats = rig.stats("").await;
     (stats.requests_finished, stats.requests_cancelled, stats.requests_failed)
@@ -258,7 +258,7 @@ async fn a_request_without_a_name_goes_to_the_only_model_that_can() {
     for request in [chat(question("Hello!"), 2), text("Once", 2)] {
         assert_eq!(started(&rig.events(request).await).model, crate::DEMO_MODEL);
     }
-    // The built-in model can embed as any decoder can; the other was made for it.
+    // The built-in model can embed, as any decoder can, but the other is a dedicated embedding model.
     assert_eq!(embed(&rig, texts("", &["a"])).await.unwrap().model, "bert");
     let inputs = vec![v1::ClassifyInput { text: "a".into(), pair: None }];
     let classify = v1::ClassifyRequest { inputs, ..Default::default() };
@@ -268,7 +268,7 @@ async fn a_request_without_a_name_goes_to_the_only_model_that_can() {
     let tokenize = v1::TokenizeRequest { input, pieces: true, ..Default::default() };
     let tokens = in_time(rig.client().tokenize(tokenize)).await.unwrap().into_inner();
     assert_eq!(tokens.pieces.concat(), tokens.text.as_bytes());
-    // The ids of a long text are told, and the pieces of a shorter one.
+    // Ids are returned even for a long text; pieces only for a shorter one.
     let many = "é".repeat(crate::limits::TOKEN_PIECES_MAX + 1);
     let input = Some(v1::tokenize_request::Input::Text(many));
     let tokenize = |pieces| v1::TokenizeRequest {

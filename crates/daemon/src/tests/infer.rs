@@ -1,4 +1,4 @@
-//! Infer, from the outside: what comes in which order, and what the fields do.
+//! Tests of Infer over gRPC: the order of events, and the effect of each field.
 
 use super::*;
 
@@ -78,7 +78,7 @@ async fn a_seed_decides_the_text() {
     let seven = tokens(&rig.events(seeded(Some(7), 1)).await, 0);
     assert_eq!(seven, tokens(&rig.events(seeded(Some(7), 1)).await, 0));
     assert_ne!(seven, tokens(&rig.events(seeded(Some(8), 1)).await, 0));
-    // One that was made up is said, and can be asked for again.
+    // A random seed is reported and can be requested again.
     let fresh = rig.events(seeded(None, 1)).await;
     let again = rig.events(seeded(Some(started(&fresh).seed), 1)).await;
     assert_eq!(tokens(&fresh, 0), tokens(&again, 0));
@@ -139,7 +139,7 @@ async fn echo_and_logprobs_are_sent_when_asked_for() {
         let ids: Vec<u32> = logprobs.iter().map(|logprob| logprob.token_id).collect();
         assert_eq!(ids, tokens(&events, choice));
         assert!(logprobs.iter().all(|logprob| logprob.logprob <= 0.0 && logprob.top.len() == 2));
-        // Greedy: the best of the alternatives is what was taken.
+        // Greedy sampling takes the best alternative.
         assert!(logprobs.iter().all(|logprob| logprob.top[0].token_id == logprob.token_id));
     }
     rig.stopped().await;
@@ -177,7 +177,7 @@ async fn what_is_wrong_is_named_and_nothing_else_changes() {
     for (field, request) in cases {
         check_refused(&rig.infer(request).await.unwrap_err(), Code::InvalidArgument, field);
     }
-    // Over the context: both numbers, and a code for programs.
+    // Above the context: the message has both numbers, and the metadata a code.
     let context = rig.stats("").await.status.unwrap().context_tokens_max;
     let status = rig.infer(tokens(vec![5; 10_000])).await.unwrap_err();
     check_refused(&status, Code::InvalidArgument, "prompt: ");
@@ -242,7 +242,7 @@ async fn log_probabilities_are_of_what_the_client_sees() {
         });
         of.flatten().map(|token| String::from_utf8(token).unwrap()).collect()
     };
-    // The whole answer: all its tokens but the end's, which usage counts.
+    // The whole completion: all tokens but the last, which only the usage counts.
     let whole = rig.events(ask("no such text")).await;
     let answer = said(&whole, 0);
     assert_eq!(written(&whole).concat(), answer);
@@ -252,7 +252,7 @@ async fn log_probabilities_are_of_what_the_client_sees() {
         (v1::FinishReason::Stop, drawn)
     );
     assert_eq!(written(&whole).len(), drawn - 1);
-    // Cut: the last token may be there with more than its part, none is there without one.
+    // With a stop string: the last token may extend beyond the text, and no token lacks a part in it.
     for stop in ["Paris", "aris", "France", "is"] {
         let events = rig.events(ask(stop)).await;
         let (text, tokens) = (said(&events, 0), written(&events));

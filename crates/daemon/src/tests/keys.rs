@@ -1,4 +1,4 @@
-//! Keys over gRPC: the same as over HTTP, in metadata; and the admin port beside them.
+//! Tests of API keys over gRPC, in metadata as over HTTP in headers, and of the admin port.
 
 use hanzo_engine_access::{KeysFile, Record};
 use hanzo_engine_proto::v1::{self, store_client::StoreClient};
@@ -6,7 +6,7 @@ use tonic::{Code, Request, Status};
 
 use super::*;
 
-/// A daemon with the demo model that wants keys, and a way to make them.
+/// Starts a daemon with the demo model that requires keys, and returns the file to add some.
 async fn keyed(private_metrics: bool) -> (Rig, std::path::PathBuf) {
     let mut file = None;
     let rig = Rig::start_with(|config| {
@@ -55,7 +55,7 @@ async fn a_call_needs_a_key_and_the_operators_its_scope() {
         (Code::Unauthenticated, Some("invalid_api_key"))
     );
     assert!(!status.message().contains("nobody"));
-    // Probes ask without one.
+    // Probes need no key.
     let health = tonic_health::pb::HealthCheckRequest::default();
     tonic_health::pb::health_client::HealthClient::new(rig.channel.clone()).check(health).await.unwrap();
 
@@ -85,7 +85,7 @@ async fn a_call_needs_a_key_and_the_operators_its_scope() {
             assert_eq!(code == Code::PermissionDenied, !allowed, "call {i}: {code:?}");
         }
     }
-    // A path would tell what files there are.
+    // A path would reveal which files exist.
     let path = v1::ShowRequest { model: file.display().to_string(), known_only: false };
     let shown = rig.client().show(with(&user, path.clone())).await.unwrap_err();
     assert_eq!(shown.code(), Code::NotFound, "{shown:?}");

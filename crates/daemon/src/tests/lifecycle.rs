@@ -1,4 +1,4 @@
-//! Models come, go, fail and come back; others do not notice.
+//! Tests of loading, unloading, failures and restarts: other models are not affected.
 
 use super::*;
 use v1::ModelState as S;
@@ -19,7 +19,7 @@ async fn models_load_and_unload_while_others_serve() {
     assert!(model.weights_bytes > 0 && model.kv_bytes > 0 && model.device.starts_with("cpu"), "{model:?}");
     assert_eq!(rig.load(DEMO_MODEL, "second").await.unwrap().load_ms, 0);
 
-    // Both at once say the same.
+    // Both at once give the same output.
     let ask = |model: &str| v1::InferRequest { model: model.into(), ..endless(30) };
     let (first, second) = tokio::join!(rig.events(ask(DEMO_MODEL)), rig.events(ask("second")));
     assert_eq!(tokens(&first, 0), tokens(&second, 0));
@@ -82,7 +82,7 @@ async fn a_request_without_a_name_is_told_to_wait_while_the_only_model_that_can_
     rig.device.conduct(Conduct::Run);
     collect(stream).await.unwrap();
     in_time(unloading).await.unwrap().unwrap();
-    // Gone, it is not waited for.
+    // A model that is unloaded is not waited for.
     rig.load(&bert, "second").await.unwrap();
     let refused = rig.infer(chat(question("Hello!"), 2)).await.unwrap_err();
     check_refused(&refused, Code::InvalidArgument, "model: name one of those that can chat");
@@ -100,7 +100,7 @@ async fn two_loads_of_one_model_are_one() {
     assert_eq!(rig.device.builds(), 1);
     let path = rig.dir.path().join("hanzo-demo.gguf");
     std::fs::write(&path, crate::DEMO_GGUF).unwrap();
-    // By itself such a file gets another name: this one is the built-in model's.
+    // By default such a file gets another name, because this is the built-in model's.
     let status = rig.load(path.to_str().unwrap(), DEMO_MODEL).await.unwrap_err();
     check_refused(&status, Code::FailedPrecondition, "model hanzo-demo is loaded from this program");
     check_refused(&rig.load(DEMO_MODEL, "no good").await.unwrap_err(), Code::InvalidArgument, "alias: ");
@@ -146,7 +146,7 @@ async fn a_worker_that_panics_or_fails_comes_back_and_others_do_not_notice() {
         rig.device.conduct(Conduct::Slow(Duration::from_millis(5)));
         let mut running = rig.infer(ask(DEMO_MODEL, 4000)).await.unwrap();
         begun(&mut running).await;
-        // It is read meanwhile: a client that does not read gives its turn to the one that waits.
+        // Keep reading it: a client that does not read loses its turn to the waiting one.
         let running = tokio::spawn(collect(running));
         let waiting = rig.infer(ask(DEMO_MODEL, 5)).await.unwrap();
         let mut other = rig.infer(ask("other", 200)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Bounds and who pays for them: queues, deadlines, clients that leave, clients that do not read.
+//! Tests of limits: queues, deadlines, and clients that disconnect or do not read.
 
 use futures_util::StreamExt as _;
 use hanzo_engine_runtime::Speculation;
@@ -40,7 +40,7 @@ async fn a_full_queue_turns_away_and_says_when_to_come_back() {
     let rig = Rig::start_with(small).await;
     rig.load(DEMO_MODEL, "").await.unwrap();
     rig.device.conduct(SLOW);
-    // More urgent, so that no other takes its place.
+    // With a higher priority, so that no other request takes its turn.
     let mut running = rig.infer(v1::InferRequest { priority: -1, ..endless(300) }).await.unwrap();
     begun(&mut running).await;
     let waiting = [rig.infer(endless(2)).await.unwrap(), rig.infer(endless(2)).await.unwrap()];
@@ -69,7 +69,7 @@ async fn a_deadline_ends_a_request_whether_it_runs_or_waits() {
     rig.device.conduct(SLOW);
     let late = |request: v1::InferRequest, ms| {
         let mut request = Request::new(request);
-        // Not `set_timeout`, which also makes the client end the call by itself.
+        // Not `set_timeout`, which would also make the client end the call.
         request.metadata_mut().insert("grpc-timeout", format!("{ms}m").parse().unwrap());
         request
     };
@@ -91,10 +91,10 @@ async fn a_deadline_ends_a_request_whether_it_runs_or_waits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_read_pauses_only_itself() {
-    // One event a token.
+    // One event per token.
     let rig = Rig::start_with(|config| config.engine.speculation = Speculation::Off).await;
     rig.load(DEMO_MODEL, "").await.unwrap();
-    // Below gRPC, whose own buffers would hide when the thousand are full.
+    // Below gRPC, whose buffers would hide when the channel's thousand events are full.
     let core = rig.handle.core();
     let request = v1::InferRequest { choices: 8, ..endless(400) };
     let mut stream = Box::pin(service::infer(core, Request::new(request)).await.unwrap());
@@ -121,7 +121,7 @@ async fn a_client_that_does_not_read_pauses_only_itself() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_client_that_leaves_frees_its_blocks_though_nothing_runs() {
-    // One event a token.
+    // One event per token.
     let rig = Rig::start_with(|config| config.engine.speculation = Speculation::Off).await;
     rig.load(DEMO_MODEL, "").await.unwrap();
     let core = rig.handle.core();
@@ -164,14 +164,14 @@ async fn embed_requests_that_are_cancelled_do_not_crowd_out_a_word_to_the_worker
     rig.load(DEMO_MODEL, "").await.unwrap();
     let mut running = rig.infer(endless(4000)).await.unwrap();
     begun(&mut running).await;
-    // In a long step the worker takes nothing.
+    // During a long step the worker takes nothing from its channel.
     rig.device.conduct(Conduct::Slow(Duration::from_secs(3)));
     tokio::time::sleep(Duration::from_millis(100)).await;
     let input = v1::EmbedInput { input: Some(v1::embed_input::Input::Text("a".into())) };
     let request = v1::EmbedRequest { inputs: vec![input; 200], ..Default::default() };
     let mut refused = 0;
     for _ in 0..16 {
-        // Cancelled by its client, with its batches in the worker's channel.
+        // Cancelled by its client while its batches are in the worker's channel.
         let cancelled = timeout(Duration::from_millis(60), rig.client().embed(request.clone())).await;
         if let Ok(answer) = cancelled {
             check_refused(&answer.unwrap_err(), Code::ResourceExhausted, "model hanzo-demo has 2 requests");

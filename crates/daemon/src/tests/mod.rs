@@ -1,5 +1,5 @@
-//! The daemon in this process, on free ports, asked by a gRPC client; models are the embedded demo model on a device
-//! that a test can slow down and break.
+//! Tests with a daemon in this process, on free ports, through a gRPC client. The model is the built-in one, on a
+//! device that tests can slow down and break.
 
 mod adapters;
 mod demo_device;
@@ -49,12 +49,12 @@ use tonic::{Code, Status, Streaming, transport::Channel};
 use crate::{Config, DEMO_MODEL, Daemon, DaemonError, DaemonHandle, config::OnDemand};
 use demo_device::{Conduct, DemoDevice};
 
-/// What never takes this long has hung.
+/// Time after which an operation counts as hung.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 type Client = EngineClient<Channel>;
 
-/// A daemon that is being served.
+/// Running daemon.
 struct Rig {
     channel: Channel,
     client: Client,
@@ -66,24 +66,24 @@ struct Rig {
 }
 
 impl Rig {
-    /// With the demo model.
+    /// Starts a daemon with the demo model.
     async fn start() -> Rig {
         let rig = Rig::start_with(|_| ()).await;
         rig.load(DEMO_MODEL, "").await.unwrap();
         rig
     }
 
-    /// With nothing loaded.
+    /// Starts a daemon without models.
     async fn start_with(change: impl FnOnce(&mut Config)) -> Rig {
         let dir = tempfile::tempdir().unwrap();
         let mut config = Config::default();
         (config.server.grpc_port, config.server.admin_port) = (0, 0);
         config.server.drain_s = 20;
         config.store.dir = Some(dir.path().join("store"));
-        // What the machine has left when other tests run beside this one must not matter.
+        // The result must not depend on the memory that other tests leave free.
         config.engine.memory_budget_bytes = Some(2 << 30);
         config.engine.kv_bytes = Some(48 << 20);
-        // Those of models that come by themselves say so.
+        // Tests of on-demand loading enable it themselves.
         config.engine.on_demand = OnDemand::Never;
         change(&mut config);
         let device = DemoDevice::new();
@@ -110,7 +110,7 @@ impl Rig {
         in_time(self.client().infer(request)).await.map(tonic::Response::into_inner)
     }
 
-    /// All events of one request that must end well.
+    /// All events of one request, which must succeed.
     async fn events(&self, request: v1::InferRequest) -> Vec<Event> {
         collect(self.infer(request).await.unwrap()).await.unwrap()
     }
@@ -128,7 +128,7 @@ impl Rig {
         }
     }
 
-    /// Body and status of a GET of the admin port.
+    /// Status and body of a GET from the admin port.
     async fn admin(&self, path: &str) -> (u16, String) {
         get(self.handle.admin_addr(), path).await
     }
@@ -137,7 +137,7 @@ impl Rig {
         drop(self.stop.take());
     }
 
-    /// Waits for the end, which must be a good one.
+    /// Waits for the daemon's end, which must be a clean one.
     async fn stopped(mut self) {
         self.begin_stop();
         in_time(self.served).await.unwrap().unwrap();
@@ -166,13 +166,13 @@ async fn collect(mut stream: Streaming<v1::InferEvent>) -> Result<Vec<Event>, St
     Ok(events)
 }
 
-/// The first event: the request has begun.
+/// Waits for the first event, which says that the request has begun.
 async fn begun(stream: &mut Streaming<v1::InferEvent>) {
     let event = in_time(stream.message()).await.unwrap().unwrap();
     assert!(matches!(event.event, Some(Event::Started(_))), "{event:?}");
 }
 
-/// Text to go on from, greedily, with `max_tokens`.
+/// Request for a greedy text completion of at most `max_tokens`.
 fn text(prompt: &str, max_tokens: u32) -> v1::InferRequest {
     v1::InferRequest {
         prompt: Some(v1::infer_request::Prompt::Text(prompt.into())),
@@ -182,13 +182,13 @@ fn text(prompt: &str, max_tokens: u32) -> v1::InferRequest {
     }
 }
 
-/// One that goes on until its `max_tokens`, whatever the model says.
+/// Request that always generates `max_tokens`, whatever the model samples.
 fn endless(max_tokens: u32) -> v1::InferRequest {
     let stop = v1::StopConditions { max_tokens: Some(max_tokens), ignore_eos: true, ..Default::default() };
     v1::InferRequest { stop: Some(stop), ..text("Once upon a time", 1) }
 }
 
-/// A question to the demo model, without thinking.
+/// Question to the demo model, without reasoning.
 fn question(words: &str) -> v1::Chat {
     let content = vec![v1::ContentPart { part: Some(v1::content_part::Part::Text(words.into())) }];
     v1::Chat {
@@ -198,7 +198,7 @@ fn question(words: &str) -> v1::Chat {
     }
 }
 
-/// A file or folder of the tests' data.
+/// File or folder in the test data.
 fn data(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name).display().to_string()
 }

@@ -1,4 +1,4 @@
-//! Models that do not fit on a card: cards whose memory is small, played by the processor.
+//! Tests of models that do not fit on one GPU. The CPU plays GPUs with little memory.
 
 use hanzo_engine_kernels::{AnyBackend, Cut, Pipeline, TensorParallel, cpu::CpuBackend};
 use hanzo_engine_runtime::{
@@ -21,7 +21,7 @@ use crate::{
 
 const MIB: u64 = 1 << 20;
 
-/// A card that is none.
+/// Fake GPU that computes on the CPU.
 #[derive(Clone)]
 struct PlayedCard {
     ordinal: usize,
@@ -30,13 +30,13 @@ struct PlayedCard {
 }
 
 impl PlayedCard {
-    /// The devices that share a model, each with threads of its own.
+    /// Pipeline of the devices that share a model, each with its own threads.
     fn pipeline(&self, cuts: &[Cut]) -> Pipeline {
         let others = (0..cuts.len()).map(|_| Cpu::new(Some(1)).unwrap().backend());
         Pipeline::new(others.chain([self.cpu.backend()]).collect(), cuts.to_vec())
     }
 
-    /// The devices that compute each layer of one together; none where they share it by layers.
+    /// Tensor-parallel group of the devices; `None` if they share the model by layers.
     fn ranks(&self) -> Option<TensorParallel<CpuBackend>> {
         let sharing = self.sharing.as_ref()?;
         let others = sharing.others.iter().map(|_| Cpu::new(Some(1)).unwrap().cpu_backend());
@@ -140,7 +140,7 @@ impl Device for PlayedCard {
     }
 }
 
-/// A daemon with cards of so much memory, and a processor or none; its client, and what is used of the budgets.
+/// Starts a daemon with GPUs of these memory sizes, with or without a CPU. Returns its client and the budgets.
 async fn rig(
     cards_bytes: &[u64],
     processor: bool,
@@ -161,7 +161,7 @@ async fn rig_of(
     config.store.dir = Some(dir.path().join("store"));
     config.engine.on_demand = OnDemand::Never;
     (config.engine.gpu_layers, config.engine.split_mode) = (gpu_layers, split_mode);
-    // Steps of few rows, so that layers and not what is between them take the memory.
+    // Few rows per step, so that layers rather than scratch take the memory.
     (config.engine.step_tokens_max, config.engine.sequences_max) = (16, 2);
     let cpu = || Cpu::new(Some(1)).unwrap();
     let card = |(ordinal, &bytes): (usize, &u64)| {
@@ -205,7 +205,7 @@ async fn what_does_not_fit_on_a_card_is_shared_and_says_the_same() {
     let expected = answer(&mut client).await;
     assert!(!expected.is_empty());
 
-    // A quarter less than it takes.
+    // A quarter less memory than the model takes.
     let (mut client, budgets, _stop, _dir) = rig(&[bytes / 4 * 3], true, GpuLayers::Auto).await;
     let shared = in_time(client.load(wish(""))).await.unwrap().into_inner().model.unwrap();
     let on_card: usize =
@@ -215,7 +215,7 @@ async fn what_does_not_fit_on_a_card_is_shared_and_says_the_same() {
     assert!(used[0] > bytes / 4 && used[0] <= bytes / 4 * 3 && used[1] > bytes / 8, "{used:?} of {bytes}");
     assert_eq!(shared.weights_bytes + shared.kv_bytes + shared.scratch_bytes, used[0] + used[1]);
     assert_eq!(answer(&mut client).await, expected);
-    // One layer more would not have fitted, and one that is asked for is refused with the bytes.
+    // One more layer would not have fit; requesting it is refused with the bytes.
     in_time(client.unload(v1::UnloadRequest { model: DEMO_MODEL.into(), ..Default::default() }))
         .await
         .unwrap();
@@ -248,7 +248,7 @@ async fn cards_share_each_layer_where_they_are_told_to() {
             .unwrap();
         assert!(budgets.iter().all(|budget| budget.used_bytes() == 0), "all of it is given back");
     }
-    // One card has it whole; layers are left to the processor where that is asked for, or where rows have no room.
+    // One GPU holds the whole model. Layers go to the CPU if requested, or if rows do not fit.
     for (cards, layers, said) in [
         (vec![1 << 40], "", "a card"),
         (vec![1 << 40, 1 << 40], "3", "a card: 3 of 6 layers"),
@@ -285,20 +285,20 @@ async fn two_cards_have_what_fits_on_neither() {
         assert!(budgets.iter().all(|budget| budget.used_bytes() == 0), "all of it is given back");
     }
 
-    // The second is too small for the rest, so that is the processor's.
+    // The second GPU is too small for the rest, which therefore goes to the CPU.
     let (mut client, budgets, _stop, _dir) = rig(&[bytes / 4 * 3, bytes / 16], true, GpuLayers::Auto).await;
     in_time(client.load(wish(""))).await.unwrap();
     assert!(budgets[0].used_bytes() > 0 && budgets[1].used_bytes() == 0 && budgets[2].used_bytes() > 0);
     assert_eq!(answer(&mut client).await, expected);
 }
 
-/// Three cards and more, of which each has some of the layers, with a processor for what is left or none.
+/// Three or more GPUs that each hold some of the layers, with or without a CPU for the rest.
 #[tokio::test(flavor = "multi_thread")]
 async fn several_cards_have_what_fits_on_no_two() {
     let (mut client, budgets, _stop, _dir) = rig(&[1 << 40], true, GpuLayers::Auto).await;
     in_time(client.load(wish(""))).await.unwrap();
     let (bytes, expected) = (budgets[0].used_bytes(), answer(&mut client).await);
-    // Of one layer and of all, so what each takes beside layers is known.
+    // Memory with one layer and with all, from which that of a single layer follows.
     in_time(client.unload(v1::UnloadRequest { model: DEMO_MODEL.into(), ..Default::default() }))
         .await
         .unwrap();
@@ -310,7 +310,7 @@ async fn several_cards_have_what_fits_on_no_two() {
             .await
             .unwrap();
     }
-    // What the head's card has without layers, and what a layer takes.
+    // Memory of the head's GPU without layers, and of a layer.
     let (head, layer) = (2 * on_card[0] - on_card[1], on_card[1] - on_card[0]);
     let two = head + 2 * layer + layer / 2;
     assert!(2 * two < bytes + head, "two of them are too small");
@@ -318,9 +318,9 @@ async fn several_cards_have_what_fits_on_no_two() {
     for (cards, processor, layers, elsewhere) in [
         (vec![two; 3], true, "", false),
         (vec![two; 4], false, "all", false),
-        // The processor has what three take not.
+        // The CPU gets what does not fit on three.
         (vec![head + layer + layer / 2, head + layer, head + layer], true, "", true),
-        // As many as are asked for, over cards that are each too small for them.
+        // As many layers as requested, on several GPUs that are each too small for them.
         (vec![two; 2], true, "3", true),
     ] {
         let (mut client, budgets, _stop, _dir) = rig(&cards, processor, GpuLayers::Auto).await;
@@ -340,7 +340,7 @@ async fn several_cards_have_what_fits_on_no_two() {
     }
 }
 
-/// Two cards that leave a model a short context are given up for three that leave it one of use, where there are three.
+/// If two GPUs leave only a short context, and three leave a useful one, three are used.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_context_of_use_is_worth_another_card() {
     let of = |context_tokens_max: u32| v1::LoadRequest {
@@ -354,7 +354,8 @@ async fn a_context_of_use_is_worth_another_card() {
     };
     let (mut client, budgets, _stop, _dir) = rig(&[1 << 40], true, GpuLayers::Auto).await;
     let kv_bytes = in_time(client.load(of(2_048))).await.unwrap().into_inner().model.unwrap().kv_bytes;
-    // Without all but one of the contexts that it takes where there is plenty: less would be of no use, and a card has less.
+    // Without all but one of the contexts that it takes with plenty of memory: less would not be useful, and a GPU
+    // has less.
     let least = budgets[0].used_bytes() - kv_bytes / 8 * 7;
     let card = least / 100 * 99;
     for (cards, needed, context) in [(2, 2, 2_048..8_192), (3, 3, 8_192..32_769)] {

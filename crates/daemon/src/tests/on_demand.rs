@@ -1,4 +1,4 @@
-//! Models that come when they are asked for, and leave when nobody uses them or another needs the room.
+//! Tests of models that are loaded on demand, and unloaded when idle or to make room.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,8 +10,8 @@ use crate::{
 };
 use v1::ModelState as S;
 
-/// A daemon that loads models on demand, with copies of the demo model in its store. `models`: how many fit at once, and
-/// a half.
+/// Starts a daemon that loads models on demand, with copies of the demo model in its store. The budget has room for
+/// `models` of them and a half.
 async fn start(models: u64, stored: &[&str]) -> Rig {
     let one = bytes_of_one().await;
     let rig = Rig::start_with(|config| {
@@ -27,7 +27,7 @@ async fn start(models: u64, stored: &[&str]) -> Rig {
     rig
 }
 
-/// What one of them takes.
+/// Memory of one of these models.
 async fn bytes_of_one() -> u64 {
     let rig = Rig::start().await;
     let stats = rig.client().stats(v1::StatsRequest::default()).await.unwrap().into_inner();
@@ -59,7 +59,7 @@ fn ready(names: &[&str]) -> Vec<(String, S)> {
     names.iter().map(|name| ((*name).to_owned(), S::Ready)).collect()
 }
 
-/// Asks a model, and waits until it is idle: its place is given back a little after its answer.
+/// Uses a model and waits until it is idle, which is a little after the response.
 async fn used(rig: &Rig, name: &str) {
     rig.events(ask(name, 1)).await;
     let idle = async |rig: &Rig| {
@@ -102,7 +102,7 @@ async fn requests_that_name_a_stored_model_load_it_once() {
     assert_eq!((rig.device.builds(), states(&rig)), (1, ready(&["a"])));
     let (_, text) = rig.admin("/metrics").await;
     assert!(text.contains(r#"hanzo_engine_model_load_wait_seconds_count{model="a"} 4"#), "{text}");
-    // Five minutes, of which some have passed.
+    // Five minutes minus the time passed.
     let model = rig.handle.models().remove(0);
     let left_ms = model.expires_at_unix_ms - crate::unix_time::now_unix_ms();
     assert_eq!(model.keep_alive_ms, 300_000);
@@ -125,13 +125,13 @@ async fn a_model_leaves_when_its_time_is_over_and_never_before_its_request() {
     assert_eq!((evictions(&rig, "keep_alive").await, evictions(&rig, "room").await), (1, 0));
     let stats = rig.client().stats(v1::StatsRequest::default()).await.unwrap().into_inner();
     assert_eq!((stats.memory_used_bytes, stats.ready), (0, true));
-    // It comes again, as often as it is asked for.
+    // The model can be loaded again any number of times.
     rig.device.conduct(Conduct::Run);
     for _ in 0..3 {
         rig.events(keeping("a", "0s")).await;
     }
     rig.until("it has left again", async |rig| rig.handle.models().is_empty()).await;
-    // A request changes how long it stays, until the next says otherwise.
+    // A request's keep-alive applies until the next request sets another.
     rig.events(keeping("a", "-1")).await;
     rig.events(ask("a", 1)).await;
     let model = rig.handle.models().remove(0);
@@ -155,7 +155,7 @@ async fn what_an_operator_loads_stays_as_the_operator_says() {
     let loaded = in_time(rig.client().load(load)).await.unwrap().into_inner().model.unwrap();
     assert_eq!(loaded.keep_alive_ms, 150);
     rig.until("b has left", async |rig| states(rig) == ready(&["a"])).await;
-    // Loaded for a request that is about to come: that may say otherwise, and an operator's word stays.
+    // A load for a coming request: that request may set another time, and the operator's setting stays.
     let about_to_ask = async |model: &str| {
         let load = v1::LoadRequest { model: model.into(), as_request: true, ..Default::default() };
         in_time(rig.client().load(load)).await.unwrap().into_inner().model.unwrap().keep_alive_ms
@@ -163,7 +163,7 @@ async fn what_an_operator_loads_stays_as_the_operator_says() {
     assert_eq!((about_to_ask("b").await, about_to_ask("a").await), (300_000, -1));
     rig.events(keeping("b", "100ms")).await;
     rig.until("b has left", async |rig| states(rig) == ready(&["a"])).await;
-    // Loaded for a request, and then by its name: it stays.
+    // Loaded by a request and then explicitly: it stays.
     rig.events(keeping("b", "200ms")).await;
     rig.load("b", "").await.unwrap();
     assert_eq!(rig.handle.models().remove(1).keep_alive_ms, -1);
@@ -177,7 +177,7 @@ async fn the_one_that_was_used_the_longest_ago_makes_room() {
         used(&rig, name).await;
     }
     assert_eq!(states(&rig), ready(&["a", "c"]));
-    // What is pinned does not make room, however long nobody has used it.
+    // A pinned model does not make room, however long it has been idle.
     rig.load("a", "").await.unwrap();
     used(&rig, "c").await;
     used(&rig, "d").await;
@@ -201,13 +201,13 @@ async fn an_idle_model_gives_its_place_where_as_many_are_loaded_as_may_be() {
     }
     assert_eq!(states(&rig).len(), MODELS_MAX);
     let last = names[MODELS_MAX].as_str();
-    // Two that come at once have one place between them.
+    // Two that load at once share one entry.
     let (one, other) = tokio::join!(rig.events(ask(last, 2)), rig.events(ask(last, 3)));
     assert_eq!((tokens(&one, 0).len(), tokens(&other, 0).len()), (2, 3));
     let left: Vec<&str> = names[1..].iter().map(String::as_str).collect();
     assert_eq!(states(&rig), ready(&left), "the one that nobody used for the longest time has left");
     assert_eq!(evictions(&rig, "room").await, 1);
-    // What is pinned gives no place.
+    // Pinned models give up no entry.
     for name in &left {
         rig.load(name, "").await.unwrap();
     }
@@ -232,7 +232,7 @@ async fn a_load_waits_for_who_works_and_a_request_as_long_as_it_may() {
         let mut client = rig.client();
         async move { collect(in_time(client.infer(ask("b", 3))).await?.into_inner()).await }
     });
-    // Its turn is over, and it ends what it has begun; what comes for it now waits for its own turn.
+    // Its turn is over. It finishes what it has begun; new requests for it wait for its next turn.
     rig.until("it is to leave", async |rig| states(rig)[0].1 == S::Draining).await;
     let again = tokio::spawn({
         let mut client = rig.client();
@@ -320,11 +320,11 @@ async fn a_stream_tells_how_its_load_goes_where_it_is_asked_to() {
     let rest = &events[news.len()..];
     assert!(matches!(&rest[0], Event::Started(started) if started.model == "a"), "{rest:?}");
     assert_eq!(tokens(rest, 0).len(), 3);
-    // One that is there needs no load, and who has not asked hears nothing.
+    // A loaded model needs no load, and clients that did not ask receive no progress.
     assert!(rig.events(told).await.iter().all(|event| loading(event).is_none()));
     rig.unload("a").await;
     assert!(rig.events(ask("a", 1)).await.iter().all(|event| loading(event).is_none()));
-    // What is wrong ends the stream.
+    // An error ends the stream.
     let unknown = v1::InferRequest { load_progress: true, ..ask("nobody", 3) };
     let error = collect(rig.infer(unknown).await.unwrap()).await.unwrap_err();
     assert_eq!(error.code(), Code::NotFound, "{error:?}");
@@ -364,7 +364,7 @@ async fn a_name_brings_its_model_with_its_adapter() {
     let [plain, all] = [rig.events(of("tiny:q")).await, rig.events(of("tiny:q:all")).await];
     assert_ne!(tokens(&plain, 0), tokens(&first, 0));
     assert_ne!(tokens(&all, 0), tokens(&first, 0));
-    // Named alone, and of a model that is named beside it.
+    // Named on its own, and together with its model.
     rig.unload("tiny:q").await;
     assert_eq!(tokens(&rig.events(of("layer")).await, 0), tokens(&first, 0));
     rig.unload("tiny:q").await;
@@ -384,7 +384,7 @@ async fn a_worker_that_panicked_for_good_is_come_back_for_and_loaded_again() {
     let view = registry.view("a").unwrap();
     registry.for_each(|entry| entry.stop.cancel());
     rig.unload("a").await;
-    // As it is left where its worker has panicked more often than it may come back.
+    // State of a model whose worker has panicked more often than it may be restarted.
     let failure = crate::error::Failure::new(crate::error::FailureReason::Panic("a test's".into()));
     let metrics = || rig.handle.core().models.metrics.model("a");
     assert!(
@@ -426,7 +426,7 @@ async fn before_a_model_of_the_configuration_is_listed_who_asks_is_to_come_again
         let unnamed = || rig.infer(v1::InferRequest { model: String::new(), ..endless(1) });
         let never = unnamed().await.unwrap_err();
         check_refused(&never, Code::InvalidArgument, "model: name one of those that");
-        // As in the milliseconds between its start and its being listed.
+        // As in the milliseconds between the daemon's start and the listing of the model.
         models.starting.store(1, Relaxed);
         for refused in [unnamed().await, rig.infer(ask("MINE", 1)).await] {
             let refused = refused.unwrap_err();
@@ -434,7 +434,7 @@ async fn before_a_model_of_the_configuration_is_listed_who_asks_is_to_come_again
             assert!(metadata(&refused, "retry-after-ms").is_some());
         }
         assert_eq!(rig.infer(ask("other", 1)).await.unwrap_err().code(), Code::NotFound);
-        // What is there already and cannot do it does not answer for it; what can does.
+        // A loaded model without the capability does not answer in its place; one with it does.
         let bert = format!("{}/../../tests/data/encoders/bert-mean", env!("CARGO_MANIFEST_DIR"));
         rig.load(&bert, "bert").await.unwrap();
         check_refused(&unnamed().await.unwrap_err(), Code::Unavailable, "model mine is loading");

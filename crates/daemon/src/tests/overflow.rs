@@ -1,4 +1,4 @@
-//! Prompts and completions that are too long for their context, and what tenants find of each other's.
+//! Tests of prompts and completions longer than their context, and of cache separation between tenants.
 
 use super::*;
 
@@ -28,7 +28,7 @@ async fn a_prompt_that_is_too_long_is_refused_or_cut() {
     };
     check_refused(&rig.infer(long(None)).await.unwrap_err(), Code::InvalidArgument, "prompt");
     check_refused(&rig.infer(long(Some(0))).await.unwrap_err(), Code::InvalidArgument, "truncate_prompt");
-    // The last ones are what a prompt of those alone is.
+    // Truncation to the last tokens equals a prompt of just those.
     let cut = rig.events(long(Some(20))).await;
     let alone = rig.events(v1::InferRequest { prompt: prompt(480..500), ..endless(8) }).await;
     assert_eq!((started(&cut).prompt_tokens, tokens(&cut, 0)), (20, tokens(&alone, 0)));
@@ -36,7 +36,7 @@ async fn a_prompt_that_is_too_long_is_refused_or_cut() {
     let alone = rig.events(v1::InferRequest { prompt: prompt(300..320), ..endless(8) }).await;
     assert_eq!(tokens(&rig.events(right).await, 0), tokens(&alone, 0));
     assert_eq!(started(&rig.events(long(Some(-1))).await).prompt_tokens, CONTEXT - 8);
-    // A text that is repeated is the one that was read.
+    // The echoed text is the truncated one.
     let echo = v1::InferRequest {
         echo: true,
         truncate_prompt_tokens: Some(3),
@@ -64,7 +64,7 @@ async fn a_completion_goes_on_beyond_its_context_where_it_may() {
         assert_eq!(finished(&short, 0).reason(), v1::FinishReason::Length);
         let unsaid = tokens(&rig.events(of(None, 300)).await, 0);
         assert_eq!(unsaid, long[..if default { 300 } else { 36 }]);
-        // A prompt of what was said so far loses what was lost: the first 10 of 96 are kept, 43 are dropped at once.
+        // A prompt of everything so far is shifted alike: the first 10 of 96 are kept, 43 are dropped at a time.
         let all: Vec<u32> = (300..360).chain(long[..150].iter().copied()).collect();
         let whole = Some(v1::infer_request::Prompt::Tokens(v1::TokenIds { ids: all }));
         let next = rig.events(v1::InferRequest { prompt: whole, ..of(Some(true), 100) }).await;

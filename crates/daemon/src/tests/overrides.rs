@@ -1,4 +1,4 @@
-//! What a load puts over a model's files, over gRPC: honoured, told of, and refused by name where it cannot be.
+//! Tests of overrides of a model's files over gRPC: their effect, visibility, and refusal of invalid ones.
 
 use super::*;
 
@@ -44,7 +44,7 @@ async fn what_goes_over_a_models_files_is_honoured_and_told() {
     };
     assert!(error.message().contains("a template of my own"), "{error:?}");
     rig.events(ask("plain")).await;
-    // The same again joins it, another is refused.
+    // The same load again joins it; a different one is refused.
     let again = in_time(rig.client().load(load("mine", overrides.clone()))).await.unwrap().into_inner();
     assert_eq!(again.load_ms, 0);
     let otherwise = v1::Overrides { rope_scale: 4.0, ..overrides };

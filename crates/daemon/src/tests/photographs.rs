@@ -1,5 +1,6 @@
-//! Photographs of 12 megapixels: every family answers to a JPEG and a PNG of that size, a prompt has as many tokens as transformers'
-//! processor counts (tests/data/vision/make_large.py), and the operator's bounds hold where the request says nothing.
+//! Tests of photographs with 12 megapixels: every family accepts a JPEG and a PNG of that size. Token counts equal
+//! those of transformers' processors (tests/data/vision/make_large.py). The operator's limits apply if the request
+//! does not say.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +11,7 @@ use super::*;
 const WIDTH: u32 = 4000;
 const HEIGHT: u32 = 3000;
 
-/// A PNG of that size, of few colours.
+/// PNG of that size with few colours.
 fn large_png() -> Vec<u8> {
     let row = |y: u32| (0..WIDTH).flat_map(move |x| [(x / 500) as u8 * 30, (y / 500) as u8 * 40, 90]);
     let pixels: Vec<u8> = (0..HEIGHT).flat_map(row).collect();
@@ -29,7 +30,7 @@ fn large_jpeg() -> Vec<u8> {
     fs::read(vision("large.jpg")).unwrap()
 }
 
-/// The question that the golden numbers are of, about a picture.
+/// Question about a picture, as used for the golden numbers.
 fn asked(model: &str, media: v1::Media) -> v1::InferRequest {
     let content = vec![media_part(media), text_part("What is this?")];
     let message = v1::Message { role: "user".into(), content, ..Default::default() };
@@ -37,7 +38,7 @@ fn asked(model: &str, media: v1::Media) -> v1::InferRequest {
     v1::InferRequest { model: model.into(), ..request }
 }
 
-/// The tokens of a prompt that was answered.
+/// Number of prompt tokens of an answered request.
 async fn prompt_tokens(rig: &Rig, model: &str, media: v1::Media) -> u32 {
     let events = rig.events(asked(model, media)).await;
     let finished = events.iter().find_map(|event| match event {
@@ -70,7 +71,8 @@ async fn every_family_answers_to_photographs_of_twelve_megapixels() {
     rig.stopped().await;
 }
 
-/// A tiny Qwen's squares have 16 x 16 pixels, and its own bound is 9,000 pixels. A picture of 4:3 has these tokens at each bound.
+/// The tiny Qwen has patches of 16 x 16 pixels and a default limit of 9,000 pixels. Checks the tokens of a 4:3
+/// picture at each limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operators_bounds_hold_where_the_request_says_nothing() {
     const USUAL: u64 = 40_000;
@@ -89,7 +91,8 @@ async fn an_operators_bounds_hold_where_the_request_says_nothing() {
         };
         let around = count("", Some(256)).await - 1;
         let rows = async |detail: &str, max_pixels| count(detail, max_pixels).await - around;
-        // The sides that `smart_resize` makes of 4000 x 3000: 224 x 160 for 40,000 pixels, 96 x 80 for 9,000, 352 x 272 for 100,000.
+        // `smart_resize` turns 4000 x 3000 into 224 x 160 for 40,000 pixels, 96 x 80 for 9,000, and 352 x 272 for
+        // 100,000.
         assert_eq!(rows("", None).await, 14 * 10, "{case}: the operator's default");
         assert_eq!(rows("low", None).await, 14 * 10, "{case}: low is not more than the default");
         assert_eq!(rows("high", None).await, 6 * 5, "{case}: high is the model's own bound");

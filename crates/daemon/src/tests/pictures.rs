@@ -1,12 +1,12 @@
-//! Pictures over gRPC: answers of a model that sees, and vectors of one whose pictures become those, are the golden ones
-//! (tests/data/vision), and what cannot be seen is refused by its place.
+//! Tests of pictures over gRPC against golden answers and embeddings (tests/data/vision), and of errors that name
+//! the invalid picture.
 
 use hanzo_engine_runtime::Task;
 
 use super::talks::{answers_are_the_librarys, media_part, text_part};
 use super::*;
 
-/// As `texture` in tests/data/vision/make_vision.py, as a PNG.
+/// `texture` of tests/data/vision/make_vision.py, as a PNG.
 pub(super) fn png(width: u32, height: u32) -> Vec<u8> {
     let value = |x: u64, y: u64, c: u64| {
         let edge = if (x / 7 + y / 5 + c).is_multiple_of(2) { 60 } else { 0 };
@@ -56,13 +56,13 @@ async fn what_cannot_be_seen_is_refused_by_its_place() {
     }
     let many = ask("sees", vec![picture(whole.clone()); 17]).await.unwrap_err();
     check_refused(&many, Code::InvalidArgument, "chat.messages[0].content[16]: ");
-    // A text that spells the placeholder is a text.
+    // A text that spells the placeholder stays text.
     ask("sees", vec![text_part("an <image> of what?")]).await.unwrap();
     ask("sees", vec![text_part("an <image>"), picture(whole.clone())]).await.unwrap();
-    // Frames have a room, which others may hold; who brings none needs none of it.
+    // Other requests may hold all memory for pictures; requests without pictures need none.
     let core = rig.handle.core().clone();
     let sees = core.models.registry.serving("sees", crate::registry::Capability::Chat).unwrap();
-    // The requests before have ended for who asked, and give back what they held a little after.
+    // The earlier requests were answered, and release their memory a little later.
     let all = || sees.frames.hold(usize::MAX);
     rig.until("all of it is free", async |_| all().is_some()).await;
     let held = all().unwrap();
@@ -76,7 +76,7 @@ async fn what_cannot_be_seen_is_refused_by_its_place() {
     rig.stopped().await;
 }
 
-/// A vision model's golden vectors: inputs, and what the library's own features are.
+/// Golden embeddings of a vision model: inputs, and the features that the library computes.
 fn vectors(case: &str) -> (Vec<v1::EmbedInput>, Vec<Vec<f32>>) {
     use v1::embed_input::Input;
     let golden = std::fs::read(std::path::Path::new(&data(&format!("vision/{case}"))).join("golden.json"));
@@ -166,7 +166,7 @@ async fn a_picture_that_becomes_no_vector_is_refused_by_its_place() {
         Code::InvalidArgument,
         "inputs[1].detail: ",
     );
-    // Frames have the room of those in chats.
+    // They share the memory limit with pictures in chats.
     let core = rig.handle.core().clone();
     let clip = core.models.registry.serving("clip", crate::registry::Capability::Task(Task::Embed)).unwrap();
     let all = || clip.frames.hold(usize::MAX);

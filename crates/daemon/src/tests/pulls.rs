@@ -1,4 +1,4 @@
-//! Pulls and what else the store can do, over gRPC.
+//! Tests of pulls and the other operations of the store over gRPC.
 
 use axum::http::{HeaderMap, StatusCode};
 use hanzo_engine_proto::v1::{
@@ -10,10 +10,10 @@ use tonic::{Code, Streaming};
 
 use super::{Rig, chat, check_refused, finished, metadata, question, said, started, text};
 
-/// The demo model on a server, by an address that can be pulled.
+/// Serves the demo model and returns an address to pull it from.
 async fn served() -> String {
     let answer = |headers: HeaderMap| async move {
-        // As servers without ranges do.
+        // Like servers without support for ranges.
         assert!(headers.contains_key("range"));
         (StatusCode::OK, crate::DEMO_GGUF)
     };
@@ -109,7 +109,7 @@ async fn a_model_is_pulled_served_moved_and_forgotten() {
     rig.stopped().await;
 }
 
-/// A server that sends a little of the demo model now and then. Its address.
+/// Serves the demo model slowly, in small pieces, and returns its address.
 async fn slow() -> String {
     let answer = || async {
         let pieces = futures_util::stream::unfold(0, |at: usize| async move {
@@ -135,11 +135,11 @@ async fn a_pull_ends_with_its_last_client_where_all_asked_for_that() {
     let begin = async |cancel_with_client: bool| {
         let request = v1::PullRequest { cancel_with_client, ..pull(&url) };
         let mut stream = rig.client().pull(request).await.unwrap().into_inner();
-        // Its first word, so that it is under way.
+        // The first message, after which the pull is running.
         stream.message().await.unwrap().unwrap();
         stream
     };
-    // The last of two takes it along.
+    // The last of two clients ends it.
     let (one, two) = (begin(true).await, begin(true).await);
     drop(one);
     for _ in 0..20 {
@@ -148,12 +148,12 @@ async fn a_pull_ends_with_its_last_client_where_all_asked_for_that() {
     }
     drop(two);
     rig.until("it ends with its last client", async |_| running().await == 0).await;
-    // Who asks again gets a pull that runs, not the end of the other.
+    // A new request starts a running pull, not the end of the old one.
     let mut again = begin(true).await;
     again.message().await.unwrap().unwrap();
     drop(again);
     rig.until("it ends again", async |_| running().await == 0).await;
-    // One that did not ask for that keeps it for all.
+    // A client that did not ask for cancellation keeps the pull alive.
     let (one, two) = (begin(true).await, begin(false).await);
     drop((one, two));
     for _ in 0..20 {
@@ -184,7 +184,7 @@ async fn pulls_that_cannot_be_say_why() {
     rig.stopped().await;
 }
 
-/// A registry with one model: the demo model, and these layers beside it. Its reference.
+/// Registry with one model, the demo model, and these layers beside it. Returns its reference.
 async fn registry(layers: &[(&str, &str)]) -> String {
     let digest = |bytes: &[u8]| {
         let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -223,7 +223,7 @@ async fn what_a_package_says_is_the_default_of_its_model() {
     let loaded = rig.load("small", "").await.unwrap().model.unwrap();
     assert_eq!((loaded.name.as_str(), loaded.context_tokens_max), ("small:latest", 512));
 
-    // What the weights' own template makes of it, with the system prompt; a client's own goes instead of it.
+    // Prompt of the weights' own template with the package's system prompt; a client's system prompt replaces it.
     let mut own = question("What is the capital of France?");
     let rendered = async |chat: &v1::Chat| {
         let input = Some(v1::tokenize_request::Input::Chat(chat.clone()));
@@ -237,7 +237,7 @@ async fn what_a_package_says_is_the_default_of_its_model() {
     let text = rendered(&own).await;
     assert!(text.contains("Be brief.") && !text.contains("pirate"), "{text}");
 
-    // Nothing said: three tokens, and what the request says instead.
+    // By default three tokens; a request's own values override that.
     let ask = |sampling: Option<v1::Sampling>, stop: Option<v1::StopConditions>| v1::InferRequest {
         model: "small".into(),
         sampling,
@@ -256,13 +256,13 @@ async fn what_a_package_says_is_the_default_of_its_model() {
     assert_eq!((end.reason(), end.stop_string.as_str()), (v1::FinishReason::Stop, "Paris"));
     let whole = said(&rig.events(ask(None, Some(long(&["never said"])))).await, 0);
     assert!(whole.starts_with(&said(&stopped, 0)) && whole.contains("Paris"), "{whole}");
-    // The seed and the temperature, too.
+    // The seed and the temperature too.
     let hot = |seed| v1::Sampling { temperature: Some(2.0), seed, ..Default::default() };
     let drawn = async |seed| said(&rig.events(ask(Some(hot(seed)), Some(long(&["never said"])))).await, 0);
     let (first, second, other) = (drawn(None).await, drawn(None).await, drawn(Some(8)).await);
     assert_eq!(first, drawn(Some(7)).await);
     assert!(first == second && first != other, "{first:?}, {other:?}");
-    // Whoever loads it says how long its context is.
+    // An explicit load sets the context length.
     let unload = v1::UnloadRequest { model: "small".into(), force: false };
     rig.client().unload(unload).await.unwrap();
     let longer = v1::LoadRequest { model: "small".into(), context_tokens_max: 1024, ..Default::default() };
@@ -284,7 +284,7 @@ async fn a_loaded_model_answers_to_its_aliases() {
     assert!(not_loaded.message().contains("hanzo-engine run Small-Q8_0"), "{not_loaded:?}");
     assert_eq!(metadata(&not_loaded, "error-code").as_deref(), Some("model_not_loaded"));
 
-    // Under its own name, and under one of the server's choice.
+    // Under its own name, and under a name that the server gives.
     for served_as in ["", "fast"] {
         let builds = rig.device.builds();
         let name = rig.load("small-q8_0", served_as).await.unwrap().model.unwrap().name;
@@ -302,7 +302,7 @@ async fn a_loaded_model_answers_to_its_aliases() {
             assert_eq!(rig.client().tokenize(tokenize).await.unwrap().into_inner().ids.len(), 1);
             let stats = rig.stats(alias).await;
             assert_eq!(stats.status.unwrap().name, name);
-            // To load it is to find it loaded.
+            // Loading it by an alias finds it loaded.
             assert_eq!(rig.load(alias, "").await.unwrap().model.unwrap().name, name);
         }
         assert_eq!(rig.device.builds(), builds + 1, "one copy");
@@ -310,12 +310,12 @@ async fn a_loaded_model_answers_to_its_aliases() {
         assert_eq!(rig.client().unload(unload).await.unwrap().into_inner().model.unwrap().name, name);
     }
 
-    // Pulled anew while it is loaded, it lies elsewhere; the one that is loaded still answers.
+    // Pulled again while loaded, it moves to another path in the store; the loaded one still answers.
     rig.load("mine", "").await.unwrap();
     let force = v1::PullRequest { force: true, ..pull(&url) };
     last(rig.client().pull(force).await.unwrap().into_inner()).await;
     assert_eq!(started(&rig.events(ask("mine")).await).model, "Small-Q8_0");
-    // A loaded model's own name goes before an alias.
+    // A loaded model's own name has precedence over an alias.
     rig.load(crate::DEMO_MODEL, "mine").await.unwrap();
     assert_eq!(started(&rig.events(ask("mine")).await).model, "mine");
     rig.stopped().await;

@@ -1,5 +1,5 @@
-//! Qwen3-VL-Embedding, which has the files of a model that chats: known by itself, its texts and pictures are what its makers' code makes
-//! of them, conversations with a system prompt, as they can be written out.
+//! Tests of Qwen3-VL-Embedding, whose files are those of a chat model. It is detected automatically. Texts and
+//! pictures become conversations with a system prompt, as in its authors' code, and can be written out in full too.
 
 use hanzo_engine_proto::v1::embed_input::Input;
 
@@ -7,7 +7,7 @@ use super::pictures::png;
 use super::talks::{media_part, text_part};
 use super::*;
 
-/// The tiny Qwen3-VL under the name that it would have, with what is written beside it.
+/// Tiny Qwen3-VL under the name of the embedding model, with the given files beside it.
 fn folder(beside: &[(&str, &str)]) -> tempfile::TempDir {
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join(if beside.is_empty() { "Qwen3-VL-Embedding-tiny" } else { "any" });
@@ -35,7 +35,7 @@ fn path_in(parent: &tempfile::TempDir) -> String {
     entry.path().display().to_string()
 }
 
-/// sentence-transformers' files, as its integrations write them.
+/// Files of sentence-transformers, as its integrations write them.
 const MODULES: &[(&str, &str)] = &[
     (
         "modules.json",
@@ -64,7 +64,7 @@ async fn a_model_that_represents_is_known_by_itself() {
         let embedder = loaded.embedder.unwrap();
         assert!(embedder.normalizes && embedder.pooling == "lasttoken", "{embedder:?}");
     }
-    // The same files by another name are a model that chats.
+    // The same files under another name are a chat model.
     let chats = rig.load(&data("vision/qwen3_vl"), "chats").await.unwrap().model.unwrap();
     assert!(chats.capabilities.contains(&v1::Capability::Chat.into()));
 
@@ -100,7 +100,7 @@ async fn a_model_that_represents_is_known_by_itself() {
         let found = vectors(model, short, "").await;
         assert_eq!(found, vectors(model, long.clone(), "").await, "{model}");
         assert!(found[0] != found[1] && found[1] != found[2] && found[0] != found[2]);
-        // Of the model that chats they are these too, where all of it is written out.
+        // The chat model gives the same embeddings if the whole conversation is written out.
         assert_eq!(vectors("chats", long, "").await, found, "{model}");
         let told = vectors(model, vec![Input::Text("a cat".into())], "Find the animal.").await;
         assert_eq!(
@@ -109,7 +109,7 @@ async fn a_model_that_represents_is_known_by_itself() {
         );
         assert_ne!(told[0], found[0]);
     }
-    // A text that is too long is refused, or cut where that is asked for.
+    // A text that is too long is refused, or truncated if requested.
     let long = |truncate| v1::EmbedRequest {
         model: "named".into(),
         inputs: vec![v1::EmbedInput { input: Some(Input::Text("word ".repeat(20_000))) }],

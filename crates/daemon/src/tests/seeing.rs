@@ -1,4 +1,5 @@
-//! hanzo-see (models/hanzo-see) over gRPC: one question of each kind that it was never trained on, and pictures in each other's place.
+//! Tests of hanzo-see (models/hanzo-see) over gRPC: one held-out question of each kind, also with the pictures
+//! swapped.
 
 use std::{collections::BTreeMap, fs};
 
@@ -8,7 +9,7 @@ use serde_json::Value;
 use super::talks::{media_part, text_part};
 use super::*;
 
-/// The first held-out question of each kind. (kind, line)
+/// First held-out question of each kind. (kind, line)
 fn questions() -> BTreeMap<String, Value> {
     let lines = fs::read_to_string(data("heldout_pictures.jsonl")).unwrap();
     let mut found = BTreeMap::new();
@@ -19,7 +20,7 @@ fn questions() -> BTreeMap<String, Value> {
     found
 }
 
-/// A line's question about its pictures, or about those in each other's place.
+/// Question of a line about its pictures, or about the pictures in swapped order.
 fn asked(line: &Value, swapped: bool) -> v1::InferRequest {
     let picture = |of: &Value| {
         let data = decode_base64(of.as_str().unwrap(), 1 << 20).unwrap();

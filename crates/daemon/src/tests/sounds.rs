@@ -1,12 +1,12 @@
-//! Sounds over gRPC: answers of a model that hears are the golden ones (tests/data/audio), and what cannot be heard is refused by
-//! its place.
+//! Tests of sounds in chats over gRPC against golden answers (tests/data/audio), and of errors that name the
+//! invalid sound.
 
 use std::fs;
 
 use super::talks::{answers_are_the_librarys, media_part, text_part};
 use super::*;
 
-/// As `sound` in tests/data/audio/make_audio.py, as a WAV file of floats.
+/// `sound` of tests/data/audio/make_audio.py, as a WAV file of floats.
 fn wav(samples: usize, pitch: usize) -> Vec<u8> {
     let sample = |at: usize| {
         let n = at as f64;
@@ -21,7 +21,7 @@ fn wav(samples: usize, pitch: usize) -> Vec<u8> {
     file.extend((36 + bytes.len() as u32).to_le_bytes());
     file.extend(b"WAVEfmt ");
     file.extend(16u32.to_le_bytes());
-    // Floats of one channel.
+    // Floats, one channel.
     file.extend([3u16, 1].into_iter().flat_map(u16::to_le_bytes));
     file.extend([16_000u32, 64_000].into_iter().flat_map(u32::to_le_bytes));
     file.extend([4u16, 32].into_iter().flat_map(u16::to_le_bytes));
@@ -78,7 +78,7 @@ async fn what_cannot_be_heard_is_refused_by_its_place() {
         Code::InvalidArgument,
         "chat.messages[0].content[16]: ",
     );
-    // What is of pictures alone is refused beside a sound, and so is a picture.
+    // Options of pictures are refused for a sound, and so is a picture.
     let detailed = v1::Media { detail: "low".into(), ..media(whole.clone()) };
     let error = ask("hears", vec![media_part(detailed)]).await.unwrap_err();
     check_refused(&error, Code::InvalidArgument, "chat.messages[0].content[0].detail: ");
@@ -86,11 +86,11 @@ async fn what_cannot_be_heard_is_refused_by_its_place() {
     let error = ask("hears", vec![media_part(picture)]).await.unwrap_err();
     check_refused(&error, Code::InvalidArgument, "chat.messages[0].content[0]: ");
     assert!(error.message().contains("reads no pictures"), "{error:?}");
-    // More than a context has.
+    // More than the context holds.
     let error = ask("hears", vec![sound(wav(32_000, 1)); 16]).await.unwrap_err();
     assert_eq!(error.code(), Code::InvalidArgument, "{error:?}");
     assert!(error.message().contains("context"), "{error:?}");
-    // A text that spells the placeholder is a text.
+    // A text that spells the placeholder stays text.
     ask("hears", vec![text_part("an <|AUDIO|> of what?")]).await.unwrap();
     ask("hears", vec![text_part("an <|AUDIO|>"), sound(whole)]).await.unwrap();
     rig.stopped().await;

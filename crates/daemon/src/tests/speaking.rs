@@ -1,4 +1,5 @@
-//! Texts said by a tiny Kokoro and tiny VITS of random weights, whose files are the golden ones of `crates/voice/testdata`.
+//! Tests of speech synthesis with a tiny Kokoro and a tiny VITS with random weights, the golden ones of
+//! `crates/voice/testdata`.
 
 use std::{fs, path::Path};
 
@@ -8,7 +9,7 @@ use serde_json::json;
 
 use super::*;
 
-/// A daemon with the model `speaker`.
+/// Starts a daemon with the model `speaker`.
 async fn speaking() -> (Rig, SpeechClient<Channel>) {
     let rig = Rig::start_with(|_| ()).await;
     let folder = rig.dir.path().join("speaker");
@@ -132,7 +133,7 @@ async fn a_vits_of_either_form_speaks() {
             "{finished:?}"
         );
         assert_eq!(wav, said(&mut client, ask(text_of("Hi, abide us!"))).await.0, "{name}: the same seed");
-        // Without a header the rate is OpenAI's, whatever the model's.
+        // Headerless PCM has OpenAI's sample rate, whatever the model's.
         let asked = v1::SpeakRequest { format: v1::SoundFormat::Pcm.into(), ..text_of("Hi, abide us!") };
         let (pcm, same) = said(&mut client, ask(asked)).await;
         assert_eq!(pcm.len() / 2, (samples * 24_000).div_ceil(16_000), "{name}");
@@ -179,7 +180,7 @@ async fn what_cannot_be_said_is_refused_by_name() {
         ..Default::default()
     };
     check(refused(other).await, "language: ");
-    // One that speaks does nothing else, and says so.
+    // A speech model does nothing else, and its error says so.
     let status = rig.infer(text("hi", 1)).await.unwrap_err();
     assert!(status.message().contains("say texts"), "{status:?}");
     rig.stopped().await;

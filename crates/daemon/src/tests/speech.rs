@@ -1,5 +1,5 @@
-//! Sounds over gRPC, written down by a stand-in that says a word for each second: what goes in, what is refused by name, and
-//! that who leaves leaves nothing behind.
+//! Tests of transcription over gRPC with a fake transcriber that returns a word per second: input, named errors,
+//! and cleanup after clients disconnect.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -12,13 +12,13 @@ use v1::{
 use super::*;
 use crate::service::stand_in::{NAME, RUNNING};
 
-/// 16-bit PCM of 16 kHz: a tone where it is loud, for so many seconds each.
+/// 16-bit PCM at 16 kHz: a tone or silence, each for this many seconds.
 fn wav(parts: &[(bool, u32)]) -> Vec<u8> {
     let parts: Vec<_> = parts.iter().map(|&(loud, seconds)| (loud, 1000 * seconds)).collect();
     wav_ms(&parts)
 }
 
-/// The same, in milliseconds.
+/// Same, with milliseconds.
 fn wav_ms(parts: &[(bool, u32)]) -> Vec<u8> {
     let samples: Vec<u8> = parts
         .iter()
@@ -51,7 +51,7 @@ fn hears() -> TranscribeConfig {
     TranscribeConfig { model: NAME.into(), ..Default::default() }
 }
 
-/// A whole request.
+/// Complete request.
 fn whole(asked: TranscribeConfig, file: &[u8]) -> impl Stream<Item = TranscribeRequest> + Send + use<> {
     let pieces: Vec<_> = file.chunks(50_000).map(data).collect();
     stream::iter([config(asked)]).chain(stream::iter(pieces))
@@ -93,14 +93,14 @@ async fn what_is_said_is_written_down_where_it_was_said() {
     assert!((finished.duration_s - 13.0).abs() < 1e-6, "{finished:?}");
     let segments: Vec<_> =
         events.iter().filter_map(|e| if let Said::Segment(s) = e { Some(s.clone()) } else { None }).collect();
-    // The pause is left out but for its edges, and times are those of the file.
+    // The pause is removed except for its edges, and times refer to the original file.
     assert!((3..=5).contains(&segments.len()), "{segments:?}");
     let last = segments.iter().rfind(|segment| segment.text == " loud").unwrap();
     assert!((last.start_s - 12.0).abs() < 0.9 && last.end_s <= 13.0, "{last:?}");
     assert_eq!((last.words[0].start_s, last.words[0].end_s), (last.start_s, last.end_s));
     assert_eq!(last.tokens[0].logprob, -0.25);
 
-    // As it is, where that is asked for; without what was not asked for.
+    // With the sound unchanged, if requested, and without parts that were not requested.
     let asked = TranscribeConfig { voice_activity: Some(false), ..hears() };
     let events = said(&rig, whole(asked, &file)).await.unwrap();
     let texts: Vec<_> = events
@@ -110,7 +110,7 @@ async fn what_is_said_is_written_down_where_it_was_said() {
     assert_eq!(texts.len(), 13);
     assert_eq!(texts.iter().filter(|text| **text == " loud").count(), 3);
 
-    // A second of which a part is speech begins and ends with it, whether pauses are left out or not.
+    // A segment begins and ends with the speech in it, whether pauses are removed or not.
     for voice_activity in [true, false] {
         let file = wav_ms(&[(false, 5_300), (true, 400), (false, 11_600), (true, 400), (false, 5_100)]);
         let asked = TranscribeConfig {
@@ -130,7 +130,7 @@ async fn what_is_said_is_written_down_where_it_was_said() {
         assert!(segments.iter().all(|(start, end)| start <= end && *end <= 22.8), "{segments:?}");
     }
 
-    // Silence is an empty text, without a word of the model's.
+    // Silence gives an empty text, without calling the model.
     let events = said(&rig, whole(hears(), &wav(&[(false, 30)]))).await.unwrap();
     let Said::Finished(finished) = events.last().unwrap() else { panic!("{events:?}") };
     assert_eq!((finished.text.as_str(), finished.duration_s), ("", 30.0));
@@ -161,13 +161,13 @@ async fn what_cannot_be_heard_is_refused_by_name() {
         check_refused(&refused(hears(), file).await, Code::InvalidArgument, begins);
     }
     let mut said_short = wav(&[(true, 7)]);
-    // A length that nobody knew: what comes is what counts.
+    // A file of unknown length: the bytes that arrive count.
     said_short[4..8].fill(0xff);
     said_short[40..44].fill(0xff);
     let status = refused(hears(), &said_short).await;
     check_refused(&status, Code::ResourceExhausted, "data: has more than 200000 bytes");
     assert_eq!(metadata(&status, "error-code").as_deref(), Some("message_too_large"));
-    // What must come first, and what once.
+    // Messages in the wrong order, or repeated.
     let refused = async |parts: Vec<TranscribeRequest>| said(&rig, stream::iter(parts)).await.unwrap_err();
     check_refused(&refused(vec![data(&short)]).await, Code::InvalidArgument, "config: ");
     check_refused(&refused(vec![]).await, Code::InvalidArgument, "config: ");
@@ -181,9 +181,9 @@ async fn who_leaves_leaves_nothing() {
     let rig = rig(|_| ()).await;
     let before = RUNNING.load(SeqCst);
     let mut client = SpeechClient::new(rig.channel.clone());
-    // An upload that never ends: what was sent is written down meanwhile.
+    // An upload that never ends: the sound so far is transcribed meanwhile.
     let file = wav(&[(true, 20)]);
-    // What a client has of a call is gone once both sides of it are dropped.
+    // The call ends once the client has dropped both of its sides.
     let (sends, pending) = tokio::sync::mpsc::channel::<TranscribeRequest>(1);
     let begun = whole(hears(), &file[..200_000]).chain(tokio_stream::wrappers::ReceiverStream::new(pending));
     let mut events = in_time(client.transcribe(begun)).await.unwrap().into_inner();
@@ -193,7 +193,7 @@ async fn who_leaves_leaves_nothing() {
     assert!(matches!(second.event, Some(Said::Delta(_))));
     drop((events, sends));
     rig.until("it has ended", async |_| RUNNING.load(SeqCst) <= before).await;
-    // Nor does one whose time is over.
+    // The same for a request whose deadline has passed.
     let mut late = tonic::Request::new(whole(hears(), &file[..100_000]).chain(stream::pending()));
     late.set_timeout(Duration::from_millis(300));
     let ended = async {

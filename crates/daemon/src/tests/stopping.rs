@@ -1,4 +1,5 @@
-//! The graceful end: what runs finishes or ends with a status, what comes is turned away, and it is over in time.
+//! Tests of graceful shutdown: running requests finish or end with a status, new ones are refused, and it ends in
+//! time.
 
 use super::*;
 
@@ -65,7 +66,7 @@ async fn a_request_that_comes_behind_the_stop_ends_with_it() {
     let (place, worker) = (served.enter().unwrap(), served.worker.waker().clone());
     let (ticket, mut events) =
         crate::ticket::ticket(job, place, Instant::now(), None, crate::limits::EVENTS_MAX, worker);
-    // In a step, so that it takes both commands at once.
+    // During a step, so that the worker sees both commands at once.
     rig.device.conduct(Conduct::Slow(Duration::from_millis(200)));
     let mut running = rig.infer(endless(4000)).await.unwrap();
     begun(&mut running).await;

@@ -1,4 +1,5 @@
-//! The other surfaces: health, reflection, the admin port, the store's calls, what is not in this build.
+//! Tests of the other interfaces: health, reflection, the admin port, the store's calls, and calls that this build
+//! lacks.
 
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tonic_reflection::pb::v1::{
@@ -24,7 +25,7 @@ async fn health_is_told_per_service_and_per_model() {
             .map_err(|status| status.code())
     };
     rig.until("the model serves", async |_| status(DEMO_MODEL).await == Ok(1)).await;
-    // Whatever reflection lists is known by name.
+    // Health knows every service that reflection lists.
     let services = services(&rig).await;
     assert!(
         services.len() >= 4 && services.iter().any(|name| name == "hanzo.engine.v1.Store"),
@@ -41,7 +42,7 @@ async fn health_is_told_per_service_and_per_model() {
     rig.stopped().await;
 }
 
-/// The names of all services that reflection lists.
+/// Names of all services that reflection lists.
 async fn services(rig: &Rig) -> Vec<String> {
     let mut client = ServerReflectionClient::new(rig.channel.clone());
     let message_request = Some(MessageRequest::ListServices(String::new()));
@@ -62,7 +63,7 @@ async fn reflection_lists_the_services() {
     rig.stopped().await;
 }
 
-/// What List gives and the store has not is refused for that reason, not said to be nowhere.
+/// Removing a listed model without a record in the store fails with that reason, not as unknown.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_that_is_listed_is_not_unknown_to_remove() {
     let rig = Rig::start().await;
@@ -133,7 +134,7 @@ async fn models_of_the_configuration_are_loaded_and_one_that_is_bad_does_not_mat
             (corrupt.as_str(), Some("aliased")),
             ("zen-nano", None),
             (DEMO_MODEL, None),
-            // A name that is taken is not listed twice.
+            // A model whose name is taken is not listed twice.
             ("/no/other.gguf", Some(DEMO_MODEL)),
         ];
         config.models = wanted
@@ -175,7 +176,7 @@ async fn models_of_the_configuration_are_loaded_and_one_that_is_bad_does_not_mat
         let refused = rig.infer(request).await.unwrap_err();
         check_refused(&refused, Code::Unavailable, &format!("model {name} has failed"));
     }
-    // A request that names none has one model to go to; and a failed one is forgotten by its name.
+    // A request without a name has one model to go to. A failed model can be removed by its name.
     rig.events(text("a", 1)).await;
     let request = v1::UnloadRequest { model: "such".into(), force: false };
     rig.client().unload(request).await.unwrap();
@@ -237,7 +238,7 @@ async fn metrics_have_the_standards_names_and_true_numbers() {
     for line in lines {
         assert!(text.contains(&format!("\nhanzo_engine_{line}")), "{line} is not in\n{text}");
     }
-    // Each step was decided on, and that took some time.
+    // Each step had a scheduling decision, which took some time.
     let value = |of: &str| {
         let named = format!("hanzo_engine_{of}{model} ");
         text.lines().find_map(|line| line.strip_prefix(&*named)).unwrap().parse::<f64>().unwrap()
@@ -335,7 +336,7 @@ async fn showing_a_path_registers_nothing_and_can_be_ruled_out() {
     let refused = rig.client().show(show(true)).await.unwrap_err();
     std::fs::remove_file(&path).unwrap();
     assert_eq!(refused.code(), Code::NotFound);
-    // What is there and what is not look the same.
+    // The error is the same whether the file exists or not.
     assert_eq!(rig.client().show(show(true)).await.unwrap_err().message(), refused.message());
     let pipe = v1::ShowRequest { model: "/dev/null".into(), known_only: false };
     let refused = rig.client().show(pipe).await.unwrap_err();
@@ -370,7 +371,7 @@ async fn metrics_have_vllms_names_too_where_that_is_asked_for() {
         value("vllm:cache_config_info{block_size=\"16\",").is_some_and(|rest| rest.contains(&model)),
         "{blocks}"
     );
-    // Each has its kind and what it is said to be, once.
+    // Each family has its type and help text exactly once.
     for kind in ["counter", "gauge", "histogram"] {
         assert!(text.lines().any(|line| line.starts_with("# TYPE vllm:") && line.ends_with(kind)));
     }

@@ -1,4 +1,4 @@
-//! Golden conversations with pictures or sounds in them (tests/data), over gRPC.
+//! Golden conversations with pictures or sounds (tests/data), over gRPC.
 
 use std::fs;
 
@@ -15,7 +15,8 @@ pub(super) fn media_part(media: v1::Media) -> v1::ContentPart {
     v1::ContentPart { part: Some(Part::Media(Box::new(media))) }
 }
 
-/// A golden conversation of `kind` as a request, with its tokens and the answer's. `part` makes what is no text of its two numbers.
+/// Golden conversation of `kind` as a request, with its tokens and the answer's. `part` builds the media of its two
+/// numbers.
 fn golden(
     kind: &str,
     case: &str,
@@ -43,7 +44,8 @@ fn golden(
     (request, tokens("tokens"), tokens("greedy"))
 }
 
-/// That models that can do `can`, in the folders `cases` of `kind`, answer their conversations as the library does, all at once.
+/// Checks that the models of the folders `cases` of `kind` have the capability `can` and answer their conversations
+/// like the reference library, all at once.
 pub(super) async fn answers_are_the_librarys(
     kind: &str,
     cases: &[&str],

@@ -1,4 +1,4 @@
-//! gRPC by TLS, and clients that must show a certificate; and connections of both ports that say nothing.
+//! Tests of gRPC over TLS and of client certificates, and of silent connections to both ports.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ fn data(name: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../access/testdata")).join(name)
 }
 
-/// A daemon that is served as configured, with nothing loaded; what stops it.
+/// Starts a daemon with this configuration and without models. Returns its handle and the sender that stops it.
 async fn served(change: impl FnOnce(&mut Config)) -> (DaemonHandle, oneshot::Sender<()>, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let mut config = Config::default();
@@ -71,7 +71,7 @@ async fn a_gateway_shows_its_certificate() {
 #[tokio::test]
 async fn a_grpc_port_bears_so_many_connections() {
     let (handle, _stop, _dir) = served(|config| config.server.connections_max = 2).await;
-    // Those that say nothing make way.
+    // Silent connections give way to others.
     let mut silent = Vec::new();
     for _ in 0..3 {
         silent.push(TcpStream::connect(handle.grpc_addr()).await.unwrap());
@@ -87,7 +87,7 @@ async fn a_grpc_port_bears_so_many_connections() {
     let mut held = vec![begun().await];
     assert!(asks(&handle, "http", ClientTls::default()).await);
     held.push(begun().await);
-    // One that is over waits until another has gone.
+    // A connection above the limit waits until another has closed.
     let asked = async { asks(&handle, "http", ClientTls::default()).await };
     let mut asked = Box::pin(asked);
     assert!(timeout(Duration::from_millis(700), &mut asked).await.is_err(), "a third connection is answered");

@@ -1,4 +1,4 @@
-//! Tools, from the outside: who decides whether one is called, and that a call is what its schema says.
+//! Tests of tools over gRPC: the rules for calling them, and that calls satisfy their schema.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn tool(name: &str, properties: &Value, required: &[&str]) -> String {
         .to_string()
 }
 
-/// A question beside two tools, at a temperature at which nothing is likely.
+/// Question with two tools, at a temperature that makes all tokens about equally likely.
 fn asked(tool_use: v1::ToolUse, seed: u64) -> v1::InferRequest {
     let tools_json = vec![
         tool("get_weather", &json!({"city": {"type": "string", "maxLength": 8}}), &["city"]),
@@ -22,7 +22,7 @@ fn asked(tool_use: v1::ToolUse, seed: u64) -> v1::InferRequest {
     v1::InferRequest { tool_use: Some(tool_use), sampling: Some(sampling), ..chat(ask, 400) }
 }
 
-/// The calls of a choice: id, name and arguments.
+/// Tool calls of a choice: id, name and arguments.
 fn calls(events: &[Event]) -> Vec<(String, String, String)> {
     let mut calls: Vec<(u32, String, String, String)> = Vec::new();
     let parts = events.iter().filter_map(|event| match event {
@@ -55,7 +55,7 @@ async fn a_required_call_is_what_its_schema_says() {
         };
         let events = rig.events(asked(used(choice, named, false), seed)).await;
         if finished(&events, 0).reason() == v1::FinishReason::Length {
-            continue; // a call that was cut off is text
+            continue; // a truncated call is returned as text
         }
         assert_eq!(finished(&events, 0).reason(), v1::FinishReason::ToolCalls, "{events:?}");
         let calls = calls(&events);
@@ -125,7 +125,8 @@ async fn what_cannot_be_chosen_is_refused_by_name() {
         Code::InvalidArgument,
         "chat.tools_json[0]: function.parameters",
     );
-    // What cannot be enforced is refused where it must be, by its place; where the model may, it is as good as can be.
+    // Schemas that cannot be enforced are refused, by position, if a call is required. If the model may choose,
+    // they are accepted without enforcement.
     let odd = tool("f", &json!({"a": {"not": {"type": "string"}}}), &[]);
     let must = v1::InferRequest {
         tool_use: Some(used(v1::ToolChoice::Required, "", true)),
@@ -133,7 +134,7 @@ async fn what_cannot_be_chosen_is_refused_by_name() {
     };
     check_refused(&refused(must).await, Code::InvalidArgument, "tools: ");
     assert!(rig.infer(of(vec![odd])).await.is_ok());
-    // So with one that nothing satisfies, which is found only when all of it is compiled.
+    // The same for a schema that nothing satisfies, which is found only when everything is compiled.
     let never = tool("f", &json!({"a": {"allOf": [{"const": 1}, {"const": 2}]}}), &["a"]);
     let must = v1::InferRequest {
         tool_use: Some(used(v1::ToolChoice::Required, "", true)),

@@ -1,5 +1,5 @@
-//! Sounds through a worker: samples come in parts and segments go out, with others, until the client leaves. What a model
-//! hears is the runtime's to test.
+//! Tests of sounds in a worker: samples arrive in parts and segments leave, with several requests at once, until a
+//! client disconnects. The transcripts themselves are tested in the runtime.
 
 use std::path::Path;
 
@@ -87,7 +87,7 @@ async fn a_client_that_leaves_is_forgotten_and_a_sender_without_end_is_held_back
     });
     in_time(heard.next()).await.unwrap().unwrap();
     drop(heard);
-    // Its samples are taken no more, and whoever sends them hears it.
+    // Its samples are not taken any more, and the sender notices.
     let sent = in_time(endless).await.unwrap();
     assert!(sent < 1_000, "{sent} seconds were taken");
     rig.until("the place is free", async |rig| rig.stats("ear").await.status.unwrap().requests_running == 0)

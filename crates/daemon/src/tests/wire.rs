@@ -1,5 +1,5 @@
-//! What every gRPC client relies on: names of fields that the contract has, sizes, compression, enumerations, and that
-//! less than was asked for is said.
+//! Tests of properties that every gRPC client relies on: field names in errors, sizes, compression, enumerations,
+//! and warnings about reduced values.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use tonic::codec::CompressionEncoding;
 
 use super::*;
 
-/// Whether `path` (`chat.messages[0].role`) leads to a field, or to a oneof, of a message of the contract.
+/// Whether `path` (`chat.messages[0].role`) leads to a field or a oneof of a message in the contract.
 fn is_in_contract(message: &str, path: &str) -> bool {
     let files = FileDescriptorSet::decode(v1::FILE_DESCRIPTOR_SET).unwrap();
     let messages: Vec<DescriptorProto> = files.file.into_iter().flat_map(|file| file.message_type).collect();
@@ -232,7 +232,7 @@ async fn a_load_says_that_it_has_less_than_was_asked_for() {
 async fn metrics_of_a_model_go_with_it_and_raise_no_others() {
     let rig = Rig::start().await;
     let scrape = async || rig.admin("/metrics").await.1;
-    // What counts up: series, and their values.
+    // Counting series with their values.
     let counted = |text: &str| -> BTreeMap<String, f64> {
         let counts = |line: &&str| {
             line.split('{').next().is_some_and(|name| name.ends_with("_total") || name.ends_with("_count"))
@@ -254,10 +254,10 @@ async fn metrics_of_a_model_go_with_it_and_raise_no_others() {
         let request = v1::UnloadRequest { model: alias.clone(), force: false };
         in_time(rig.client().unload(request)).await.unwrap();
         rig.until("its series are gone", async |_| !scrape().await.contains(&alias)).await;
-        // No rate and no increase of anything sees the unload.
+        // No rate or increase sees the unload.
         assert_eq!(counted(&scrape().await), before);
     }
-    // Those of a model that stays count on.
+    // The series of a loaded model keep counting.
     rig.events(endless(3)).await;
     let tokens = format!("hanzo_engine_tokens_generated_total{{model=\"{DEMO_MODEL}\"}}");
     assert_eq!(counted(&scrape().await).get(&tokens), Some(&6.0));

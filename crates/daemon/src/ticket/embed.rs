@@ -1,5 +1,5 @@
-//! One batch of inputs between its client and its worker: the worker fills in results, and the client gets all of them
-//! at once. Dropping the client's end is the cancellation.
+//! Connection of one batch of inputs between its client and its worker. The worker collects results, and the client
+//! receives all of them at once. Dropping the client's end cancels the batch.
 
 use std::{sync::Arc, time::Instant};
 
@@ -9,23 +9,23 @@ use tokio::sync::oneshot;
 use super::{Client, ClientState, JobEnd};
 use crate::{admission::KeptPlace, metrics::ModelMetrics};
 
-/// What a client is answered: results in the order of the inputs.
+/// Response to a client: results in the order of the inputs.
 pub(crate) type Results = Result<Vec<Computed>, JobEnd>;
 
-/// The worker's end.
+/// Worker's end of a batch.
 pub(crate) struct EmbedTicket {
-    /// What is to be done.
+    /// Job to run.
     pub(crate) job: EmbedJob,
     results: Vec<Option<Computed>>, // by input
     missing: usize,
-    answer: Option<oneshot::Sender<Results>>, // until it was given
+    answer: Option<oneshot::Sender<Results>>, // until the response was sent
     deadline: Option<Instant>,
     arrived: Instant,
     started: bool,
-    place: Arc<KeptPlace>, // until the worker lets go of the ticket
+    place: Arc<KeptPlace>, // until the worker drops the ticket
 }
 
-/// The two ends of a job, of the request that holds `place`.
+/// Creates the two ends of a job whose request holds `place`.
 pub(crate) fn embed_ticket(
     job: EmbedJob,
     place: Arc<KeptPlace>,
@@ -40,7 +40,7 @@ pub(crate) fn embed_ticket(
 }
 
 impl EmbedTicket {
-    /// Takes what happened. True when it was the last.
+    /// Handles an event. True if it was the last.
     pub(crate) fn take(&mut self, event: Event, now: Instant, metrics: &ModelMetrics) -> bool {
         match event.kind {
             EventKind::Started { .. } if !self.started => {
@@ -59,20 +59,20 @@ impl EmbedTicket {
                     *place = Some(computed);
                 }
             }
-            // An embedding job has no others; the worker ends one that failed.
+            // An embedding job has no other events; the worker ends a job that failed.
             _ => {}
         }
         self.missing == 0
     }
 
-    /// Answers with the results: all are there.
+    /// Sends the results, which are complete.
     pub(crate) fn done(mut self) {
         let results = std::mem::take(&mut self.results);
         self.give(Ok(results.into_iter().flatten().collect()));
     }
 
     fn give(&mut self, results: Results) {
-        // The client may have left.
+        // The client may have disconnected.
         let _ = self.answer.take().map(|answer| answer.send(results));
     }
 }

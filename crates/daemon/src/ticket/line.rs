@@ -1,6 +1,6 @@
-//! What lies between a client and its worker, whatever is asked: events on their way, the place in the model's queue, and how
-//! it ended. A bounded number of events lie there; the worker never waits for the client, it pauses the job. Dropping the
-//! client's end is the cancellation.
+//! Common connection between a client and its worker for every kind of request: the events in flight, the place in
+//! the model's queue, and the end. The number of events is bounded. The worker never waits for the client; it
+//! pauses the job. Dropping the client's end cancels the request.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -14,7 +14,7 @@ use crate::{
     metrics::ModelMetrics,
 };
 
-/// The worker's end.
+/// Worker's end.
 pub(crate) struct Line<E> {
     events: events::Sender<E>,
     ended: Arc<OnceLock<JobEnd>>,
@@ -23,7 +23,7 @@ pub(crate) struct Line<E> {
     place: Place,
 }
 
-/// The client's end.
+/// Client's end.
 pub(crate) struct Events<E> {
     events: events::Receiver<E>,
     ended: Arc<OnceLock<JobEnd>>,
@@ -35,7 +35,7 @@ enum Place {
     Gone,
 }
 
-/// The two ends, with room for so many events between them; `worker` is woken when the client reads or leaves.
+/// Creates the two ends with room for `events_max` events. `worker` is woken when the client reads or disconnects.
 pub(super) fn line<E>(
     place: QueuePlace,
     (arrived, deadline): (Instant, Option<Instant>),
@@ -49,12 +49,12 @@ pub(super) fn line<E>(
 }
 
 impl<E> Line<E> {
-    /// From its arrival to now.
+    /// Time since the arrival.
     pub(super) fn elapsed(&self, now: Instant) -> Duration {
         now - self.arrived
     }
 
-    /// It runs, and its place in the queue is free. Whether it has waited until now.
+    /// Marks the request as running and frees its place in the queue. True if it was waiting until now.
     pub(super) fn begin(&mut self, now: Instant, metrics: &ModelMetrics) -> bool {
         self.place = match std::mem::replace(&mut self.place, Place::Gone) {
             Place::Waiting(place) => Place::Running { since: now, _place: place.begin() },
@@ -67,17 +67,18 @@ impl<E> Line<E> {
         true
     }
 
-    /// Sends an event; there is room, see [`Line::must_pause`].
+    /// Sends an event; [`Line::must_pause`] guarantees that there is room.
     pub(super) fn send(&self, event: E) {
         self.events.send(event);
     }
 
-    /// Whether the job must pause, because so many events might not fit. Not asked again until it resumed.
+    /// Whether the job must pause because this many events might not fit. Not called again until it resumes.
     pub(super) fn must_pause(&self, events: usize) -> bool {
         self.events.must_pause(events)
     }
 
-    /// All of it is done. Before its last event: a client that has read that finds its place free.
+    /// Marks the request as complete. Called before its last event is sent, so that a client that has read it finds
+    /// its place free.
     pub(super) fn done(&mut self, now: Instant, admission: &Admission) {
         if let Place::Running { since, .. } = &self.place {
             admission.served(now - *since);
@@ -109,13 +110,13 @@ impl<E> Client for Line<E> {
 
     fn end(&mut self, end: JobEnd) {
         self.place = Place::Gone;
-        // Only the worker sets it, and once: a line that has ended is dropped.
+        // Only the worker sets it, and once: an ended line is dropped.
         let _ = self.ended.set(end);
     }
 }
 
 impl<E> Events<E> {
-    /// The next event, or how it ended.
+    /// Next event, or the end of the request.
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<E, JobEnd>> {
         let lost = || JobEnd::Stopped("the model's worker ended");
         let end = || self.ended.get().cloned().unwrap_or_else(lost);

@@ -1,5 +1,6 @@
-//! One sound between its client and its worker: the worker takes samples as its engine can use them, and puts in what was
-//! heard. Dropping the client's end is the cancellation; dropping the sender of the samples ends the sound.
+//! Connection of one sound between its client and its worker. The worker takes samples as its engine can use them,
+//! and sends back the transcript. Dropping the client's end cancels the request; dropping the sender of the samples
+//! ends the sound.
 
 use std::{
     task::{Context, Poll, Waker},
@@ -19,25 +20,26 @@ use crate::{
     metrics::ModelMetrics,
 };
 
-/// The worker's end.
+/// Worker's end of a sound.
 pub(crate) struct SoundTicket {
     pub(crate) job: TranscribeJob,
-    sound: Option<mpsc::Receiver<Vec<f32>>>, // none: it has ended
+    sound: Option<mpsc::Receiver<Vec<f32>>>, // `None` once the sound has ended
     worker: Waker,
     pub(crate) line: Line<Heard>,
 }
 
-/// A part of a transcription, with what only the worker can measure.
+/// Part of a transcription with its time.
 pub(crate) struct Heard {
     pub(crate) transcript: Transcript,
-    /// From arrival to now.
+    /// Time since the arrival.
     pub(crate) elapsed: Duration,
 }
 
-/// The client's end.
+/// Client's end of a sound.
 pub(crate) type SoundEvents = Events<Heard>;
 
-/// The two ends of a sound; `worker` is woken when samples come, and when the client reads or leaves.
+/// Creates the two ends of a sound. `worker` is woken when samples arrive, and when the client reads or
+/// disconnects.
 pub(crate) fn sound_ticket(
     job: TranscribeJob,
     sound: mpsc::Receiver<Vec<f32>>,
@@ -50,8 +52,8 @@ pub(crate) fn sound_ticket(
 }
 
 impl SoundTicket {
-    /// Samples that have come, or the sound's end, which is told once; nothing where there are none yet, and then the worker is
-    /// woken when there are.
+    /// Samples that have arrived, or `Some(None)` once at the sound's end. `None` if there are none yet; the worker
+    /// is then woken when there are.
     pub(crate) fn listen(&mut self) -> Option<Option<Vec<f32>>> {
         let polled = self.sound.as_mut()?.poll_recv(&mut Context::from_waker(&self.worker));
         match polled {
@@ -64,7 +66,7 @@ impl SoundTicket {
         }
     }
 
-    /// Passes on what was heard. True when it was the last.
+    /// Forwards a part of the transcript. True if it was the last.
     pub(crate) fn pass(
         &mut self,
         event: Event,
@@ -81,7 +83,7 @@ impl SoundTicket {
         over
     }
 
-    /// Whether the sound must pause, because its next window's events might not fit beside those of the one at hand.
+    /// Whether the sound must pause because its next window's events might not fit beside those of the current one.
     pub(crate) fn must_pause(&self) -> bool {
         self.line.must_pause(2 * WINDOW_EVENTS_MAX)
     }

@@ -1,5 +1,5 @@
-//! One text that is said, between its client and its worker: the samples of its pieces lie there. Dropping the client's end is
-//! the cancellation.
+//! Connection of one text to speak between its client and its worker. It carries the samples of the text's
+//! segments. Dropping the client's end cancels the request.
 
 use std::{
     collections::VecDeque,
@@ -17,28 +17,28 @@ use crate::{
     metrics::ModelMetrics,
 };
 
-/// The worker's end.
+/// Worker's end of a text.
 pub(crate) struct SpeakTicket {
     pub(crate) id: JobId,
-    job: Option<SpeechJob>, // until the engine has it
+    job: Option<SpeechJob>, // until the engine takes it
     phonemes: u32,
-    phonemes_after: VecDeque<u32>, // each piece that is yet to be said
+    phonemes_after: VecDeque<u32>, // after each segment that was not spoken yet
     pub(crate) line: Line<SpokenPiece>,
 }
 
-/// A piece of a text, with what only the worker can measure.
+/// Segment of a text with its measurements.
 pub(crate) struct SpokenPiece {
     pub(crate) samples: Vec<f32>,
-    /// Phonemes of the text that have been said with it.
+    /// Phonemes spoken so far, with this segment.
     pub(crate) phonemes: u32,
-    /// From arrival to now.
+    /// Time since the arrival.
     pub(crate) elapsed: Duration,
 }
 
-/// The client's end.
+/// Client's end of a text.
 pub(crate) type SpokenPieces = Events<SpokenPiece>;
 
-/// The two ends of a text that is said; `worker` is woken when the client reads or leaves.
+/// Creates the two ends of a text. `worker` is woken when the client reads or disconnects.
 pub(crate) fn speak_ticket(
     job: SpeechJob,
     place: QueuePlace,
@@ -51,12 +51,12 @@ pub(crate) fn speak_ticket(
 }
 
 impl SpeakTicket {
-    /// What is to be said, for the engine; once.
+    /// Job for the engine; returned once.
     pub(crate) fn take_job(&mut self) -> Option<SpeechJob> {
         self.job.take()
     }
 
-    /// Passes on what was said. True when it was the last.
+    /// Forwards a segment. True if it was the last.
     pub(crate) fn pass(
         &mut self,
         event: Event,
@@ -81,7 +81,7 @@ impl SpeakTicket {
         false
     }
 
-    /// Whether it must pause, because its next piece might not fit.
+    /// Whether it must pause because its next segment might not fit.
     pub(crate) fn must_pause(&self) -> bool {
         self.line.must_pause(SPEECH_STEP_PIECES)
     }

@@ -1,4 +1,5 @@
-//! A transcriber for tests of what is around one: it says a word for each second that it hears, loud or not, and when.
+//! Fake transcriber for tests of the service around it. For each second of sound, loud or not, it returns a word
+//! and its time.
 
 use std::sync::{
     Arc,
@@ -10,9 +11,9 @@ use tokio::sync::mpsc;
 
 use crate::{convert::speech::Told, error::Error, served::Served, transcribe::Asked};
 
-/// A model of that name is one.
+/// Name of the model that this transcriber replaces.
 pub(crate) const NAME: &str = "hears";
-/// Transcriptions that have not ended.
+/// Number of transcriptions that have not ended.
 pub(crate) static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
 struct Counted;
@@ -23,7 +24,7 @@ impl Drop for Counted {
     }
 }
 
-/// Its work.
+/// Runs a fake transcription.
 pub(super) fn transcribe(
     served: &Arc<Served>,
     asked: Asked,

@@ -1,4 +1,4 @@
-//! What becomes of one request in the simulation: it comes, is given to the worker, is read or left, and is over once.
+//! Life of one request in the simulation: it arrives, is given to the worker, is read or abandoned, and ends once.
 
 use super::*;
 
@@ -91,7 +91,7 @@ impl World<'_> {
         self.turned_away(number, 1_000);
     }
 
-    /// As many batches as may be on their way.
+    /// Gives the worker as many batches as allowed at once.
     pub(super) fn give_batches(&mut self, number: usize) {
         let (now, client) = (self.time.now(), &mut self.clients[number]);
         let (came, deadline) =
@@ -164,7 +164,7 @@ impl World<'_> {
         }
     }
 
-    /// A client's request has ended: was that right?
+    /// Checks the end of a client's request.
     pub(super) fn over(&mut self, number: usize, outcome: Outcome) {
         self.story.tell(|| format!("client {number} is over: {}", outcome.name()));
         let client = &self.clients[number];
@@ -180,7 +180,7 @@ impl World<'_> {
         self.clients[number].stage = Stage::Over;
     }
 
-    /// Whether there is a reason for such an end.
+    /// Checks that there is a reason for such an end.
     pub(super) fn check_end(&self, client: &Client, end: &JobEnd) -> Result<(), String> {
         let life = match &client.stage {
             Stage::Streaming(streaming) => &self.lives[streaming.life],
@@ -191,7 +191,7 @@ impl World<'_> {
         let streams = matches!(client.stage, Stage::Streaming(_));
         let right = match end {
             JobEnd::Done | JobEnd::NotANumber { .. } => true,
-            // No request of the simulator has one.
+            // No simulated request has a constraint or a text to speak.
             JobEnd::Constraint { .. } | JobEnd::Unsayable { .. } => false,
             JobEnd::Deadline => client.deadline_us().is_some_and(|deadline| deadline <= now),
             JobEnd::Stopped(LOST) => life.left && !seen,
@@ -202,7 +202,8 @@ impl World<'_> {
         if !right {
             return Err(format!("it has ended with {end:?}, and there is no reason for that"));
         }
-        // Who reads at once is told of the deadline in the turn after it: after a step, or two where the device runs ahead.
+        // A client that reads at once sees the deadline in the next turn: after a step, or two if the device is
+        // asynchronous.
         let step_us = self.plan.step_us + self.plan.row_us * self.plan.config.step_tokens_max as u64;
         if let (JobEnd::Deadline, Some(deadline)) = (end, client.deadline_us())
             && client.plan.reads_at_once == usize::MAX
