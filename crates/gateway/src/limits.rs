@@ -68,7 +68,7 @@ pub(crate) const ANSWER_BYTES_MAX: usize = 64 << 20;
 pub(crate) const ANSWER_STEP_BYTES: usize = 1 << 20;
 /// Estimated bytes of a token's log probability, in memory and again as JSON.
 pub(crate) const LOGPROB_BYTES: usize = 128;
-/// Maximum events of other prompts of a request that are buffered before they are processed.
+/// Maximum events that are buffered before the engine has accepted all prompts of a request.
 pub(crate) const EARLY_EVENTS_MAX: usize = 64;
 /// Default maximum bytes of stored responses in memory.
 pub(crate) const RESPONSES_BYTES_MAX: usize = 64 << 20;

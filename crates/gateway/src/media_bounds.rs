@@ -1,5 +1,6 @@
-//! Bounds of what a model is shown of pictures: `min_pixels` and `max_pixels`, of one picture or of all pictures of a request.
-//! A bound that nothing here honours is refused by name: it would cost the client tokens or detail unsaid.
+//! Bounds on the resolution of images: `min_pixels` and `max_pixels`, of one image or of all images of a
+//! request. Bounds that cannot be honoured are refused by name, because ignoring them would silently cost
+//! tokens or detail.
 
 use hanzo_engine_proto::v1::{self, content_part::Part};
 
@@ -9,7 +10,7 @@ use crate::{
     pictures,
 };
 
-/// Bounds beside a picture, a film or a sound that libraries send and nothing here honours.
+/// Bounds on images, videos or audio that client libraries send and that are not supported.
 const REFUSED: [&str; 18] = [
     "resized_height",
     "resized_width",
@@ -31,7 +32,7 @@ const REFUSED: [&str; 18] = [
     "audio_end",
 ];
 
-/// Pixels that a picture is resized to, at least and at most.
+/// Minimum and maximum pixels of a resized image.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct MediaBounds {
     pub(crate) min_pixels: Option<u64>,
@@ -39,7 +40,7 @@ pub(crate) struct MediaBounds {
 }
 
 impl MediaBounds {
-    /// The bounds of one part. They stand beside its picture, or in the `inner` object that holds it.
+    /// Bounds of one part. They are next to its image, or in the `inner` object that holds it.
     pub(crate) fn of_part<'a>(
         fields: &mut Fields<'a>,
         inner: &mut Option<Fields<'a>>,
@@ -49,8 +50,8 @@ impl MediaBounds {
         Ok(MediaBounds { min_pixels: bound("min_pixels")?, max_pixels: bound("max_pixels")? })
     }
 
-    /// vLLM's `mm_processor_kwargs` of a whole request: the same bounds, for each picture that has none of its own. Its
-    /// `media_io_kwargs` say how files are read, and may only say nothing.
+    /// vLLM's `mm_processor_kwargs` of a whole request: bounds for each image that has none itself.
+    /// `media_io_kwargs`, about how files are read, must be empty.
     pub(crate) fn of_request(fields: &mut Fields) -> Result<MediaBounds, ApiError> {
         if let Some(field) = fields.take("media_io_kwargs") {
             let kinds = field.object()?;
@@ -61,7 +62,7 @@ impl MediaBounds {
         }
         let Some(field) = fields.take("mm_processor_kwargs") else { return Ok(MediaBounds::default()) };
         let mut kwargs = Some(field.object()?);
-        // transformers' own name of the same bounds.
+        // The name of the same bounds in transformers.
         let mut size =
             kwargs.as_mut().and_then(|kwargs| kwargs.take("size")).map(Field::object).transpose()?;
         let mut bound = |name: &str, edge: &str| {
@@ -78,7 +79,7 @@ impl MediaBounds {
         Ok(bounds)
     }
 
-    /// Gives the bounds to the pictures of a conversation that have none of their own.
+    /// Applies the bounds to the images of a conversation that have none.
     pub(crate) fn apply(self, messages: &mut [v1::Message]) {
         for part in messages.iter_mut().flat_map(|message| &mut message.content) {
             let Some(Part::Media(media)) = &mut part.part else { continue };
@@ -91,12 +92,12 @@ impl MediaBounds {
     }
 }
 
-/// Refuses bounds beside a picture, a film or a sound that nothing here honours.
+/// Refuses unsupported bounds of images, videos or audio.
 pub(crate) fn refuse_others(fields: &mut Fields) -> Result<(), ApiError> {
     REFUSED.iter().find_map(|name| fields.take(name)).map_or(Ok(()), |field| Err(refused(&field.path())))
 }
 
-/// A field that stands beside a picture or in the object that holds it.
+/// Reads a field next to an image or in the object that holds it.
 pub(crate) fn placed<'a>(
     fields: &mut Fields<'a>,
     inner: &mut Option<Fields<'a>>,

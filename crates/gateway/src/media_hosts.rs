@@ -1,6 +1,6 @@
-//! Pictures and sounds by their addresses: fetched from hosts that the operator allows, and from no others. A request's writer must not have
-//! this machine ask what he cannot: so an address must be public, whoever's name it goes by, at each redirect and when the
-//! connection is made. Off unless there are hosts.
+//! Fetching of images and audio by URL, only from hosts that the operator allows. A client must not reach
+//! private servers through this machine (SSRF). So the address must be public, whatever its name, at each
+//! redirect and when the connection is made. Off unless hosts are configured.
 
 use std::{
     io,
@@ -27,7 +27,7 @@ use crate::{
     sounds,
 };
 
-/// The hosts that pictures and sounds are fetched from.
+/// Hosts from which images and audio may be fetched.
 #[derive(Debug)]
 pub(crate) struct MediaHosts {
     hosts: Vec<Host>,
@@ -36,11 +36,11 @@ pub(crate) struct MediaHosts {
     running: Semaphore,
 }
 
-/// One that is allowed.
+/// Allowed host.
 #[derive(Debug, PartialEq, Eq)]
 struct Host {
     name: String,
-    /// None: that of the scheme.
+    /// None: the default port of the scheme.
     port: Option<u16>,
 }
 
@@ -56,7 +56,7 @@ impl Host {
             && url.password().is_none()
             && !text.contains(['/', '*', '@', '?', '#', '\\']);
         let name = url.host_str().filter(|_| is_host).ok_or_else(wrong)?.to_owned();
-        // 443 is no port to the parser, and is one here.
+        // The URL parser drops 443 as the default port; here it is an explicit port.
         let port = if text.ends_with(":443") { Some(443) } else { url.port() };
         Ok(Host { name, port })
     }
@@ -70,7 +70,7 @@ impl Host {
     }
 }
 
-/// Addresses of names, all of which must be public.
+/// Resolver that accepts a name only if all its addresses are public.
 struct Names {
     public: fn(IpAddr) -> bool,
 }
@@ -91,10 +91,10 @@ impl Resolve for Names {
 
 const NOT_PUBLIC: &str = "it leads to an address that is not public";
 
-/// Whether each is a host.
+/// Checks that each entry is a host.
 ///
 /// # Errors
-/// The setting, and what is wrong with one.
+/// The setting, and what is wrong.
 pub(crate) fn check(hosts: &[String]) -> Result<(), String> {
     if hosts.len() > MEDIA_HOSTS_MAX {
         return Err(format!("media_hosts: has {}, at most {MEDIA_HOSTS_MAX}", hosts.len()));
@@ -103,10 +103,10 @@ pub(crate) fn check(hosts: &[String]) -> Result<(), String> {
 }
 
 impl MediaHosts {
-    /// Those of the settings.
+    /// Reads the hosts of the settings.
     ///
     /// # Errors
-    /// What is wrong with one, or that TLS cannot be spoken.
+    /// An entry is invalid, or no TLS client can be made.
     pub(crate) fn of(config: &Config) -> Result<MediaHosts, GatewayError> {
         MediaHosts::with(&config.media_hosts, is_public)
     }
@@ -117,11 +117,11 @@ impl MediaHosts {
         let client = match hosts.is_empty() {
             true => None,
             false => {
-                // Whoever installed one first is as good.
+                // An error means that a provider is installed already.
                 let _ = rustls::crypto::ring::default_provider().install_default();
                 let client = Client::builder()
                     .redirect(reqwest::redirect::Policy::none())
-                    // A proxy would look up names by itself.
+                    // A proxy would resolve names itself.
                     .no_proxy()
                     .dns_resolver(Arc::new(Names { public }))
                     .user_agent(concat!("hanzo-engine/", env!("CARGO_PKG_VERSION")))
@@ -135,10 +135,10 @@ impl MediaHosts {
         Ok(MediaHosts { hosts, client, public, running: Semaphore::new(MEDIA_FETCHES_MAX) })
     }
 
-    /// Has the pictures and sounds in requests that were only named, at most so many bytes in all.
+    /// Fetches the images and audio that requests give by URL, up to `bytes_max` in each chat.
     ///
     /// # Errors
-    /// 400 naming the one and why it is not fetched.
+    /// 400 with the field and the reason.
     pub(crate) async fn fetch(
         &self,
         requests: &mut [v1::InferRequest],
@@ -152,7 +152,7 @@ impl MediaHosts {
         Ok(())
     }
 
-    /// Has those of a chat.
+    /// Fetches those of a chat.
     ///
     /// # Errors
     /// As [`MediaHosts::fetch`].
@@ -166,7 +166,7 @@ impl MediaHosts {
         Ok(())
     }
 
-    /// Has those among what is to be embedded.
+    /// Fetches those of embedding inputs.
     ///
     /// # Errors
     /// As [`MediaHosts::fetch`].
@@ -186,7 +186,7 @@ impl MediaHosts {
         Ok(())
     }
 
-    /// Has one, if it was only named, of at most as many bytes as are left.
+    /// Fetches one if it was given by URL, up to `left` bytes.
     async fn fetch_one(&self, media: &mut v1::Media, left: &mut usize) -> Result<(), ApiError> {
         let Some(Named { path, url, is_sound }) = pictures::named(media) else { return Ok(()) };
         let refuse = |why: String| ApiError::field(path, why);
@@ -198,7 +198,7 @@ impl MediaHosts {
         Ok(())
     }
 
-    /// The bytes behind an address, or why there are none.
+    /// Bytes at a URL, or why there are none.
     async fn get(&self, url: &str, bytes_max: usize) -> Result<Vec<u8>, String> {
         let Some(client) = &self.client else {
             return Err(
@@ -226,7 +226,7 @@ impl MediaHosts {
         Err(format!("is led on more than {MEDIA_REDIRECTS_MAX} times"))
     }
 
-    /// Whether an address may be asked, as far as it says itself.
+    /// Checks the scheme, user information and host of a URL.
     fn allow(&self, url: &Url) -> Result<(), String> {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(format!("{}: is neither of http nor of https", url.scheme()));
@@ -248,7 +248,7 @@ impl MediaHosts {
     }
 }
 
-/// A host in an error, at most so long as names are.
+/// Host for an error message, cut to the longest name.
 fn shown(url: &Url) -> String {
     url.host_str().unwrap_or_default().chars().take(253).collect()
 }
@@ -268,7 +268,7 @@ async fn whole(mut answer: reqwest::Response, url: &Url, bytes_max: usize) -> Re
     Ok(data)
 }
 
-/// Why nothing came; no word of addresses.
+/// Error text without addresses.
 fn unreached(url: &Url, error: &reqwest::Error) -> String {
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {
@@ -285,7 +285,7 @@ fn unreached(url: &Url, error: &reqwest::Error) -> String {
     format!("{} {why}", shown(url))
 }
 
-/// Whether an address is one of the public internet's (RFC 6890), and no way round to another.
+/// Whether an address belongs to the public internet (RFC 6890) and does not lead to another network.
 fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => is_public_v4(address),
@@ -311,7 +311,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let [a, b, ..] = address.segments();
-    // Global unicast; of it not what stands for another network: Teredo and other protocols, documentation, 6to4.
+    // Global unicast, without ranges for other purposes: Teredo and other protocols, documentation, and 6to4.
     a & 0xe000 == 0x2000
         && !(a == 0x2001 && b < 0x200)
         && !(a == 0x2001 && b == 0xdb8)
@@ -325,7 +325,8 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers each connection with the next of these, after the request; gives its port and counts what it was asked.
+    /// Starts a server that answers each connection with the next of `answers`. Returns its port and a counter
+    /// of its requests.
     async fn server(answers: Vec<String>) -> (u16, Arc<std::sync::atomic::AtomicUsize>) {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -442,12 +443,12 @@ mod tests {
             refused(other.to_owned(), "no host that is allowed").await;
         }
         assert_eq!(asked.load(std::sync::atomic::Ordering::SeqCst), 0, "nobody was asked");
-        // A host that may be asked leads to one that may not.
+        // An allowed host redirects to one that is not allowed.
         let first_alone = hosts(&[format!("127.0.0.1:{port}")], |_| true);
         let reason = first_alone.get(&format!("http://127.0.0.1:{port}/"), 100).await.unwrap_err();
         assert!(reason.contains("localhost") && reason.contains("allowed"), "{reason}");
         assert_eq!(asked.load(std::sync::atomic::Ordering::SeqCst), 1);
-        // Where there are no hosts, nothing is.
+        // Without hosts, nothing is fetched.
         let none = hosts(&[], |_| true);
         let reason = none.get("https://pictures.example/a.png", 100).await.unwrap_err();
         assert!(reason.contains("--media-hosts"), "{reason}");

@@ -1,5 +1,5 @@
-//! The gateway's own Prometheus metrics: requests by route and status, durations, requests in flight. The
-//! engine's metrics are the daemon's.
+//! Prometheus metrics of the gateway: requests by route and status, durations, and requests in flight. The
+//! daemon has the metrics of the engine.
 
 use std::{fmt, sync::OnceLock};
 
@@ -12,26 +12,26 @@ use prometheus::{
 
 use crate::fleet::FleetMetrics;
 
-/// The registry and its metrics, all under `hanzo_engine_`.
+/// Registry with all metrics, which begin with `hanzo_engine_`.
 pub(crate) struct Metrics {
     registry: Registry,
-    /// By matched route and HTTP status; 499 where the client left before there was one.
+    /// Requests by matched route and HTTP status; 499 if the client left before the response.
     pub(crate) http_requests_total: IntCounterVec,
-    /// By matched route, in seconds to the end of the body.
+    /// Duration by matched route, in seconds until the end of the body.
     http_request_duration_seconds: HistogramVec,
-    /// From the request's headers to the end of the answer's body.
+    /// Requests between their headers and the end of the answer's body.
     pub(crate) http_requests_in_flight: IntGauge,
-    /// By [`Refusal::code`].
+    /// Refusals by [`Refusal::code`].
     pub(crate) refusals_total: IntCounterVec,
-    /// 1 while the file of keys cannot be read.
+    /// Set to 1 while the key file cannot be read.
     pub(crate) keys_unreadable: IntGauge,
-    /// By why they were sent, and by the status of what was answered.
+    /// Requests sent upstream, by reason and by the status of the answer.
     pub(crate) cloud_requests_total: IntCounterVec,
     traced: Exemplars, // of http_request_duration_seconds
     beside: OnceLock<Beside>,
 }
 
-/// Metrics that another part of this process has.
+/// Source of metrics from another part of this process.
 pub(crate) type Beside = Box<dyn Fn() -> Vec<MetricFamily> + Send + Sync>;
 
 impl fmt::Debug for Metrics {
@@ -41,7 +41,7 @@ impl fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    /// Registers everything in a registry of its own.
+    /// Creates a registry with all metrics.
     pub(crate) fn new() -> Result<Metrics, prometheus::Error> {
         let opts = |name: &str, help: &str| Opts::new(name, help).namespace("hanzo_engine");
         // From a health check (under 1 ms) to a long generation.
@@ -99,20 +99,20 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// Has what is counted of several engines shown too.
+    /// Registers the metrics of several engines.
     pub(crate) fn register(&self, fleet: &FleetMetrics) -> Result<(), prometheus::Error> {
         fleet.register(&self.registry)
     }
 
-    /// A request to that route took so long, and was part of that trace.
+    /// Records a request's duration, and its trace as an exemplar.
     pub(crate) fn http_request(&self, route: &str, seconds: f64, trace: Option<&TraceContext>) {
         self.http_request_duration_seconds.with_label_values(&[route]).observe(seconds);
         self.traced.note(route, seconds, trace);
     }
 
-    /// Has more told, of whoever has it.
+    /// Adds metrics of another part of this process.
     pub(crate) fn tell_also(&self, beside: Beside) {
-        // Told once, before it is served.
+        // Set once, before the server starts.
         let _ = self.beside.set(beside);
     }
 
@@ -123,12 +123,12 @@ impl Metrics {
         families
     }
 
-    /// OpenMetrics' text format, which names traces.
+    /// Metrics in OpenMetrics format, with traces as exemplars.
     pub(crate) fn open_metrics(&self) -> String {
         hanzo_engine_telemetry::text(&self.gather(), &[&self.traced])
     }
 
-    /// The text exposition format.
+    /// Metrics in the Prometheus text format.
     pub(crate) fn text(&self) -> Result<Vec<u8>, prometheus::Error> {
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.gather(), &mut text)?;

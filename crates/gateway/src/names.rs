@@ -1,8 +1,8 @@
-//! What a client calls the engine's fields in one request, so that an error names a field that it has sent.
+//! Client's names of the engine's fields in a request, so that an error names a field that the client has sent.
 
 use crate::{config::Config, error::ApiError, fields::Fields};
 
-/// The engine's fields, each with the words that clients have for it. Of several that were sent the first is told.
+/// Engine's fields with their names in client APIs. If a client has sent several, the first is reported.
 const NAMES: [(&str, &[&str]); 75] = [
     ("model", &["model", "reference"]),
     ("suffix", &["suffix", "input_suffix"]),
@@ -79,7 +79,7 @@ const NAMES: [(&str, &[&str]); 75] = [
     ("parse_special", &["parse_special"]),
     ("pieces", &["return_token_strs", "with_pieces"]),
     ("ids", &["tokens"]),
-    // Made by the gateway.
+    // Set by the gateway.
     ("output", &[]),
     ("request_id", &[]),
     ("client", &[]),
@@ -102,7 +102,7 @@ const CONSTRAINT: &[&str] = &[
     "format",
 ];
 
-/// What says how long a model may reason.
+/// Fields about how long a model may reason.
 const REASONING: &[&str] = &[
     "reasoning",
     "thinking",
@@ -116,16 +116,16 @@ const REASONING: &[&str] = &[
 
 const PROMPT: &[&str] = &["messages", "prompt", "content", "input"];
 
-/// Those of the words in the table that a body has.
+/// Names of the table that a body contains.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SentFields {
     words: Vec<&'static str>,
-    options: Vec<&'static str>, // those that lie in an object of that name
-    messages_as_one: bool,      // theirs are not the engine's
+    options: Vec<&'static str>, // names inside the object `options`
+    messages_as_one: bool,      // the client's messages differ from the engine's
 }
 
 impl SentFields {
-    /// Of a body of which nothing has been read yet.
+    /// Names in a body that has not been read yet.
     pub(crate) fn of(body: &Fields<'_>) -> SentFields {
         let mut sent = Vec::new();
         for word in NAMES.iter().flat_map(|(_, words)| words.iter().copied()) {
@@ -136,7 +136,7 @@ impl SentFields {
         SentFields { words: sent, ..SentFields::default() }
     }
 
-    /// Of one that has some of them in an object `options`.
+    /// Names in a body that has some of them in an object `options`.
     pub(crate) fn of_ollama(body: &Fields<'_>) -> SentFields {
         let mut own = body.clone();
         let options = own.take("options").and_then(|field| field.object().ok());
@@ -144,12 +144,12 @@ impl SentFields {
         SentFields { options, ..SentFields::of(body) }
     }
 
-    /// From here on a message is told as one of all, because the client's messages are not those of the engine.
+    /// From now on errors name `messages` as a whole, because the client's messages are not the engine's.
     pub(crate) fn know_messages_as_one(&mut self) {
         self.messages_as_one = true;
     }
 
-    /// What `read` makes of a body, and what the body has.
+    /// Extends `read` to also return the names in the body.
     pub(crate) fn beside<T>(
         read: impl FnOnce(Fields<'_>, &Config) -> Result<T, ApiError>,
     ) -> impl FnOnce(Fields<'_>, &Config) -> Result<(T, SentFields), ApiError> {
@@ -159,8 +159,8 @@ impl SentFields {
         }
     }
 
-    /// The client's name for a field of the engine's request, such as `chat.messages[2].content`. `None` where it has sent no
-    /// such field.
+    /// Client's name of a field of the engine's request, such as `chat.messages[2].content`. `None`: the client
+    /// has sent no such field.
     pub(crate) fn name(&self, engine: &str) -> Option<String> {
         let nested = ["sampling.", "chat.", "stop."].iter().find_map(|outer| engine.strip_prefix(outer));
         let path = nested.unwrap_or(engine);
@@ -175,7 +175,7 @@ impl SentFields {
         if self.messages_as_one && matches!(*word, "messages" | "input") {
             return Some((*word).to_owned());
         }
-        // A call's name lies one object deeper than the engine has it.
+        // In OpenAI's format, a tool call's name is one object deeper.
         let rest = match rest.split_once("].tool_calls[").and_then(|(_, call)| call.split_once("].")) {
             Some((_, field @ ("name" | "arguments_json"))) => {
                 let http = if field == "name" { "function.name" } else { "function.arguments" };

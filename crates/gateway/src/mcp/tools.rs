@@ -1,4 +1,4 @@
-//! The tools: their names, what they take and what they answer, as JSON schemas that clients and models read.
+//! MCP tools: their names, and the JSON schemas of their arguments and results, which clients and models read.
 
 use std::sync::{Arc, LazyLock};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::error::{ApiError, quote};
 
-/// A tool.
+/// MCP tool.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Name {
     Infer,
@@ -23,12 +23,12 @@ const NAMES: [Name; 7] =
     [Name::Infer, Name::Embed, Name::Rerank, Name::ListModels, Name::Pull, Name::Load, Name::Unload];
 
 impl Name {
-    /// The tool of that name.
+    /// Tool of that name.
     pub(super) fn of(name: &str) -> Option<Name> {
         NAMES.into_iter().find(|tool| tool.as_str() == name)
     }
 
-    /// Its name.
+    /// Name of the tool.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Name::Infer => "hanzo_infer",
@@ -41,13 +41,13 @@ impl Name {
         }
     }
 
-    /// What only the operator may.
+    /// Whether the tool needs the admin scope.
     fn is_admin(self) -> bool {
         matches!(self, Name::Pull | Name::Load | Name::Unload)
     }
 }
 
-/// What each tool takes. Arguments of other names are refused.
+/// Arguments of each tool. Others are refused.
 pub(super) const INFER_FIELDS: [&str; 18] = [
     "model",
     "prompt",
@@ -81,7 +81,7 @@ pub(super) const LOAD_FIELDS: [&str; 4] = ["model", "alias", "context_tokens_max
 /// See [`INFER_FIELDS`].
 pub(super) const UNLOAD_FIELDS: [&str; 2] = ["model", "force"];
 
-/// The arguments themselves, where a tool knows them all.
+/// Refuses arguments that a tool does not know.
 pub(super) fn known(arguments: JsonObject, fields: &[&str]) -> Result<JsonObject, ApiError> {
     match arguments.keys().find(|name| !fields.contains(&name.as_str())) {
         Some(name) if name.len() <= 64 => Err(ApiError::field(name, "unknown argument")),
@@ -90,7 +90,7 @@ pub(super) fn known(arguments: JsonObject, fields: &[&str]) -> Result<JsonObject
     }
 }
 
-/// Those of who asks.
+/// Tools that a requester may use.
 pub(super) fn of(admin: bool) -> Vec<Tool> {
     static TOOLS: LazyLock<Vec<(Name, Tool)>> =
         LazyLock::new(|| NAMES.into_iter().map(|name| (name, tool(name))).collect());

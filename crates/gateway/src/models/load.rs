@@ -1,4 +1,5 @@
-//! `POST /v1/models/load` and `/v1/models/unload`, which llama.cpp's router has as `/models/load` and `/models/unload`.
+//! `POST /v1/models/load` and `/v1/models/unload`; llama.cpp's router calls them `/models/load` and
+//! `/models/unload`.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::{
     until::Until,
 };
 
-/// Loads a model, and answers when it can serve.
+/// Loads a model, and answers when it is ready.
 pub(crate) async fn load(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -40,7 +41,7 @@ pub(crate) async fn load(
     Ok(Json(shown))
 }
 
-/// Removes a model from memory, and answers when it is gone.
+/// Unloads a model, and answers when it has left memory.
 pub(crate) async fn unload(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -56,7 +57,7 @@ pub(crate) async fn unload(
     Ok(Json(json!({"success": true, "model": answer.model.map(model_of_status)})))
 }
 
-/// Refuses who may not, before their body is read.
+/// Refuses a request without the admin scope before its body is read.
 pub(crate) fn admin(app: &App, asker: &Asker, what: &str) -> Result<(), ApiError> {
     asker.pass.admin(what).map_err(|refusal| app.refuse(&refusal))
 }
@@ -87,7 +88,7 @@ fn load_request(mut fields: Fields) -> Result<v1::LoadRequest, ApiError> {
     Ok(request)
 }
 
-/// What goes over a model's files; not what names other files.
+/// Reads overrides of a model's settings, except those that name other files.
 fn overrides(mut fields: Fields) -> Result<v1::Overrides, ApiError> {
     for name in ["mmproj", "tokenizer", "topology"] {
         if let Some(field) = fields.take(name) {
@@ -118,7 +119,7 @@ fn overrides(mut fields: Fields) -> Result<v1::Overrides, ApiError> {
         yarn_attn_factor: number(&mut fields, "yarn_attn_factor")?.unwrap_or(0.0),
         yarn_beta_fast: number(&mut fields, "yarn_beta_fast")?.unwrap_or(0.0),
         yarn_beta_slow: number(&mut fields, "yarn_beta_slow")?.unwrap_or(0.0),
-        // Bits, or the name of a type.
+        // Number of bits, or the name of a type.
         isq: fields.take("isq").map(bits_or_type).transpose()?.unwrap_or_default(),
         topology: Vec::new(),
         mmproj: String::new(),
@@ -135,7 +136,7 @@ fn bits_or_type(field: Field) -> Result<String, ApiError> {
     }
 }
 
-/// A number or words; which words there are is the engine's to say.
+/// Reads a number or a word. The engine checks the word.
 fn layers_or_cards(field: Field) -> Result<String, ApiError> {
     match field.value().is_number() {
         true => Ok(field.integer(0..=u32::MAX)?.to_string()),

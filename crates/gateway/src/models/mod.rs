@@ -1,5 +1,5 @@
-//! Control of models over HTTP, thin over gRPC: `POST /v1/models/load`, `/v1/models/unload` and `/v1/models/pull`, and
-//! `DELETE /v1/models/{id}`. All are the operator's: a key without the admin scope is refused.
+//! Model management over HTTP, as thin wrappers of gRPC: `POST /v1/models/load`, `/v1/models/unload` and
+//! `/v1/models/pull`, and `DELETE /v1/models/{id}`. All need the admin scope.
 
 pub(crate) mod load;
 pub(crate) mod progress;

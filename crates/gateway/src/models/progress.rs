@@ -1,4 +1,4 @@
-//! Answers that tell how far something is: one frame after the other, until it is done or the client has left.
+//! Streamed progress: one frame after another, until the work is done or the client has left.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -14,10 +14,10 @@ use serde_json::Value;
 
 use crate::{app::App, error::ApiError, limits::PEER_LOOK, peer::Peer, until::Until};
 
-/// NDJSON: a line for each object.
+/// Media type of NDJSON, which has an object on each line.
 pub(crate) const NDJSON: &str = "application/x-ndjson";
 
-/// The steps that `until` lets come; the first that is an error is the last.
+/// Steps within the time limit `until`. The first error is the last item.
 pub(crate) fn bounded<T, E>(
     steps: impl Stream<Item = Result<T, E>> + Send + 'static,
     until: Until,
@@ -33,27 +33,27 @@ where
     })
 }
 
-/// How frames are written.
+/// Format of the frames.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Form {
     content_type: &'static str,
-    /// What is sent where there has long been nothing to send.
+    /// Bytes to send after a long silence.
     keep_alive: &'static [u8],
-    /// An object as a frame.
+    /// Writes an object as a frame.
     pub(crate) frame: fn(&Value) -> Vec<u8>,
 }
 
-/// A line for each object.
+/// NDJSON format.
 pub(crate) const LINES: Form = Form { content_type: NDJSON, keep_alive: b" ", frame: line };
-/// An event for each object.
+/// Server-sent events.
 pub(crate) const EVENTS: Form =
     Form { content_type: "text/event-stream", keep_alive: b": keep-alive\n\n", frame: event };
 
-/// Answers with frames as they come. What fails before the first of them has a status of its own; later it is a frame that
-/// `failed` makes.
+/// Streams frames as they arrive. An error before the first frame gets its own status. Later errors become a
+/// frame, written by `failed`.
 ///
 /// # Errors
-/// Of the first frame.
+/// Those of the first frame.
 pub(crate) async fn respond(
     app: &App,
     peer: Option<Peer>,
@@ -67,7 +67,7 @@ pub(crate) async fn respond(
     let silence = Duration::from_secs(app.config.sse_keep_alive_s);
     let rest = stream::unfold((Box::pin(rest), peer), move |(mut frames, peer)| async move {
         let frame = next(&mut frames, peer.as_ref(), silence).await;
-        // What is sent into silence shows whether the client is still there.
+        // Writing after a silence reveals whether the client is gone.
         let frame = frame.unwrap_or_else(|| Some(form.keep_alive.to_vec()))?;
         Some((frame, (frames, peer)))
     });
@@ -80,7 +80,8 @@ pub(crate) async fn respond(
     Ok((headers, Body::from_stream(all)).into_response())
 }
 
-/// The next frame; None where there was none for long, or the client has said its last word.
+/// Next frame. None: it is time for a keep-alive, because of a long silence or because the client has closed
+/// its writing side.
 async fn next(
     frames: &mut (impl Stream<Item = Vec<u8>> + Unpin),
     peer: Option<&Peer>,
@@ -102,12 +103,12 @@ async fn next(
     }
 }
 
-/// An object as a line.
+/// Writes an object as a line.
 pub(crate) fn line(value: &Value) -> Vec<u8> {
     format!("{value}\n").into_bytes()
 }
 
-/// An object as an event.
+/// Writes an object as a server-sent event.
 fn event(value: &Value) -> Vec<u8> {
     format!("data: {value}\n\n").into_bytes()
 }

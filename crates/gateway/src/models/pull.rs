@@ -1,6 +1,6 @@
-//! `POST /v1/models/pull`: fetches a model into the store, and says how far it is: as server-sent events, as NDJSON where the
-//! client asks for that in `Accept`, or once, when it is there, with `stream: false`. A client that leaves ends the pull,
-//! unless another waits for the same.
+//! `POST /v1/models/pull`: downloads a model into the store. Progress is sent as server-sent events, or as
+//! NDJSON if `Accept` asks for it; with `stream: false` there is one answer at the end. If the client
+//! disconnects, the download is cancelled, unless another client waits for the same model.
 
 use std::{pin::pin, sync::Arc};
 
@@ -31,7 +31,7 @@ use crate::{
     until::Until,
 };
 
-/// The route's handler.
+/// Handler of the route.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -58,7 +58,7 @@ pub(crate) async fn handle(
     }
     let done = stream::once(async { Ok(b"data: [DONE]\n\n".to_vec()) });
     let events = progress.map_ok(|step| (EVENTS.frame)(&told(step))).chain(done);
-    // What fails ends a stream without that.
+    // A failed stream ends without the final event.
     let events = events.scan(false, |failed, step| {
         let over = std::mem::replace(failed, step.is_err());
         std::future::ready((!over).then_some(step))
@@ -66,7 +66,7 @@ pub(crate) async fn handle(
     respond(&app, peer, EVENTS, events, ApiError::json).await
 }
 
-/// `GET /v1/models/pull`: the pulls that run, whoever began them; none to who may not pull.
+/// `GET /v1/models/pull`: running downloads of all clients. Empty for keys that may not download.
 pub(crate) async fn list(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -75,7 +75,7 @@ pub(crate) async fn list(
     Ok(Json(json!({"object": "list", "data": running.into_iter().map(told).collect::<Vec<_>>()})))
 }
 
-/// What to pull, and whether to tell how far it is.
+/// Reads what to download, and whether to stream progress.
 fn read(mut fields: Fields) -> Result<(v1::PullRequest, bool), ApiError> {
     let reference = either(&mut fields, "model", "reference")?;
     let reference = reference.ok_or_else(|| ApiError::field("model", "required"))?;
@@ -95,7 +95,7 @@ fn read(mut fields: Fields) -> Result<(v1::PullRequest, bool), ApiError> {
     Ok((request, streamed))
 }
 
-/// A reference that is not of a file: an HTTP client is not to look around on the engine's disk.
+/// Reads a reference that names no file, so that HTTP clients cannot explore the engine's disk.
 pub(crate) fn elsewhere(field: Field) -> Result<String, ApiError> {
     let reference = filled(field)?;
     let file = reference.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("file:"));
@@ -110,7 +110,7 @@ fn globs(field: Field) -> Result<Vec<String>, ApiError> {
     field.list_up_to(PULL_GLOBS_MAX, "patterns")?.map(filled).collect()
 }
 
-/// How far a pull is.
+/// Progress of a download as JSON.
 fn told(step: v1::PullProgress) -> Value {
     let word = |phase: Phase| match phase {
         Phase::Unspecified | Phase::Resolving => "resolving",

@@ -1,4 +1,4 @@
-//! `DELETE /v1/models/{id}`: forgets a stored model, in the words of OpenAI's answer. One that is loaded stays loaded.
+//! `DELETE /v1/models/{id}`: removes a stored model, with OpenAI's response. A loaded model stays loaded.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::load::admin;
 use crate::{app::App, asker::Asker, error::ApiError};
 
-/// The route's handler. The id may contain slashes, and may be an alias.
+/// Handler of the route. The id may contain slashes and may be an alias.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -24,7 +24,7 @@ pub(crate) async fn handle(
     let mut answer =
         json!({"id": name, "object": "model", "deleted": true, "freed_bytes": removed.freed_bytes});
     if !removed.alias_of.is_empty() {
-        // The model itself stays.
+        // An alias was removed; the model itself stays.
         answer["alias_of"] = json!(removed.alias_of);
     }
     Ok(Json(answer))

@@ -1,4 +1,5 @@
-//! `HEAD` and `POST /api/blobs/{digest}`: files that are put into the store before a model is made of them. The operator's.
+//! `HEAD` and `POST /api/blobs/{digest}`: files uploaded into the store, to make a model of them. The admin
+//! scope is needed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,7 +24,7 @@ use crate::{
     models::load::admin,
 };
 
-/// `HEAD /api/blobs/{digest}`: 200 where it is there, 404 where it is not.
+/// `HEAD /api/blobs/{digest}`: 200 if the blob is stored, else 404.
 pub(crate) async fn look(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -33,8 +34,8 @@ pub(crate) async fn look(
     Ok(if found { StatusCode::OK } else { StatusCode::NOT_FOUND })
 }
 
-/// `POST /api/blobs/{digest}`: 201 where it is there now, 200 where it was there before. Its body is the file: however large, it is
-/// never held, and as slow as it likes so long as it does not stand still.
+/// `POST /api/blobs/{digest}`: 201 if the blob is stored now, 200 if it was stored before. The body is the
+/// file. It is streamed whatever its size, and may be slow as long as it does not stall.
 pub(crate) async fn put(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -52,7 +53,7 @@ pub(crate) async fn put(
     let pieces = stream::unfold(pieces, |mut pieces| async { Some((pieces.recv().await?, pieces)) });
     let silence = Duration::from_secs(app.config.body_timeout_s);
     let put = engine.put_blob(sha256, pieces);
-    // What breaks off drops the call, and the engine keeps nothing of it.
+    // If the upload fails, the call is dropped, and the engine keeps nothing of it.
     tokio::pin!(put);
     tokio::select! {
         biased;
@@ -65,7 +66,7 @@ pub(crate) async fn put(
     Ok(StatusCode::CREATED)
 }
 
-/// Hands a body on piece by piece, as fast as it is taken.
+/// Forwards a body piece by piece, as fast as it is consumed.
 async fn send(mut body: Body, to: mpsc::Sender<Bytes>, silence: Duration) -> Result<(), ApiError> {
     loop {
         let frame = tokio::time::timeout(silence, body.frame()).await;
@@ -78,14 +79,14 @@ async fn send(mut body: Body, to: mpsc::Sender<Bytes>, silence: Duration) -> Res
         while !data.is_empty() {
             let piece = data.split_to(data.len().min(BLOB_MESSAGE_BYTES));
             if to.send(piece).await.is_err() {
-                // The engine takes no more, and says why.
+                // The engine has stopped reading and will report why.
                 return std::future::pending().await;
             }
         }
     }
 }
 
-/// The hexadecimal digits of `sha256:…`, which command lines write `sha256-…`.
+/// Hexadecimal digits of `sha256:…`, or of `sha256-…` as command lines write it.
 pub(super) fn sha256(digest: &str) -> Option<&str> {
     let hex = digest.strip_prefix("sha256:").or_else(|| digest.strip_prefix("sha256-"))?;
     let is_hex = hex.len() == 64 && hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));

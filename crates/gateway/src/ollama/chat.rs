@@ -41,7 +41,7 @@ use crate::{
     until::Until,
 };
 
-/// The route's handler.
+/// Handler of the route.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -53,22 +53,22 @@ pub(crate) async fn handle(
     Ok(run(&app, &asker, asked, room, peer, Kind::Chat, began).await?)
 }
 
-/// What a request asks.
+/// Parsed request.
 #[derive(Debug)]
 pub(super) struct Asked {
-    /// Its model is as the client calls it.
+    /// Plan of the request; its model has the client's name.
     pub(super) plan: Plan,
-    /// There is nothing to answer: the model is to be loaded, or unloaded.
+    /// Whether the request only loads or unloads the model.
     pub(super) nothing: bool,
     pub(super) thinks: bool,
     pub(super) num_ctx: Option<u32>,
-    /// A prompt without a template for models that have none.
+    /// Prompt without a template, for models that have none.
     pub(super) bare: Option<String>,
-    /// A chat that does not fit loses its oldest messages.
+    /// Whether a chat that does not fit loses its oldest messages.
     pub(super) shortened: bool,
 }
 
-/// What chats and prompts have in common: everything but the prompt.
+/// Parses the fields that `/api/chat` and `/api/generate` share: everything but the prompt.
 pub(super) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Asked, ApiError> {
     let sent = SentFields::of_ollama(fields);
     let model = names::model(fields)?;
@@ -105,7 +105,7 @@ pub(super) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Re
         requests: vec![request],
         choices: 1,
         stream,
-        // The end of a stream says what was used.
+        // The last line of a stream reports usage.
         streaming: Streaming { include_usage: true, ..Streaming::default() },
         sent,
         old_calls: false,
@@ -133,7 +133,7 @@ fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Asked, Ap
         messages,
         tools_json: tools.json,
         template_kwargs_json: template_kwargs(&mut fields, &thinking)?,
-        // What the assistant has begun to say is gone on with.
+        // The model continues the assistant's begun message.
         add_generation_prompt: begun.then_some(false),
         continue_final_message: begun,
     }));
@@ -141,7 +141,7 @@ fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Asked, Ap
     Ok(asked)
 }
 
-/// Asks the engine, and answers.
+/// Runs the request and writes the response.
 pub(super) async fn run(
     app: &Arc<App>,
     asker: &Asker,
@@ -185,7 +185,7 @@ async fn answered(
     let (streamed, streaming) = (plan.stream, plan.streaming);
     let again = (shortened || bare.is_some()).then(|| plan.clone());
     let mut generation = match (Generation::start(app, asker, plan).await, again) {
-        // A model without a template goes on from the text.
+        // A model without a template continues the plain text.
         (Err(error), Some(mut again)) if error.code() == Some("model_not_capable") && bare.is_some() => {
             again.requests[0].prompt = bare.map(Prompt::Text);
             Generation::start(app, asker, again).await?
@@ -197,7 +197,7 @@ async fn answered(
         (begun, _) => begun?,
     };
     reply.accepted();
-    // The engine has what was asked.
+    // The engine has the request, so the body's memory is free.
     drop(room);
     if streamed {
         return Ok(stream(app, generation, reply, streaming, peer));
@@ -207,7 +207,7 @@ async fn answered(
     Ok(Json(reply.whole(whole, &generation.used)).into_response())
 }
 
-/// Loads a model, or unloads it where it is to be kept for no time.
+/// Loads a model, or unloads it if its keep-alive is zero.
 async fn bring(
     app: &App,
     asker: &Asker,
@@ -217,7 +217,7 @@ async fn bring(
 ) -> Result<Value, ApiError> {
     let (until, mut engine) = (Until::of(app), app.engine(asker));
     if alive.as_deref().is_some_and(is_no_time) {
-        // One that is not there is not found; one that is not loaded is gone already.
+        // A missing model is an error; one that is not loaded is not.
         engine.show(model.to_owned()).await?;
         let request = v1::UnloadRequest { model: model.to_owned(), force: false };
         match until.run(engine.unload(request, until.deadline)).await {
@@ -232,13 +232,13 @@ async fn bring(
     Ok(reply.of_nothing("load"))
 }
 
-/// `0`, `0s` and their like.
+/// Whether a keep-alive is zero, such as `0` or `0s`.
 fn is_no_time(text: &str) -> bool {
     let digits = || text.chars().filter(char::is_ascii_digit);
     !text.trim_start().starts_with('-') && digits().next().is_some() && digits().all(|digit| digit == '0')
 }
 
-/// Drops the oldest messages of a chat, as few as make it fit; never what the system says, nor the last message.
+/// Drops the oldest messages of a chat, as few as make it fit. System messages and the last message stay.
 async fn shorten(
     app: &App,
     asker: &Asker,
@@ -252,7 +252,7 @@ async fn shorten(
         let gone = &old[..dropped];
         let kept = chat.messages.iter().enumerate().filter(|(i, _)| !gone.contains(i));
         let mut kept: Vec<v1::Message> = kept.map(|(_, message)| message.clone()).collect();
-        // An answer of a tool is nothing without its call.
+        // A tool result is useless without its call.
         let first = kept.iter().position(|message| message.role != "system").unwrap_or(0);
         while kept.len() > first + 1 && kept[first].role == "tool" {
             kept.remove(first);
@@ -260,7 +260,7 @@ async fn shorten(
         v1::Chat { messages: kept, ..chat.clone() }
     };
     let mut engine = app.engine(asker);
-    // The fewest that make it fit are from `low` on, and below `high` where some do.
+    // Binary search: the smallest sufficient number is at least `low`, and below `high` if any is sufficient.
     let (mut low, mut high) = (1, old.len() + 1);
     let mut shorter = None;
     while low < high {
@@ -270,7 +270,7 @@ async fn shorten(
         let (model, client) = (request.model.clone(), request.client.clone());
         let tokens = v1::TokenizeRequest { model, client, input, ..Default::default() };
         let answer = engine.tokenize(tokens).await?;
-        // A token at least is to be said.
+        // At least one token must remain for the answer.
         if answer.ids.len() < answer.context_tokens_max as usize {
             (high, shorter) = (middle, Some(chat));
         } else {

@@ -1,5 +1,5 @@
-//! `POST /api/create`: a model of another that is stored, or of files that were put into the store (`blobs`), with a system prompt, a
-//! template, options, messages and a license of its own. The operator's.
+//! `POST /api/create`: creates a model from a stored one or from uploaded files (`blobs`), with its own system
+//! prompt, template, options, messages and license. The admin scope is needed.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -29,7 +29,7 @@ use crate::{
     request::filled,
 };
 
-/// Fields that this build cannot honour, and what to do in their place.
+/// Fields that this build cannot honour, and what to use instead.
 const REFUSED: [(&str, &str); 5] = [
     (
         "adapters",
@@ -41,7 +41,7 @@ const REFUSED: [(&str, &str); 5] = [
     ("path", "send what the Modelfile says as from, system, template, parameters, messages and license"),
 ];
 
-/// The route's handler.
+/// Handler of the route.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -54,13 +54,13 @@ pub(crate) async fn handle(
     let mut engine = app.engine(&asker);
     if request.files.is_empty() {
         request.model = names::known(&app, &asker, from.clone()).await?;
-        // What is no model is said in the words of one that is asked for.
+        // A missing base model is reported as Ollama does.
         engine.show(request.model.clone()).await.map_err(|status| of_model(status.into(), &from))?;
     }
     let name = request.name.clone();
     let made = engine.derive(request).await;
     made.map_err(|status| of_model(ApiError::from(status).renamed(|field| Some(called(field))), &from))?;
-    // What is in memory under the name is the one before it: the next request has the new one loaded.
+    // A loaded model of that name is the old one. It is unloaded, so that the next request loads the new one.
     if let Some(before) = names::loaded(&app, &asker, &name).await? {
         engine.unload(v1::UnloadRequest { model: before.name, force: false }, None).await?;
     }
@@ -72,7 +72,7 @@ pub(crate) async fn handle(
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from(lines.concat())).into_response())
 }
 
-/// What to make, and whether to tell how far it is.
+/// Reads what to create, and whether to stream progress.
 fn read(mut fields: Fields) -> Result<(v1::DeriveRequest, bool), ApiError> {
     let name = names::given(&names::model(&mut fields)?).to_owned();
     for (refused, instead) in REFUSED {
@@ -105,7 +105,7 @@ fn read(mut fields: Fields) -> Result<(v1::DeriveRequest, bool), ApiError> {
     Ok((request, streamed))
 }
 
-/// What a client calls what the engine calls so.
+/// Client's name of an engine's field.
 fn called(field: &str) -> String {
     let (field, rest) = field.split_once('.').map_or((field, ""), |(field, rest)| (field, rest));
     let word = match field {
@@ -118,7 +118,7 @@ fn called(field: &str) -> String {
     if rest.is_empty() { word.to_owned() } else { format!("{word}.{rest}") }
 }
 
-/// Names of files, each with the digest of the blob that it is.
+/// Reads file names with the digests of their blobs.
 fn files(field: Field) -> Result<HashMap<String, String>, ApiError> {
     let mut files = HashMap::new();
     for (name, value) in field.object()?.object().members().into_iter().flatten() {
@@ -132,7 +132,7 @@ fn files(field: Field) -> Result<HashMap<String, String>, ApiError> {
     Ok(files)
 }
 
-/// An empty text, list or object.
+/// Whether a text, list or object is empty.
 fn says_nothing(field: Field) -> bool {
     let value = field.value();
     value.as_str().is_some_and(|text| text.is_empty())
@@ -140,7 +140,7 @@ fn says_nothing(field: Field) -> bool {
         || value.members().is_some_and(|mut all| all.next().is_none())
 }
 
-/// A text, or several.
+/// Reads a text or a list of texts.
 fn license(field: Field) -> Result<String, ApiError> {
     let Some(list) = field.as_list() else { return field.string() };
     let texts =
@@ -148,7 +148,7 @@ fn license(field: Field) -> Result<String, ApiError> {
     Ok(texts.join("\n\n"))
 }
 
-/// Messages of text, as JSON.
+/// Reads text messages, as JSON.
 fn messages(field: Field) -> Result<String, ApiError> {
     let mut all = Vec::new();
     for one in field.list_up_to(CHAT_MESSAGES_MAX, "messages")? {

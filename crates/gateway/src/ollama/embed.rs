@@ -1,5 +1,5 @@
-//! `POST /api/embed`: a vector of length 1 for each text; and `/api/embeddings`, which came before it: of one text, as the
-//! model's files say.
+//! `POST /api/embed`: a vector of length 1 for each text. The older `/api/embeddings` takes one text, and its
+//! vector has the length that the model's files specify.
 
 use std::{sync::Arc, time::Instant};
 
@@ -36,7 +36,7 @@ use crate::{
     },
 };
 
-/// `POST /api/embed`.
+/// Handler of `POST /api/embed`.
 pub(crate) async fn embed(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -47,7 +47,7 @@ pub(crate) async fn embed(
     Ok(answer(&app, &asker, asked, room, began, "input").await?)
 }
 
-/// `POST /api/embeddings`.
+/// Handler of `POST /api/embeddings`.
 pub(crate) async fn embeddings(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -58,9 +58,9 @@ pub(crate) async fn embeddings(
     Ok(answer(&app, &asker, asked, room, began, "prompt").await?)
 }
 
-/// What is to be embedded.
+/// Parsed request.
 struct Asked {
-    /// Its model is as the client calls it.
+    /// Request to the engine; its model has the client's name.
     request: v1::EmbedRequest,
     inputs: Vec<v1::EmbedInput>,
     single: bool,
@@ -95,7 +95,7 @@ async fn answered(
     check_context(app, asker, &request.model, num_ctx).await?;
     let old = input == "prompt";
     if inputs.is_empty() {
-        // It only loads the model.
+        // Without inputs, the request only loads the model.
         let (until, nothing) = (Until::of(app), Some(Input::Text(String::new())));
         let (model, keep_alive) = (request.model, request.keep_alive);
         let nothing = v1::TokenizeRequest { model, input: nothing, keep_alive, ..Default::default() };
@@ -115,7 +115,7 @@ async fn answered(
     Ok(Json(Embedding { embedding: numbers }).into_response())
 }
 
-/// One vector.
+/// Answer with a single vector.
 #[derive(serde::Serialize)]
 struct Embedding {
     embedding: Vec<f32>,
@@ -124,7 +124,7 @@ struct Embedding {
 fn common(fields: &mut Fields, config: &Config) -> Result<Asked, ApiError> {
     let sent = SentFields::of_ollama(fields);
     let model = names::model(fields)?;
-    // What says how tokens are drawn says nothing of vectors.
+    // Sampling options have no effect on embeddings.
     let num_ctx = options::read(fields, config)?.num_ctx;
     let request = v1::EmbedRequest {
         model,

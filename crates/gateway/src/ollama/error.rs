@@ -1,4 +1,4 @@
-//! Ollama's shape of an error.
+//! Errors in Ollama's format.
 
 use axum::{
     http::StatusCode,
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::error::ApiError;
 
-/// An error as `{"error": "..."}`.
+/// Error as `{"error": "..."}`.
 #[derive(Debug)]
 pub(crate) struct OllamaError(ApiError);
 
@@ -18,12 +18,12 @@ impl<E: Into<ApiError>> From<E> for OllamaError {
     }
 }
 
-/// The body of an error, which is also the last line of a stream.
+/// JSON of an error; also the last line of a failed stream.
 pub(super) fn body(error: &ApiError) -> Value {
     json!({"error": error.message()})
 }
 
-/// The same error; of a model that is not there, in the words that clients look for.
+/// Rewords the error of a missing model as Ollama's clients expect it.
 pub(super) fn of_model(error: ApiError, model: &str) -> ApiError {
     match (error.status(), error.code()) {
         (StatusCode::NOT_FOUND, Some("model_not_found")) => ApiError::model_not_found(model, error.message()),

@@ -1,4 +1,4 @@
-//! What an answer must be (`format`), and whether and how much the model is to think (`think`).
+//! Ollama's `format`, which constrains the answer, and `think`, which controls reasoning.
 
 use hanzo_engine_proto::v1::{self, Capability, constraint::Of};
 
@@ -11,7 +11,7 @@ use crate::{
     openai::thinking::Thinking,
 };
 
-/// `format`: `json`, or a schema.
+/// Reads `format`: `json` or a schema.
 pub(super) fn format(fields: &mut Fields) -> Result<Option<v1::Constraint>, ApiError> {
     let Some(field) = fields.take("format") else { return Ok(None) };
     let value = field.value();
@@ -27,7 +27,7 @@ pub(super) fn format(fields: &mut Fields) -> Result<Option<v1::Constraint>, ApiE
     Ok(Some(v1::Constraint { of: Some(of) }))
 }
 
-/// `think`: a boolean, or how much; and whether it asks for thinking.
+/// Reads `think`: a boolean or a level. Also returns whether it asks for reasoning.
 pub(super) fn think(fields: &mut Fields) -> Result<(Thinking, bool), ApiError> {
     let mut thinking = Thinking::default();
     let Some(field) = fields.take("think") else { return Ok((thinking, false)) };
@@ -46,7 +46,7 @@ pub(super) fn think(fields: &mut Fields) -> Result<(Thinking, bool), ApiError> {
     Ok((thinking, true))
 }
 
-/// Refuses thinking of a model that does not.
+/// Refuses `think` for a model that cannot reason.
 pub(super) async fn can_think(app: &App, asker: &Asker, model: &str, asked: &str) -> Result<(), ApiError> {
     let thinks = match names::loaded(app, asker, model).await? {
         Some(status) => status.capabilities().any(|can| can == Capability::Reasoning),

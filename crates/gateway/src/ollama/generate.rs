@@ -1,4 +1,5 @@
-//! `POST /api/generate`: one prompt, as a message of a chat, as it stands (`raw`), or around a gap (`suffix`).
+//! `POST /api/generate`: one prompt, as a chat message, as plain text (`raw`), or with a suffix to fill in the
+//! middle.
 
 use std::{sync::Arc, time::Instant};
 
@@ -23,7 +24,7 @@ use crate::{
     request_id::RequestId,
 };
 
-/// The route's handler.
+/// Handler of the route.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -46,7 +47,7 @@ fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Asked, Ap
     let pictures = fields.take("images").map(images).transpose()?.unwrap_or_default();
     let (thinking, thinks) = think(&mut fields)?;
     let template_kwargs_json = template_kwargs(&mut fields, &thinking)?;
-    // One message is not cut: it would lose its template.
+    // A templated prompt is never truncated, because that would break its template.
     let truncate = fields.take("truncate").map(Field::boolean).transpose()?;
     fields.finish()?;
     if raw && !system.is_empty() {
@@ -61,7 +62,7 @@ fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Asked, Ap
     request.reasoning = thinking.bounds();
     request.prompt = Some(match () {
         () if raw || !suffix.is_empty() => {
-            // As much of the end as fits.
+            // Keeps as much of the end as fits.
             request.truncate_prompt_tokens = (suffix.is_empty() && truncate == Some(true)).then_some(-1);
             request.suffix = suffix;
             Prompt::Text(prompt)
@@ -85,7 +86,7 @@ fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Asked, Ap
     Ok(asked)
 }
 
-/// What has no place here, unless it asks for nothing.
+/// Refuses unsupported fields unless they are empty.
 fn refused(fields: &mut Fields) -> Result<(), ApiError> {
     if let Some(field) = fields.take("template")
         && field.value().as_str().as_deref() != Some("")

@@ -1,4 +1,4 @@
-//! `GET /api/tags`, the models of this machine; `/api/ps`, those in memory; and `/api/version`.
+//! `GET /api/tags`, the available models; `/api/ps`, the loaded ones; and `/api/version`.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -10,18 +10,18 @@ use sha2::{Digest as _, Sha256};
 use super::{error::OllamaError, names::listed, time::of_unix_ms};
 use crate::{app::App, asker::Asker};
 
-/// When a model leaves that stays until it is unloaded: Ollama's clients know no other word for it.
-const NEVER_UNIX_MS: i64 = 4_102_444_800_000; // 2100
+/// Expiry of a model that never expires; Ollama's API has no other notation.
+const NEVER_UNIX_MS: i64 = 4_102_444_800_000; // year 2100
 
-/// The version of Ollama's API that this is: clients ask for features by it.
+/// Version of Ollama's API that is implemented; clients derive features from it.
 const API_VERSION: &str = "0.12.6";
 
-/// `GET /api/version`.
+/// Handler of `GET /api/version`.
 pub(crate) async fn version() -> Json<Value> {
     Json(json!({"version": API_VERSION, "hanzo_engine": env!("CARGO_PKG_VERSION")}))
 }
 
-/// `GET /api/tags`: what is stored, then what is loaded from elsewhere, then other names of users' own.
+/// `GET /api/tags`: stored models, models loaded from elsewhere, and the users' aliases.
 pub(crate) async fn tags(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -44,7 +44,7 @@ pub(crate) async fn tags(
             models.push(v1::StoredModel { name: alias.alias, ..model.clone() });
         }
     }
-    // The newest first.
+    // Newest first.
     models.sort_by(|a, b| (b.modified_at_unix_ms, &a.name).cmp(&(a.modified_at_unix_ms, &b.name)));
     let shown = |model: &v1::StoredModel| {
         let name = listed(&model.name);
@@ -60,7 +60,7 @@ pub(crate) async fn tags(
     Ok(Json(json!({"models": models.iter().map(shown).collect::<Vec<_>>()})))
 }
 
-/// `GET /api/ps`.
+/// Handler of `GET /api/ps`.
 pub(crate) async fn ps(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -91,7 +91,7 @@ pub(crate) async fn ps(
     Ok(Json(json!({"models": loaded.map(shown).collect::<Vec<_>>()})))
 }
 
-/// What is known of a model that is loaded, and is not of the store.
+/// Description of a loaded model that is not in the store.
 fn unstored(status: v1::ModelStatus) -> v1::StoredModel {
     v1::StoredModel {
         name: status.name,
@@ -104,7 +104,7 @@ fn unstored(status: v1::ModelStatus) -> v1::StoredModel {
     }
 }
 
-/// `details`.
+/// Object `details` of a model.
 pub(super) fn details(model: &v1::StoredModel) -> Value {
     json!({
         "parent_model": "",
@@ -116,7 +116,7 @@ pub(super) fn details(model: &v1::StoredModel) -> Value {
     })
 }
 
-/// A number of weights as people write it: `751.63M`, `4.0B`.
+/// Number of parameters in human notation: `751.63M`, `4.0B`.
 fn parameter_size(parameters: u64) -> String {
     let number = parameters as f64;
     match parameters {
@@ -128,7 +128,8 @@ fn parameter_size(parameters: u64) -> String {
     }
 }
 
-/// What tells one state of a model from another: 64 hexadecimal digits. A manifest's own digest where its source has one.
+/// Digest that identifies a version of a model: 64 hexadecimal digits. It is the manifest's digest if the
+/// source has one.
 pub(super) fn digest(model: &v1::StoredModel) -> String {
     let revision = model.revision.strip_prefix("sha256:").unwrap_or(&model.revision);
     if revision.len() == 64 && revision.bytes().all(|byte| byte.is_ascii_hexdigit()) {

@@ -1,4 +1,5 @@
-//! `POST /api/pull`, `DELETE /api/delete` and `POST /api/copy`, which are the operator's; and what is refused: `/api/push`.
+//! `POST /api/pull`, `DELETE /api/delete` and `POST /api/copy`, which need the admin scope; and `/api/push`,
+//! which is refused.
 
 use std::{collections::HashSet, pin::pin, sync::Arc};
 
@@ -30,7 +31,7 @@ use crate::{
     until::Until,
 };
 
-/// `POST /api/pull`. A name without a scheme is of Ollama's registry, as its clients have it.
+/// `POST /api/pull`. A name without a scheme is one of Ollama's registry.
 pub(crate) async fn pull(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -57,11 +58,11 @@ pub(crate) async fn pull(
     Ok(respond(&app, peer, LINES, lines, error::body).await?)
 }
 
-/// Which model, and whether to tell how far it is.
+/// Reads the model, and whether to stream progress.
 fn read_pull(mut fields: Fields) -> Result<(String, bool), ApiError> {
     let model = names::model(&mut fields)?;
     let streamed = fields.take("stream").map(Field::boolean).transpose()?.unwrap_or(true);
-    // A registry of the loopback may be asked without TLS anyway, and no other.
+    // A registry on the loopback may be used without TLS anyway, and no other.
     if fields.flag("insecure")? && !is_loopback(&model) {
         let problem = "registries are asked over TLS, except on the loopback";
         return Err(ApiError::unsupported("insecure", problem));
@@ -81,7 +82,7 @@ fn is_loopback(model: &str) -> bool {
     name == "localhost" || name.parse::<std::net::Ipv4Addr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// What an engine pulls for a name of Ollama's.
+/// Engine's reference for an Ollama model name.
 fn reference(model: &str, is_alias: impl Fn(&str) -> bool) -> Result<String, ApiError> {
     let lower = model.to_ascii_lowercase();
     if lower.starts_with("file:") || model.starts_with(['/', '.', '~']) {
@@ -104,16 +105,16 @@ fn reference(model: &str, is_alias: impl Fn(&str) -> bool) -> Result<String, Api
     }
 }
 
-/// What a client has been told of a pull.
+/// State of a download's progress lines.
 #[derive(Default)]
 struct Told {
     manifest: bool,
     verifying: bool,
-    done: HashSet<String>, // files
+    done: HashSet<String>, // finished files
 }
 
 impl Told {
-    /// The lines that a step makes.
+    /// Lines for a progress event.
     fn lines(&mut self, step: v1::PullProgress) -> Vec<u8> {
         let mut lines = Vec::new();
         let mut say = |value: &Value| lines.extend(line(value));
@@ -130,7 +131,7 @@ impl Told {
             if over {
                 self.done.insert(file.name.clone());
             }
-            // Clients show the first letters of a digest, and tell bars from each other by it.
+            // Clients show the first characters of a digest, and use it to tell progress bars apart.
             let digest = if file.digest.is_empty() { &file.name } else { &file.digest };
             let short: String = digest.trim_start_matches("sha256:").chars().take(12).collect();
             let mut told =
@@ -152,7 +153,8 @@ impl Told {
     }
 }
 
-/// `DELETE /api/delete`. One that is loaded leaves memory too, once its requests have ended; another name goes alone.
+/// `DELETE /api/delete`. A loaded model is unloaded too, when its requests have ended. An alias is removed
+/// alone.
 pub(crate) async fn remove(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -180,7 +182,7 @@ pub(crate) async fn remove(
     Ok(StatusCode::OK)
 }
 
-/// Removes a model of exactly this name from memory, if it is there.
+/// Unloads a model of exactly this name, if it is loaded.
 async fn unload(app: &App, asker: &Asker, name: &str) -> Result<(), ApiError> {
     let (until, mut engine) = (Until::of(app), app.engine(asker));
     let stats = engine.stats().await?;
@@ -188,13 +190,13 @@ async fn unload(app: &App, asker: &Asker, name: &str) -> Result<(), ApiError> {
     let Some(model) = loaded.find(|loaded| loaded.eq_ignore_ascii_case(name)) else { return Ok(()) };
     let request = v1::UnloadRequest { model, force: false };
     match until.run(engine.unload(request, until.deadline)).await {
-        // It has left meanwhile.
+        // It has been unloaded meanwhile.
         Err(error) if error.status() == StatusCode::NOT_FOUND => Ok(()),
         unloaded => unloaded.map(drop),
     }
 }
 
-/// `POST /api/copy`: another name for the same model.
+/// `POST /api/copy`: creates an alias of a model.
 pub(crate) async fn copy(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -209,7 +211,7 @@ pub(crate) async fn copy(
     let ((source, destination), _room) = body::read(&app, incoming).await?.into(read).await?;
     let model = names::known(&app, &asker, source.clone()).await?;
     let mut engine = app.engine(&asker);
-    // Another name of what is not here would be one of a reference.
+    // For an unknown model, the alias would be one of a reference.
     engine.show(model.clone()).await.map_err(|status| of_model(status.into(), &source))?;
     let copied = engine.copy(model, names::given(&destination).to_owned()).await;
     copied.map_err(|status| {
@@ -222,7 +224,7 @@ pub(crate) async fn copy(
     Ok(StatusCode::OK)
 }
 
-/// `POST /api/push`.
+/// Handler of `POST /api/push`.
 pub(crate) async fn push() -> OllamaError {
     let problem = "models are not pushed to registries by this build; `hanzo-engine export` writes a file";
     ApiError::unsupported("push", problem).into()

@@ -1,5 +1,5 @@
-//! A chat's messages in Ollama's form: a text, pictures beside it, calls without ids, and answers of tools that name the tool.
-//! Answers find their calls by their ids where there are some, else by the tool's name, else in order.
+//! Chat messages in Ollama's format: a text, images next to it, tool calls without ids, and tool results with
+//! the tool's name. A result is matched to its call by id, else by the tool's name, else in order.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hanzo_engine_proto::v1::{self, content_part::Part};
@@ -12,7 +12,7 @@ use crate::{
 
 const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
 
-/// `messages`, of which there may be none: that loads the model.
+/// Reads `messages`. An empty list only loads the model.
 pub(super) fn read(fields: &mut Fields) -> Result<Vec<v1::Message>, ApiError> {
     let Some(field) = fields.take("messages") else { return Ok(Vec::new()) };
     let (mut calls, list) = (Calls::default(), field.list_up_to(CHAT_MESSAGES_MAX, "messages")?);
@@ -23,7 +23,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<Vec<v1::Message>, ApiError> {
     Ok(messages)
 }
 
-/// Calls that wait for their answers: id and name.
+/// Calls that wait for their results: id and name.
 #[derive(Default)]
 struct Calls {
     made: usize,
@@ -31,13 +31,13 @@ struct Calls {
 }
 
 impl Calls {
-    /// An id for a call that has none: nine letters and digits, because some templates take no other.
+    /// Id for a call without one: nine letters and digits, because some templates accept no other.
     fn id(&mut self) -> String {
         self.made += 1;
         format!("call{:05}", self.made)
     }
 
-    /// The id of the call that an answer is of.
+    /// Id of the call that a result belongs to.
     fn answered(&mut self, name: &str) -> String {
         let at = self.open.iter().position(|(_, called)| called == name);
         let at = at.or_else(|| (name.is_empty() && !self.open.is_empty()).then_some(0));
@@ -52,7 +52,7 @@ fn message(mut fields: Fields, calls: &mut Calls) -> Result<v1::Message, ApiErro
     let role = role
         .ok_or_else(|| field.error(format!("expected one of {}, got {}", ROLES.join(", "), quote(&word))))?;
     let text = |fields: &mut Fields, name: &str| fields.take(name).map(Field::string).transpose();
-    // As Ollama has them: pictures first.
+    // In Ollama's format, images come first.
     let mut content = fields.take("images").map(images).transpose()?.unwrap_or_default();
     content.push(part(text(&mut fields, "content")?.unwrap_or_default()));
     let reasoning_content = text(&mut fields, "thinking")?.unwrap_or_default();
@@ -77,16 +77,16 @@ fn message(mut fields: Fields, calls: &mut Calls) -> Result<v1::Message, ApiErro
         ("tool", None) => calls.answered(&name),
         _ => String::new(),
     };
-    // What libraries add to the messages that they got is theirs.
+    // Unknown fields are ignored, because client libraries send back messages with their own additions.
     Ok(v1::Message { role: role.to_owned(), content, name, tool_calls, tool_call_id, reasoning_content })
 }
 
-/// A text as a part of a message.
+/// Text as a content part.
 pub(super) fn part(text: String) -> v1::ContentPart {
     v1::ContentPart { part: Some(Part::Text(text)) }
 }
 
-/// `images`: base64 of pictures. Whether the model sees them is the engine's to say.
+/// Reads `images`: images in base64. The engine checks whether the model supports them.
 pub(super) fn images(field: Field) -> Result<Vec<v1::ContentPart>, ApiError> {
     let mut parts = Vec::new();
     for image in field.list_up_to(CHAT_PARTS_MAX, "images")? {
@@ -100,7 +100,7 @@ pub(super) fn images(field: Field) -> Result<Vec<v1::ContentPart>, ApiError> {
     Ok(parts)
 }
 
-/// What a picture's first bytes say it is.
+/// Media type of an image by its first bytes.
 fn kind(data: &[u8]) -> &'static str {
     match data {
         [0x89, b'P', b'N', b'G', ..] => "image/png",
@@ -122,18 +122,18 @@ fn tool_call(mut fields: Fields, calls: &mut Calls) -> Result<v1::ToolCall, ApiE
     let arguments_json = match function.take("arguments") {
         None => "{}".to_owned(),
         Some(field) if field.value().is_object() => field.value().to_text(),
-        // As OpenAI's clients have them.
+        // Arguments as text, as OpenAI's clients send them.
         Some(field) => field.string()?,
     };
     Ok(v1::ToolCall { id: id.unwrap_or_else(|| calls.id()), name: name.string()?, arguments_json })
 }
 
-/// The client's word for a picture that the engine names as a part of a message, whose text stands behind its pictures.
+/// Client's name for an image that the engine names as a content part. The text part follows the images.
 pub(super) fn picture(param: &str) -> Option<String> {
     let Some((message, part)) = param.split_once(".content[") else { return Some(param.to_owned()) };
     let part: usize = part.trim_end_matches(']').parse().ok()?;
     Some(match message.starts_with("prompt") {
-        // A prompt is a message of its own.
+        // A prompt is a single message.
         true => format!("images[{part}]"),
         false => format!("{message}.images[{part}]"),
     })

@@ -1,5 +1,5 @@
-//! Ollama's API, so that its clients change only the address: what is asked there becomes the same plans and calls as on every
-//! other surface, and is answered in Ollama's shapes. A model's own defaults stay its own: Ollama's are not put over them.
+//! Ollama's API, so that its clients need only change the URL. Requests become the same plans and calls as on
+//! the other APIs, and answers have Ollama's format. The models keep their own defaults, not Ollama's.
 
 pub(crate) mod blobs;
 pub(crate) mod chat;

@@ -1,4 +1,4 @@
-//! What Ollama's clients call a model: a name without a tag is tagged `latest`, there as here.
+//! Model names of Ollama's clients. Without a tag, a name means the tag `latest`.
 
 use hanzo_engine_proto::v1::{ModelState, ModelStatus};
 use tonic::Status;
@@ -7,7 +7,7 @@ use crate::{app::App, asker::Asker, error::ApiError, fields::Fields, limits::MOD
 
 const LATEST: &str = ":latest";
 
-/// The field `model`, or `name` as it was called before.
+/// Reads `model`, or its former name `name`.
 pub(super) fn model(fields: &mut Fields) -> Result<String, ApiError> {
     let (model, name) = (fields.take("model"), fields.take("name"));
     let given = |field: &crate::fields::Field<'_>| field.value().as_str().as_deref() != Some("");
@@ -21,7 +21,7 @@ pub(super) fn model(fields: &mut Fields) -> Result<String, ApiError> {
     }
 }
 
-/// The name under which a model is listed: with a tag.
+/// Name under which a model is listed, with a tag.
 pub(super) fn listed(name: &str) -> String {
     match name.rsplit('/').next().is_some_and(|model| model.contains(':')) {
         true => name.to_owned(),
@@ -29,18 +29,18 @@ pub(super) fn listed(name: &str) -> String {
     }
 }
 
-/// A name that is given to a model: `latest` is no word of its own.
+/// Name to give to a model, without the tag `latest`.
 pub(super) fn given(name: &str) -> &str {
     name.strip_suffix(LATEST).unwrap_or(name)
 }
 
-/// Whether a model that has the name `full` is meant: case and owner do not matter.
+/// Whether `asked` means the model `full`; case and owner are ignored.
 fn is(full: &str, asked: &str) -> bool {
     let model = full.split_once('/').map_or(full, |(_, model)| model);
     full.eq_ignore_ascii_case(asked) || model.eq_ignore_ascii_case(asked)
 }
 
-/// The engine's name for what a client calls so: one that is tagged `latest` may be known under that name, or without a tag.
+/// Engine's name of a model. A name tagged `latest` may be known with or without the tag.
 pub(super) async fn known(app: &App, asker: &Asker, name: String) -> Result<String, Status> {
     let Some(bare) = name.strip_suffix(LATEST).filter(|bare| !bare.is_empty()) else { return Ok(name) };
     let mut engine = app.engine(asker);
@@ -54,7 +54,7 @@ pub(super) async fn known(app: &App, asker: &Asker, name: String) -> Result<Stri
     Ok(if loaded.iter().any(|full| is(full, &name)) { name } else { bare.to_owned() })
 }
 
-/// The model that is loaded under a name.
+/// Loaded model of that name.
 pub(super) async fn loaded(app: &App, asker: &Asker, name: &str) -> Result<Option<ModelStatus>, Status> {
     let stats = app.engine(asker).stats().await?;
     let named = |full: &str| is(full, name) || is(given(full), name);

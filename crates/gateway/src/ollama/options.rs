@@ -1,5 +1,6 @@
-//! `options`: how tokens are drawn and when an answer ends, under Ollama's names. What says how Ollama's own runner uses the
-//! machine is taken and changes nothing: this engine was told at its start, and no answer depends on it.
+//! Ollama's `options`: sampling settings and limits of the answer. Options about how Ollama's runner uses the
+//! machine are accepted and ignored, because they do not affect answers, and this engine is configured at its
+//! start.
 
 use hanzo_engine_proto::v1;
 
@@ -13,7 +14,7 @@ use crate::{
     openai::{plan, sampling},
 };
 
-/// Of Ollama's runner.
+/// Options of Ollama's runner.
 const OF_THE_RUNNER: [&str; 14] = [
     "num_batch",
     "num_gpu",
@@ -31,13 +32,13 @@ const OF_THE_RUNNER: [&str; 14] = [
     "draft_num_predict",
 ];
 
-/// What a request's options say.
+/// Parsed options.
 #[derive(Debug, Default)]
 pub(super) struct Options {
     pub(super) sampling: v1::Sampling,
     pub(super) stop: v1::StopConditions,
     pub(super) keep_tokens: Option<i32>,
-    /// Tokens that the context must have.
+    /// Minimum context length, in tokens.
     pub(super) num_ctx: Option<u32>,
 }
 
@@ -52,7 +53,7 @@ pub(super) fn read(fields: &mut Fields, config: &Config) -> Result<Options, ApiE
             return Err(field.error("expected a number or a boolean"));
         }
     }
-    // Below 0 it is a fresh one.
+    // A negative seed means a random one.
     let seed = own.take("seed").map(|f| f.integer(i64::MIN..=i64::MAX)).transpose()?;
     let neutral = |own: &mut Fields, name: &str, is: fn(Field) -> bool, only: &str| match own.take(name) {
         Some(field) if !is(field) => {
@@ -67,7 +68,7 @@ pub(super) fn read(fields: &mut Fields, config: &Config) -> Result<Options, ApiE
         None => None,
         Some(field) => match field.integer(-2..=i64::from(u32::MAX))? {
             0 => return Err(field.error("must be at least 1, or -1 for no limit, got 0")),
-            // The engine cuts it at what the context leaves.
+            // The engine limits it to the rest of the context.
             tokens => Some(u32::try_from(tokens).unwrap_or(u32::MAX)),
         },
     };
@@ -89,7 +90,7 @@ pub(super) fn read(fields: &mut Fields, config: &Config) -> Result<Options, ApiE
     Ok(options)
 }
 
-/// Refuses a context that the model does not have: how long it is was said when it was loaded.
+/// Refuses a context longer than the model's, which was fixed when it was loaded.
 pub(super) async fn check_context(
     app: &App,
     asker: &Asker,

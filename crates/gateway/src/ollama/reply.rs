@@ -1,5 +1,5 @@
-//! An answer in Ollama's shape, of a chat or of a prompt: one object, or a line for each piece and a last one that says why it
-//! ended and where the time went. Calls are whole: one that is still being written waits.
+//! Answer in Ollama's format, for a chat or a prompt: one object, or a line for each part and a last line with
+//! the reason of the end and the timings. Tool calls are sent when they are complete.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// Where an answer's text stands.
+/// Position of an answer's text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Kind {
     /// In a message.
@@ -32,19 +32,19 @@ pub(super) enum Kind {
     Prompt,
 }
 
-/// An answer that is being written.
+/// Answer being written.
 #[derive(Debug)]
 pub(super) struct Reply {
     kind: Kind,
-    model: String, // as the client calls it
+    model: String, // client's name
     began: Instant,
     loaded: Duration,
-    calls: CollectedChoice, // of which the last may go on
-    told: usize,            // calls so far
+    calls: CollectedChoice, // tool calls; the last may be incomplete
+    told: usize,            // calls sent so far
     reason: FinishReason,
 }
 
-/// What a line says.
+/// Content of a line.
 #[derive(Debug, Default)]
 struct Said {
     text: String,
@@ -54,7 +54,7 @@ struct Said {
 }
 
 impl Reply {
-    /// Of a request that began then.
+    /// Answer to a request that began at `began`.
     pub(super) fn new(kind: Kind, model: String, began: Instant) -> Reply {
         Reply {
             kind,
@@ -67,19 +67,19 @@ impl Reply {
         }
     }
 
-    /// The engine has taken the request: the model is there.
+    /// Records that the engine has accepted the request, so the model is loaded.
     pub(super) fn accepted(&mut self) {
         self.loaded = self.began.elapsed();
     }
 
-    /// The answer to a request that asks nothing: what became of the model.
+    /// Answer to a request that only loads or unloads the model.
     pub(super) fn of_nothing(&self, reason: &str) -> Value {
         let mut line = self.line(Said::default(), true);
         line["done_reason"] = json!(reason);
         line
     }
 
-    /// Takes the calls that are whole; all of them at the end.
+    /// Takes the complete tool calls; with `all`, every one.
     fn whole_calls(&mut self, all: bool) -> Vec<Value> {
         let keep = usize::from(!all && !self.calls.calls.is_empty());
         let whole: Vec<CollectedCall> = {
@@ -123,7 +123,7 @@ impl Reply {
         line
     }
 
-    /// The last line, with what was said in it.
+    /// Last line, with its content.
     fn end(&self, said: Said, used: &UsageCount) -> Value {
         let mut line = self.line(said, true);
         let spent = used.timings.unwrap_or_default();
@@ -133,14 +133,14 @@ impl Reply {
         line["prompt_eval_count"] = json!(used.prompt_tokens());
         line["prompt_eval_duration"] = json!(ns_of_ms(spent.prefill_ms));
         line["eval_count"] = json!(used.completion_tokens());
-        // From the first token on: of one token alone there is none, and clients divide by it.
+        // Decoding time starts at the first token. A single token has none, and clients divide by it.
         if spent.decode_ms > 0.0 {
             line["eval_duration"] = json!(ns_of_ms(spent.decode_ms));
         }
         line
     }
 
-    /// A whole answer.
+    /// Whole answer.
     pub(super) fn whole(&mut self, whole: CollectedChoice, used: &UsageCount) -> Value {
         self.reason = whole.reason;
         let CollectedChoice { text, reasoning, calls, logprobs, .. } = whole;
@@ -149,11 +149,11 @@ impl Reply {
     }
 }
 
-/// A token's log probability.
+/// Log probability of a token.
 fn logprob(token: &TokenLogprob) -> Value {
     let entry = |token: &TokenLogprob| {
         let text = String::from_utf8_lossy(&token.token);
-        // As many digits as an f32 has.
+        // Decimal digits of the f32.
         let logprob: f64 = finite(token.logprob).to_string().parse().unwrap_or_default();
         json!({"token": text, "logprob": logprob, "bytes": token.token.to_vec()})
     };
@@ -167,13 +167,13 @@ fn logprob(token: &TokenLogprob) -> Value {
 impl Shape for Reply {
     const ID_PREFIX: &'static str = "";
     const CONTENT_TYPE: &'static str = crate::models::progress::NDJSON;
-    // White space before a line is nobody's.
+    // White space before a line is ignored.
     const KEEP_ALIVE: &'static [u8] = b" ";
     type Choice = ();
 
     fn event(&mut self, _: &Head, _: &UsageCount, event: Event, frames: &mut Frames) {
         match event {
-            // Tools of MCP servers are not offered here.
+            // MCP tools are not offered on this API.
             Event::Loading(_) | Event::Started { .. } | Event::Scored { .. } | Event::Server(_) => {}
             Event::Delta { delta, .. } => {
                 self.calls.add_calls(delta.tool_calls);
@@ -204,7 +204,7 @@ impl Shape for Reply {
         frames.line(&self.end(Said::default(), used));
     }
 
-    /// The last line has said it.
+    /// The last line ends the answer.
     fn done(&mut self, _: &mut Frames) {}
 
     fn failed(&mut self, error: &ApiError, frames: &mut Frames) {

@@ -1,4 +1,4 @@
-//! `POST /api/show`: everything known of one model.
+//! `POST /api/show`: description of a model.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::{
     fields::Fields,
 };
 
-/// The route's handler.
+/// Handler of the route.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -33,10 +33,10 @@ pub(crate) async fn handle(
     Ok(Json(answer(&called, &model, shown)))
 }
 
-/// Which model. What would be put over it has no place here.
+/// Reads the model's name. Overrides are refused.
 fn read(mut fields: Fields) -> Result<String, ApiError> {
     let model = names::model(&mut fields)?;
-    // Lists of the vocabulary, which are left out anyway.
+    // Concerns vocabulary lists, which are always left out.
     fields.flag("verbose")?;
     for name in ["system", "template"] {
         if fields.take(name).is_some_and(|field| field.value().as_str().as_deref() != Some("")) {
@@ -78,7 +78,7 @@ fn answer(called: &str, name: &str, shown: v1::ShowResponse) -> Value {
     answer
 }
 
-/// Defaults that came with the model: each value of a list on its own.
+/// Default parameters of the model, one entry for each value of a list.
 fn parameters(params_json: &str) -> Vec<(String, Value)> {
     let params: Map<String, Value> = serde_json::from_str(params_json).unwrap_or_default();
     let each = |(key, value): (String, Value)| match value {
@@ -88,7 +88,7 @@ fn parameters(params_json: &str) -> Vec<(String, Value)> {
     params.into_iter().flat_map(each).collect()
 }
 
-/// What would make the same model again.
+/// Modelfile that would create the same model.
 fn modelfile(
     called: &str,
     shown: &v1::ShowResponse,
@@ -108,7 +108,7 @@ fn modelfile(
     file
 }
 
-/// `model_info`: what GGUF's keys say, as far as the engine tells it.
+/// `model_info`: the GGUF keys that the engine reports.
 fn info(name: &str, shown: &v1::ShowResponse, model: &v1::StoredModel) -> Value {
     let family = if model.architecture.is_empty() { "general" } else { &model.architecture };
     let status = shown.status.as_ref();
@@ -129,7 +129,7 @@ fn info(name: &str, shown: &v1::ShowResponse, model: &v1::StoredModel) -> Value 
     info
 }
 
-/// What it can do, in Ollama's words.
+/// Capabilities in Ollama's terms.
 fn capabilities(shown: &v1::ShowResponse) -> Vec<&'static str> {
     let loaded = shown.status.as_ref().filter(|status| !status.capabilities.is_empty());
     let mut words = Vec::new();

@@ -1,18 +1,18 @@
-//! Times as Ollama writes them: RFC 3339 in UTC, and durations in nanoseconds.
+//! Times in Ollama's format: RFC 3339 in UTC, and durations in nanoseconds.
 
 use std::time::{Duration, SystemTime};
 
-/// Now.
+/// Current time.
 pub(super) fn now() -> String {
     rfc3339(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }
 
-/// A moment in Unix milliseconds; what is before 1970 is 1970.
+/// Time of Unix milliseconds; negative values become 1970.
 pub(super) fn of_unix_ms(ms: i64) -> String {
     rfc3339(Duration::from_millis(u64::try_from(ms).unwrap_or(0)))
 }
 
-/// What is so long after 1970.
+/// Time after 1970 in RFC 3339.
 fn rfc3339(since: Duration) -> String {
     let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
     let (year, month, day) = civil(days);
@@ -20,7 +20,8 @@ fn rfc3339(since: Duration) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:06}Z", since.subsec_micros())
 }
 
-/// Year, month and day of a day after 1970. From Howard Hinnant's "chrono-compatible low-level date algorithms".
+/// Year, month and day of a number of days since 1970, by Howard Hinnant's "chrono-compatible low-level date
+/// algorithms".
 fn civil(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let (era, of_era) = (shifted / 146_097, shifted % 146_097);
@@ -32,13 +33,13 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// Milliseconds in nanoseconds.
+/// Converts milliseconds to nanoseconds.
 pub(super) fn ns_of_ms(ms: f64) -> u64 {
-    // A float that is negative or none becomes 0.
+    // The cast turns a negative number or NaN into 0.
     (ms * 1e6) as u64
 }
 
-/// A duration in nanoseconds.
+/// Duration in nanoseconds.
 pub(super) fn ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Runs a plan, and answers with a stream of events or with one JSON object: both are made from one generation.
+//! Runs a plan, and answers with a stream of events or one JSON object. Both are made from the same generation.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ use crate::{
     peer::Peer,
 };
 
-/// Runs a plan and answers in its shape. A stream begins when the engine has accepted the request, which it then may
-/// keep waiting: a refusal has its own HTTP status, and what fails later is an event of the stream.
+/// Runs a plan and answers in its format. A stream begins when the engine has accepted the request, which may
+/// still be queued. So a refusal has its own HTTP status, and a later error is an event of the stream.
 pub(crate) async fn answer<S: Shape>(
     app: &App,
     asker: &Asker,
@@ -33,7 +33,7 @@ pub(crate) async fn answer<S: Shape>(
 ) -> Result<Response, ApiError> {
     let (streamed, streaming) = (plan.stream, plan.streaming);
     let mut generation = Generation::start(app, asker, plan).await?;
-    // The engine has what was asked.
+    // The engine has the request, so the body's memory is free.
     drop(room);
     if streamed {
         return Ok(stream(app, generation, shape, streaming, peer));
@@ -45,7 +45,7 @@ pub(crate) async fn answer<S: Shape>(
     Ok(answers::respond("choices", &envelope, choices, move |index, whole| shape.choice(index, whole), room))
 }
 
-/// Answers with the events of a generation as they come.
+/// Streams the events of a generation.
 pub(crate) fn stream<S: Shape>(
     app: &App,
     generation: Generation,
@@ -57,7 +57,7 @@ pub(crate) fn stream<S: Shape>(
     sse::response(generation, shape, streaming, keep_alive, peer)
 }
 
-/// All choices of a generation, and the room that they take up.
+/// Collects all choices of a generation, and the memory reserved for them.
 pub(crate) async fn collect<S: Shape>(
     app: &App,
     generation: &mut Generation,
@@ -95,7 +95,7 @@ pub(crate) async fn collect<S: Shape>(
     Ok((choices, room))
 }
 
-/// What a piece of a collected answer takes up, about.
+/// Estimated bytes of a part of a collected answer.
 fn size(delta: &v1::Delta) -> usize {
     let call = |call: &v1::ToolCallDelta| call.id.len() + call.name.len() + call.arguments_json.len();
     let calls: usize = delta.tool_calls.iter().map(call).sum();

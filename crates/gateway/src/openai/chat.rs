@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`: the answer's shape, streamed and whole. Its request is read in `openai::plan`.
+//! `POST /v1/chat/completions`: format of the answer, streamed and whole. `openai::plan` parses the request.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ use crate::{
     peer::Peer,
 };
 
-/// The route's handler.
+/// Handler of the route.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -64,13 +64,14 @@ async fn run(app: &App, asker: &Asker, peer: Option<Peer>, received: Received) -
 struct Chat {
     opened: Vec<bool>, // by choice: its first chunk, with the role, was sent
     logprobs: bool,
-    prompt: Option<PromptLogprobs>, // where they were asked for
+    prompt: Option<PromptLogprobs>, // if requested
     streaming: Streaming,
     old_calls: bool,                    // as `function_call`
-    server_calls: Option<Vec<McpCall>>, // None: none were offered
+    server_calls: Option<Vec<McpCall>>, // None: no tools were offered
 }
 
-/// `mcp_call` of a chunk, and each of `mcp_calls`: a call of a tool of an MCP server, which was made here. An extension.
+/// Call of an MCP tool by the gateway: `mcp_call` of a chunk, and each of `mcp_calls`. An extension of OpenAI's
+/// format.
 #[derive(Serialize)]
 struct McpCall {
     id: String,
@@ -126,7 +127,7 @@ struct Choice {
 #[derive(Serialize)]
 struct Message {
     role: &'static str,
-    content: Option<String>, // null beside calls, where nothing was said
+    content: Option<String>, // null for tool calls without text
     refusal: (),             // null
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<String>,
@@ -136,7 +137,7 @@ struct Message {
     function_call: Option<Function>,
 }
 
-/// A call, or a part of one in a chunk.
+/// Tool call, or a part of one in a chunk.
 #[derive(Serialize)]
 struct Call {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -156,7 +157,7 @@ struct Function {
 }
 
 impl Call {
-    /// A part that a stream shows: the first says what is called.
+    /// Part of a streamed call. The first part has the name.
     fn of_part(part: v1::ToolCallDelta) -> Call {
         Call {
             index: Some(part.index),
@@ -184,7 +185,7 @@ struct Chunk<'a> {
     model: &'a str,
     system_fingerprint: &'a str,
     choices: Vec<ChunkChoice>,
-    /// Absent where no usage was asked for; null until the last chunk where it was.
+    /// Absent if no usage was requested. Otherwise null in all chunks but the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<Usage>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -216,7 +217,7 @@ struct ChunkDelta {
 }
 
 impl Chat {
-    /// `finish_reason`, in the words of the form that calls have.
+    /// Value of `finish_reason`, depending on the format of tool calls.
     fn reason(&self, reason: FinishReason) -> &'static str {
         match reason {
             FinishReason::ToolCalls if self.old_calls => "function_call",
@@ -254,11 +255,11 @@ impl Shape for Chat {
 
     fn event(&mut self, head: &Head, used: &UsageCount, event: Event, frames: &mut Frames) {
         match event {
-            // A stream has none.
+            // Streams do not show these.
             Event::Loading(_) | Event::Started { .. } | Event::Scored { .. } => {}
             Event::Server(call) => {
                 self.open(head, used, 0, frames);
-                // With a choice, as every chunk that clients know has one.
+                // With a choice, because all chunks that clients know have one.
                 let delta = ChunkDelta::default();
                 let choice = ChunkChoice { index: 0, delta, logprobs: None, finish_reason: None };
                 let mcp_call = Some(McpCall::of(*call));
@@ -268,7 +269,7 @@ impl Shape for Chat {
                 self.open(head, used, index, frames);
                 let logprobs = (!delta.logprobs.is_empty()).then(|| chat_logprobs(&delta.logprobs));
                 let (text, reasoning) = (!delta.text.is_empty(), !delta.reasoning.is_empty());
-                // A call that is none has no word here: its text follows.
+                // A malformed call is not shown here; its text follows.
                 let mut calls: Vec<Call> =
                     delta.tool_calls.into_iter().filter(|part| !part.broken).map(Call::of_part).collect();
                 let called = !calls.is_empty();
@@ -279,7 +280,7 @@ impl Shape for Chat {
                 let function_call = self.old_calls.then(|| calls.drain(..).next().map(first)).flatten();
                 let delta = ChunkDelta {
                     role: None,
-                    // Log probabilities of text that is held back go with an empty piece.
+                    // Log probabilities of withheld text are sent with an empty text.
                     content: (text || !reasoning && !called).then_some(delta.text),
                     reasoning_content: reasoning.then_some(delta.reasoning),
                     tool_calls: calls,

@@ -1,4 +1,4 @@
-//! `POST /v1/completions`: the answer's shape, streamed and whole. Its request is read in `openai::plan`.
+//! `POST /v1/completions`: format of the answer, streamed and whole. `openai::plan` parses the request.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ use crate::{
     peer::Peer,
 };
 
-/// The route's handler.
+/// Handler of the route.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -57,13 +57,13 @@ async fn run(app: &App, asker: &Asker, peer: Option<Peer>, received: Received) -
 
 struct Text {
     offsets: Vec<TextOffset>,         // by index
-    prompts: Vec<v1::PromptLogprobs>, // by prompt, of an answer that is collected
+    prompts: Vec<v1::PromptLogprobs>, // by prompt, if the answer is collected
     choices: u32,                     // of each prompt
     logprobs: ShownLogprobs,
     streaming: Streaming,
 }
 
-/// A whole completion and a chunk of one look the same, but that a chunk's choice may not have finished.
+/// Completion or chunk of one. They differ only in that a chunk's choice may be unfinished.
 #[derive(Serialize)]
 struct Completion<'a> {
     id: &'a str,
@@ -72,7 +72,7 @@ struct Completion<'a> {
     model: &'a str,
     system_fingerprint: &'a str,
     choices: Vec<Choice>,
-    /// Absent where no usage was asked for; null until the last chunk where it was.
+    /// Absent if no usage was requested. Otherwise null in all chunks but the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<Usage>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -130,7 +130,7 @@ impl Shape for Text {
                 let offset = &mut self.offsets[index as usize];
                 let logprobs = self.logprobs.top.filter(|_| !delta.logprobs.is_empty());
                 let logprobs = logprobs.map(|top| completion_logprobs(&delta.logprobs, top, offset));
-                // A completion has one text: what a model reasons is part of it.
+                // A completion has a single text, so reasoning is part of it.
                 let text = delta.reasoning + &delta.text;
                 if !text.is_empty() || logprobs.is_some() {
                     frames.data(&self.completion(

@@ -1,5 +1,6 @@
-//! What an answer must satisfy, in everybody's words: OpenAI's `response_format`, vLLM's `structured_outputs` and `guided_*`,
-//! llama.cpp's `grammar` and `json_schema`. A request has one of them; whether it can be enforced is the engine's to say.
+//! Constraints on the answer: OpenAI's `response_format`, vLLM's `structured_outputs` and `guided_*`,
+//! llama.cpp's `grammar` and `json_schema`. A request may have one of them. The engine checks whether it can be
+//! enforced.
 
 use hanzo_engine_proto::v1::{self, constraint::Of};
 
@@ -8,7 +9,7 @@ use crate::{
     fields::{Field, Fields},
 };
 
-/// Takes the constraint out of a chat's or completion's fields. Those that ask for nothing are none.
+/// Reads the constraint of a chat or completion request. Empty ones count as none.
 pub(crate) fn read(fields: &mut Fields) -> Result<Option<v1::Constraint>, ApiError> {
     let mut found: Option<(&str, Of)> = None;
     for (name, read) in FIELDS {
@@ -38,7 +39,7 @@ const FIELDS: [(&str, Read); 8] = [
 fn response_format(field: Field) -> Result<Option<Of>, ApiError> {
     let mut format = field.object()?;
     let kind = format.require("type")?.word(&["text", "json_object", "json_schema"])?;
-    // llama.cpp has it beside the type.
+    // llama.cpp puts the schema next to the type.
     let beside = format.take("schema");
     let named = format.take("json_schema");
     format.finish()?;
@@ -50,7 +51,7 @@ fn response_format(field: Field) -> Result<Option<Of>, ApiError> {
             let mut named = named.object()?;
             named.take("name").map(Field::text).transpose()?;
             named.take("description").map(Field::text).transpose()?;
-            // An answer always satisfies its schema.
+            // The answer always satisfies its schema, so `strict` has no effect.
             named.take("strict").map(Field::boolean).transpose()?;
             let of = schema(named.require("schema")?)?;
             named.finish()?;
@@ -82,7 +83,8 @@ fn structured_outputs(field: Field) -> Result<Option<Of>, ApiError> {
         }
         found = Some((name, of));
     }
-    // How vLLM's engines go about it; here there is one, whose JSON has no more white space than a space.
+    // These choose among vLLM's implementations. The only one here writes at most one space between JSON
+    // tokens.
     for name in ["disable_any_whitespace", "disable_fallback"] {
         outputs.take(name).map(Field::boolean).transpose()?;
     }
@@ -93,7 +95,7 @@ fn structured_outputs(field: Field) -> Result<Option<Of>, ApiError> {
     }
 }
 
-/// An object, a boolean, or either as a text.
+/// Reads a schema: an object, a boolean, or either as text.
 fn schema(field: Field) -> Result<Of, ApiError> {
     let value = field.value();
     if value.is_string() {
@@ -113,7 +115,7 @@ fn choices(field: Field) -> Result<Of, ApiError> {
     Ok(Of::Choices(v1::Choices { texts }))
 }
 
-/// vLLM takes either notation, and rules tell which it is.
+/// vLLM accepts both notations; GBNF is recognised by its rules.
 fn grammar(text: String) -> Of {
     if text.contains("::=") { Of::Gbnf(text) } else { Of::Lark(text) }
 }

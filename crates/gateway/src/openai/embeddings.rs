@@ -1,5 +1,5 @@
-//! `POST /v1/embeddings` (and `/embeddings`, which TEI and Infinity have): OpenAI's embeddings, with what vLLM, Jina
-//! and Cohere add to the request, pictures as Jina and Infinity take them, and conversations as vLLM does.
+//! `POST /v1/embeddings` (and `/embeddings`, as TEI and Infinity call it): OpenAI's embeddings, with fields of
+//! vLLM, Jina and Cohere, images as Jina and Infinity send them, and conversations as vLLM does.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::{
     },
 };
 
-/// The route's handler.
+/// Handler of the route.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -49,26 +49,26 @@ async fn run(app: &App, asker: &Asker, received: Received) -> Result<Response, A
     response::respond(app, calls, Shape::OpenAi { base64 }).await
 }
 
-/// What a body asks for.
+/// Parsed request.
 #[derive(Debug)]
 pub(crate) struct Embeddings {
-    /// Without its inputs and its id; the model is empty where none is named.
+    /// Without inputs and id; the model is empty if none is named.
     request: v1::EmbedRequest,
     inputs: Inputs,
-    /// The numbers as base64 of little-endian f32.
+    /// Whether vectors are written as base64 of little-endian f32.
     base64: bool,
 }
 
-/// Reads a body, with what vLLM, Infinity, Jina and Cohere add to OpenAI's.
+/// Parses a request, with the fields that vLLM, Infinity, Jina and Cohere add to OpenAI's.
 pub(crate) fn request(mut fields: Fields<'_>, config: &Config) -> Result<Embeddings, ApiError> {
     let model = model(&mut fields)?;
-    // Infinity's.
+    // Field of Infinity.
     let modality = fields.take("modality").map(|field| field.word(&["text", "image"])).transpose()?;
     let are_pictures = modality == Some("image");
     let inputs = match (fields.take("input"), fields.gives("messages")) {
         (Some(input), true) => return Err(input.error("cannot be combined with messages: send one of them")),
         (Some(input), false) => pictured(input, config.embedding_inputs_max, are_pictures)?,
-        // vLLM's: one conversation, as the model's template writes it.
+        // Field of vLLM: one conversation, rendered by the model's template.
         (None, true) => conversation(&mut fields)?,
         (None, false) => return Err(ApiError::field("input", "required")),
     };

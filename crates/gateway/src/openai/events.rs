@@ -1,24 +1,24 @@
-//! From the engine's events to OpenAI's words: finish reasons, usage, timings, log probabilities.
+//! Conversion of the engine's events to OpenAI's format: finish reasons, usage, timings, log probabilities.
 
 use hanzo_engine_proto::v1::{self, FinishReason, TokenLogprob};
 use serde::{Serialize, Serializer};
 
 use crate::openai::usage_count::UsageCount;
 
-/// What JSON shows for a log probability of minus infinity, which it has no word for. OpenAI's own value.
+/// JSON value for a log probability of minus infinity, which JSON cannot express. The same as OpenAI's.
 const LOGPROB_MIN: f32 = -9999.0;
 
-/// `finish_reason`.
+/// Value of `finish_reason`.
 pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Length => "length",
         FinishReason::ToolCalls => "tool_calls",
-        // `Generation` lets the other two through no more than the contract does.
+        // `Generation` lets the other two pass only if the contract allows them.
         FinishReason::Stop | FinishReason::Unspecified | FinishReason::Error => "stop",
     }
 }
 
-/// `usage`.
+/// Object `usage`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Usage {
     prompt_tokens: u32,
@@ -40,7 +40,7 @@ struct CompletionTokensDetails {
     rejected_prediction_tokens: u32,
 }
 
-/// All prompts and choices together.
+/// Usage of all prompts and choices together.
 pub(crate) fn usage(used: &UsageCount) -> Usage {
     let (prompt_tokens, completion_tokens) = (used.prompt_tokens(), used.completion_tokens());
     Usage {
@@ -56,17 +56,17 @@ pub(crate) fn usage(used: &UsageCount) -> Usage {
     }
 }
 
-/// `timings`, an extension: where the time of a choice went.
+/// Object `timings`, an extension: durations of the phases of a choice.
 #[derive(Debug, Serialize)]
 pub(crate) struct Timings {
     queue_ms: f64,
     prefill_ms: f64,
     decode_ms: f64,
     prefill_tokens_per_s: f64,
-    decode_tokens_per_s: Option<f64>, // null: nothing was decoded after the first token
+    decode_tokens_per_s: Option<f64>, // null: no token followed the first one
 }
 
-/// The engine's timings under the same names.
+/// Converts the engine's timings.
 pub(crate) fn timings(timings: &v1::Timings) -> Timings {
     Timings {
         queue_ms: timings.queue_ms,
@@ -77,12 +77,12 @@ pub(crate) fn timings(timings: &v1::Timings) -> Timings {
     }
 }
 
-/// Tokens decoded per second, after the first one; none where there are none.
+/// Decoded tokens per second after the first token. None: no token followed.
 pub(crate) fn decode_rate(timings: &v1::Timings) -> Option<f64> {
     Some(timings.decode_tokens_per_s).filter(|rate| *rate > 0.0)
 }
 
-/// A chat's `logprobs`: of the tokens of its `content` alone, whose bytes are the content.
+/// Object `logprobs` of a chat, for the tokens of its `content` only; their bytes make up the content.
 #[derive(Debug, Serialize)]
 pub(crate) struct ChatLogprobs {
     content: Vec<ChatLogprob>,
@@ -95,15 +95,15 @@ pub(crate) struct ChatLogprob {
     logprob: f32,
     bytes: Vec<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    top_logprobs: Option<Vec<ChatLogprob>>, // an alternative has none
+    top_logprobs: Option<Vec<ChatLogprob>>, // None for an alternative
 }
 
-/// One entry for each token.
+/// Log probabilities of a chat, one entry for each token.
 pub(crate) fn chat_logprobs(tokens: &[TokenLogprob]) -> ChatLogprobs {
     ChatLogprobs { content: token_logprobs(tokens), refusal: () }
 }
 
-/// The entries alone.
+/// Entries of the tokens.
 pub(crate) fn token_logprobs(tokens: &[TokenLogprob]) -> Vec<ChatLogprob> {
     fn entry(token: &TokenLogprob) -> ChatLogprob {
         ChatLogprob {
@@ -120,17 +120,17 @@ pub(crate) fn token_logprobs(tokens: &[TokenLogprob]) -> Vec<ChatLogprob> {
     tokens.iter().map(whole).collect()
 }
 
-/// A completion's `logprobs`: four lists of the same length.
+/// Object `logprobs` of a completion: four lists of the same length.
 #[derive(Debug, Serialize)]
 pub(crate) struct CompletionLogprobs {
     tokens: Vec<String>,
-    token_logprobs: Vec<Option<f32>>, // null for the first of all
+    token_logprobs: Vec<Option<f32>>, // null for the very first token
     top_logprobs: Vec<Option<Alternatives>>,
     text_offset: Vec<usize>, // in characters, from the start of the text
 }
 
-/// Tokens and their log probabilities as a JSON object in this order. `serde_json::Value` would widen the numbers to
-/// f64, and show digits that they do not have.
+/// Tokens and their log probabilities as a JSON object in this order. `serde_json::Value` would widen the
+/// numbers to f64, and show digits that they do not have.
 #[derive(Debug, Default)]
 struct Alternatives(Vec<(String, f32)>);
 
@@ -140,14 +140,14 @@ impl Serialize for Alternatives {
     }
 }
 
-/// The characters that the tokens of one choice have made so far.
+/// Number of characters that the tokens of a choice have produced.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct TextOffset {
-    chars: usize, // begun, the last one perhaps not complete
+    chars: usize, // includes a last one that may be incomplete
 }
 
 impl TextOffset {
-    /// Where `token` begins, which is inside the last character if it goes on with one.
+    /// Offset of `token`. It lies within the last character if the token continues one.
     fn advance(&mut self, token: &[u8]) -> usize {
         let begins = |byte: u8| byte & 0xC0 != 0x80;
         let inside = token.first().is_some_and(|byte| !begins(*byte));
@@ -157,7 +157,7 @@ impl TextOffset {
     }
 }
 
-/// The old style: `top` alternatives, which may be none, and the token itself among them.
+/// Log probabilities in the completions format: up to `top` alternatives, and the token itself.
 pub(crate) fn completion_logprobs(
     tokens: &[TokenLogprob],
     top: u32,
@@ -182,7 +182,7 @@ pub(crate) fn completion_logprobs(
 }
 
 impl CompletionLogprobs {
-    /// Of nothing.
+    /// Empty lists.
     pub(crate) fn none() -> CompletionLogprobs {
         CompletionLogprobs {
             tokens: Vec::new(),
@@ -192,7 +192,7 @@ impl CompletionLogprobs {
         }
     }
 
-    /// Those of a prompt, which begin with a token that has none, or go on.
+    /// Log probabilities of a prompt, or of its next part. The first token of a prompt has none.
     pub(crate) fn of_prompt(scored: &v1::PromptLogprobs, top: u32, offset: &mut TextOffset) -> Self {
         let mut all = CompletionLogprobs::none();
         if let Some(first) = &scored.first {
@@ -205,7 +205,7 @@ impl CompletionLogprobs {
         all
     }
 
-    /// Puts those of the next tokens behind these.
+    /// Appends the entries of the next tokens.
     pub(crate) fn append(&mut self, mut next: CompletionLogprobs) {
         self.tokens.append(&mut next.tokens);
         self.token_logprobs.append(&mut next.token_logprobs);
@@ -214,15 +214,15 @@ impl CompletionLogprobs {
     }
 }
 
-/// vLLM's `prompt_logprobs`: an entry for each token of a prompt, by its id what is known of it and of its alternatives. The first
-/// is null.
+/// vLLM's `prompt_logprobs`: for each token of the prompt a map from token ids to log probabilities, of the
+/// token and its alternatives. The first entry is null.
 #[derive(Debug, Default)]
 pub(crate) struct PromptLogprobs(pub(crate) Vec<TokenLogprob>);
 
 #[derive(Serialize)]
 struct RankedLogprob<'a> {
     logprob: f32,
-    rank: Option<usize>, // from 1; of a token that is not among the alternatives it is not known
+    rank: Option<usize>, // from 1; unknown for a token that is not among the alternatives
     decoded_token: std::borrow::Cow<'a, str>,
 }
 
@@ -248,7 +248,7 @@ impl Serialize for RankedToken<'_> {
     }
 }
 
-/// A token as a string: one that is only a part of a character is spelt `bytes:\xe2\x80`, as OpenAI's are.
+/// Token as text. A partial character is written as `bytes:\xe2\x80`, like OpenAI does.
 fn token_word(token: &[u8]) -> String {
     match std::str::from_utf8(token) {
         Ok(text) => text.to_owned(),
@@ -283,7 +283,7 @@ mod tests {
             "text_offset": [0, 1, 1],
         });
         assert_eq!(logprobs, expected);
-        // "aéb" is over: the next token begins after three characters.
+        // "aéb" is complete, so the next token begins after three characters.
         let next =
             serde_json::to_value(completion_logprobs(&[token(b"c", -1.0, vec![])], 0, &mut offset)).unwrap();
         assert_eq!(next["text_offset"], json!([3]));

@@ -1,10 +1,10 @@
-//! Server-sent events as they go over the wire.
+//! Writer of server-sent events.
 
 use serde::Serialize;
 
 use crate::{limits::OBFUSCATED_BYTES, request_id::random_id};
 
-/// Events as they go over the wire.
+/// Events in wire format.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
     pub(super) bytes: Vec<u8>,
@@ -12,17 +12,17 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Whether nothing was added.
+    /// Whether nothing has been written.
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// What was added.
+    /// Written bytes.
     pub(crate) fn bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// Adds one event with a JSON object as its data.
+    /// Writes an event with a JSON object as its data.
     pub(crate) fn data(&mut self, value: &impl Serialize) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(b"data: ");
@@ -34,14 +34,14 @@ impl Frames {
         self.bytes.extend_from_slice(b"\n\n");
     }
 
-    /// Adds a JSON object on a line of its own, which is no event.
+    /// Writes a JSON object on a line, not as an event.
     pub(crate) fn line(&mut self, value: &impl Serialize) {
         serde_json::to_writer(&mut self.bytes, value)
             .expect("writing to memory cannot fail because lines are plain objects with string keys");
         self.bytes.push(b'\n');
     }
 
-    /// Adds one event of that name with a JSON object as its data.
+    /// Writes an event of that name with a JSON object as its data.
     pub(crate) fn named(&mut self, name: &str, value: &impl Serialize) {
         self.bytes.extend_from_slice(b"event: ");
         self.bytes.extend_from_slice(name.as_bytes());
@@ -49,7 +49,7 @@ impl Frames {
         self.data(value);
     }
 
-    /// Adds one event of that name whose data is the text of a JSON object; `padded`: filled up to few sizes.
+    /// Writes an event of that name whose data is the text of a JSON object. `padded` rounds up its size.
     pub(crate) fn text(&mut self, name: &str, json: &str, padded: bool) {
         self.bytes.extend_from_slice(b"event: ");
         self.bytes.extend_from_slice(name.as_bytes());
@@ -63,8 +63,8 @@ impl Frames {
         self.bytes.extend_from_slice(b"\n\n");
     }
 
-    /// Gives the object that the event from `start` has a last field of random letters, so that events are of few
-    /// sizes.
+    /// Adds a field of random letters at the end of the object that began at `start`, so that its size reveals
+    /// little.
     fn pad(&mut self, start: usize) {
         const FIELD: &[u8] = br#","obfuscation":""#;
         if self.bytes.pop_if(|last| *last == b'}').is_none() {
@@ -82,7 +82,7 @@ impl Frames {
         self.bytes.extend_from_slice(br#""}"#);
     }
 
-    /// Adds the end of a stream that succeeded.
+    /// Writes the end of a successful stream.
     pub(super) fn done(&mut self) {
         self.bytes.extend_from_slice(b"data: [DONE]\n\n");
     }

@@ -1,4 +1,4 @@
-//! One generation: the engine's event streams of one HTTP request, merged, checked and counted.
+//! Generation of one HTTP request: the engine's event streams, merged, validated and counted.
 
 use std::{collections::VecDeque, pin::Pin, sync::Arc};
 
@@ -22,61 +22,61 @@ use crate::{
     until::Until,
 };
 
-/// What happened to the choice of that index.
+/// Event of the choice at an index.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// The model is on its way, and the request has asked to hear of that.
+    /// Load progress of the model, if requested.
     Loading(v1::Loading),
-    /// The engine has taken a prompt up, whose choices begin with that index. Most shapes show nothing of it.
+    /// The engine has begun a prompt, whose choices begin at `index`. Most formats do not show it.
     Started { index: u32, started: Box<v1::Started> },
-    /// Log probabilities of the prompt's tokens came; those of its first, which has none, before all others. The choices of
-    /// the prompt begin with that index.
+    /// Log probabilities of prompt tokens. The first token, which has none, comes before all others. The
+    /// prompt's choices begin at `index`.
     Scored { index: u32, scored: v1::PromptLogprobs },
-    /// Text, reasoning or log probabilities came.
+    /// Text, reasoning or log probabilities.
     Delta { index: u32, delta: v1::Delta },
-    /// A call of a tool of an MCP server has begun or ended, which the answer waits for.
+    /// Begin or end of an MCP tool call, which the answer waits for.
     Server(Box<ServerCall>),
-    /// The choice is complete; the reason is STOP, where a stop string may have ended it, LENGTH or TOOL_CALLS.
+    /// End of a choice. The reason is STOP (possibly with a stop string), LENGTH or TOOL_CALLS.
     Finished {
         index: u32,
         reason: FinishReason,
         stop_string: String,
         timings: Option<v1::Timings>,
-        /// Of the choice; 0 where the engine has not said.
+        /// Tokens of the choice; 0 if the engine has not reported them.
         tokens: u32,
     },
 }
 
-/// What comes of a prompt.
+/// Message about a prompt.
 enum Seen {
-    /// The engine will run it.
+    /// The engine has accepted the prompt.
     Accepted,
     Event(infer_event::Event),
 }
 
 type Events = Pin<Box<dyn Stream<Item = Result<(u32, Seen), ApiError>> + Send>>;
 
-/// The events of all prompts of a request. Dropping it cancels what still runs in the engine.
+/// Events of all prompts of a request. Dropping it cancels the running work in the engine.
 pub(crate) struct Generation {
     events: Option<Events>, // None: ended or failed
     early: VecDeque<(u32, infer_event::Event)>,
     choices: u32,
-    pub(super) finished: Vec<bool>, // (prompt, choice)
-    /// The model that answers; empty until one has started.
+    pub(super) finished: Vec<bool>, // indexed by prompt and choice
+    /// Model that answers; empty until a prompt has started.
     pub(crate) model: String,
     pub(crate) used: UsageCount,
     until: Until,
     limits: Option<LineLimits>,
     lines: Vec<Lines>,         // by index
-    cut: Option<u32>,          // the choice that a limit has just ended
+    cut: Option<u32>,          // choice that a limit has just ended
     cuts: Vec<bool>,           // by index: ended by a limit
-    turns: Option<Box<Turns>>, // of an answer that may call tools of MCP servers
+    turns: Option<Box<Turns>>, // of an answer that may call MCP tools
     hears_loads: bool,
     engine: Engine,
 }
 
 impl Generation {
-    /// Starts the plan's requests, and waits until the engine has accepted as many as run at the same time.
+    /// Starts the plan's requests, and waits until the engine has accepted as many as may run at the same time.
     pub(crate) async fn start(app: &App, asker: &Asker, mut plan: Plan) -> Result<Generation, ApiError> {
         app.media_hosts.fetch(&mut plan.requests, app.config.body_bytes_max).await?;
         let until = plan.until.unwrap_or_else(|| Until::of(app));
@@ -115,7 +115,7 @@ impl Generation {
             hears_loads,
             engine: of_turns,
         };
-        // A prompt that says much while another is not accepted is answered.
+        // If one prompt has many events before another is accepted, the answer begins.
         while waiting > 0 && generation.early.len() < EARLY_EVENTS_MAX {
             match generation.seen().await? {
                 Some((_, Seen::Accepted)) => waiting -= 1,
@@ -126,8 +126,8 @@ impl Generation {
         Ok(generation)
     }
 
-    /// The next event; `None` once every choice has finished. After an error there is nothing more, and the
-    /// engine has been told to stop. May be dropped while it waits: no event is lost.
+    /// Next event; `None`: every choice has finished. After an error there are no more events, and the engine
+    /// has been told to stop. Cancel-safe: no event is lost if the future is dropped.
     pub(crate) async fn next(&mut self) -> Option<Result<Event, ApiError>> {
         loop {
             let Some(turns) = &mut self.turns else { return self.next_of_engine().await };
@@ -160,7 +160,7 @@ impl Generation {
         }
     }
 
-    /// Asks the engine to go on with what came of the calls, or ends the answer.
+    /// Continues the generation with the results of the tool calls, or ends the answer.
     fn next_turn(&mut self, outcomes: Vec<hanzo_engine_mcp::Outcome>) {
         let generated = self.used.completion_tokens();
         let Some(turns) = &mut self.turns else { return };
@@ -176,7 +176,7 @@ impl Generation {
         self.events = Some(Box::pin(events.map_err(ApiError::from)));
     }
 
-    /// The next event of the engine's streams.
+    /// Next event of the engine's streams.
     async fn next_of_engine(&mut self) -> Option<Result<Event, ApiError>> {
         if let Some(index) = self.cut.take() {
             self.finished[index as usize] = true;
@@ -231,7 +231,7 @@ impl Generation {
         seen
     }
 
-    /// Checks an event against the contract and counts it. `None`: nothing to show.
+    /// Validates an event against the contract and counts it. `None`: nothing to show.
     fn checked(&mut self, prompt: u32, event: infer_event::Event) -> Result<Option<Event>, ApiError> {
         match event {
             infer_event::Event::Started(started) => {
@@ -267,7 +267,7 @@ impl Generation {
             infer_event::Event::Finished(finished) => {
                 let index = self.running(prompt, finished.choice)?;
                 match finished.reason() {
-                    // The status that ends the stream says why.
+                    // The status that ends the stream has the reason.
                     FinishReason::Error => return Ok(None),
                     FinishReason::Unspecified => {
                         return Err(ApiError::internal("the engine finished a choice without a reason"));
@@ -283,12 +283,12 @@ impl Generation {
         }
     }
 
-    /// Whether a limit has ended the choice, of which the engine still tells.
+    /// Whether a limit has ended the choice, although the engine still sends its events.
     fn is_cut(&self, prompt: u32, choice: u32) -> bool {
         choice < self.choices && self.cuts[(prompt * self.choices + choice) as usize]
     }
 
-    /// The index of a choice that may still have events.
+    /// Index of a choice that may still have events.
     fn running(&self, prompt: u32, choice: u32) -> Result<u32, ApiError> {
         let index = (choice < self.choices).then(|| prompt * self.choices + choice);
         index.filter(|index| !self.finished[*index as usize]).ok_or_else(|| {
@@ -297,7 +297,7 @@ impl Generation {
     }
 }
 
-/// The client's name for a field of the request of that prompt: of several, it says which.
+/// Client's name of a field of a prompt's request. With several prompts it includes the prompt's index.
 fn prompt_name(name: String, prompt: usize, prompts: usize) -> Option<String> {
     match name.strip_prefix("prompt") {
         Some(rest) if prompts > 1 && (rest.is_empty() || rest.starts_with('[')) => {
@@ -307,7 +307,7 @@ fn prompt_name(name: String, prompt: usize, prompts: usize) -> Option<String> {
     }
 }
 
-/// What comes of one prompt.
+/// Messages about one prompt.
 fn run(
     mut engine: Engine,
     prompt: u32,
@@ -316,7 +316,7 @@ fn run(
 ) -> impl Stream<Item = Result<(u32, Seen), Status>> + Send {
     stream::once(async move { engine.infer(request, deadline).await })
         .map_ok(move |events| {
-            // An event of a kind that this version does not know carries nothing.
+            // An event of a kind unknown to this version is ignored.
             let events = events.try_filter_map(move |event| async move {
                 Ok(event.event.map(|event| (prompt, Seen::Event(event))))
             });

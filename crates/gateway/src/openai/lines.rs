@@ -1,31 +1,33 @@
-//! Where llama.cpp's `/infill` ends a middle that the model goes on with: `n_indent`, `t_max_predict_ms` and `n_predict: 0`.
+//! Limits of llama.cpp's `/infill` that end a completion early: `n_indent`, `t_max_predict_ms` and `n_predict:
+//! 0`.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Limits of a middle that is made of lines.
+/// Limits on the lines of an infill completion.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LineLimits {
-    /// A line after the first that begins with less blanks ends it. An empty line does not.
+    /// Minimum indentation: a line after the first that begins with fewer blanks ends the completion. Empty
+    /// lines do not.
     pub(crate) indent: u32,
-    /// When there is more than one line, and so much time has passed since its first text came.
+    /// Time after the first text, at which a completion of more than one line ends.
     pub(crate) time: Option<Duration>,
-    /// Nothing is shown: the prompt is only read, so that the next is found in the cache.
+    /// Whether nothing is shown: the prompt is only read, to be in the prefix cache for the next request.
     pub(crate) reads_only: bool,
 }
 
-/// How far a choice has come.
+/// State of a choice.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lines {
     began: Option<Instant>,
-    /// The blanks that its last line, which is not the first, has begun with so far.
+    /// Blanks at the beginning of the current line; None: within a line, or in the first one.
     blanks: Option<u32>,
     several: bool,
 }
 
 impl Lines {
-    /// Takes what is over a limit off `text`, the next of the choice; whether the choice ends with it.
+    /// Cuts `text`, the next text of the choice, at a limit. Returns whether the choice ends.
     pub(crate) fn end(&mut self, limits: &LineLimits, text: &mut String, now: Instant) -> bool {
         if limits.reads_only {
             text.clear();

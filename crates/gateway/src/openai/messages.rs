@@ -1,9 +1,9 @@
-//! A chat's messages: OpenAI's JSON to the contract's messages.
+//! Conversion of OpenAI's chat messages to the engine's messages.
 //!
-//! Most of them are history: an agent dumps the messages it got, each library with fields of its own, and sends them
-//! back. So fields that are not known here are ignored in messages, and forms that say the same are read as one:
-//! `reasoning` is `reasoning_content`, a `function` is a tool, a `function_call` a tool call. What a message says is
-//! never lost: a part that cannot be shown to the model is refused by name.
+//! Most messages are history: an agent stores the messages that it received, each library with its own fields,
+//! and sends them back. So unknown fields of messages are ignored, and equivalent forms are accepted:
+//! `reasoning` means `reasoning_content`, a `function` is a tool, a `function_call` a tool call. No content is
+//! dropped: a part that the model cannot be shown is refused by name.
 
 use std::{
     borrow::Cow,
@@ -21,7 +21,7 @@ use crate::{
 
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
-/// The `messages` of a request: at least one.
+/// Reads the `messages` of a request: at least one.
 pub(super) fn read(field: Field) -> Result<Vec<v1::Message>, ApiError> {
     let (mut calls, list) = (OldCalls::default(), field.list_up_to(CHAT_MESSAGES_MAX, "messages")?);
     let mut messages = Vec::with_capacity(list.size_hint().0);
@@ -34,17 +34,17 @@ pub(super) fn read(field: Field) -> Result<Vec<v1::Message>, ApiError> {
     }
 }
 
-/// Calls of functions in the form that had no ids: they get some, in their order, and so do the results.
+/// Function calls in the older format without ids. They get ids in order, and so do their results.
 #[derive(Default)]
 struct OldCalls {
     made: usize,
-    open: HashMap<String, VecDeque<String>>, // the ids of calls without a result, by name
+    open: HashMap<String, VecDeque<String>>, // ids of calls without a result, by name
 }
 
 impl OldCalls {
     fn call(&mut self, name: &str) -> String {
         self.made += 1;
-        // Nine letters and digits: some templates take no other.
+        // Nine letters and digits, because some templates accept no other.
         let id = format!("call{:05}", self.made);
         self.open.entry(name.to_owned()).or_default().push_back(id.clone());
         id
@@ -98,7 +98,7 @@ fn message(mut fields: Fields, old: &mut OldCalls) -> Result<v1::Message, ApiErr
     })
 }
 
-/// A field that some libraries have, where it is a text with something in it.
+/// Non-empty text of a field that some libraries send.
 fn text_of(fields: &mut Fields, name: &str) -> Option<String> {
     fields.take(name)?.value().as_str().filter(|text| !text.is_empty()).map(Cow::into_owned)
 }
@@ -107,7 +107,7 @@ fn part(text: String) -> v1::ContentPart {
     v1::ContentPart { part: Some(Part::Text(text)) }
 }
 
-/// What a message's `content` has.
+/// Content of a message.
 #[derive(Default)]
 struct Said {
     text: Vec<v1::ContentPart>,
@@ -117,7 +117,7 @@ struct Said {
 impl Said {
     fn content(&mut self, field: Field, assistant: bool) -> Result<(), ApiError> {
         match field.value() {
-            // Room for one part: an empty list that grows makes room for four.
+            // Capacity for one part; a growing list would start with four.
             value if value.is_string() => self.text = vec![part(field.string()?)],
             value if value.is_array() => {
                 for part in field.list_up_to(CHAT_PARTS_MAX, "parts")? {
@@ -140,7 +140,7 @@ impl Said {
             "input_audio" if !assistant => self.text.push(sounds::openai(&mut fields)?),
             "audio_url" if !assistant => self.text.push(sounds::by_url(&mut fields)?),
             "refusal" if assistant => self.text.push(part(fields.require("refusal")?.string()?)),
-            // Anthropic's name and OpenAI's; what is hidden from the client is hidden from the model.
+            // Names of Anthropic and OpenAI. Redacted reasoning is not shown to the model.
             "thinking" | "reasoning" | "reasoning_content" | "redacted_thinking" if assistant => {
                 let names = ["thinking", "reasoning", "reasoning_content", "text"];
                 let text = names.iter().find_map(|name| text_of(&mut fields, name));
@@ -180,7 +180,7 @@ fn tool_calls(
             let (name, arguments_json) = called(field.object()?, "arguments")?;
             calls.push(v1::ToolCall { id: old.call(&name), name, arguments_json });
         }
-        // The same call once more, or none of this role's.
+        // The same call again, or a call in a role that has none.
         Some(_) | None => {}
     }
     Ok(calls)
@@ -196,7 +196,7 @@ fn tool_call(mut fields: Fields) -> Result<v1::ToolCall, ApiError> {
     Ok(v1::ToolCall { id, name, arguments_json })
 }
 
-/// The name and the arguments of a call. Arguments that a model wrote need not be JSON: they stay what they are.
+/// Name and arguments of a call. Arguments written by a model need not be valid JSON and stay as they are.
 fn called(mut function: Fields, arguments: &str) -> Result<(String, String), ApiError> {
     let field = function.require("name")?;
     let name = field.string()?;
@@ -205,11 +205,11 @@ fn called(mut function: Fields, arguments: &str) -> Result<(String, String), Api
     }
     let arguments = match function.take(arguments) {
         None => String::new(),
-        // Some libraries keep them parsed.
+        // Some libraries send parsed arguments.
         Some(field) if field.value().is_object() => field.value().to_text(),
         Some(field) => field.string()?,
     };
-    // A function without parameters is called with nothing, which templates expect as an object.
+    // A call without arguments gets an empty object, which templates expect.
     Ok((name, if arguments.trim().is_empty() { "{}".to_owned() } else { arguments }))
 }
 
@@ -219,7 +219,7 @@ mod tests {
 
     use crate::fields::searches;
 
-    /// Reads a message with these contents; whether it was accepted, and how often a path was searched for.
+    /// Reads a message with this content. Returns whether it was accepted, and the number of path searches.
     fn read(message: Value) -> (bool, usize) {
         let body = json!({"messages": [message]});
         searches(&body, |mut fields| super::read(fields.take("messages").unwrap()).is_ok())
@@ -240,7 +240,7 @@ mod tests {
             json!({"role": "assistant", "content": "", "refusal": 0, "reasoning": 1, "thinking": []});
         assert_eq!(read(fields), (true, 0));
         assert_eq!(read(json!({"role": "user", "content": "", "tool_call_id": ""})), (true, 0));
-        // And an error searches once.
+        // An error makes one path search.
         assert_eq!(read(json!({"role": "user", "content": "", "tool_call_id": 1})), (false, 1));
     }
 }

@@ -1,4 +1,4 @@
-//! The OpenAI API: chat completions, completions, embeddings, models.
+//! OpenAI's API: chat completions, completions, embeddings, models.
 
 pub(crate) mod answer;
 pub(crate) mod chat;

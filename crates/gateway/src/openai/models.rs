@@ -1,4 +1,4 @@
-//! `GET /v1/models` and `GET /v1/models/{id}`: the models that are loaded, then those that are stored.
+//! `GET /v1/models` and `GET /v1/models/{id}`: loaded models, then stored ones.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
     status::{Model, model_elsewhere, model_of_show, models_of},
 };
 
-/// `GET /v1/models`.
+/// Handler of `GET /v1/models`.
 pub(crate) async fn list(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -24,7 +24,7 @@ pub(crate) async fn list(
     Ok(Json(json!({"object": "list", "data": models(&app, &asker).await?})))
 }
 
-/// `GET /v1/models/{id}`. The id may contain slashes, and may be any name that the engine knows the model by.
+/// `GET /v1/models/{id}`. The id may contain slashes, and may be any name by which the engine knows the model.
 pub(crate) async fn show(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -37,14 +37,14 @@ pub(crate) async fn show(
     Ok(Json(model_of_show(id.clone(), app.engine(&asker).show(id).await?)))
 }
 
-/// The models in memory, then those that are stored.
+/// Lists loaded models, then stored ones, then those of the upstream server.
 pub(crate) async fn models(app: &App, asker: &Asker) -> Result<Vec<Model>, Status> {
     let (mut one, mut other) = (app.engine(asker), app.engine(asker));
     let (stats, list) = tokio::try_join!(one.stats(), other.list())?;
     let mut models = models_of(stats, list);
     let elsewhere = app.cloud.iter().flat_map(|cloud| cloud.models());
     for (name, by) in elsewhere.filter(|(name, _)| asker.pass.sees_model(name)) {
-        // It goes there, whoever has one of that name here.
+        // Requests go upstream even if a local model has that name.
         models.retain(|model| !model.id.eq_ignore_ascii_case(name));
         models.push(model_elsewhere(name, by));
     }

@@ -1,4 +1,5 @@
-//! From the fields of a chat or a completion to a plan: what to ask the engine, and how to answer. The way back is in `openai::events`.
+//! Parses a chat or completion request into a plan: requests to the engine, and how to answer. `openai::events`
+//! converts the answer.
 
 use hanzo_engine_proto::v1::{self, infer_request::Prompt};
 
@@ -15,32 +16,32 @@ use crate::{
     until::Until,
 };
 
-/// OpenAI's default for completions; a chat goes on for as long as the context lasts.
+/// OpenAI's default for completions. A chat is limited by the context only.
 const COMPLETION_MAX_TOKENS: u32 = 16;
 
-/// A checked request: what to ask the engine, and how to answer.
+/// Validated request: requests to the engine, and how to answer.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// One for each prompt.
+    /// Requests to the engine, one for each prompt.
     pub(crate) requests: Vec<v1::InferRequest>,
-    /// Choices of each prompt. Choice `c` of prompt `p` is answered as index `p * choices + c`.
+    /// Choices of each prompt. Choice `c` of prompt `p` has the index `p * choices + c` in the answer.
     pub(crate) choices: u32,
     pub(crate) stream: bool,
     pub(crate) streaming: Streaming,
-    /// The fields that the client has sent.
+    /// Names of fields that the client has sent.
     pub(crate) sent: SentFields,
-    /// Calls are answered in the form they had before there were tools.
+    /// Whether tool calls are answered in the older `function_call` format.
     pub(crate) old_calls: bool,
-    /// Where choices end before the model ends them.
+    /// Limits that end choices early.
     pub(crate) line_limits: Option<LineLimits>,
-    /// Tools of MCP servers that its model is told of.
+    /// MCP tools that the model may call.
     pub(crate) offered: Option<Offered>,
-    /// How long it may go on, where that has begun before the engine is asked.
+    /// Time limit, if it began before the engine is asked.
     pub(crate) until: Option<Until>,
 }
 
 impl Plan {
-    /// The messages of a chat's only request.
+    /// Messages of a chat's only request.
     pub(crate) fn messages(&mut self) -> Option<&mut Vec<v1::Message>> {
         match self.requests.first_mut()?.prompt.as_mut()? {
             Prompt::Chat(chat) => Some(&mut chat.messages),
@@ -49,18 +50,18 @@ impl Plan {
     }
 }
 
-/// What a stream shows besides its text.
+/// Additional content of a stream.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Streaming {
-    /// The last chunk says what was used, the others null.
+    /// Whether the last chunk has the usage, and the others null.
     pub(crate) include_usage: bool,
-    /// Every chunk says what was used so far.
+    /// Whether every chunk has the usage so far.
     pub(crate) continuous_usage: bool,
-    /// Every event gets a field of random letters, which hides how long its text is from who sees sizes alone.
+    /// Whether every event gets a field of random letters, which hides its text's length from eavesdroppers.
     pub(crate) obfuscate: bool,
 }
 
-/// A chat completion's plan.
+/// Plan of a chat completion.
 pub(crate) fn chat(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Plan, ApiError> {
     let mut plan = common(&mut fields, config, id)?;
     let prompt_logprobs = prompt_logprobs(&mut fields, plan.stream)?;
@@ -84,18 +85,18 @@ pub(crate) fn chat(mut fields: Fields, config: &Config, id: &RequestId) -> Resul
     Ok(plan)
 }
 
-/// What a completion shows of its tokens.
+/// Log probabilities that a completion shows.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ShownLogprobs {
-    /// `logprobs`: alternatives of each token.
+    /// `logprobs`: number of alternatives of each token.
     pub(crate) top: Option<u32>,
-    /// The prompt's tokens are among them, before the completion's.
+    /// Whether they include the prompt's tokens, before the completion's.
     pub(crate) with_prompt: bool,
-    /// `prompt_logprobs` was asked for.
+    /// Whether `prompt_logprobs` was requested.
     pub(crate) of_prompt: bool,
 }
 
-/// A completion's plan, one request for each prompt, and what it shows of its tokens.
+/// Plan of a completion, with one request for each prompt, and the log probabilities to show.
 pub(crate) fn completion(
     mut fields: Fields,
     config: &Config,
@@ -113,7 +114,7 @@ pub(crate) fn completion(
         return Err(ApiError::unsupported("best_of", "not supported by this build unless it equals n"));
     }
     let logprobs = fields.take("logprobs");
-    // Clients that speak the chat's dialect send false for none.
+    // Clients that use the chat format send false for none.
     let logprobs = logprobs.filter(|field| field.value().as_bool() != Some(false));
     let logprobs = logprobs.map(|f| f.integer(0..=COMPLETION_LOGPROBS_MAX)).transpose()?.map(|n| n as u32);
     let suffix =
@@ -141,7 +142,7 @@ pub(crate) fn completion(
         .into_iter()
         .enumerate()
         .map(|(i, prompt)| v1::InferRequest {
-            // Tokens are tokens.
+            // Applies to texts only, not to token ids.
             parse_special: parse_special.filter(|_| matches!(prompt, v1::infer_request::Prompt::Text(_))),
             prompt: Some(prompt),
             request_id: id.of_call(i, several),
@@ -151,7 +152,7 @@ pub(crate) fn completion(
     Ok((plan, ShownLogprobs { top: logprobs, with_prompt, of_prompt: asked_of_prompt.is_some() }))
 }
 
-/// The text after the gap that a prompt stands before.
+/// Reads the text that follows the gap after a prompt.
 fn suffix(field: Field, echo: bool, prompts: &[Prompt]) -> Result<String, ApiError> {
     let suffix = field.string()?;
     match () {
@@ -167,7 +168,7 @@ fn suffix(field: Field, echo: bool, prompts: &[Prompt]) -> Result<String, ApiErr
     Ok(suffix)
 }
 
-/// The fields that chats and completions share: a plan with one request that has no prompt yet.
+/// Parses the fields that chats and completions share, into a plan with one request without a prompt.
 pub(crate) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, ApiError> {
     let sent = SentFields::of(fields);
     let model = model(fields)?;
@@ -222,7 +223,7 @@ pub(crate) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Re
 fn stream_options(mut options: Fields) -> Result<Streaming, ApiError> {
     let streaming = Streaming {
         include_usage: options.flag("include_usage")?,
-        // vLLM's.
+        // Field of vLLM.
         continuous_usage: options.flag("continuous_usage_stats")?,
         obfuscate: options.flag("include_obfuscation")?,
     };
@@ -253,7 +254,7 @@ fn stop_conditions(fields: &mut Fields, config: &Config) -> Result<v1::StopCondi
     })
 }
 
-/// Texts at which a completion ends: one, or a list of them.
+/// Reads the stop strings: one text or a list.
 pub(crate) fn stop_strings(field: Field, strings_max: usize) -> Result<Vec<String>, ApiError> {
     let string = |field: Field| {
         let string = field.string()?;
@@ -276,16 +277,16 @@ pub(crate) fn stop_strings(field: Field, strings_max: usize) -> Result<Vec<Strin
     list.map(string).collect()
 }
 
-/// How long a completion may become.
+/// Maximum length of a completion.
 pub(crate) struct MaxTokens {
-    /// `None`: as long as the context lasts, and the model itself says.
+    /// `None`: limited by the context and the model only.
     pub(crate) tokens: Option<u32>,
-    /// What the client calls it.
+    /// Client's name of the field.
     name: &'static str,
 }
 
-/// The limit, or the surface's own. It may have each of its names; -1 is none, as in llama.cpp. 0 is for a prompt that is only
-/// scored.
+/// Reads the maximum number of tokens under any of its names, or uses `default`. -1 means no limit, as in
+/// llama.cpp. 0 is allowed if the prompt is only scored.
 pub(crate) fn max_tokens(
     fields: &mut Fields,
     default: Option<u32>,
@@ -307,7 +308,7 @@ pub(crate) fn max_tokens(
         }
     }
     Ok(match found {
-        // The engine cuts it at what the context leaves.
+        // The engine limits it to the rest of the context.
         Some((name, tokens)) => MaxTokens { tokens: Some(u32::try_from(tokens).unwrap_or(u32::MAX)), name },
         None => MaxTokens { tokens: default, name: "max_tokens" },
     })
@@ -323,7 +324,7 @@ pub(crate) fn set_max_tokens(request: &mut v1::InferRequest, max: &MaxTokens) ->
     Ok(())
 }
 
-/// vLLM's: alternatives of each token of the prompt. Not in a stream, as there.
+/// Reads vLLM's `prompt_logprobs`: alternatives of each prompt token. Like in vLLM, it excludes streaming.
 fn prompt_logprobs(fields: &mut Fields, stream: bool) -> Result<Option<u32>, ApiError> {
     let Some(field) = fields.take("prompt_logprobs") else { return Ok(None) };
     if stream {
@@ -332,7 +333,7 @@ fn prompt_logprobs(fields: &mut Fields, stream: bool) -> Result<Option<u32>, Api
     Ok(Some(field.integer(0..=CHAT_LOGPROBS_MAX)? as u32))
 }
 
-/// What the answer is predicted to be: a text, or a list of texts.
+/// Reads the predicted answer: a text or a list of texts.
 fn prediction(field: Field) -> Result<String, ApiError> {
     let mut prediction = field.object()?;
     prediction.require("type")?.word(&["content"])?;

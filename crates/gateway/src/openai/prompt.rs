@@ -1,5 +1,4 @@
-//! The prompt of a chat, as chat completions and `/tokenize` read it: the messages, the template's variables, and how it
-//! ends.
+//! Prompt of a chat for chat completions and `/tokenize`: its messages, its template variables, and its ending.
 
 use hanzo_engine_proto::v1;
 
@@ -10,7 +9,8 @@ use crate::{
     openai::{messages, thinking::Thinking},
 };
 
-/// The fields that make a chat's prompt: messages, template variables, and how it ends. And what they say of reasoning.
+/// Reads the fields of a chat's prompt: messages, template variables and ending. Also returns the reasoning
+/// settings.
 pub(crate) fn chat(fields: &mut Fields) -> Result<(v1::Chat, Thinking), ApiError> {
     let mut messages = messages::read(fields.require("messages")?)?;
     MediaBounds::of_request(fields)?.apply(&mut messages);
@@ -26,14 +26,14 @@ pub(crate) fn chat(fields: &mut Fields) -> Result<(v1::Chat, Thinking), ApiError
         messages,
         tools_json: Vec::new(),
         template_kwargs_json,
-        // A message that is gone on with has no new turn after it.
+        // A continued message is not followed by a new turn.
         add_generation_prompt: if continue_final_message { Some(false) } else { generation },
         continue_final_message,
     };
     Ok((chat, thinking))
 }
 
-/// The template's variables, those that are given and those that follow from what is said of reasoning.
+/// Template variables: those of the request, and those derived from its reasoning settings.
 pub(crate) fn template_kwargs(fields: &mut Fields, thinking: &Thinking) -> Result<String, ApiError> {
     let given = fields.take("chat_template_kwargs").map(Field::object).transpose()?;
     let mut json = given.as_ref().map_or_else(|| "{}".to_owned(), |given| given.object().to_text());

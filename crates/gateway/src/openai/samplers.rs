@@ -1,5 +1,5 @@
-//! llama.cpp's `samplers`: those that it names are on, the others off. They always run in one order, so one that would give
-//! another distribution is refused.
+//! llama.cpp's `samplers`: the named samplers are on, the others off. The engine runs them in a fixed order, so
+//! an order that would give another distribution is refused.
 
 use hanzo_engine_proto::v1;
 
@@ -8,11 +8,11 @@ use crate::{
     fields::Field,
 };
 
-/// The names, in the order in which they run.
+/// Names of the samplers, in the order in which they run.
 pub(crate) const ORDER: [&str; 9] =
     ["penalties", "dry", "top_n_sigma", "top_k", "temperature", "typ_p", "top_p", "min_p", "xtc"];
 
-/// How each is written where they are one text, a letter each.
+/// Letters of the samplers in the notation as one text.
 const LETTERS: [(char, &str); 10] = [
     ('e', "penalties"),
     ('d', "dry"),
@@ -25,16 +25,17 @@ const LETTERS: [(char, &str); 10] = [
     ('x', "xtc"),
     ('i', "infill"),
 ];
-/// Which orders can be kept besides.
+/// Other orders that are possible.
 const ORDERS: &str = "top_n_sigma and top_k may also come after the temperature, and the temperature after typ_p, top_p, min_p and xtc where it \
                       is 1, where those that come before it change nothing (1, 1, 0 and 0), or where of them min_p alone does, the temperature is \
                       given and dynatemp_range is 0; at a temperature of 0 it may come after top_p and min_p";
 
-/// What a name stands for, in whatever way llama.cpp takes it; none: it is known, and does nothing here.
+/// Sampler of a name in any of llama.cpp's spellings. None: it is known and has no effect here.
 fn meant(name: &str) -> Result<Option<&'static str>, ()> {
     let bare = |name: &str| name.to_lowercase().replace(['_', '-'], "");
     let name = match &*bare(name) {
-        // Of its own the first does nothing: a middle ends where the model ends it, or at a limit. The other has left llama.cpp.
+        // `infill` has no effect, because the model or a limit ends the completion. `tfs_z` has been removed
+        // from llama.cpp.
         "infill" | "tfsz" => return Ok(None),
         "typicalp" | "typ" => "typp".to_owned(),
         "nucleus" => "topp".to_owned(),
@@ -44,7 +45,7 @@ fn meant(name: &str) -> Result<Option<&'static str>, ()> {
     ORDER.iter().find(|known| bare(known) == name).map(|known| Some(*known)).ok_or(())
 }
 
-/// Those that the field names, in its order.
+/// Samplers named in the field, in its order.
 fn named(field: &Field) -> Result<Vec<&'static str>, ApiError> {
     let mut named = Vec::new();
     let mut add = |one: &Field, said: &str, name: Result<Option<&'static str>, ()>, known: String| {
@@ -70,7 +71,8 @@ fn named(field: &Field) -> Result<Vec<&'static str>, ApiError> {
     Ok(named)
 }
 
-/// Whether it changes nothing, as the request has it. What it leaves open may be the model's own.
+/// Whether the request's value makes a sampler a no-op. An unset value may be the model's own default, which
+/// counts as on.
 fn is_off(name: &str, sampling: &v1::Sampling) -> bool {
     match name {
         "penalties" => {
@@ -90,7 +92,7 @@ fn is_off(name: &str, sampling: &v1::Sampling) -> bool {
     }
 }
 
-/// Has those that are on in an order that the engine's can say.
+/// Arranges the active samplers in an order that the engine supports, or refuses it.
 fn order(on: &[&str], sampling: &mut v1::Sampling) -> Result<(), ApiError> {
     let refused = |first: &str, then: &str| {
         let order = ORDER.join(", ");
@@ -107,13 +109,14 @@ fn order(on: &[&str], sampling: &mut v1::Sampling) -> Result<(), ApiError> {
     let fixed = sampling.temperature.filter(|_| sampling.dynatemp_range.unwrap_or(0.0) == 0.0);
     for name in &on[..at] {
         match (*name, fixed, sampling.min_p) {
-            // What looks at logits alone, or keeps the first of them, is the same before a temperature and after.
+            // Samplers that look at logits only, or keep the largest, give the same before and after the
+            // temperature.
             ("penalties" | "dry" | "top_n_sigma" | "top_k", ..) => {}
-            // They leave the most likely.
+            // These keep the most likely token.
             ("top_p" | "min_p", Some(0.0), _) => {}
-            // As the request leaves it, it is off there; and here nothing but the most likely is looked for.
+            // Unset, it is off at llama.cpp, and at temperature 0 only the most likely token counts.
             ("typ_p", Some(0.0), _) if sampling.typical_p.is_none() => {}
-            // A bound on p/max before a temperature is a power of it on what comes after.
+            // A bound on p/max before a temperature equals a power of it after the temperature.
             ("min_p", Some(heat), Some(bound)) => sampling.min_p = Some(bound.powf(heat.recip())),
             _ => return refused(name, "temperature"),
         }
@@ -124,7 +127,7 @@ fn order(on: &[&str], sampling: &mut v1::Sampling) -> Result<(), ApiError> {
     }
 }
 
-/// Turns off what the field does not name.
+/// Turns off samplers that the field does not name.
 pub(super) fn apply(field: Field, sampling: &mut v1::Sampling) -> Result<(), ApiError> {
     let named = named(&field)?;
     let on: Vec<&str> = named.iter().copied().filter(|name| !is_off(name, sampling)).collect();
@@ -177,7 +180,7 @@ mod tests {
         assert_eq!((on.xtc_probability, on.repetition_penalty), (Some(0.0), Some(1.0)));
         let none = read(json!({"temperature": 0.0, "top_k": 5, "samplers": []})).unwrap();
         assert_eq!((none.top_k, none.temperature, none.typical_p), (Some(0), Some(1.0), Some(1.0)));
-        // A temperature squares what a bound is compared with.
+        // A temperature of 0.5 squares the ratio that a bound is compared with.
         let first = json!({"min_p": 0.25, "temperature": 0.5, "samplers": ["min_p", "temperature"]});
         assert_eq!(read(first).unwrap().min_p, Some(0.0625));
     }
@@ -216,7 +219,7 @@ mod tests {
             (0.5, 1.0, 0.9, 0.0, 0.25, Err("top_p before temperature")),
             (0.5, 0.5, 1.0, 0.0, 0.25, Err("typ_p before temperature")),
             (0.5, 1.0, 1.0, 0.5, 0.25, Err("xtc before temperature")),
-            // They may leave the most likely out.
+            // These may remove the most likely token.
             (0.0, 0.5, 1.0, 0.0, 0.0, Err("typ_p before temperature")),
             (0.0, 1.0, 1.0, 0.5, 0.0, Err("xtc before temperature")),
         ] {
@@ -235,7 +238,7 @@ mod tests {
             }
         }
         read(json!({"temperature": 0.0, "samplers": theirs})).unwrap();
-        // A model's own may be anything.
+        // The model's default may have any value.
         let open = read(json!({"temperature": 0.5, "samplers": ["top_p", "temperature"]})).unwrap_err();
         assert!(open.message().contains("top_p before temperature"), "{open:?}");
         let heat = read(json!({"min_p": 0.1, "samplers": ["min_p", "temperature"]})).unwrap_err();

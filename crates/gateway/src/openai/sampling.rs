@@ -1,4 +1,4 @@
-//! How tokens are drawn: OpenAI's fields, and those of vLLM and llama.cpp, under the contract's names.
+//! Sampling settings: OpenAI's fields and those of vLLM and llama.cpp, converted to the contract's names.
 
 use std::{collections::HashMap, ops::Bound};
 
@@ -15,10 +15,10 @@ use crate::{
     request::either,
 };
 
-/// On how many last tokens llama.cpp's `repeat_penalty` looks back unless `repeat_last_n` says.
+/// Default number of last tokens that llama.cpp's `repeat_penalty` considers, without `repeat_last_n`.
 const REPEAT_LAST_N: i32 = 64;
 
-/// Every field that says how tokens are drawn.
+/// Reads all sampling fields.
 pub(crate) fn read(fields: &mut Fields) -> Result<v1::Sampling, ApiError> {
     let looks_back = fields.take("repeat_last_n").map(last_n).transpose()?;
     let usual = fields.gives("repeat_penalty").then_some(REPEAT_LAST_N);
@@ -29,10 +29,10 @@ pub(crate) fn read(fields: &mut Fields) -> Result<v1::Sampling, ApiError> {
         let high = if high == f64::INFINITY { Bound::Unbounded } else { Bound::Included(high) };
         fields.take(name).map(|f| f.number((low, high))).transpose()
     };
-    // Below 0 it is off, as llama.cpp has it.
+    // A negative value disables it, as in llama.cpp.
     let top_n_sigma = within("top_n_sigma", Bound::Unbounded, TOP_N_SIGMA_MAX)?;
     let mut number = |name: &str, low: f64, high: f64| within(name, Bound::Included(low), high);
-    // Of nothing the least is the most likely token, as other servers have it.
+    // 0 keeps only the most likely token, as on other servers.
     let least = |p: f32| p.max(f32::MIN_POSITIVE);
     let mut sampling = v1::Sampling {
         temperature: number("temperature", 0.0, 2.0)?,
@@ -60,7 +60,7 @@ pub(crate) fn read(fields: &mut Fields) -> Result<v1::Sampling, ApiError> {
             .map(breakers)
             .transpose()?
             .unwrap_or_default(),
-        // -1 is how other servers spell "off", which is 0 here.
+        // On other servers -1 means off, which is 0 here.
         top_k: fields
             .take("top_k")
             .map(|f| f.integer(-1..=i64::from(u32::MAX)))
@@ -85,7 +85,7 @@ fn mirostat(field: Field) -> Result<u32, ApiError> {
     }
 }
 
-/// A number of last tokens, -1 for all.
+/// Reads a number of last tokens; -1 means all.
 fn last_n(field: Field) -> Result<i32, ApiError> {
     field.integer(-1..=i32::MAX)
 }
@@ -111,7 +111,7 @@ fn breakers(field: Field) -> Result<Vec<String>, ApiError> {
     }
 }
 
-/// By token id, in an object or, as llama.cpp has it, in pairs; false there is as little as can be.
+/// Reads logit biases by token id: an object, or pairs as in llama.cpp, where false means the minimum.
 fn logit_bias(field: Field) -> Result<HashMap<u32, f32>, ApiError> {
     if let Some(pairs) = field.as_list() {
         let count = pairs.clone().count();
@@ -137,7 +137,7 @@ fn logit_bias(field: Field) -> Result<HashMap<u32, f32>, ApiError> {
     Ok(biases)
 }
 
-/// A token's id and what is added to its logit.
+/// Reads a token id and the bias of its logit.
 fn biased(pair: Field) -> Result<(u32, f32), ApiError> {
     let mut both = pair.list()?;
     let (Some(id), Some(bias), None) = (both.next(), both.next(), both.next()) else {
@@ -153,7 +153,7 @@ fn biased(pair: Field) -> Result<(u32, f32), ApiError> {
     Ok((id.integer(0..=u32::MAX)?, bias))
 }
 
-/// Any 64-bit integer; a negative one is its two's complement.
+/// Reads a 64-bit integer; a negative one becomes its two's complement.
 fn seed(field: Field) -> Result<u64, ApiError> {
     field.integer(i128::from(i64::MIN)..=i128::from(u64::MAX)).map(|seed| seed as u64)
 }

@@ -1,4 +1,4 @@
-//! What the answers of chats and completions have in common, whether they are streamed or collected.
+//! Common parts of chat and completion answers, streamed and collected.
 
 use hanzo_engine_proto::v1::{self, FinishReason};
 use serde::Serialize;
@@ -16,7 +16,7 @@ use crate::{
     request_id::{random_id, unix_seconds},
 };
 
-/// One choice of a collected answer.
+/// Choice of a collected answer.
 #[derive(Debug, Default)]
 pub(crate) struct CollectedChoice {
     pub(crate) text: String,
@@ -24,10 +24,10 @@ pub(crate) struct CollectedChoice {
     pub(crate) calls: Vec<CollectedCall>,
     pub(crate) logprobs: Vec<v1::TokenLogprob>,
     pub(crate) reason: FinishReason,
-    pub(crate) stop_string: String, // that ended it, if one did
+    pub(crate) stop_string: String, // stop string that ended it, if any
 }
 
-/// A tool call of a collected answer.
+/// Tool call of a collected answer.
 #[derive(Debug)]
 pub(crate) struct CollectedCall {
     index: u32,
@@ -37,7 +37,7 @@ pub(crate) struct CollectedCall {
 }
 
 impl CollectedChoice {
-    /// Adds parts of calls; one that turned out to be none is left out, its text is in the answer.
+    /// Adds parts of tool calls. A malformed call is removed, because its text is in the answer.
     pub(crate) fn add_calls(&mut self, parts: Vec<v1::ToolCallDelta>) {
         for part in parts {
             let v1::ToolCallDelta { index, id, name, arguments_json: arguments, broken } = part;
@@ -52,7 +52,7 @@ impl CollectedChoice {
     }
 }
 
-/// What every chunk of an answer begins with.
+/// Fields that every chunk of an answer begins with.
 #[derive(Debug, Clone)]
 pub(crate) struct Head {
     pub(crate) id: String,
@@ -61,50 +61,50 @@ pub(crate) struct Head {
     pub(crate) fingerprint: String,
 }
 
-/// An answer's JSON: chat or completion.
+/// JSON format of an answer: chat or completion.
 pub(crate) trait Shape: Send + 'static {
-    /// What the answer's id starts with.
+    /// Prefix of the answer's id.
     const ID_PREFIX: &'static str;
-    /// Of a stream.
+    /// Media type of a stream.
     const CONTENT_TYPE: &'static str = "text/event-stream";
-    /// What is sent where there has long been nothing to send.
+    /// Bytes to send after a long silence.
     const KEEP_ALIVE: &'static [u8] = b": keep-alive\n\n";
-    /// A choice of an answer that is not streamed.
+    /// Choice of an answer that is not streamed.
     type Choice: Serialize;
-    /// The chunks that show an event, which is counted already.
+    /// Writes the chunks of an event, which has been counted already.
     fn event(&mut self, head: &Head, used: &UsageCount, event: Event, frames: &mut Frames);
-    /// Log probabilities of the tokens of an answer's prompt that is collected, which has the choices from `index` on.
+    /// Records log probabilities of the prompt of a collected answer. The prompt's choices begin at `index`.
     fn scored(&mut self, index: u32, scored: v1::PromptLogprobs);
-    /// A call of a tool of an MCP server, of an answer that is collected.
+    /// Records an MCP tool call of a collected answer.
     fn server_call(&mut self, _: ServerCall) {}
-    /// What has gone wrong while an event was taken in, if anything has.
+    /// Error that occurred while processing an event, if any.
     fn fault(&mut self) -> Option<ApiError> {
         None
     }
-    /// What is to be done when all choices have finished, before the end is told.
+    /// Work to do when all choices have finished, before the end of the answer.
     fn settle(&mut self, _: &Head, _: &UsageCount) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
-    /// The last chunk of a stream that asked for usage.
+    /// Writes the last chunk of a stream with usage.
     fn usage(&mut self, head: &Head, used: &UsageCount, frames: &mut Frames);
-    /// The end of a stream that succeeded.
+    /// Writes the end of a successful stream.
     fn done(&mut self, frames: &mut Frames) {
         frames.done();
     }
-    /// The end of a stream that failed.
+    /// Writes the end of a failed stream.
     fn failed(&mut self, error: &ApiError, frames: &mut Frames) {
         frames.data(&error.json());
     }
-    /// A choice of a request that is not streamed.
+    /// Choice of an answer that is not streamed.
     fn choice(&self, index: u32, whole: CollectedChoice) -> Self::Choice;
-    /// The answer around the choices, with none of them in it.
+    /// Answer without its choices.
     fn envelope(&self, head: &Head, used: &UsageCount) -> impl Serialize;
 }
 
 impl Head {
-    /// Of an answer of that model, whose id begins so.
+    /// Head of an answer of that model, with an id that begins with `prefix`.
     pub(crate) fn new(prefix: &str, model: String) -> Head {
-        // FNV-1a of what decides the tokens besides the request: the version and the model.
+        // FNV-1a of what determines the tokens besides the request: the version and the model.
         let seed = concat!("hanzo-engine/", env!("CARGO_PKG_VERSION"), "/");
         let hash = seed.bytes().chain(model.bytes()).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -119,7 +119,7 @@ impl Head {
 }
 
 impl Streaming {
-    /// The `usage` of a chunk before the last: absent where no usage was asked for.
+    /// Value of `usage` in a chunk before the last. Absent if no usage was requested.
     pub(crate) fn usage_so_far(self, used: &UsageCount) -> Option<Option<Usage>> {
         let asked = self.include_usage || self.continuous_usage;
         asked.then(|| self.continuous_usage.then(|| usage(used)))

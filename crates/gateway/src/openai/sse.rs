@@ -1,7 +1,6 @@
-//! The streamed answer: its events, its keep-alive comments, and its end.
+//! Streamed answer: its events, its keep-alive comments, and its end.
 //!
-//! A stream that succeeds ends with `data: [DONE]`. One that fails ends with `data: {"error":…}` and nothing
-//! after it.
+//! A successful stream ends with `data: [DONE]`. A failed one ends with `data: {"error":…}`.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -31,12 +30,12 @@ struct Live<S> {
     head: Option<Head>, // None until the model's name is known
     streaming: Streaming,
     keep_alive: Duration,
-    silent: bool, // nothing was sent
+    silent: bool, // nothing was sent yet
     peer: Option<Peer>,
 }
 
-/// The streamed answer. It holds the generation: when the client leaves, hyper drops the body, and with it
-/// the engine's streams.
+/// Streamed response. It owns the generation: when the client leaves, hyper drops the body and so cancels the
+/// engine's streams.
 pub(crate) fn response<S: Shape>(
     generation: Generation,
     shape: S,
@@ -52,14 +51,14 @@ pub(crate) fn response<S: Shape>(
     let headers = [
         (header::CONTENT_TYPE, S::CONTENT_TYPE),
         (header::CACHE_CONTROL, "no-cache"),
-        // nginx would hold the events back otherwise.
+        // nginx would buffer the events otherwise.
         (header::HeaderName::from_static("x-accel-buffering"), "no"),
     ];
     (headers, Body::from_stream(frames)).into_response()
 }
 
 impl<S: Shape> Live<S> {
-    /// The next bytes to send, and the stream if it goes on.
+    /// Next bytes to send, and the stream unless it has ended.
     async fn frame(mut self) -> (Bytes, Option<Live<S>>) {
         let mut frames = Frames { obfuscate: self.streaming.obfuscate, ..Frames::default() };
         while frames.bytes.is_empty() {
@@ -103,11 +102,11 @@ impl<S: Shape> Live<S> {
         self.shape.failed(error, frames);
     }
 
-    /// What the generation says next; None where it is time for a comment.
+    /// Next event of the generation; None: time for a keep-alive comment.
     async fn event(&mut self) -> Option<Option<Result<Event, ApiError>>> {
         let shut_down = self.peer.as_ref().is_some_and(Peer::is_shut_down);
         let silence = match () {
-            // A comment is how it is seen that a client is gone.
+            // Sending a comment reveals whether the client is gone.
             () if shut_down => PEER_LOOK,
             () if self.silent => FIRST_COMMENT.min(self.keep_alive),
             () => self.keep_alive,

@@ -1,5 +1,5 @@
-//! Whether and how long a model is to reason, in every word that clients have for it: OpenAI's `reasoning_effort`,
-//! OpenRouter's `reasoning`, DeepSeek's `thinking`, and the budgets of vLLM, Qwen's API and llama.cpp.
+//! Reasoning settings in all client formats: OpenAI's `reasoning_effort`, OpenRouter's `reasoning`, DeepSeek's
+//! `thinking`, and the budgets of vLLM, Qwen's API and llama.cpp.
 
 use hanzo_engine_proto::v1;
 
@@ -10,7 +10,7 @@ use crate::{
 
 const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
-/// The names of a bound in tokens; -1 is none.
+/// Names of a budget in tokens; -1 means none.
 const BUDGETS: [&str; 5] = [
     "thinking_token_budget",
     "thinking_budget",
@@ -19,7 +19,7 @@ const BUDGETS: [&str; 5] = [
     "reasoning_budget_tokens",
 ];
 
-/// What a request says of its model's reasoning.
+/// Reasoning settings of a request.
 #[derive(Debug, Default)]
 pub(crate) struct Thinking {
     enabled: Option<bool>,
@@ -28,7 +28,7 @@ pub(crate) struct Thinking {
 }
 
 impl Thinking {
-    /// Takes every field that says something of it. What contradicts another is refused.
+    /// Reads all reasoning fields. Contradictory ones are refused.
     pub(crate) fn read(fields: &mut Fields) -> Result<Thinking, ApiError> {
         let mut thinking = Thinking::default();
         if let Some(field) = fields.take("reasoning_effort") {
@@ -51,7 +51,7 @@ impl Thinking {
                 let problem = "not supported by this build; the only value it accepts is false";
                 return Err(ApiError::unsupported("reasoning.exclude", problem));
             }
-            // How OpenAI would sum it up.
+            // OpenAI's setting for reasoning summaries.
             own.take("summary").map_or(Ok(""), |field| field.word(&["auto"]))?;
             own.finish()?;
         }
@@ -61,7 +61,7 @@ impl Thinking {
         Ok(thinking)
     }
 
-    /// What Anthropic's and DeepSeek's object says.
+    /// Reads Anthropic's and DeepSeek's object.
     fn object(&mut self, mut own: Fields) -> Result<(), ApiError> {
         if let Some(field) = own.take("type") {
             match field.word(&["enabled", "disabled", "auto", "adaptive"])? {
@@ -73,29 +73,29 @@ impl Thinking {
         own.finish()
     }
 
-    /// Of that object alone.
+    /// Reads that object alone.
     pub(crate) fn of_object(own: Fields) -> Result<Thinking, ApiError> {
         let mut thinking = Thinking::default();
         thinking.object(own)?;
         Ok(thinking)
     }
 
-    /// The template's variables, each with its value in JSON.
+    /// Template variables, with their values in JSON.
     pub(super) fn variables(&self) -> impl Iterator<Item = (&'static str, String)> {
         let effort = self.effort.filter(|effort| *effort != "none");
-        // Of no tokens there is nothing to reason with.
+        // With a budget of no tokens, reasoning is off.
         let enabled = self.enabled.or((self.tokens_max == Some(0)).then_some(false));
         let enabled = enabled.map(|enabled| ("enable_thinking", enabled.to_string()));
         enabled.into_iter().chain(effort.map(|effort| ("reasoning_effort", format!("\"{effort}\""))))
     }
 
-    /// The bound that the request sets.
+    /// Token budget of the request.
     pub(crate) fn bounds(&self) -> Option<v1::Reasoning> {
         let tokens_max = self.tokens_max.and_then(|tokens| u32::try_from(tokens).ok())?;
         Some(v1::Reasoning { tokens_max: Some(tokens_max) })
     }
 
-    /// How much the model is to reason.
+    /// Sets the reasoning effort.
     pub(crate) fn set_effort(&mut self, field: Field) -> Result<(), ApiError> {
         let effort = field.word(&EFFORTS)?;
         if self.effort.is_some_and(|other| other != effort) {
@@ -105,7 +105,7 @@ impl Thinking {
         self.enable(field, effort != "none")
     }
 
-    /// Whether the model is to reason.
+    /// Turns reasoning on or off.
     pub(crate) fn enable(&mut self, field: Field, enabled: bool) -> Result<(), ApiError> {
         if self.enabled.is_some_and(|other| other != enabled) {
             return Err(field.error("contradicts another field, which says whether the model is to reason"));
@@ -114,7 +114,7 @@ impl Thinking {
         Ok(())
     }
 
-    /// How long it may.
+    /// Sets the token budget.
     pub(crate) fn bound(&mut self, field: Field) -> Result<(), ApiError> {
         let tokens = field.integer(-1..=i64::from(u32::MAX))?;
         if self.tokens_max.is_some_and(|other| other != tokens) {

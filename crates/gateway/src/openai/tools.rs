@@ -1,4 +1,4 @@
-//! A chat's tools and what becomes of them: OpenAI's JSON, in its present form and in the one before it, to the contract's.
+//! Tools of a chat: OpenAI's JSON, in its current and its older format, converted to the contract's messages.
 
 use hanzo_engine_proto::v1::{ToolChoice, ToolUse};
 
@@ -8,14 +8,14 @@ use crate::{
     limits::CHAT_TOOLS_MAX,
 };
 
-/// What a request says of tools.
+/// Tools of a request.
 #[derive(Debug, Default)]
 pub(crate) struct Tools {
-    /// Each as templates are shown it.
+    /// Each tool as JSON for chat templates.
     pub(crate) json: Vec<String>,
-    /// None where nothing is said.
+    /// Use of the tools; None: no tools.
     pub(crate) used: Option<ToolUse>,
-    /// They came as `functions`: a call is answered in that form too.
+    /// Whether they came as `functions`: calls are answered in that format too.
     pub(crate) old: bool,
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn read(fields: &mut Fields) -> Result<Tools, ApiError> {
         (None, None) => (ToolChoice::Unspecified, String::new()),
     };
     let json: Vec<String> = tools.into_iter().map(|(_, json)| json).collect();
-    // Without tools the choice can only be none.
+    // Without tools, no choice is sent.
     let used = (!json.is_empty()).then(|| ToolUse {
         choice: choice.into(),
         named,
@@ -60,14 +60,14 @@ pub(crate) fn read(fields: &mut Fields) -> Result<Tools, ApiError> {
     Ok(Tools { json, used, old })
 }
 
-/// A tool's name, and the tool as templates are shown it.
+/// Name of a tool, and its JSON for chat templates.
 type Tool = (String, String);
 
 fn list(field: Field, one: impl Fn(Field) -> Result<Tool, ApiError>) -> Result<Vec<Tool>, ApiError> {
     field.list_up_to(CHAT_TOOLS_MAX, "tools")?.map(one).collect()
 }
 
-/// A tool as it came: templates are shown all of it.
+/// Tool as received: templates get all of it.
 fn tool(field: Field) -> Result<Tool, ApiError> {
     let text = field.value().to_text();
     let mut fields = field.object()?;
@@ -84,7 +84,7 @@ fn tool(field: Field) -> Result<Tool, ApiError> {
     Ok((function_name(fields.require("function")?)?, text))
 }
 
-/// Checks a function's name, which it gives, and that its parameters are a schema.
+/// Checks that a function has a name and that its parameters are a schema. Returns the name.
 fn function_name(field: Field) -> Result<String, ApiError> {
     let mut fields = field.object()?;
     let name = fields.require("name")?;
@@ -98,7 +98,8 @@ fn function_name(field: Field) -> Result<String, ApiError> {
     }
 }
 
-/// What is to be done with tools, and the name of the one that must be called. Leaves only those that may be.
+/// Reads how tools may be used, and the name of the one that must be called. Removes tools that are not
+/// allowed.
 fn tool_choice(field: Field, tools: &mut Vec<Tool>) -> Result<(ToolChoice, String), ApiError> {
     let no_tools = tools.is_empty();
     if field.value().is_string() {
@@ -124,7 +125,7 @@ fn tool_choice(field: Field, tools: &mut Vec<Tool>) -> Result<(ToolChoice, Strin
     Ok((ToolChoice::Named, name))
 }
 
-/// Some of the tools. The others are not shown to the model: it would call them.
+/// Keeps some of the tools. The model does not see the others, because it would call them.
 fn allowed_tools(field: Field, tools: &mut Vec<Tool>) -> Result<(ToolChoice, String), ApiError> {
     let mut fields = field.object()?;
     let choice = match fields.require("mode")?.word(&["auto", "required"])? {
