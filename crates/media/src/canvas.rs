@@ -1,6 +1,6 @@
-//! Pictures on a canvas of some squares, which each goes through a tower as a tile: that canvas of all that so many squares make on which
-//! a picture becomes the least larger, or else the least smaller, in its upper left corner and on black
-//! (Llama 3.2 Vision, `image_processing_mllama.py`).
+//! Pictures on a canvas of square tiles, each of which goes through the vision tower (Llama 3.2 Vision,
+//! `image_processing_mllama.py`). Of all canvases of up to `tiles` tiles, the one with the smallest upscaling
+//! is chosen, or else the smallest downscaling. The picture is placed in the upper left corner, on black.
 
 use crate::decode::Picture;
 use crate::error::PictureError;
@@ -9,14 +9,14 @@ use crate::resize::{Filter, resize};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Canvas {
-    /// Pixels of a square's side.
+    /// Side of a tile in pixels.
     pub(crate) side: u32,
-    /// Squares at most.
+    /// Maximum number of tiles.
     pub(crate) tiles: u32,
 }
 
 impl Canvas {
-    /// Squares above each other and beside each other for a picture of so many rows and columns.
+    /// Rows and columns of tiles for a picture of size `[height, width]`.
     fn arranged(self, [height, width]: [u32; 2], tiles: u32) -> [u32; 2] {
         let scale = |[high, wide]: [u32; 2]| {
             let of = |squares: u32, pixels: u32| f64::from(squares * self.side) / f64::from(pixels);
@@ -65,7 +65,7 @@ impl Canvas {
 mod tests {
     use super::*;
 
-    /// As `get_optimal_tiled_canvas` and `get_image_size_fit_to_canvas` of transformers 5.23 have it.
+    /// Reference values of `get_optimal_tiled_canvas` and `get_image_size_fit_to_canvas` in transformers 5.23.
     #[test]
     fn canvases_are_the_references() {
         let of = |side, from| Canvas { side, tiles: 4 }.arranged(from, 4);
@@ -83,7 +83,7 @@ mod tests {
         assert_eq!((frame.height, frame.width, prepared.frames.len()), (8, 16, 1));
         let bright =
             |line: usize| frame.rgb[line * 48..][..48].iter().filter(|&&value| value > 0).count() / 3;
-        // Its sides are between those of a tile and of the canvas, so it stays as it is.
+        // Its sides are between those of a tile and of the canvas, so it is not resized.
         assert_eq!([bright(0), bright(2), bright(3), bright(7)], [9, 9, 0, 0]);
         let low = canvas.prepare(picture, Filter::Bilinear, Detail::Low).unwrap();
         assert_eq!((low.frames[0].height, low.frames[0].width), (8, 8));

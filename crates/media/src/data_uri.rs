@@ -1,4 +1,4 @@
-//! Bytes out of `data:` URIs (RFC 2397), which is how pictures and sounds come in JSON. Nothing is fetched here.
+//! Decoding of `data:` URIs (RFC 2397), in which JSON carries pictures and sounds. Nothing is fetched here.
 
 use base64::Engine;
 use base64::alphabet::{STANDARD, URL_SAFE};
@@ -6,15 +6,15 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 use crate::error::PictureError;
 
-/// Padding may be left out, as clients do.
+/// Padding is optional, because clients leave it out.
 const LENIENT: GeneralPurposeConfig =
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
 
-/// The bytes of a `data:` URI in base64, at most so many. Its media type is not believed: what a file is, its own first bytes
-/// say. `kind` is what it would usually be, such as `image/png`, for errors.
+/// Decodes a base64 `data:` URI of at most `bytes_max` bytes. Its media type is ignored, because a file's first
+/// bytes state its format. `kind` is a typical media type for error messages, such as `image/png`.
 ///
 /// # Errors
-/// [`PictureError::Uri`] for what is no such URI, [`PictureError::TooManyBytes`].
+/// [`PictureError::Uri`] for any other URI, [`PictureError::TooManyBytes`].
 pub fn from_data_uri(uri: &str, kind: &str, bytes_max: usize) -> Result<Vec<u8>, PictureError> {
     let refuse = |reason: &str| Err(PictureError::Uri(format!("{reason} data:{kind};base64,...")));
     let Some(rest) = strip_scheme(uri) else {
@@ -29,10 +29,10 @@ pub fn from_data_uri(uri: &str, kind: &str, bytes_max: usize) -> Result<Vec<u8>,
     decode_base64(data, bytes_max)
 }
 
-/// The bytes of base64, at most so many.
+/// Decodes at most `bytes_max` bytes of base64.
 ///
 /// # Errors
-/// [`PictureError::Uri`] where it is none, [`PictureError::TooManyBytes`].
+/// [`PictureError::Uri`] for invalid base64, [`PictureError::TooManyBytes`].
 pub fn decode_base64(data: &str, bytes_max: usize) -> Result<Vec<u8>, PictureError> {
     let least = data.len() / 4 * 3;
     let spaces = data.bytes().filter(u8::is_ascii_whitespace).count();

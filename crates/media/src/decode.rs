@@ -1,6 +1,6 @@
-//! From a file's bytes to pixels in RGB. Size and number of pixels are read from the header, and checked, before anything is
-//! decoded; what the format can say besides (orientation, transparency, palettes, 16 bits, CMYK, several frames) becomes plain
-//! RGB as the reference's `convert_to_rgb` makes it: transparency goes onto white.
+//! Decoding of a file's bytes to RGB pixels. Size and number of pixels are read from the header, and checked,
+//! before anything is decoded. Orientation, transparency, palettes, 16 bits, CMYK and multiple frames are
+//! converted to plain RGB as the reference's `convert_to_rgb` does: transparency is blended onto white.
 
 use std::cell::Cell;
 use std::io::{self, BufRead, Cursor, Read, Seek, SeekFrom};
@@ -10,12 +10,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::error::PictureError;
 use crate::{exif, jpeg, turn};
 
-/// What is taken of strangers.
+/// Limits for untrusted files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a file.
+    /// Maximum bytes of a file.
     pub bytes_max: usize,
-    /// Pixels, width times height.
+    /// Maximum pixels, width times height.
     pub pixels_max: u64,
 }
 
@@ -25,30 +25,31 @@ impl Default for Limits {
     }
 }
 
-/// Columns or rows of a picture: what resizing takes grows with the longer side, however short the other is. No format but PNG knows longer ones.
+/// Maximum columns or rows of a picture. Resizing costs grow with the longer side, however short the other is.
+/// Only PNG allows longer sides.
 const SIDE_MAX: u32 = u16::MAX as u32;
-/// How often a JPEG may go over its picture: those that are used have 20 at most.
+/// Maximum scans of a JPEG. Files in use have 20 at most.
 const SCANS_MAX: usize = 64;
-/// Beside the decoded picture: palettes, profiles, tables.
+/// Memory besides the decoded picture: palettes, profiles, tables.
 const BESIDE_BYTES: usize = 64 << 20;
-/// A frame of a GIF; what pixels it may have is checked before.
+/// Maximum bytes of a GIF frame. Its number of pixels is checked before.
 const GIF_FRAME_BYTES: NonZeroU64 = NonZeroU64::new(1 << 30).expect("it is not 0");
 
-/// A format that is read.
+/// Supported format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// JPEG.
     Jpeg,
-    /// PNG, of an animation the picture that stands for it.
+    /// PNG. Of an animation, the default image.
     Png,
-    /// WebP, of an animation the first frame.
+    /// WebP. Of an animation, the first frame.
     WebP,
-    /// GIF, the first frame.
+    /// GIF, first frame.
     Gif,
 }
 
 impl Format {
-    /// What a file's first bytes say it is.
+    /// Detects the format from a file's first bytes.
     pub fn of(bytes: &[u8]) -> Option<Format> {
         match bytes {
             [0xff, 0xd8, 0xff, ..] => Some(Format::Jpeg),
@@ -59,7 +60,7 @@ impl Format {
         }
     }
 
-    /// Its name.
+    /// Name of the format.
     pub fn name(self) -> &'static str {
         match self {
             Format::Jpeg => "JPEG",
@@ -70,27 +71,28 @@ impl Format {
     }
 }
 
-/// A picture in RGB, as it is to be looked at.
+/// Upright picture in RGB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture {
     /// Columns; at least 1.
     pub width: u32,
     /// Rows; at least 1.
     pub height: u32,
-    /// `(height, width, 3)`
+    /// Pixels: `(height, width, 3)`.
     pub rgb: Vec<u8>,
 }
 
-/// Decodes a picture. Takes memory for its pixels, thrice at most, and nothing that its file could choose beyond the limits.
+/// Decodes a picture. Takes at most three times the memory of its pixels; a file cannot cause more than the
+/// limits allow.
 ///
 /// # Errors
-/// Why it is not taken.
+/// The reason for refusing the file.
 pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Picture, PictureError> {
     decode_until(bytes, limits, &|| false)
 }
 
-/// The same until `interrupted` says so, which is asked again and again: between rows of a JPEG, and as the file of another format
-/// is read.
+/// Decodes as [`decode`] does, until `interrupted` returns true. It is called often: between rows of a JPEG,
+/// and while the file of another format is read.
 ///
 /// # Errors
 /// As [`decode`], and [`PictureError::Interrupted`].
@@ -106,7 +108,7 @@ pub fn decode_until(
         return Err(PictureError::TooManyBytes { bytes: bytes.len(), max: limits.bytes_max });
     }
     let format = Format::of(bytes).ok_or(PictureError::UnknownFormat)?;
-    // Decoders are other people's: a panic of one is an error of the one picture.
+    // Decoders are third-party code: a panic becomes an error of this picture only.
     let is_over = Cell::new(false);
     let file = || PictureFile { bytes: Cursor::new(bytes), interrupted, is_over: &is_over };
     let decoded = catch_unwind(AssertUnwindSafe(|| match format {
@@ -131,10 +133,10 @@ pub fn decode_until(
     Ok(turn::turned(Picture { width, height, rgb }, orientation))
 }
 
-/// Bytes of a file that a decoder is given at a time.
+/// Bytes that a decoder gets in each read.
 const PORTION_BYTES: usize = 4 << 10;
 
-/// A file for decoders that read a portion at a time. Reading fails once nobody waits for the picture.
+/// File for decoders that read in portions. Reads fail once the decoding is interrupted.
 struct PictureFile<'a> {
     bytes: Cursor<&'a [u8]>,
     interrupted: &'a dyn Fn() -> bool,
@@ -172,11 +174,11 @@ impl Seek for PictureFile<'_> {
     }
 }
 
-/// Pixels as a decoder gives them.
+/// Pixels as a decoder returns them.
 struct Raw {
     width: u32,
     height: u32,
-    /// Grey, grey and opacity, three colours, or those and opacity.
+    /// 1 grey, 2 grey and alpha, 3 RGB, 4 RGB and alpha.
     channels: usize,
     bytes: Vec<u8>,
     exif: Option<Vec<u8>>,
@@ -210,7 +212,7 @@ fn read_png(file: PictureFile, limits: &Limits) -> Result<Raw, PictureError> {
     let failed = broken::<png::DecodingError>;
     let own = png::Limits { bytes: BESIDE_BYTES };
     let mut decoder = png::Decoder::new_with_limits(file, own);
-    // Palettes and fewer bits become 8 bits a colour, and so do 16: the upper ones, as the reference has it.
+    // Palettes and fewer bits become 8 bits a channel. So do 16 bits, by their upper byte, as in the reference.
     decoder.set_transformations(png::Transformations::normalize_to_color8());
     let header = decoder.read_header_info().map_err(failed(Format::Png))?;
     let (width, height) = (header.width, header.height);
@@ -238,7 +240,7 @@ fn read_webp(file: PictureFile, limits: &Limits) -> Result<Raw, PictureError> {
     Ok(Raw { width, height, channels, bytes, exif })
 }
 
-/// The first frame, where it stands on the whole picture.
+/// Decodes the first frame, at its position within the whole picture.
 fn read_gif(file: PictureFile, limits: &Limits) -> Result<Raw, PictureError> {
     let failed = broken::<gif::DecodingError>;
     let mut options = gif::DecodeOptions::new();
@@ -270,7 +272,7 @@ fn read_gif(file: PictureFile, limits: &Limits) -> Result<Raw, PictureError> {
     Ok(Raw { width, height, channels: 4, bytes, exif: None })
 }
 
-/// Pixels of any kind as RGB.
+/// Converts pixels of any number of channels to RGB.
 fn to_rgb(channels: usize, raw: Vec<u8>) -> Vec<u8> {
     match channels {
         1 => raw.iter().flat_map(|&value| [value; 3]).collect(),
@@ -283,7 +285,7 @@ fn to_rgb(channels: usize, raw: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// A value of so much opacity before white, rounded as Pillow's `alpha_composite` does.
+/// Blends a value onto white, rounded as in Pillow's `alpha_composite`.
 fn on_white(value: u8, alpha: u8) -> u8 {
     let (value, alpha) = (u32::from(value), u32::from(alpha));
     let sum = ((value * alpha + 255 * (255 - alpha)) << 7) + (0x80 << 7);

@@ -1,132 +1,132 @@
-//! Why a picture, or a processor's settings, are not taken.
+//! Errors for pictures and for processors' settings.
 
 use thiserror::Error;
 
-/// Why a picture is refused. Each says what to do.
+/// Reason for refusing a picture. Each message says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PictureError {
-    /// There is nothing.
+    /// The file is empty.
     #[error("is empty; send the bytes of a picture")]
     Empty,
-    /// More bytes than are taken.
+    /// The file has too many bytes.
     #[error("has {bytes} bytes, and at most {max} are taken; send a smaller picture")]
     TooManyBytes {
-        /// How many it has.
+        /// Size of the file.
         bytes: usize,
-        /// How many it may have.
+        /// Maximum size.
         max: usize,
     },
-    /// More pixels than are taken.
+    /// The picture has too many pixels.
     #[error("is {width} x {height} pixels, and at most {max} pixels are taken; send a smaller picture")]
     TooManyPixels {
-        /// As its header says.
+        /// Width in the header.
         width: u32,
-        /// As its header says.
+        /// Height in the header.
         height: u32,
-        /// How many it may have.
+        /// Maximum number of pixels.
         max: u64,
     },
-    /// A side that is longer than any is taken.
+    /// A side of the picture is too long.
     #[error("is {width} x {height} pixels, and at most {max} beside or above each other are taken; cut it")]
     TooLong {
-        /// As its header says.
+        /// Width in the header.
         width: u32,
-        /// As its header says.
+        /// Height in the header.
         height: u32,
-        /// Of either.
+        /// Maximum of each side.
         max: u32,
     },
-    /// It begins like no format that is read.
+    /// The file has no supported format.
     #[error("is neither JPEG, PNG, WebP nor GIF; send it as one of these")]
     UnknownFormat,
-    /// It is passed over more often than a picture needs.
+    /// The JPEG has too many scans.
     #[error(
         "is passed over {scans} times by its own file, and {max} are taken; save it again as a plain picture"
     )]
     TooManyScans {
-        /// At least so often.
+        /// Number of scans, at least.
         scans: usize,
-        /// How often it may be.
+        /// Maximum number of scans.
         max: usize,
     },
-    /// It cannot be decoded.
+    /// The file cannot be decoded.
     #[error("cannot be decoded as {format}: {reason}; send a whole picture")]
     Broken {
-        /// What its first bytes say it is.
+        /// Format according to its first bytes.
         format: &'static str,
-        /// What is wrong.
+        /// Description of the error.
         reason: String,
     },
-    /// Its reader has left.
+    /// The decoding was interrupted, because its request has ended.
     #[error("was not decoded to its end: its request has ended")]
     Interrupted,
-    /// A `data:` URI that is none.
+    /// A `data:` URI is invalid.
     #[error("{0}")]
     Uri(String),
-    /// One side is so much longer than the other that the processor makes nothing of it.
+    /// The aspect ratio is too extreme for the processor.
     #[error(
         "is {width} x {height} pixels, which the model's processor cannot make to a size of its own; cut it"
     )]
     Shape {
-        /// Of the picture.
+        /// Width of the picture.
         width: u32,
-        /// Of the picture.
+        /// Height of the picture.
         height: u32,
     },
-    /// Bounds of a request between which no size lies.
+    /// The request's bounds allow no size.
     #[error(
         "is to have {least} to {most} pixels: min_pixels must not be above max_pixels, and max_pixels at least {square}, one \
          square of the model's patches"
     )]
     Bounds {
-        /// At least so many.
+        /// Minimum number of pixels.
         least: u64,
-        /// At most so many.
+        /// Maximum number of pixels.
         most: u64,
-        /// The smallest picture.
+        /// Pixels of the smallest picture.
         square: u64,
     },
-    /// Bounds of a request by which a picture would become larger than any is made.
+    /// The request's bounds would make the picture larger than allowed.
     #[error(
         "would become {width} x {height} pixels, and at most {max} are made of a picture; set min_pixels lower"
     )]
     Larger {
-        /// Of what it would become.
+        /// Resulting width.
         width: u32,
-        /// Of what it would become.
+        /// Resulting height.
         height: u32,
-        /// How many it may have.
+        /// Maximum number of pixels.
         max: u64,
     },
-    /// Bounds of a request, of a processor that has none.
+    /// The request has bounds, which this processor does not support.
     #[error("has min_pixels or max_pixels, which this model's processor does not know; leave them out")]
     NoBounds,
-    /// More patches than the tower has room for.
+    /// The picture has more patches than the tower has room for.
     #[error(
         "becomes {width} x {height} pixels, {patches} patches, and the model's tower has room for {max}; set max_pixels to \
          {pixels} or less, or send a smaller picture"
     )]
     TooManyPatches {
-        /// Of what it becomes.
+        /// Resulting width.
         width: u32,
-        /// Of what it becomes.
+        /// Resulting height.
         height: u32,
-        /// Of it.
+        /// Resulting number of patches.
         patches: usize,
-        /// As many as there is room for.
+        /// Maximum number of patches.
         max: usize,
-        /// Pixels of so many.
+        /// Pixels of that many patches.
         pixels: u64,
     },
 }
 
-/// Why a processor's settings cannot be followed.
+/// Error in a processor's settings.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{key}: {reason}")]
 pub struct ProcessorError {
-    /// The key of `preprocessor_config.json`.
+    /// Key in `preprocessor_config.json`.
     pub key: String,
-    /// What is wrong with it.
+    /// Description of the error.
     pub reason: String,
 }
 

@@ -1,11 +1,11 @@
-//! The one thing that matters here of what cameras write beside a picture: how it was held (Exif 2.3, 4.6.4, tag 274).
+//! Orientation from Exif data (Exif 2.3, 4.6.4, tag 274), the only tag that matters here.
 
 const ORIENTATION: u16 = 0x0112;
 const SHORT: u16 = 3;
-/// Entries of a directory that are looked at.
+/// Maximum directory entries that are searched.
 const ENTRIES_MAX: usize = 1024;
 
-/// 1 to 8, where it is said.
+/// Returns the orientation, 1 to 8, if present.
 pub(crate) fn orientation(exif: &[u8]) -> Option<u16> {
     let tiff = exif.strip_prefix(b"Exif\0\0").unwrap_or(exif);
     let little = match tiff.get(..4)? {

@@ -1,5 +1,6 @@
-//! JPEG files as pixels, bit for bit as libjpeg-turbo's defaults and Pillow's `convert("RGB")` make them: sequential and progressive
-//! files of 8 bits a sample, by Huffman's and by arithmetic coding. Lossless and hierarchical files, and those of 12 bits, are refused.
+//! JPEG decoder, bit-exact with libjpeg-turbo's defaults and Pillow's `convert("RGB")`. Supports sequential and
+//! progressive files of 8 bits a sample, with Huffman or arithmetic coding. Lossless, hierarchical and 12-bit
+//! files are refused.
 
 mod arithmetic;
 mod bits;
@@ -28,7 +29,7 @@ use crate::error::PictureError;
 /// Coefficients of 8 x 8 samples, row by row.
 type Block = [i16; 64];
 
-/// Places in a block by zigzag order; runs beyond the last one end there.
+/// Position in a block by zigzag index. Runs beyond the last index end there.
 static ZIGZAG: [u8; 80] = {
     let mut places = [63; 80];
     let (mut at, mut sum) = (0, 0);
@@ -47,14 +48,14 @@ static ZIGZAG: [u8; 80] = {
     places
 };
 
-/// A reason why a file is no picture.
+/// Reason why a file cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum JpegFailure {
-    /// The file ends before its end.
+    /// The file is truncated.
     Cut,
-    /// Something in it is wrong, or not read.
+    /// The file is invalid or uses an unsupported feature.
     Broken(&'static str),
-    /// The caller's bounds refuse the file.
+    /// The caller's limits refuse the file.
     Refused(PictureError),
 }
 
@@ -69,23 +70,24 @@ impl From<JpegFailure> for PictureError {
     }
 }
 
-/// A decoded file.
+/// Decoded file.
 #[derive(Debug)]
 pub(crate) struct DecodedJpeg {
     /// Columns.
     pub(crate) width: usize,
     /// Rows.
     pub(crate) height: usize,
-    /// Numbers of a pixel: 1 or 3.
+    /// Channels: 1 or 3.
     pub(crate) channels: usize,
-    /// `(height, width, channels)`
+    /// Pixels: `(height, width, channels)`.
     pub(crate) bytes: Vec<u8>,
     /// Exif data.
     pub(crate) exif: Option<Vec<u8>>,
 }
 
-/// Decodes a file of at most so many scans whose width and height pass a check. Nothing is decoded before that check. Takes memory for
-/// the pixels three times at most. Asks between the rows of blocks whether to give up.
+/// Decodes a file with at most `scans_max` scans, whose width and height pass `check`. Nothing is decoded
+/// before that check. Takes at most three times the memory of the pixels. Calls `interrupted` between rows of
+/// blocks.
 ///
 /// # Errors
 /// As the check, [`PictureError::TooManyScans`], [`PictureError::Broken`] and [`PictureError::Interrupted`].
@@ -108,7 +110,7 @@ pub(crate) fn decode(
             let mut planes = Planes::new(&frame);
             read(&mut segments, &frame, &scan, &mut planes)?;
             segments.frame = Some(frame);
-            // All samples were read: a missing end does no harm.
+            // All samples were read, so a missing end marker does no harm.
             if matches!(segments.next(), Ok(Next::Scan(_)) | Err(JpegFailure::Broken(_))) {
                 return Err(JpegFailure::Broken("it has more scans than components").into());
             }
@@ -128,7 +130,7 @@ pub(crate) fn decode(
     })
 }
 
-/// Reads all scans of a frame, then makes samples of their coefficients.
+/// Reads all scans of a frame into coefficients, then converts these to samples.
 fn in_scans(
     segments: &mut Segments,
     mut frame: FrameHeader,
@@ -164,7 +166,7 @@ fn in_scans(
     Ok((Some(frame), planes))
 }
 
-/// That a progressive scan has a band of one kind, and refines by a bit.
+/// Checks that a progressive scan has either DC or AC coefficients, and refines by one bit.
 fn check_progression(scan: &Scan) -> Result<(), JpegFailure> {
     let is_band = match scan.band {
         [0, last] => last == 0,
@@ -177,7 +179,7 @@ fn check_progression(scan: &Scan) -> Result<(), JpegFailure> {
     }
 }
 
-/// Reads a scan's data.
+/// Reads the data of a scan.
 fn read(
     segments: &mut Segments,
     frame: &FrameHeader,
@@ -197,7 +199,7 @@ fn read(
     Ok(end)
 }
 
-/// Planes as pixels.
+/// Converts planes to pixels.
 fn pixels(
     frame: &FrameHeader,
     planes: Vec<SamplePlane>,

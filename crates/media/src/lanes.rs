@@ -1,26 +1,27 @@
-//! Bytes times weights, many sums side by side, as processors without wide products of 32 bits are fast at: a weight is two numbers of 16 bits,
-//! and the sum of each kind is exact, so what comes out is what one sum would be.
+//! Sums of bytes times weights, many side by side, for CPUs without fast 32-bit products. A weight is split
+//! into two 16-bit numbers. Both sums are exact, so the result equals that of a single sum.
 
-/// Sums side by side.
+/// Number of sums side by side.
 pub(crate) const LANES: usize = 16;
 
-/// Bits of a weight after the point.
+/// Fractional bits of a weight.
 pub(crate) const PRECISION: u32 = 32 - 8 - 2;
-/// Half of the last place that stays.
+/// Half of the last digit kept, for rounding.
 pub(crate) const HALF: i32 = 1 << (PRECISION - 1);
 /// Bits of a weight's lower number.
 const LOW_BITS: u32 = 11;
 
-/// A sum of weights times bytes, and [`HALF`], as a byte.
+/// Converts a sum of weights times bytes, plus [`HALF`], to a byte.
 pub(crate) fn rounded(sum: i32) -> u8 {
     (sum >> PRECISION).clamp(0, 255) as u8
 }
 
-/// The rounded sums of bytes times their weights; a weight is below 2^26, and the sum fits 32 bits, whatever it passes on the way.
+/// Rounded sums of bytes times weights. A weight is below 2^26, and the final sum fits 32 bits, even if
+/// intermediate sums wrap.
 pub(crate) fn sums(taps: impl Iterator<Item = ([u8; LANES], i32)>) -> [u8; LANES] {
     let (mut high, mut low) = ([0i32; LANES], [HALF; LANES]);
     for (values, weight) in taps {
-        // The compiler multiplies what it knows to fit 16 bits in one instruction.
+        // The compiler uses one instruction for products of values known to fit 16 bits.
         let [by_high, by_low] = [weight >> LOW_BITS, weight & ((1 << LOW_BITS) - 1)].map(|part| part as i16);
         for lane in 0..LANES {
             let value = i32::from(i16::from(values[lane]));
@@ -31,34 +32,35 @@ pub(crate) fn sums(taps: impl Iterator<Item = ([u8; LANES], i32)>) -> [u8; LANES
     std::array::from_fn(|lane| rounded((high[lane] << LOW_BITS).wrapping_add(low[lane])))
 }
 
-/// The bytes of two lines in turns.
+/// Interleaves the bytes of two lines.
 fn zip(first: &[u8], second: &[u8], both: &mut [u8]) {
     for ((both, &first), &second) in both.as_chunks_mut::<2>().0.iter_mut().zip(first).zip(second) {
         *both = [first, second];
     }
 }
 
-/// Lines side by side: at each place the bytes that all of them have there.
+/// Transposed lines: at each position the bytes of all lines.
 #[derive(Debug)]
 pub(crate) struct Strip {
     line: usize,
-    lines: Vec<u8>, // (LANES, line), and so on with half as many lines that are twice as long, until it is one
-    other: Vec<u8>, // as many
+    lines: Vec<u8>, // (LANES, line); each step halves the lines and doubles their length, until it is one
+    other: Vec<u8>, // same size
 }
 
 impl Strip {
-    /// For lines of so many bytes.
+    /// Creates a strip for lines of `line` bytes.
     pub(crate) fn new(line: usize) -> Strip {
         let [lines, other] = [(); 2].map(|()| vec![0; line * LANES]);
         Strip { line, lines, other }
     }
 
-    /// Takes as many lines at most as there are lanes; where there are fewer, nothing is said of the bytes of others.
+    /// Transposes at most `LANES` lines. With fewer lines, the bytes of the others are unspecified.
     pub(crate) fn take<'a>(&mut self, lines: impl Iterator<Item = &'a [u8]>) -> &[[u8; LANES]] {
         for (own, line) in self.lines.chunks_exact_mut(self.line).zip(lines) {
             own.copy_from_slice(line);
         }
-        // Line i with line i + 8, what that gives with that of i + 4, and so on: each place has its lines in order in the end.
+        // Interleave line i with line i + 8, the results with i + 4, and so on. In the end each position has
+        // its lines in order.
         let (mut count, mut line) = (LANES, self.line);
         while count > 1 {
             let (first, second) = self.lines.split_at(count / 2 * line);
@@ -85,7 +87,7 @@ mod tests {
             (state >> 33) % below
         };
         for taps in [0, 1, 2, 5, 8, 300, 9000] {
-            // Of one, with some that take away, as filters have them.
+            // Weights that sum to one, some of them negative, as in filters.
             let most = (2 << PRECISION) / taps.max(1) as u64;
             let taps: Vec<([u8; LANES], i32)> = (0..taps)
                 .map(|_| {

@@ -1,5 +1,5 @@
-//! Pictures, from bytes that a stranger sent to the pixels that a vision tower reads: decoding within bounds, and what each
-//! family's own processor makes of a picture. Numbers are made of pixels here; what a tower does with them is the runtime's.
+//! Pictures, from untrusted bytes to the pixels that a vision tower reads: bounded decoding, and the
+//! preprocessing of each model family. The tower itself is in the runtime.
 
 mod canvas;
 mod data_uri;

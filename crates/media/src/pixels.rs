@@ -1,8 +1,8 @@
-//! From a byte of a pixel to the number that a tower reads.
+//! Conversion of a pixel's byte to the tower's input value.
 
 use serde::{Deserialize, Serialize};
 
-/// A number for each value of each of the three colours: `(value * factor - mean) / deviation`.
+/// Input value for each byte of each colour: `(value * factor - mean) / deviation`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PixelScale {
     factor: f64,
@@ -11,12 +11,12 @@ pub struct PixelScale {
 }
 
 impl PixelScale {
-    /// One that multiplies, subtracts and divides.
+    /// Creates a scale from factor, mean and deviation.
     pub fn new(factor: f64, mean: [f32; 3], deviation: [f32; 3]) -> Self {
         Self { factor, mean, deviation }
     }
 
-    /// All of them, by colour and value.
+    /// Table of all values, by colour and byte.
     pub fn table(&self) -> [[f32; 256]; 3] {
         std::array::from_fn(|color| {
             std::array::from_fn(|value| {

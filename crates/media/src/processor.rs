@@ -1,5 +1,5 @@
-//! A family's processor as data: what `preprocessor_config.json` says, and what it makes of a picture. A setting that is not
-//! followed is an error.
+//! Image processor of a model family as data, read from `preprocessor_config.json`. A setting that is not
+//! supported is an error.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -14,7 +14,7 @@ use crate::squares::{Grids, Square};
 use crate::tiles::Tiles;
 use crate::whole::{PixelRoom, Sizes, Whole};
 
-/// What is made of pictures before a tower sees them.
+/// Preprocessing of pictures for a vision tower.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Processor {
     scale: PixelScale,
@@ -22,65 +22,65 @@ pub struct Processor {
     cut: Cut,
 }
 
-/// What frames are made of a picture.
+/// Method of turning a picture into frames.
 #[derive(Clone, Debug, PartialEq)]
 enum Cut {
-    /// Squares of one size: Idefics3 and SmolVLM.
+    /// Tiles of one size: Idefics3 and SmolVLM.
     Tiles(Tiles),
-    /// Its quarters and the whole, each of a size near its own: Idefics2.
+    /// Quarters and the whole, each near its own size: Idefics2.
     Quarters(Quarters),
-    /// One, of a size near its own: Qwen's models, Pixtral and Mistral 3.
+    /// Whole picture near its own size: Qwen's models, Pixtral and Mistral 3.
     Whole(Whole),
-    /// One, a square of one size: Gemma 3, LLaVA 1.5, CLIP and SigLIP.
+    /// Square of one size: Gemma 3, LLaVA 1.5, CLIP and SigLIP.
     Square(Square),
-    /// One, of some squares beside and above each other, which are tiles: Llama 3.2 Vision.
+    /// Canvas of square tiles: Llama 3.2 Vision.
     Canvas(Canvas),
-    /// Such a square, and the whole on a canvas of some squares beside each other: LLaVA-NeXT.
+    /// Square, and the whole on a canvas of squares: LLaVA-NeXT.
     Grids(Grids),
 }
 
-/// How closely a picture is looked at.
+/// Level of detail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Detail {
-    /// As the processor's own settings say.
+    /// As in the processor's settings.
     #[default]
     Own,
-    /// As a whole alone, in one frame.
+    /// Whole picture only, in one frame.
     Low,
-    /// In parts too, where the processor knows parts.
+    /// Parts too, if the processor supports them.
     High,
 }
 
-/// How a request wants a picture to be looked at.
+/// Request's options for a picture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Look {
-    /// How closely.
+    /// Level of detail.
     pub detail: Detail,
-    /// Pixels that it is to have at least, instead of what the processor says.
+    /// Minimum pixels, overriding the processor.
     pub pixels_min: Option<u64>,
-    /// Pixels that it is to have at most, likewise.
+    /// Maximum pixels, overriding the processor.
     pub pixels_max: Option<u64>,
 }
 
-/// What a tower sees at once.
+/// Input of one pass of the tower.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Columns.
     pub width: u32,
     /// Rows.
     pub height: u32,
-    /// `(height, width, 3)`
+    /// Pixels: `(height, width, 3)`.
     pub rgb: Vec<u8>,
 }
 
-/// A picture as a tower sees it.
+/// Preprocessed picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prepared {
-    /// Rows and columns that it had.
+    /// Original rows and columns.
     pub from: [u32; 2],
-    /// Its parts, row by row, and the whole behind them; or the whole alone; or the whole and what is on a canvas.
+    /// Frames: the parts row by row, then the whole; or the whole alone; or the whole, then the canvas.
     pub frames: Vec<Frame>,
-    /// Rows of parts; 0 where it is not in parts.
+    /// Rows of parts; 0 if not split.
     pub rows: u32,
     /// Columns of parts.
     pub cols: u32,
@@ -88,7 +88,7 @@ pub struct Prepared {
 
 const SIDE_MAX: u64 = 8192;
 
-/// Keys that change nothing of what is made here: of the library's own making, or of batches.
+/// Keys without effect here: they concern the library's internals, or batches.
 const OTHER_KEYS: &[&str] = &[
     "data_format",
     "default_to_square",
@@ -108,7 +108,7 @@ const OTHER_KEYS: &[&str] = &[
 ];
 
 impl Processor {
-    /// Whether settings are of a class that is known here.
+    /// Returns true if the settings' class is known.
     pub fn knows(config: &Map<String, Value>) -> bool {
         class_of(config).is_some_and(|class| CLASSES.contains(&class.as_str()))
     }
@@ -116,7 +116,7 @@ impl Processor {
     /// Reads `preprocessor_config.json`.
     ///
     /// # Errors
-    /// A class that is not known, a setting of it that is not, or one that is out of bounds.
+    /// An unknown class, an unknown setting, or a value out of bounds.
     pub fn from_config(config: &Map<String, Value>) -> Result<Processor, ProcessorError> {
         let Some(class) = class_of(config).filter(|_| Self::knows(config)) else {
             let named = config.get("image_processor_type").cloned().unwrap_or_default();
@@ -180,8 +180,8 @@ impl Processor {
         Ok(Processor { scale: PixelScale::new(factor, mean, deviation), filter, cut })
     }
 
-    /// Has a processor whose frames are whole patches make them whole squares of so many beside and above each other, where
-    /// the model says how many become a row, and not the image processor.
+    /// Sets the number of patches joined along each side into one row, for models whose image processor does
+    /// not state it. Frames then have a whole number of such squares.
     #[must_use]
     pub fn joining(mut self, joined: u32) -> Self {
         if let Cut::Whole(Whole { joined: own, sizes: Sizes::Longest(_), .. }) = &mut self.cut {
@@ -190,16 +190,17 @@ impl Processor {
         self
     }
 
-    /// What a picture becomes.
+    /// Preprocesses a picture.
     ///
     /// # Errors
-    /// [`PictureError::Shape`]; [`PictureError::Bounds`] and [`PictureError::NoBounds`] where the request's bounds are none.
+    /// [`PictureError::Shape`]. [`PictureError::Bounds`] and [`PictureError::NoBounds`] for invalid bounds of
+    /// the request.
     pub fn prepare(&self, picture: Picture, look: Look) -> Result<Prepared, PictureError> {
         self.prepare_within(picture, look, PixelRoom::default())
     }
 
-    /// As [`Processor::prepare`], within a room: where the processor's rule keeps a picture's size within bounds, it is scaled to what
-    /// fits.
+    /// Preprocesses as [`Processor::prepare`] does, within `room`. If the processor bounds the number of
+    /// pixels, the picture is scaled to fit.
     ///
     /// # Errors
     /// As [`Processor::prepare`].
@@ -221,7 +222,7 @@ impl Processor {
         }
     }
 
-    /// The most frames that a picture becomes.
+    /// Maximum frames of a picture.
     pub fn frames_max(&self) -> usize {
         match &self.cut {
             Cut::Tiles(tiles) => tiles.frames_max(),
@@ -231,7 +232,7 @@ impl Processor {
         }
     }
 
-    /// Rows and columns of every frame, or of the squares that it is of; none where each has a size of its own.
+    /// Side of every frame, or of its squares, in pixels. None if sizes vary.
     pub fn frame_side(&self) -> Option<u32> {
         match &self.cut {
             Cut::Tiles(tiles) => Some(tiles.side),
@@ -242,7 +243,7 @@ impl Processor {
         }
     }
 
-    /// The most squares that a frame is of.
+    /// Maximum squares of a frame.
     pub fn squares_max(&self) -> u32 {
         match &self.cut {
             Cut::Grids(grids) => grids.squares_max(),
@@ -251,7 +252,7 @@ impl Processor {
         }
     }
 
-    /// Pixels of a frame's longest side, where its bounds are of sides.
+    /// Longest side of a frame in pixels, if the processor bounds sides.
     pub fn longest_side(&self) -> Option<u32> {
         match &self.cut {
             Cut::Quarters(quarters) => quarters.sides.map(|[shortest, longest]| shortest.max(longest)),
@@ -259,7 +260,8 @@ impl Processor {
         }
     }
 
-    /// Pixels of a patch's side, and patches of the side of a square that becomes one row, where the processor says so.
+    /// Side of a patch in pixels, and number of patches joined along each side into one row, if the processor
+    /// states them.
     pub fn patches(&self) -> Option<(u32, u32)> {
         match &self.cut {
             Cut::Whole(whole) => Some((whole.patch, whole.joined)),
@@ -267,13 +269,13 @@ impl Processor {
         }
     }
 
-    /// What a tower reads for a byte.
+    /// Scale from bytes to the tower's input.
     pub fn scale(&self) -> &PixelScale {
         &self.scale
     }
 }
 
-/// Classes that are known, without `ImageProcessor`.
+/// Known classes, without the suffix `ImageProcessor`.
 const CLASSES: [&str; 11] = [
     "Idefics2",
     "Idefics3",
@@ -288,7 +290,7 @@ const CLASSES: [&str; 11] = [
     "Mllama",
 ];
 
-/// What a class makes of pictures.
+/// Preprocessing by class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Tiles,
@@ -304,7 +306,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Of a class that is known.
+    /// Kind of a known class.
     fn of(class: &str) -> Kind {
         match class {
             "Qwen2VL" => Kind::Qwen,
@@ -320,7 +322,7 @@ impl Kind {
         }
     }
 
-    /// Its own settings.
+    /// Settings of the class.
     fn keys(self) -> &'static [&'static str] {
         match self {
             Kind::Quarters => &["resample", "rescale_factor", "size"],
@@ -357,11 +359,12 @@ impl Kind {
     }
 }
 
-/// Mean and deviation of the colours that CLIP was trained with.
+/// Mean and deviation of the colours in CLIP's training.
 const CLIP_COLORS: [[f32; 3]; 2] =
     [[0.481_454_67, 0.457_827_5, 0.408_210_72], [0.268_629_55, 0.261_302_6, 0.275_777_1]];
 
-/// The family in a class's name: `Idefics3ImageProcessorFast` is `Idefics3`, and so is what older files call its feature extractor.
+/// Family in a class's name: `Idefics3ImageProcessorFast` is `Idefics3`. Older files name a feature extractor
+/// instead.
 fn class_of(config: &Map<String, Value>) -> Option<String> {
     let named = |key: &str| config.get(key).and_then(Value::as_str);
     let Some(class) = named("image_processor_type") else {
@@ -398,7 +401,7 @@ impl Settings<'_> {
         finite.ok_or_else(|| ProcessorError::new(key, "is no number"))
     }
 
-    /// One number a colour.
+    /// Reads one number for each colour.
     fn colors(&self, key: &str, usual: [f32; 3]) -> Result<[f32; 3], ProcessorError> {
         let Some(value) = self.set(key) else { return Ok(usual) };
         let numbers =
@@ -419,7 +422,7 @@ impl Settings<'_> {
         }
     }
 
-    /// Idefics2's: the shortest and the longest side of a frame.
+    /// Reads Idefics2's settings: the shortest and the longest side of a frame.
     fn quarters(&self) -> Result<Quarters, ProcessorError> {
         let splits = self.truth("do_image_splitting", false)?;
         if !self.truth("do_resize", true)? {
@@ -440,7 +443,7 @@ impl Settings<'_> {
         }
     }
 
-    /// Qwen's settings: bounds of pixels by their own keys, or as edges of a size.
+    /// Reads Qwen's settings: pixel bounds, under their own keys or as edges of a size.
     fn whole(&self) -> Result<Whole, ProcessorError> {
         let count = |key: &str, usual: u64| match self.set(key) {
             None => Ok(usual),
@@ -476,7 +479,7 @@ impl Settings<'_> {
         })
     }
 
-    /// Pixtral's: a patch's side, and the longest of a picture.
+    /// Reads Pixtral's settings: a patch's side, and a picture's longest.
     fn pixtral(&self) -> Result<Whole, ProcessorError> {
         const PATCH: &str = "patch_size";
         let side = |value: &Value| value.as_u64().filter(|side| (1..=SIDE_MAX).contains(side));
@@ -499,7 +502,7 @@ impl Settings<'_> {
         })
     }
 
-    /// The side of a square that is said by its height and width.
+    /// Reads the side of a square given by height and width.
     fn square(&self, key: &str, usual: u32) -> Result<u32, ProcessorError> {
         let Some(value) = self.set(key) else { return Ok(usual) };
         let side = |value: &Value| value.as_u64().filter(|side| (1..=SIDE_MAX).contains(side));
@@ -510,7 +513,7 @@ impl Settings<'_> {
         }
     }
 
-    /// Llama 3.2 Vision's: squares of one size, of which a picture has some.
+    /// Reads Llama 3.2 Vision's settings: tiles of one size.
     fn canvas(&self) -> Result<Canvas, ProcessorError> {
         const TILES: &str = "max_image_tiles";
         for key in ["do_pad", "do_resize"] {
@@ -523,7 +526,7 @@ impl Settings<'_> {
         Ok(Canvas { side: self.square("size", 224)?, tiles: tiles as u32 })
     }
 
-    /// SigLIP's: both sides made as long as a square's.
+    /// Reads SigLIP's settings: both sides resized to a square's.
     fn resized(&self) -> Result<Square, ProcessorError> {
         if !self.truth("do_resize", true)? {
             return Err(ProcessorError::new("do_resize", "frames of one size are wanted"));
@@ -531,7 +534,8 @@ impl Settings<'_> {
         Ok(Square { side: self.square("size", 224)?, padded: None, cropped: false })
     }
 
-    /// CLIP's and LLaVA's: the shorter side made as long as a square's, whose place is in the middle.
+    /// Reads CLIP's and LLaVA's settings: the shorter side resized to a square's, which is cropped from the
+    /// centre.
     fn cropped(&self, pads: bool, mean: [f32; 3]) -> Result<Square, ProcessorError> {
         let side = self.square("crop_size", 224)?;
         for key in ["do_center_crop", "do_resize"] {
@@ -558,7 +562,7 @@ impl Settings<'_> {
         Ok(Square { side, padded, cropped })
     }
 
-    /// LLaVA-NeXT's: such squares, and sizes of canvases.
+    /// Reads LLaVA-NeXT's settings: such squares, and sizes of canvases.
     fn grids(&self, mean: [f32; 3]) -> Result<Grids, ProcessorError> {
         const KEY: &str = "image_grid_pinpoints";
         let square = self.cropped(false, mean)?;

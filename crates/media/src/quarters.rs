@@ -1,5 +1,6 @@
-//! Pictures in quarters with the whole behind them, each of a size near its own: Idefics2 (`image_processing_idefics2.py`). A frame's
-//! longer side is at most so long, and then both are at least so long, whatever becomes of its shape.
+//! Pictures in quarters, followed by the whole, each near its own size: Idefics2
+//! (`image_processing_idefics2.py`). A frame's longer side is limited first. Then both sides are raised to a
+//! minimum, regardless of the aspect ratio.
 
 use crate::decode::Picture;
 use crate::error::PictureError;
@@ -8,9 +9,9 @@ use crate::resize::{Filter, resize};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quarters {
-    /// Pixels of both sides at least; none where frames keep their size.
+    /// Minimum and maximum side in pixels. None: frames keep their size.
     pub(crate) sides: Option<[u32; 2]>,
-    /// Whether there are quarters.
+    /// True if there are quarters.
     pub(crate) splits: bool,
 }
 
@@ -19,7 +20,7 @@ impl Quarters {
         if self.splits { 5 } else { 1 }
     }
 
-    /// `(height, width)` of a frame. Truncations are the reference's.
+    /// Size `(height, width)` of a frame. Truncates as the reference does.
     fn size(&self, height: u32, width: u32) -> (u32, u32) {
         let Some([shortest, longest]) = self.sides else { return (height, width) };
         let aspect = f64::from(width) / f64::from(height);

@@ -1,5 +1,6 @@
-//! Resizing as Pillow does it, to the byte (`Resample.c`): a filter's weights for each row and column of the result, rounded to
-//! 22 bits, columns first, and 8 bits between the two. Models were trained on such pixels.
+//! Resizing identical to Pillow's, to the byte (`Resample.c`): filter weights for each row and column of the
+//! result, rounded to 22 bits, columns first, with 8-bit intermediate values. Models were trained on such
+//! pixels.
 
 use std::f64::consts::PI;
 use std::num::NonZero;
@@ -8,18 +9,18 @@ use std::thread;
 use crate::decode::Picture;
 use crate::lanes::{HALF, LANES, PRECISION, Strip, rounded, sums};
 
-/// What a pixel of the result is made with.
+/// Resampling filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filter {
-    /// The mean of what it covers.
+    /// Mean of the covered pixels.
     Box,
-    /// A triangle.
+    /// Triangle.
     Bilinear,
-    /// The cosine window of Hamming.
+    /// Hamming's cosine window.
     Hamming,
     /// Keys' cubic, a = -0.5.
     Bicubic,
-    /// A windowed sinc of 3 lobes.
+    /// Windowed sinc with 3 lobes.
     Lanczos,
 }
 
@@ -42,7 +43,7 @@ impl Filter {
                 x if x >= 1.0 => 0.0,
                 x => {
                     let x = x * PI;
-                    // Pillow's are of single precision.
+                    // Pillow's constants have single precision.
                     x.sin() / x * (f64::from(0.54_f32) + f64::from(0.46_f32) * x.cos())
                 }
             },
@@ -68,9 +69,9 @@ fn sinc(x: f64) -> f64 {
     x.sin() / x
 }
 
-/// For each element of the result, the first that it is made of, and their weights.
+/// For each element of the result, its first source element and the weights.
 struct Weights {
-    firsts: Vec<(usize, usize)>, // (first, how many) for each of the result
+    firsts: Vec<(usize, usize)>, // (first, count) for each element of the result
     values: Vec<i32>,            // (result, most)
     most: usize,
 }
@@ -108,10 +109,10 @@ impl Weights {
     }
 }
 
-/// The picture in another size.
+/// Resizes a picture.
 ///
 /// # Panics
-/// For a size of nothing.
+/// If the new size is 0.
 pub fn resize(picture: &Picture, width: u32, height: u32, filter: Filter) -> Picture {
     assert!(width > 0 && height > 0, "a picture of {width} x {height}");
     let columns = |of: &Picture| resize_columns(of, width, filter);
@@ -125,25 +126,26 @@ pub fn resize(picture: &Picture, width: u32, height: u32, filter: Filter) -> Pic
     }
 }
 
-/// Whether Pillow takes the rows first: since its version 13, where they become fewer by more than twice what columns do.
+/// Returns true if Pillow resizes rows first: since version 13, if rows shrink by more than twice as much as
+/// columns.
 fn rows_first(from: &Picture, width: u32, height: u32) -> bool {
     let [from_width, from_height, width, height] = [from.width, from.height, width, height].map(i64::from);
     height < from_height && from_height - height > 2 * (from_width - width)
 }
 
-/// The picture in the middle of a square of a colour, whose side is the picture's longer one, in another size. The square itself, which
-/// may have as many times the picture's pixels as one of its sides is longer than the other, is never there.
+/// Resizes a picture centred on a square of one colour, whose side is the picture's longer one. The square may
+/// have many times the picture's pixels, so it is never built.
 ///
 /// # Panics
-/// For a size of nothing.
+/// If the new size is 0.
 pub(crate) fn resize_on_square(picture: &Picture, side: u32, filter: Filter, color: [u8; 3]) -> Picture {
     assert!(side > 0, "a picture of nothing");
     let (width, height) = (picture.width as usize, picture.height as usize);
     let (longest, to) = (width.max(height), side as usize);
     let (top, left) = ((longest - height) / 2, (longest - width) / 2);
     let weights = Weights::new(filter, longest, to);
-    // Of a line that has nothing but the colour. What a picture's line is more or less than that is added: sums are whole numbers, so they
-    // are those of the line itself, whatever they pass on the way.
+    // Sums of a line of that colour alone. The picture's differences from it are added. Sums are integers, so
+    // the result is exact even if intermediate sums wrap.
     let plain = |index: usize| {
         let sum: i32 = weights.of(index).1.iter().sum();
         color.map(|value| HALF.wrapping_add(i32::from(value).wrapping_mul(sum)))
@@ -166,16 +168,16 @@ pub(crate) fn resize_on_square(picture: &Picture, side: u32, filter: Filter, col
             *out = sum.map(rounded);
         }
     }
-    // Columns come first here, as `rows_first` has it of a square that stays one.
+    // Columns come first here, as `rows_first` decides for a square that stays one.
     resize_rows(&Picture { width: side, height: longest as u32, rgb }, side, filter)
 }
 
-/// What a thread makes at least, in bytes: less than a millisecond's work is no thread's worth.
+/// Minimum bytes for a thread. Less than a millisecond of work is not worth one.
 const BAND_BYTES: usize = 1 << 20;
 
-/// Fills a picture's lines, a multiple of `unit` of them on each of some threads, where there are enough: `fill` has the first line's
-/// number, the lines, and what its thread works with. That is made here: what a thread asks for itself may be kept for threads
-/// that come later.
+/// Fills a picture's lines in parallel, if there are enough. Each thread gets a multiple of `unit` lines.
+/// `fill` gets the first line's number, the lines, and scratch memory. The caller's thread allocates that,
+/// because memory that a thread allocates may be kept for later threads.
 fn in_bands<S: Send>(
     rgb: &mut [u8],
     line: usize,
@@ -204,7 +206,7 @@ fn resize_columns(picture: &Picture, width: u32, filter: Filter) -> Picture {
     let mut rgb = vec![0; picture.height as usize * to * 3];
     let strip = || Strip::new(from * 3);
     in_bands(&mut rgb, to * 3, LANES, strip, |first, rgb, strip| {
-        // Some lines at a time, whose pixels in a column are side by side.
+        // Several lines at a time, whose pixels in a column are adjacent.
         let sources = picture.rgb[first * from * 3..].chunks(from * 3 * LANES);
         for (sources, outs) in sources.zip(rgb.chunks_mut(to * 3 * LANES)) {
             let pixels = strip.take(sources.chunks_exact(from * 3)).as_chunks::<3>().0;

@@ -1,5 +1,6 @@
-//! Pictures as squares of one size: made so as they are, or cut out of the middle (Gemma 3, SigLIP, CLIP and LLaVA); and beside such a
-//! square the picture on a canvas of several, whose size is the best of a list (LLaVA-NeXT, `image_processing_llava_next.py`).
+//! Pictures as squares of one size: resized, or cropped from the centre (Gemma 3, SigLIP, CLIP and LLaVA).
+//! LLaVA-NeXT adds the picture on a canvas of several squares, of the best size in a list
+//! (`image_processing_llava_next.py`).
 
 use crate::decode::Picture;
 use crate::error::{PictureError, ProcessorError};
@@ -8,15 +9,16 @@ use crate::resize::{Filter, resize, resize_on_square};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Square {
-    /// Pixels of its side.
+    /// Side in pixels.
     pub(crate) side: u32,
-    /// A colour that pictures which are no squares are put on first.
+    /// Colour on which a non-square picture is padded first.
     pub(crate) padded: Option<[u8; 3]>,
-    /// The shorter side becomes the square's, whose place is in the middle; else both do.
+    /// If true, the shorter side is resized to the square's and the centre is cropped. Otherwise both sides are
+    /// resized.
     pub(crate) cropped: bool,
 }
 
-/// Pixels of the resized picture out of which the middle is cut, at most.
+/// Maximum pixels of the resized picture from which the centre is cropped.
 const RESIZED_PIXELS_MAX: u64 = 50_000_000;
 
 fn to(picture: Picture, (height, width): (u32, u32), filter: Filter) -> Picture {
@@ -26,7 +28,7 @@ fn to(picture: Picture, (height, width): (u32, u32), filter: Filter) -> Picture 
     }
 }
 
-/// What a canvas of a colour has with a picture on it, whose first row and column are those.
+/// Places a picture on a canvas of one colour, at row `top` and column `left`.
 fn on_canvas(
     picture: &Picture,
     (height, width): (u32, u32),
@@ -85,13 +87,13 @@ impl Square {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Grids {
-    /// The picture as a whole.
+    /// Square for the whole picture.
     pub(crate) square: Square,
-    /// Heights and widths of canvases, each a number of squares.
+    /// Heights and widths of canvases, multiples of the square's side.
     canvases: Vec<[u32; 2]>,
 }
 
-/// The most squares of a canvas.
+/// Maximum squares of a canvas.
 const SQUARES_MAX: u32 = 64;
 
 impl Grids {
@@ -114,7 +116,8 @@ impl Grids {
         self.canvases.iter().map(|[height, width]| height / side * (width / side)).max().unwrap_or(1)
     }
 
-    /// The canvas on which most of the picture's pixels are seen, and of such the one with least beside them.
+    /// Chooses the canvas that shows most of the picture's pixels, and among equals the one with the least
+    /// unused area.
     fn best(&self, height: u32, width: u32) -> [u32; 2] {
         let own = u64::from(height) * u64::from(width);
         let (mut best, mut most, mut least) = (self.canvases[0], 0, u64::MAX);

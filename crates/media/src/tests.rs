@@ -1,4 +1,4 @@
-//! Pixels against Pillow's and transformers' own (`testdata/make.py`), and what strangers may send.
+//! Tests against the pixels of Pillow and transformers (`testdata/make.py`), and with hostile input.
 
 use std::cell::Cell;
 
@@ -25,7 +25,7 @@ fn digest(bytes: impl AsRef<[u8]>) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// As `texture` in `testdata/make.py`.
+/// Equal to `texture` in `testdata/make.py`.
 fn texture(width: u32, height: u32) -> Picture {
     let value = |x: u64, y: u64, c: u64| {
         let smooth = (x * (3 + c) + y * (5 - c)) % 256;
@@ -50,7 +50,7 @@ fn files_of_every_kind_are_what_pillow_reads() {
             decode(&file(name), &Limits::default()).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!((picture.width, picture.height), (size(&of["width"]), size(&of["height"])), "{name}");
         let known = file(&format!("{name}.rgb"));
-        // The decoder of lossy WebP rounds in its own way.
+        // The decoder of lossy WebP rounds differently.
         let most = if name == "lossy.webp" { 4 } else { 0 };
         let differs = picture.rgb.iter().zip(&known).map(|(a, b)| a.abs_diff(*b)).max().unwrap();
         assert_eq!(picture.rgb.len(), known.len(), "{name}");
@@ -58,12 +58,12 @@ fn files_of_every_kind_are_what_pillow_reads() {
     }
 }
 
-/// Of every file, at each question whether to give up.
+/// Interrupts the decoding of every file at each check.
 #[test]
 fn a_picture_that_nobody_waits_for_is_given_up_at_once() {
     for of in golden("files") {
         let name = of["name"].as_str().unwrap();
-        // One that is turned has as many rows as columns are shown.
+        // A rotated picture has as many rows as it shows columns.
         let rows = size(&of["width"]).min(size(&of["height"]));
         let (bytes, asked) = (file(name), Cell::new(0));
         let given_up_after = |most: u64| {
@@ -76,7 +76,7 @@ fn a_picture_that_nobody_waits_for_is_given_up_at_once() {
         };
         assert_eq!(given_up_after(u64::MAX), Ok(()), "{name}");
         let all = asked.get();
-        // A JPEG's blocks and rows, and the portions of another file.
+        // Checks happen at a JPEG's blocks and rows, and at the portions of other files.
         let least = if name.ends_with(".jpg") { u64::from(rows) } else { 2 + bytes.len() as u64 / 4096 };
         assert!(all >= least, "{name}: {all} questions, at least {least}");
         for most in 0..all {
@@ -201,7 +201,7 @@ fn settings_of_sizes_that_vary_are_held_to_what_is_known() {
     assert_eq!(sides(low.unwrap()), (420, 196), "its own bound is the lower");
     let long = processor.prepare(texture(1, 201), Look::default());
     assert!(matches!(long, Err(PictureError::Shape { .. })));
-    // Where sizes do not vary there is nothing to bound.
+    // A processor with fixed sizes has no bounds.
     let config = json!({ "image_processor_type": "SmolVLMImageProcessor" });
     let tiles = Processor::from_config(config.as_object().unwrap()).unwrap();
     let bounded = tiles.prepare(texture(9, 9), Look { pixels_max: Some(784), ..Look::default() });
@@ -211,7 +211,7 @@ fn settings_of_sizes_that_vary_are_held_to_what_is_known() {
 #[test]
 fn what_is_too_large_is_refused_by_its_header() {
     let limits = Limits::default();
-    // A header that promises 65,535 x 65,535 pixels, and nothing behind it.
+    // A header that promises 65,535 x 65,535 pixels, without data.
     let mut png = file("rgb.png");
     png[16..24].copy_from_slice(&[0, 0, 0xff, 0xff, 0, 0, 0xff, 0xff]);
     let crc = crc32(&png[12..29]);
@@ -248,7 +248,8 @@ fn a_line_is_refused_however_few_pixels_it_has() {
     }
 }
 
-/// What a processor makes of the longest pictures that there are takes a second at most, and no more memory than a large picture does.
+/// Preprocessing the longest possible pictures takes at most a second, and no more memory than a large picture
+/// does.
 #[test]
 fn the_longest_lines_are_made_to_frames_or_refused() {
     let of = |config: Value| Processor::from_config(config.as_object().unwrap()).unwrap();
@@ -281,7 +282,7 @@ fn what_a_request_wants_made_of_a_picture_is_bounded() {
     assert!(matches!(error, PictureError::Larger { max: 50_000_000, .. }), "{error:?}");
 }
 
-/// As PNG has it (ISO 3309).
+/// CRC of PNG (ISO 3309).
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, &byte| {
         (0..8).fold(
@@ -326,7 +327,8 @@ fn data_uris_are_read_as_clients_write_them() {
     }
 }
 
-/// Photographs and screenshots become what `smart_resize` of transformers 5.24 makes of them with `max_pixels` of what the tower has room for.
+/// Photographs and screenshots get the sizes of `smart_resize` in transformers 5.24, with `max_pixels` set to
+/// the tower's room.
 #[test]
 fn large_pictures_are_scaled_to_what_a_tower_takes() {
     let qwen = |config: Value| Processor::from_config(config.as_object().unwrap()).unwrap();
@@ -349,8 +351,8 @@ fn large_pictures_are_scaled_to_what_a_tower_takes() {
     }
 }
 
-/// The operator's default and limit beside a request's bounds. Sides are what `smart_resize` of transformers 5.24 makes of a picture of
-/// 4000 x 3000 pixels with those bounds.
+/// The operator's default and limit, combined with a request's bounds. Sides are those of `smart_resize` in
+/// transformers 5.24 for a picture of 4000 x 3000 pixels with those bounds.
 #[test]
 fn an_operators_default_holds_where_the_request_says_nothing() {
     let settings = json!({ "image_processor_type": "Qwen2VLImageProcessor", "max_pixels": 12_845_056 });
@@ -372,7 +374,7 @@ fn an_operators_default_holds_where_the_request_says_nothing() {
         (&qwen, look(own, Some(2_000_000), None), room(1_000_000, u64::MAX), [1204, 1624]),
         (&qwen, look(own, None, Some(9_000_000)), room(1_000_000, 1_500_000), [1036, 1400]),
         (&qwen, look(high, None, None), room(0, 1_500_000), [1036, 1400]),
-        // Of Pixtral the longest side is 1540, or as long as so many pixels make it.
+        // Pixtral's longest side is 1540, or as long as the pixel bound allows.
         (&pixtral, look(own, None, None), room(0, u64::MAX), [1168, 1552]),
         (&pixtral, look(own, None, None), room(480_000, u64::MAX), [608, 800]),
         (&pixtral, look(high, None, None), room(480_000, u64::MAX), [1168, 1552]),
@@ -385,7 +387,7 @@ fn an_operators_default_holds_where_the_request_says_nothing() {
     assert!(matches!(beyond, Err(PictureError::Bounds { most: 1_500_000, .. })), "{beyond:?}");
 }
 
-/// As `LlavaNextImageProcessorPil` of transformers 5.24 makes them.
+/// Reference values of `LlavaNextImageProcessorPil` in transformers 5.24.
 #[test]
 fn narrow_pictures_of_llava_next_are_transformers() {
     let config = json!({

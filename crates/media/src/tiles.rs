@@ -1,5 +1,5 @@
-//! Pictures in square parts with the whole behind them: Idefics3 and SmolVLM (`image_processing_idefics3.py`). The picture is
-//! made so large that its longer side is `longest`, then so that both are a number of parts, and cut.
+//! Pictures in square tiles, followed by the whole: Idefics3 and SmolVLM (`image_processing_idefics3.py`). The
+//! picture is resized so that its longer side is `longest`, then so that both sides are whole tiles, and cut.
 
 use crate::decode::Picture;
 use crate::error::PictureError;
@@ -8,18 +8,18 @@ use crate::resize::{Filter, resize};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tiles {
-    /// Pixels of the longer side; none: the picture's own.
+    /// Longer side in pixels. None: the picture's own.
     pub(crate) longest: Option<u32>,
-    /// Pixels of a part's side.
+    /// Side of a tile in pixels.
     pub(crate) side: u32,
-    /// Whether there are parts.
+    /// True if there are tiles.
     pub(crate) splits: bool,
 }
 
-/// No side becomes longer.
+/// Maximum side.
 const LONGEST_MAX: u32 = 4096;
 
-/// `(height, width)` with the longer side of this length. Truncations are the reference's.
+/// Size `(height, width)` with a longer side of `longest`. Truncates as the reference does.
 fn of_longest(height: u32, width: u32, longest: u32) -> (u32, u32) {
     let aspect = f64::from(width) / f64::from(height);
     let even = |pixels: f64| {
@@ -33,7 +33,7 @@ fn of_longest(height: u32, width: u32, longest: u32) -> (u32, u32) {
     (height.max(1), width.max(1))
 }
 
-/// Not above [`LONGEST_MAX`].
+/// Limits both sides to [`LONGEST_MAX`].
 fn below_most(height: u32, width: u32) -> (u32, u32) {
     let aspect = f64::from(width) / f64::from(height);
     let (height, width) = match width >= height {
@@ -53,7 +53,7 @@ impl Tiles {
         if parts > 1 { parts * parts + 1 } else { 1 }
     }
 
-    /// Both sides a number of parts.
+    /// Rounds both sides up to whole tiles.
     fn in_parts(&self, height: u32, width: u32) -> (u32, u32) {
         let aspect = f64::from(width) / f64::from(height);
         let whole = |pixels: u32| pixels.div_ceil(self.side) * self.side;

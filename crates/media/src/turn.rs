@@ -1,15 +1,16 @@
-//! Pictures as they were seen, whichever way the camera was held.
+//! Rotation of pictures to upright, by their orientation.
 
 use crate::decode::Picture;
 
-/// Pixels of the side of a square that is turned at a time, so that both what is read and what is written stays in the cache.
+/// Side in pixels of a square that is rotated at a time, so that both its source and its destination stay in
+/// the cache.
 const TILE: usize = 32;
 
-/// The picture upright, by Exif's number of how it lies.
+/// Rotates the picture upright by its Exif orientation.
 pub(crate) fn turned(picture: Picture, orientation: u16) -> Picture {
     let (width, height) = (picture.width as usize, picture.height as usize);
     let (right, bottom) = (width.saturating_sub(1), height.saturating_sub(1));
-    // Where a pixel of the upright picture, at a column and a row, lies in this one.
+    // Maps a column and row of the upright picture to a position in this one.
     match orientation {
         2 => moved(&picture, (width, height), |x, y| (right - x, y)),
         3 => moved(&picture, (width, height), |x, y| (right - x, bottom - y)),
@@ -22,7 +23,8 @@ pub(crate) fn turned(picture: Picture, orientation: u16) -> Picture {
     }
 }
 
-/// A picture of so many columns and rows, each of whose pixels lies elsewhere in another.
+/// Builds a picture of `cols` columns and `rows` rows, whose pixels `place` maps to positions in another
+/// picture.
 fn moved(
     picture: &Picture,
     (cols, rows): (usize, usize),

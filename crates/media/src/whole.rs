@@ -1,17 +1,17 @@
-//! A picture as a whole, in a size near its own: Qwen's models (`smart_resize` of `image_processing_qwen2_vl.py`). Both sides become
-//! whole numbers of squares of patches, and the picture has no fewer and no more pixels than is said.
+//! Whole picture near its own size: Qwen's models (`smart_resize` of `image_processing_qwen2_vl.py`). Both
+//! sides become whole squares of patches, and the number of pixels stays within bounds.
 
 use crate::decode::{Limits, Picture};
 use crate::error::PictureError;
 use crate::processor::{Detail, Frame, Look, Prepared};
 use crate::resize::{Filter, resize};
 
-/// Pixels of a picture that keeps about its own size, as the operator and the tower bound them.
+/// Pixel bounds of the operator and the tower, for pictures that keep about their own size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PixelRoom {
-    /// At most so many where the request says nothing; none: as the processor says.
+    /// Maximum if the request states none. None: the processor's.
     pub usual: Option<u64>,
-    /// At most so many whatever the request says.
+    /// Absolute maximum.
     pub most: u64,
 }
 
@@ -23,39 +23,39 @@ impl Default for PixelRoom {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Whole {
-    /// Pixels of a patch's side.
+    /// Side of a patch in pixels.
     pub(crate) patch: u32,
-    /// Patches of the side of a square that becomes one row.
+    /// Patches joined along each side into one row.
     pub(crate) joined: u32,
-    /// What sizes there are.
+    /// Rule for sizes.
     pub(crate) sizes: Sizes,
-    /// Whether it is resized.
+    /// True if the picture is resized.
     pub(crate) resizes: bool,
 }
 
-/// What sizes a picture becomes.
+/// Rule for a picture's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sizes {
-    /// Those with so many pixels at least and at most.
+    /// Minimum and maximum number of pixels.
     Pixels(u64, u64),
-    /// Those whose longer side has so many pixels at most.
+    /// Maximum of the longer side in pixels.
     Longest(u32),
 }
 
-/// How often one side may be as long as the other.
+/// Maximum aspect ratio.
 const ASPECT_MAX: f64 = 200.0;
-/// What a picture that is looked at from afar has at most: OpenAI's `low` is as much.
+/// Maximum pixels at low detail, the same as OpenAI's `low`.
 const LOW_PIXELS: u64 = (LOW_SIDE as u64).pow(2);
 const LOW_SIDE: u32 = 512;
 
 impl Whole {
-    /// Pixels of a square's side.
+    /// Side of a square in pixels.
     pub(crate) fn square(&self) -> u32 {
         self.patch * self.joined
     }
 
-    /// Pixels that a picture has at least and at most: by the request, else by the operator, else by the processor, and never above
-    /// the room.
+    /// Minimum and maximum pixels: from the request, else from the operator, else from the processor, and never
+    /// above the room.
     fn bounds(
         &self,
         (own_least, own_most): (u64, u64),
@@ -63,7 +63,7 @@ impl Whole {
         room: PixelRoom,
     ) -> Result<(u64, u64), PictureError> {
         let least = look.pixels_min.unwrap_or(own_least);
-        // A request for more pixels than the operator's default is one for a larger picture.
+        // A request for more pixels than the operator's default asks for a larger picture.
         let usual =
             room.usual.map_or(own_most, |usual| usual.max(look.pixels_min.unwrap_or(0).min(own_most)));
         let most = match look.detail {
@@ -80,7 +80,7 @@ impl Whole {
         Ok((least, most))
     }
 
-    /// `(height, width)` of what it becomes. Rounding is the reference's.
+    /// Resulting `(height, width)`. Rounds as the reference does.
     fn size(&self, picture: &Picture, (least, most): (u64, u64)) -> Result<(u32, u32), PictureError> {
         let shape = PictureError::Shape { width: picture.width, height: picture.height };
         let [height, width] = [picture.height, picture.width].map(f64::from);
@@ -105,14 +105,14 @@ impl Whole {
         Ok((height as u32, width as u32))
     }
 
-    /// The longest side of a picture that has at most so many pixels.
+    /// Longest side of a picture with at most `pixels` pixels.
     fn longest_of(picture: &Picture, pixels: u64) -> u32 {
         let [height, width] = [picture.height, picture.width].map(f64::from);
         let by = (pixels as f64 / (height * width)).sqrt().min(1.0);
         ((height.max(width) * by) as u32).max(1)
     }
 
-    /// `(height, width)` with the longer side no longer than that. Truncations are the reference's.
+    /// Size `(height, width)` with the longer side at most `longest`. Truncates as the reference does.
     fn size_of_longest(&self, picture: &Picture, longest: u32) -> Result<(u32, u32), PictureError> {
         let [height, width] = [picture.height, picture.width].map(f64::from);
         let ratio = (height / f64::from(longest)).max(width / f64::from(longest));

@@ -1,12 +1,13 @@
-//! Arithmetic coding of coefficients (T.81, annexes D, F.1.4 and G.1.3).
+//! Arithmetic decoding of coefficients (T.81, annexes D, F.1.4 and G.1.3).
 
 use super::bits::Bits;
 use super::scan::Coder;
 use super::segments::{Scan, Tables};
 use super::{Block, JpegFailure, ZIGZAG};
 
-/// States of an adaptive decision (table D.3): its smaller part of the interval, the next state after the less likely outcome, with
-/// bit 7 where the outcomes change places, and the next state after the likelier one. The last one stays as it is.
+/// States of the probability estimator (table D.3): size of the less probable sub-interval, next state after
+/// the less probable symbol (bit 7 set if the symbols swap), and next state after the more probable one. The
+/// last state is fixed.
 #[rustfmt::skip]
 static STATES: [[u16; 3]; 114] = [
     [0x5a1d, 129, 1], [0x2586, 14, 2], [0x1114, 16, 3], [0x080b, 18, 4], [0x03d8, 20, 5], [0x01da, 23, 6],
@@ -34,46 +35,46 @@ static STATES: [[u16; 3]; 114] = [
     [0x59eb, 240, 111], [0x5a1d, 113, 113],
 ];
 
-/// Decisions of a table for DC coefficients.
+/// Statistics bins of a DC table.
 const DC_BINS: usize = 64;
-/// Decisions of a table for AC coefficients.
+/// Statistics bins of an AC table.
 const AC_BINS: usize = 256;
-/// The first decision of the tables for AC coefficients.
+/// First bin of the AC tables.
 const AC_FIRST: usize = 16 * DC_BINS;
-/// A decision whose outcomes stay equally likely.
+/// Bin with fixed even probability.
 const EVEN: usize = AC_FIRST + 16 * AC_BINS;
 
-/// Decisions on a number's magnitude beyond the first two, for DC and for low and high AC coefficients.
+/// Offsets of the magnitude bins beyond the first two: for DC, low AC and high AC coefficients.
 const MAGNITUDES: [usize; 3] = [20, 189, 217];
 
-/// Data that is no code: nothing is decoded up to the next restart.
+/// Invalid data. Nothing is decoded up to the next restart.
 #[derive(Debug)]
 struct Garbage;
 
-/// A decoder of sequential and progressive scans.
+/// Decoder of sequential and progressive scans.
 #[derive(Debug)]
 pub(super) struct Arithmetic<'a> {
     bits: Bits<'a>,
     restarts: u8,
-    /// The base of the interval, with bits of data behind it.
+    /// Base of the interval, followed by bits of data.
     base: u64,
     interval: u64,
-    /// Bits of data in the base; below 0 while it has too few.
+    /// Bits of data in `base`. Negative while there are too few.
     count: i32,
     is_garbage: bool,
     decisions: Vec<u8>,
     scan: Scan,
     is_progressive: bool,
-    /// The last DC coefficient of each part.
+    /// Last DC coefficient of each component.
     last: [i32; 4],
-    /// The kind of the last difference of each part.
+    /// Category of the last DC difference of each component.
     context: [usize; 4],
-    /// Bounds of small differences of each part, and of its low coefficients.
+    /// Conditioning bounds of each component: for small DC differences, and for low AC coefficients.
     bounds: [[u8; 2]; 4],
 }
 
 impl<'a> Arithmetic<'a> {
-    /// Errors of a scan's data.
+    /// Creates a decoder. Fails if the scan's data cannot be decoded.
     pub(super) fn new(
         bits: Bits<'a>,
         tables: &Tables,
@@ -103,7 +104,7 @@ impl<'a> Arithmetic<'a> {
         })
     }
 
-    /// The outcome of a decision.
+    /// Decodes one binary decision.
     fn decide(&mut self, bin: usize) -> bool {
         while self.interval < 0x8000 {
             self.count -= 1;
@@ -127,7 +128,7 @@ impl<'a> Arithmetic<'a> {
         let middle = self.interval << self.count;
         let is_above = self.base >= middle;
         if is_above || self.interval < 0x8000 {
-            // Where the larger part is the less likely one, the outcomes change places.
+            // If the larger sub-interval belongs to the less probable symbol, the symbols are exchanged.
             let is_likelier = is_above == (self.interval < part);
             self.decisions[bin] = (state & 0x80) ^ if is_likelier { likelier } else { less_likely } as u8;
             if !is_likelier {
@@ -141,11 +142,11 @@ impl<'a> Arithmetic<'a> {
         outcome != 0
     }
 
-    /// The highest bit of a number's magnitude less 1, and that magnitude less 1. The first decision on it is `bin`, those on more bits
-    /// are from `beyond` on.
+    /// Decodes a magnitude less 1. Returns its highest bit and its value. The first decision uses `bin`, those
+    /// for more bits use bins from `beyond` on.
     fn magnitude(&mut self, bin: usize, beyond: usize, is_ac: bool) -> Result<(i32, i32), Garbage> {
         let (mut bin, mut high) = (bin, i32::from(self.decide(bin)));
-        // AC coefficients have one more decision before those that are shared.
+        // AC coefficients have one more decision before the shared ones.
         if high != 0 && (!is_ac || self.decide(bin)) {
             high <<= u32::from(is_ac);
             bin = beyond;
@@ -192,7 +193,7 @@ impl<'a> Arithmetic<'a> {
 }
 
 impl Arithmetic<'_> {
-    /// Decodes a block's first values of a band.
+    /// Decodes the first values of a block's band.
     fn ac(
         &mut self,
         part: usize,
@@ -222,7 +223,7 @@ impl Arithmetic<'_> {
         Ok(())
     }
 
-    /// Adds a bit to a band's values.
+    /// Refines a band's values by one bit.
     fn refine_ac(&mut self, block: &mut Block) -> Result<(), Garbage> {
         let [first, last] = self.scan.band;
         let bins = AC_FIRST + (self.scan.parts[0].ac & 15) * AC_BINS;
@@ -280,7 +281,7 @@ impl Arithmetic<'_> {
 
 impl<'a> Coder<'a> for Arithmetic<'a> {
     fn block(&mut self, part: usize, block: &mut Block) -> usize {
-        // A garbled segment still gives bits to averages that are refined, as libjpeg has it.
+        // After invalid data, libjpeg still refines DC coefficients.
         let refines_dc = self.is_progressive && self.scan.band[0] == 0 && self.scan.high > 0;
         if !self.is_garbage || refines_dc {
             self.is_garbage |= self.decode(part, block).is_err();

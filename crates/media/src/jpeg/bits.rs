@@ -1,37 +1,37 @@
-//! Bits of a scan's entropy-coded data: stuffed bytes are removed, and reading stops before a marker. Behind a marker zeros are read,
-//! as libjpeg does, so that a damaged scan still becomes a picture.
+//! Bit reader for entropy-coded data. It removes stuffed bytes and stops before a marker. After a marker it
+//! supplies zeros, as libjpeg does, so that a damaged scan still gives a picture.
 
 use super::segments::next_marker;
 
-/// A reader of bits. At a marker it supplies zeros; at the end of the file it supplies zeros and remembers that the file is cut.
+/// Bit reader. Supplies zeros at a marker and at the end of the file, and remembers a truncated file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bits<'a> {
     data: &'a [u8],
     at: usize,
-    /// The next bits, from the highest.
+    /// Next bits, from the highest.
     buffer: u64,
-    /// Bits in the buffer.
+    /// Number of bits in the buffer.
     count: u32,
-    /// Zeros that were added behind the segment's data.
+    /// Number of zero bits added after the segment's data.
     padding: u32,
-    /// The marker that ended the data.
+    /// Marker that ended the data.
     marker: Option<u8>,
-    /// The file ended inside the data.
+    /// True if the file ended within the data.
     pub(super) is_cut: bool,
 }
 
 impl<'a> Bits<'a> {
-    /// Reads from a place in a file.
+    /// Reads from an offset in a file.
     pub(super) fn new(data: &'a [u8], at: usize) -> Bits<'a> {
         Bits { data, at, buffer: 0, count: 0, padding: 0, marker: None, is_cut: false }
     }
 
-    /// The place behind what was read, and the marker before it.
+    /// Offset after the data that was read, and the marker before it.
     pub(super) fn place(&self) -> (usize, Option<u8>) {
         (self.at, self.marker)
     }
 
-    /// More bits were taken than the segment has.
+    /// Returns true if more bits were taken than the segment has.
     pub(super) fn is_dry(&self) -> bool {
         self.count < self.padding
     }
@@ -66,7 +66,7 @@ impl<'a> Bits<'a> {
         }
     }
 
-    /// The next byte of data, or 0 where there is none.
+    /// Next byte of data, or 0 if there is none.
     pub(super) fn byte(&mut self) -> u8 {
         if self.marker.is_none() && !self.is_cut {
             match self.data.get(self.at) {
@@ -94,29 +94,30 @@ impl<'a> Bits<'a> {
         0
     }
 
-    /// The next bits without taking them: 1 to 17 of those that [`Bits::refill`] made available.
+    /// Returns the next 1 to 17 bits without taking them. [`Bits::refill`] must have made them available.
     #[inline(always)]
     pub(super) fn peek(&self, bits: u32) -> usize {
         (self.buffer >> (64 - bits)) as usize
     }
 
-    /// Takes bits.
+    /// Skips bits.
     #[inline(always)]
     pub(super) fn skip(&mut self, bits: u32) {
         self.buffer <<= bits;
         self.count -= bits;
     }
 
-    /// The next bits as a number, of which there are 0 to 16.
+    /// Takes the next 0 to 16 bits as a number.
     #[inline(always)]
     pub(super) fn take(&mut self, bits: u32) -> i32 {
-        // Shifting in two steps takes none of 64 bits.
+        // Shift in two steps, because a shift by 64 is undefined.
         let value = ((self.buffer >> 1) >> (63 - bits)) as i32;
         self.skip(bits);
         value
     }
 
-    /// Drops the rest of the segment, and goes behind the restart marker that is expected, or as near as libjpeg goes.
+    /// Drops the rest of the segment, and continues after the expected restart marker, or resynchronises as
+    /// libjpeg does.
     pub(super) fn restart(&mut self, expected: u8) {
         (self.buffer, self.count) = (0, 0);
         if self.marker.is_none() {
@@ -127,9 +128,9 @@ impl<'a> Bits<'a> {
             match marker {
                 0xd0..=0xd7 => match ahead {
                     0 => self.marker = None,
-                    // A later one: this segment is lost.
+                    // A later marker: this segment is lost.
                     1 | 2 => break,
-                    // An earlier one.
+                    // An earlier marker.
                     6 | 7 => self.find_marker(),
                     _ => self.marker = None,
                 },

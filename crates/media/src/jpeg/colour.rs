@@ -1,24 +1,25 @@
-//! From a JPEG's colour space to RGB, with libjpeg's integer arithmetic, and from CMYK with Pillow's.
+//! Conversion from a JPEG's colour space to RGB with libjpeg's integer arithmetic, and from CMYK as Pillow
+//! does.
 
 use super::segments::{FrameHeader, Tables};
 
-/// A colour space.
+/// Colour space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Space {
-    /// Brightness alone.
+    /// Grey only.
     Grey,
     /// Red, green and blue.
     Rgb,
-    /// Brightness and two differences of colour.
+    /// YCbCr.
     Ycc,
-    /// Four inks, each as 255 less of it, as Adobe's programs write them.
+    /// CMYK, inverted (255 less the ink) as Adobe's programs write it.
     Cmyk,
-    /// The same with three of the inks as brightness and two differences.
+    /// Inverted CMYK with the three inks coded as YCbCr.
     Ycck,
 }
 
 impl Space {
-    /// As libjpeg guesses it.
+    /// Detects the colour space as libjpeg does.
     pub(super) fn of(frame: &FrameHeader, tables: &Tables) -> Space {
         match (frame.components.len(), tables.is_jfif, tables.adobe) {
             (1, ..) => Space::Grey,
@@ -31,12 +32,12 @@ impl Space {
         }
     }
 
-    /// Numbers of a pixel that is made.
+    /// Channels of the resulting pixels.
     pub(super) fn channels(self) -> usize {
         if self == Space::Grey { 1 } else { 3 }
     }
 
-    /// Makes a row of pixels from rows of components.
+    /// Converts rows of components to a row of pixels.
     pub(super) fn convert(self, rows: &[&[u8]], out: &mut [u8]) {
         match (self, rows) {
             (Space::Grey, [grey, ..]) => out.copy_from_slice(&grey[..out.len()]),
@@ -66,13 +67,13 @@ impl Space {
     }
 }
 
-/// A colour under an ink and black, which is given as 255 less of it; rounded as Pillow's `convert` does.
+/// Multiplies an inverted ink by inverted black, rounded as in Pillow's `convert`.
 fn with_black(ink: u8, black: u8) -> u8 {
     let product = u32::from(ink) * u32::from(black) + 128;
     black.saturating_sub((((product >> 8) + product) >> 8) as u8)
 }
 
-/// Pixels that are made at once.
+/// Pixels converted at once.
 const LANES: usize = 16;
 
 fn of_ycc(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
@@ -98,7 +99,8 @@ fn of_ycc(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
     }
 }
 
-/// One pixel: libjpeg's constants of 16 bits after the point, less what is whole of them, so that each fits a signed 16 bits.
+/// Converts one pixel. libjpeg's constants have 16 fractional bits. Their integer parts are split off, so that
+/// the rest fits a signed 16-bit number.
 #[inline(always)]
 fn rgb(y: u8, cb: u8, cr: u8) -> [u8; 3] {
     const HALF: i32 = 1 << 15;

@@ -1,32 +1,33 @@
-//! Huffman coding of coefficients (T.81, annex F.2 and G.2): codes, and the decoding of blocks, sequential and progressive.
+//! Huffman decoding of coefficients (T.81, annexes F.2 and G.2): codes, and decoders of sequential and
+//! progressive blocks.
 
 use super::bits::Bits;
 use super::scan::Coder;
 use super::segments::{Scan, Tables};
 use super::{Block, JpegFailure, ZIGZAG};
 
-/// Bits that are looked up at once.
+/// Bits looked up at once.
 const LOOKUP: u32 = 10;
-/// Marks an entry of [`Lookup::whole`] that ends a block.
+/// Flag in [`Lookup::whole`] for the end of a block.
 const END: u32 = 0x8000;
 
-/// A Huffman code as a file defines it.
+/// Huffman code as defined in a file.
 #[derive(Clone, Debug)]
 pub(super) struct Code {
-    /// Codes of 1 to 16 bits.
+    /// Number of codes of each length, 1 to 16 bits.
     lengths: [u8; 16],
     values: [u8; 256],
 }
 
 impl Code {
-    /// From numbers of codes by length, and their values, of which there are at most 256.
+    /// Creates a code from the counts by length, and at most 256 values.
     pub(super) fn new(lengths: &[u8; 16], values: &[u8]) -> Code {
         let mut own = [0; 256];
         own[..values.len()].copy_from_slice(values);
         Code { lengths: *lengths, values: own }
     }
 
-    /// The usual ones (annex K.3), which files of motion JPEG leave out.
+    /// Default tables (annex K.3), which motion JPEG files leave out.
     fn usual(index: usize, is_dc: bool) -> Option<Code> {
         const DC: [[u8; 16]; 2] = [
             [0, 1, 5, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0],
@@ -44,7 +45,7 @@ impl Code {
     }
 }
 
-/// Values of the usual codes for AC coefficients, of luminance and of chrominance.
+/// Values of the default AC tables, for luminance and chrominance.
 const USUAL_AC: [[u8; 162]; 2] = [
     [
         0x01, 0x02, 0x03, 0x00, 0x04, 0x11, 0x05, 0x12, 0x21, 0x31, 0x41, 0x06, 0x13, 0x51, 0x61, 0x07, 0x22,
@@ -72,16 +73,16 @@ const USUAL_AC: [[u8; 162]; 2] = [
     ],
 ];
 
-/// A Huffman code as it is decoded.
+/// Huffman code prepared for decoding.
 #[derive(Clone, Debug)]
 struct Lookup {
-    /// By the next bits, a code's length and value; 0 where the code is longer.
+    /// Length and value of a code, by the next bits; 0 if the code is longer.
     codes: Box<[u16; 1 << LOOKUP]>,
-    /// By the next bits, a coefficient, the zeros before it and all of its bits; 0 where they are more.
+    /// Coefficient, its zero run and its total bits, by the next bits; 0 if it needs more bits.
     whole: Box<[u32; 1 << LOOKUP]>,
-    /// The largest code by length; below 0 where there is none.
+    /// Largest code of each length; negative if there is none.
     largest: [i32; 18],
-    /// The place of a code's value less the code, by length.
+    /// Index of a code's value less the code, by length.
     offsets: [i32; 18],
     values: [u8; 256],
 }
@@ -110,7 +111,7 @@ impl Lookup {
             if count > 0 {
                 lookup.largest[length as usize] = next - 1;
             }
-            // No code is all ones.
+            // A code of all ones is not allowed.
             if place > 0 && next >= 1 << length {
                 return Err(BAD);
             }
@@ -132,7 +133,7 @@ impl Lookup {
         Ok(lookup)
     }
 
-    /// The value of the next code; 0 for bits that are none, as libjpeg has it.
+    /// Decodes the next value. Invalid bits give 0, as in libjpeg.
     #[inline(always)]
     fn value(&self, bits: &mut Bits) -> u32 {
         let entry = self.codes[bits.peek(LOOKUP)];
@@ -159,28 +160,28 @@ impl Lookup {
     }
 }
 
-/// A number of so many bits with its sign (T.81, figure F.12).
+/// Extends the sign of a number of `size` bits (T.81, figure F.12).
 #[inline(always)]
 fn extend(bits: i32, size: u32) -> i32 {
     if bits < 1 << size >> 1 { bits + 1 - (1 << size) } else { bits }
 }
 
-/// A table that a scan names, or the usual one.
+/// Returns the table that a scan names, or the default one.
 fn lookup(codes: &[Option<Code>; 4], index: usize, is_dc: bool, usual: bool) -> Result<Lookup, JpegFailure> {
     let usual = || Code::usual(index, is_dc).filter(|_| usual);
     let code = codes.get(index).cloned().flatten().or_else(usual);
     Lookup::new(&code.ok_or(JpegFailure::Broken("a Huffman table is missing"))?, is_dc)
 }
 
-/// State that all decoders of Huffman codes keep.
+/// State shared by the Huffman decoders.
 #[derive(Debug)]
 struct Data<'a> {
     bits: Bits<'a>,
-    /// The last DC coefficient of each part.
+    /// Last DC coefficient of each component.
     last: [i32; 4],
-    /// The number of the next restart marker.
+    /// Number of the next restart marker.
     restarts: u8,
-    /// The segment has no more data.
+    /// True if the segment has no more data.
     is_dry: bool,
 }
 
@@ -201,7 +202,7 @@ impl<'a> Data<'a> {
     }
 }
 
-/// A decoder of sequential scans.
+/// Decoder of sequential scans.
 #[derive(Debug)]
 pub(super) struct Sequential<'a> {
     data: Data<'a>,
@@ -209,7 +210,7 @@ pub(super) struct Sequential<'a> {
 }
 
 impl<'a> Sequential<'a> {
-    /// Errors of a scan's data.
+    /// Creates a decoder. Fails if a table is missing or invalid.
     pub(super) fn new(bits: Bits<'a>, tables: &Tables, scan: &Scan) -> Result<Sequential<'a>, JpegFailure> {
         let both = scan.parts.iter().map(|part| {
             Ok([lookup(&tables.dc, part.dc, true, true)?, lookup(&tables.ac, part.ac, false, true)?])
@@ -255,7 +256,7 @@ impl<'a> Coder<'a> for Sequential<'a> {
                 }
                 extend(bits.take(size), size) as i16
             };
-            // A run beyond the block ends in its last place, as libjpeg has it.
+            // A run beyond the block ends at its last position, as in libjpeg.
             block[usize::from(ZIGZAG[at])] = value;
             at += 1;
         }
@@ -280,21 +281,21 @@ impl<'a> Coder<'a> for Sequential<'a> {
     }
 }
 
-/// A decoder of progressive scans.
+/// Decoder of progressive scans.
 #[derive(Debug)]
 pub(super) struct Progressive<'a> {
     data: Data<'a>,
-    /// By part where there are DC coefficients; of the one part where there are AC coefficients.
+    /// For a DC scan, one table for each component. For an AC scan, the table of its only component.
     codes: Vec<Lookup>,
     band: [usize; 2],
     low: u32,
     refines: bool,
-    /// Blocks whose band has no more new coefficients.
+    /// Remaining blocks whose band has no more new coefficients.
     blocks_ended: u32,
 }
 
 impl<'a> Progressive<'a> {
-    /// Errors of a scan's data.
+    /// Creates a decoder. Fails if a table is missing or invalid.
     pub(super) fn new(bits: Bits<'a>, tables: &Tables, scan: &Scan) -> Result<Progressive<'a>, JpegFailure> {
         let (is_dc, refines) = (scan.band[0] == 0, scan.high > 0);
         let code = |index, is_dc| match is_dc {
@@ -405,7 +406,7 @@ impl<'a> Progressive<'a> {
     }
 }
 
-/// Adds a bit to a coefficient that is not 0.
+/// Refines a non-zero coefficient by one bit.
 #[inline(always)]
 fn correct(bits: &mut Bits, value: &mut i16, step: i16) {
     bits.refill();

@@ -1,14 +1,14 @@
-//! The inverse discrete cosine transform of libjpeg's `islow` (Loeffler, Ligtenberg and Moschytz 1989), with its constants, rounding and
-//! order of sums, and with libjpeg-turbo's overflow of 16 bits. All sums fit 32 bits.
+//! Inverse DCT of libjpeg's `islow` (Loeffler, Ligtenberg and Moschytz 1989), with the same constants, rounding
+//! and order of sums, and with libjpeg-turbo's 16-bit overflow. All sums fit 32 bits.
 
 use super::Block;
 
-/// Bits of a constant after the point.
+/// Fractional bits of a constant.
 const CONSTANT_BITS: u32 = 13;
-/// Bits that values have more between the passes.
+/// Extra fractional bits between the passes.
 const PASS_BITS: u32 = 2;
 
-/// Samples of a block whose coefficients in zigzag order are 0 behind the `last`.
+/// Samples of a block whose coefficients after index `last`, in zigzag order, are 0.
 #[inline(always)]
 pub(super) fn samples(block: &Block, steps: &[i16; 64], last: usize) -> [[u8; 8]; 8] {
     match last {
@@ -44,14 +44,14 @@ fn whole(block: &Block, steps: &[i16; 64]) -> [[u8; 8]; 8] {
     rows
 }
 
-/// A product of 16 bits each.
+/// Product of two 16-bit numbers.
 #[inline(always)]
 fn product(value: i16, constant: i16) -> i32 {
     i32::from(value) * i32::from(constant)
 }
 
-/// One-dimensional transforms of all columns, divided by `1 << SHIFT`. The loop has nothing but sums and products, so that the compiler
-/// does it for all columns at once.
+/// One-dimensional transform of all columns, divided by `1 << SHIFT`. The loop has only sums and products, so
+/// that the compiler vectorises it over the columns.
 #[inline(never)]
 fn pass<const SHIFT: u32>(values: &Block, out: &mut Block) {
     let rows = values.as_chunks::<8>().0;
@@ -59,12 +59,12 @@ fn pass<const SHIFT: u32>(values: &Block, out: &mut Block) {
     let [o0, o1, o2, o3, o4, o5, o6, o7] = out.as_chunks_mut::<8>().0 else { return };
     for col in 0..8 {
         let (x1, x3, x5, x7) = (r1[col], r3[col], r5[col], r7[col]);
-        // The even part.
+        // Even part.
         let even2 = product(r2[col], 4433).wrapping_add(product(r6[col], 4433 - 15137));
         let even3 = product(r2[col], 4433 + 6270).wrapping_add(product(r6[col], 4433));
         let even0 = i32::from(r0[col].wrapping_add(r4[col])) << CONSTANT_BITS;
         let even1 = i32::from(r0[col].wrapping_sub(r4[col])) << CONSTANT_BITS;
-        // The odd part.
+        // Odd part.
         let (z3, z4) = (x7.wrapping_add(x3), x5.wrapping_add(x1));
         let both3 = product(z3, 9633 - 16069).wrapping_add(product(z4, 9633));
         let both4 = product(z3, 9633).wrapping_add(product(z4, 9633 - 3196));
@@ -91,7 +91,8 @@ fn scaled<const SHIFT: u32>(value: i32) -> i16 {
     rounded.clamp(i32::from(i16::MIN), i32::from(i16::MAX)) as i16
 }
 
-/// Rows as columns: three times the first half and the second are taken in turns, which moves a place's three highest bits down.
+/// Transposes a block by three interleaves of its halves. Each moves the upper three bits of an index down by
+/// one.
 #[inline(always)]
 fn transposed<T: Copy + Default>(values: &mut [T; 64]) {
     let mut other = [T::default(); 64];
@@ -101,7 +102,7 @@ fn transposed<T: Copy + Default>(values: &mut [T; 64]) {
     *values = other;
 }
 
-// Not inlined, or the compiler moves the numbers one by one.
+// Not inlined, because the compiler would otherwise move the numbers one by one.
 #[inline(never)]
 fn in_turns<T: Copy>(values: &[T; 64], both: &mut [T; 64]) {
     let (first, second) = values.split_at(32);

@@ -1,39 +1,40 @@
-//! A scan's blocks in the order of its data (T.81, A.2), and where they go: into samples at once, or kept as coefficients until the
-//! last scan.
+//! Blocks of a scan in the order of its data (T.81, A.2). They become samples at once, or are kept as
+//! coefficients until the last scan.
 
 use super::bits::Bits;
 use super::idct;
 use super::segments::{Component, FrameHeader, Scan, Segments};
 use super::{Block, JpegFailure};
 
-/// A decoder of entropy-coded blocks.
+/// Decoder of entropy-coded blocks.
 pub(super) trait Coder<'a> {
-    /// Decodes the next block of a scan's part. Returns the last coefficient, in zigzag order, that may not be 0.
+    /// Decodes the next block of the scan's component `part`. Returns the last zigzag index that may be
+    /// non-zero.
     fn block(&mut self, part: usize, block: &mut Block) -> usize;
-    /// Goes behind a restart marker.
+    /// Continues after a restart marker.
     fn restart(&mut self);
-    /// Ends a unit: one that needed more data than there was is the last of its segment.
+    /// Ends an MCU. If it needed more data than available, it is the last of its segment.
     fn end_unit(&mut self);
-    /// Whether the segment has no more data.
+    /// Returns true if the segment has no more data.
     fn is_dry(&self) -> bool;
-    /// The data.
+    /// Bit reader.
     fn bits(&self) -> &Bits<'a>;
 }
 
-/// A store of blocks.
+/// Destination of decoded blocks.
 pub(super) trait Blocks {
-    /// Has a component's block at a column and a row decoded, and stores it.
+    /// Decodes and stores the block of a component at `[column, row]`.
     fn put(&mut self, component: usize, place: [usize; 2], decode: impl FnOnce(&mut Block) -> usize);
 }
 
-/// The end of a scan's data.
+/// End of a scan's data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScanEnd {
-    /// The place behind the data.
+    /// Offset after the data.
     pub(super) at: usize,
-    /// A marker that was read.
+    /// Marker that was read.
     pub(super) marker: Option<u8>,
-    /// The last row of units for which there was data.
+    /// Last row of MCUs with data.
     pub(super) last_row: usize,
 }
 
@@ -79,7 +80,7 @@ pub(super) fn read<'a>(
     Ok(ScanEnd { at, marker, last_row })
 }
 
-/// Decodes a unit of several components.
+/// Decodes an MCU of several components.
 fn unit<'a>(
     frame: &FrameHeader,
     scan: &Scan,
@@ -101,9 +102,9 @@ fn unit<'a>(
 /// Samples of a component.
 #[derive(Debug)]
 pub(super) struct SamplePlane {
-    /// Samples of a row, some behind the picture's.
+    /// Samples in a row, including padding.
     pub(super) stride: usize,
-    /// Columns and rows of the picture's samples.
+    /// Columns and rows of samples within the picture.
     pub(super) size: [usize; 2],
     samples: Vec<u8>,
     steps: [i16; 64],
@@ -112,12 +113,12 @@ pub(super) struct SamplePlane {
 impl SamplePlane {
     fn new(component: &Component) -> SamplePlane {
         let [across, down] = component.stored.map(|blocks| blocks * 8);
-        // As signed 16 bits, which is what libjpeg-turbo multiplies with.
+        // libjpeg-turbo multiplies with signed 16-bit steps.
         let steps = component.steps.unwrap_or([0; 64]).map(|step| step as i16);
         SamplePlane { stride: across, size: component.samples, samples: vec![0; across * down], steps }
     }
 
-    /// Makes a block of coefficients to samples.
+    /// Converts a block of coefficients to samples.
     #[inline(always)]
     pub(super) fn set(&mut self, [col, row]: [usize; 2], block: &Block, last: usize) {
         let samples = idct::samples(block, &self.steps, last);
@@ -129,19 +130,19 @@ impl SamplePlane {
         }
     }
 
-    /// A row's samples of the picture; of rows beyond the last one, the last.
+    /// Samples of a row within the picture. Rows beyond the last repeat it.
     pub(super) fn row(&self, row: usize) -> &[u8] {
         let first = row.min(self.size[1] - 1) * self.stride;
         &self.samples[first..first + self.size[0]]
     }
 }
 
-/// Planes of a frame whose one scan has all components.
+/// Planes of a frame with a single scan of all components.
 #[derive(Debug)]
 pub(super) struct Planes(pub(super) Vec<SamplePlane>);
 
 impl Planes {
-    /// Of a frame's components.
+    /// Creates the planes of a frame's components.
     pub(super) fn new(frame: &FrameHeader) -> Planes {
         Planes(frame.components.iter().map(SamplePlane::new).collect())
     }
@@ -164,15 +165,15 @@ pub(super) struct ComponentCoefficients {
 }
 
 impl ComponentCoefficients {
-    /// The blocks of a row.
+    /// Blocks of a row.
     pub(super) fn row(&self, row: usize) -> &[Block] {
         &self.blocks[row * self.across..][..self.across]
     }
 
-    /// Makes all to samples.
+    /// Converts all blocks to samples.
     ///
     /// # Errors
-    /// [`Segments::go_on`]'s.
+    /// As [`Segments::go_on`].
     pub(super) fn plane(
         &self,
         component: &Component,
@@ -189,10 +190,10 @@ impl ComponentCoefficients {
         Ok(plane)
     }
 
-    /// Makes all to samples, each block changed before.
+    /// Converts all blocks to samples. `change` modifies each block first.
     ///
     /// # Errors
-    /// [`Segments::go_on`]'s.
+    /// As [`Segments::go_on`].
     pub(super) fn plane_of(
         &self,
         component: &Component,
@@ -212,12 +213,12 @@ impl ComponentCoefficients {
     }
 }
 
-/// Coefficients of a frame of several scans.
+/// Coefficients of a frame with several scans.
 #[derive(Debug)]
 pub(super) struct Coefficients(pub(super) Vec<ComponentCoefficients>);
 
 impl Coefficients {
-    /// Of a frame's components; all 0.
+    /// Creates the coefficients of a frame's components, all 0.
     pub(super) fn new(frame: &FrameHeader) -> Coefficients {
         let stored = |component: &Component| {
             let [across, down] = component.stored;

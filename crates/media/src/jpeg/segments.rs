@@ -1,79 +1,79 @@
-//! Segments of a JPEG file (ITU T.81, annex B): tables, the frame's header and the scans' headers.
+//! Segments of a JPEG file (ITU T.81, annex B): tables, frame header and scan headers.
 
 use super::huffman::Code;
 use super::{JpegFailure, ZIGZAG};
 use crate::error::PictureError;
 
-/// A component of a frame.
+/// Component of a frame.
 #[derive(Clone, Debug)]
 pub(super) struct Component {
     id: u8,
-    /// Samples beside each other in a unit of the frame.
+    /// Horizontal sampling factor: blocks side by side in an MCU.
     pub(super) across: usize,
-    /// Samples above each other in a unit of the frame.
+    /// Vertical sampling factor: blocks above each other in an MCU.
     pub(super) down: usize,
     table: usize,
-    /// Steps of quantization by place in a block, known from the first scan of the component on.
+    /// Quantization steps by position in a block. Set at the component's first scan.
     pub(super) steps: Option<[u16; 64]>,
-    /// Columns and rows of blocks that have samples of the picture.
+    /// Columns and rows of blocks that contain samples of the picture.
     pub(super) blocks: [usize; 2],
-    /// Columns and rows of blocks, in whole units.
+    /// Columns and rows of blocks, padded to whole MCUs.
     pub(super) stored: [usize; 2],
     /// Columns and rows of samples.
     pub(super) samples: [usize; 2],
 }
 
 impl Component {
-    /// The number by which scans name it.
+    /// Identifier used by scans.
     pub(super) fn id(&self) -> u8 {
         self.id
     }
 }
 
-/// A frame's header.
+/// Frame header.
 #[derive(Clone, Debug)]
 pub(super) struct FrameHeader {
     /// Columns of pixels.
     pub(super) width: usize,
     /// Rows of pixels.
     pub(super) height: usize,
-    /// Coefficients come in several scans, by bands and bits.
+    /// True if coefficients come in several scans, by bands and bits.
     pub(super) is_progressive: bool,
-    /// Entropy coding is arithmetic, not Huffman's.
+    /// True for arithmetic coding, false for Huffman coding.
     pub(super) is_arithmetic: bool,
-    /// The largest `across` and `down` of a component.
+    /// Maximum sampling factors `[across, down]` of the components.
     pub(super) unit: [usize; 2],
-    /// Columns and rows of units.
+    /// Columns and rows of MCUs.
     pub(super) units: [usize; 2],
-    /// Its 1, 3 or 4 components.
+    /// Components: 1, 3 or 4.
     pub(super) components: Vec<Component>,
 }
 
-/// A component's part in a scan.
+/// Component of a scan.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScanComponent {
     /// Index of the frame's component.
     pub(super) component: usize,
-    /// Index of its table for DC coefficients.
+    /// Index of its DC table.
     pub(super) dc: usize,
-    /// Index of its table for AC coefficients.
+    /// Index of its AC table.
     pub(super) ac: usize,
 }
 
-/// A scan's header.
+/// Scan header.
 #[derive(Clone, Debug)]
 pub(super) struct Scan {
-    /// Components that it has data of.
+    /// Components with data in this scan.
     pub(super) parts: Vec<ScanComponent>,
     /// First and last coefficient, in zigzag order.
     pub(super) band: [usize; 2],
-    /// Bits below those that earlier scans gave; 0 in a first scan.
+    /// Successive approximation: bit position of the previous scan; 0 in a first scan.
     pub(super) high: u32,
-    /// Bits that stay for later scans.
+    /// Successive approximation: bits left for later scans.
     pub(super) low: u32,
 }
 
-/// What segments define for those behind them.
+/// Tables and settings that segments define for later ones.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tables {
     steps: [Option<[u16; 64]>; 4],
@@ -81,30 +81,31 @@ pub(super) struct Tables {
     pub(super) dc: [Option<Code>; 4],
     /// Huffman codes of AC coefficients.
     pub(super) ac: [Option<Code>; 4],
-    /// Bounds of arithmetic coding's small differences, lower in the low bits; T.81's usual ones where unset.
+    /// Arithmetic coding: bounds of small DC differences, the lower one in the low bits. T.81's defaults if
+    /// unset.
     pub(super) dc_bounds: [Option<u8>; 16],
-    /// Arithmetic coding's bound of low coefficients.
+    /// Arithmetic coding: bound of low AC coefficients.
     pub(super) ac_bounds: [Option<u8>; 16],
-    /// Units between restarts; 0 for none.
+    /// MCUs between restarts; 0 for none.
     pub(super) restart_interval: usize,
-    /// A JFIF segment was seen.
+    /// True if a JFIF segment was found.
     pub(super) is_jfif: bool,
-    /// The colour transform of an Adobe segment.
+    /// Colour transform of an Adobe segment.
     pub(super) adobe: Option<u8>,
     /// Exif data.
     pub(super) exif: Option<Vec<u8>>,
 }
 
-/// The end of a run of segments.
+/// Reason why reading segments stopped.
 #[derive(Clone, Debug)]
 pub(super) enum Next {
-    /// A scan's data follows.
+    /// Data of a scan follows.
     Scan(Scan),
-    /// The image is over.
+    /// The image has ended.
     End,
 }
 
-/// Goes behind the next marker. Bytes that are none, and stuffed ones, are passed.
+/// Moves after the next marker and returns it. Skips other bytes and stuffed ones.
 pub(super) fn next_marker(data: &[u8], at: &mut usize) -> Option<u8> {
     loop {
         let found = data.get(*at..)?.iter().position(|&byte| byte == 0xff)?;
@@ -120,19 +121,19 @@ pub(super) fn next_marker(data: &[u8], at: &mut usize) -> Option<u8> {
     }
 }
 
-/// A reader of segments.
+/// Reader of segments.
 pub(super) struct Segments<'a> {
-    /// The file.
+    /// Bytes of the file.
     pub(super) data: &'a [u8],
-    /// The place behind what was read.
+    /// Offset after the data that was read.
     pub(super) at: usize,
-    /// A marker that was read and not followed yet.
+    /// Marker that was read and is not yet processed.
     pub(super) marker: Option<u8>,
-    /// The frame's header, once it was read.
+    /// Frame header, once read.
     pub(super) frame: Option<FrameHeader>,
-    /// The tables in force.
+    /// Current tables.
     pub(super) tables: Tables,
-    /// Whether to give up.
+    /// Returns true if the decoding should stop.
     pub(super) interrupted: &'a dyn Fn() -> bool,
 }
 
@@ -141,13 +142,15 @@ fn broken<T>(reason: &'static str) -> Result<T, JpegFailure> {
 }
 
 impl<'a> Segments<'a> {
-    /// Of a file that begins with a JPEG's first marker.
+    /// Creates a reader for a file that begins with the SOI marker.
     pub(super) fn new(data: &'a [u8], interrupted: &'a dyn Fn() -> bool) -> Segments<'a> {
         Segments { data, at: 2, marker: None, frame: None, tables: Tables::default(), interrupted }
     }
 
+    /// Checks whether to continue.
+    ///
     /// # Errors
-    /// [`PictureError::Interrupted`] where the work is to be given up.
+    /// [`PictureError::Interrupted`] if the decoding should stop.
     pub(super) fn go_on(&self) -> Result<(), JpegFailure> {
         match (self.interrupted)() {
             true => Err(JpegFailure::Refused(PictureError::Interrupted)),
@@ -164,7 +167,7 @@ impl<'a> Segments<'a> {
             };
             match marker {
                 0xd9 => return Ok(Next::End),
-                // Restarts and a marker without meaning have no length.
+                // Restart markers and TEM have no length.
                 0xd0..=0xd7 | 0x01 => continue,
                 0xd8 => return broken("a second image begins inside it"),
                 0x02..=0xbf | 0xc8 | 0xde | 0xdf | 0xf0..=0xfd => {
@@ -188,13 +191,13 @@ impl<'a> Segments<'a> {
                     _ => return broken("its restart interval has another length than two bytes"),
                 },
                 0xe0..=0xef => self.application(marker, segment),
-                // Comments, and the number of lines, which the frame's header has said.
+                // Comments, and DNL, whose number of lines is already in the frame header.
                 _ => {}
             }
         }
     }
 
-    /// The content of a segment behind its marker.
+    /// Reads the contents of a segment after its marker.
     fn segment(&mut self) -> Result<&'a [u8], JpegFailure> {
         let rest = self.data.get(self.at..).unwrap_or_default();
         let [high, low, ..] = rest else { return Err(JpegFailure::Cut) };
@@ -260,7 +263,7 @@ impl<'a> Segments<'a> {
         Ok(())
     }
 
-    /// Huffman codes.
+    /// Reads Huffman tables.
     fn codes(&mut self, mut segment: &[u8]) -> Result<(), JpegFailure> {
         const BAD: &str = "a Huffman table is damaged";
         while let Some((&[index], rest)) = segment.split_first_chunk::<1>() {
@@ -280,7 +283,7 @@ impl<'a> Segments<'a> {
         Ok(())
     }
 
-    /// Bounds of arithmetic coding.
+    /// Reads arithmetic coding bounds.
     fn conditioning(&mut self, segment: &[u8]) -> Result<(), JpegFailure> {
         let (pairs, rest) = segment.as_chunks::<2>();
         for &[index, value] in pairs {
@@ -295,7 +298,7 @@ impl<'a> Segments<'a> {
         if rest.is_empty() { Ok(()) } else { broken("a table of arithmetic coding is damaged") }
     }
 
-    /// Steps of quantization.
+    /// Reads quantization tables.
     fn steps(&mut self, mut segment: &[u8]) -> Result<(), JpegFailure> {
         while let Some((&[kind], rest)) = segment.split_first_chunk::<1>() {
             let (bytes, index) = (if kind >> 4 == 0 { 64 } else { 128 }, usize::from(kind & 15));
@@ -312,7 +315,7 @@ impl<'a> Segments<'a> {
         Ok(())
     }
 
-    /// Application segments: colour spaces and Exif.
+    /// Reads application segments: colour spaces and Exif.
     fn application(&mut self, marker: u8, segment: &[u8]) {
         const EXIF: &[u8] = b"Exif\0\0";
         match marker {

@@ -1,18 +1,18 @@
-//! Estimates of coefficients that a progressive file leaves out, from the averages of the 24 blocks around each: libjpeg's block
-//! smoothing. A file that was written to its last bit has none.
+//! libjpeg's block smoothing: estimates the coefficients that an incomplete progressive file leaves out, from
+//! the averages of the 24 surrounding blocks. Has no effect on a complete file.
 
 use super::scan::{ComponentCoefficients, SamplePlane};
 use super::segments::{Component, FrameHeader, Scan, Segments};
 use super::{Block, JpegFailure};
 
-/// Coefficients that are estimated, with the average before them.
+/// Number of coefficients that are estimated, including the DC coefficient.
 const ESTIMATED: usize = 10;
 
-/// Progress of each coefficient of a component: bits that are missing; below 0 where nothing is known.
+/// Missing bits of each coefficient of a component; negative if nothing is known.
 #[derive(Clone, Debug)]
 struct MissingBits {
     now: [i8; 64],
-    /// The same before the last scan.
+    /// State before the last scan.
     before: [i8; 64],
 }
 
@@ -21,18 +21,18 @@ struct MissingBits {
 pub(super) struct CoefficientProgress {
     components: Vec<MissingBits>,
     scans: usize,
-    /// The last row of units for which the last scan had data.
+    /// Last row of MCUs with data in the last scan.
     pub(super) last_row: usize,
 }
 
 impl CoefficientProgress {
-    /// Of a frame before its first scan.
+    /// Creates the state of a frame before its first scan.
     pub(super) fn new(frame: &FrameHeader) -> CoefficientProgress {
         let none = MissingBits { now: [-1; 64], before: [-1; 64] };
         CoefficientProgress { components: vec![none; frame.components.len()], scans: 0, last_row: 0 }
     }
 
-    /// Notes a scan.
+    /// Records a scan.
     pub(super) fn note(&mut self, scan: &Scan) {
         self.scans += 1;
         let [first, last] = scan.band;
@@ -45,7 +45,7 @@ impl CoefficientProgress {
         }
     }
 
-    /// Whether estimates are wanted and can be made.
+    /// Returns true if coefficients are missing and can be estimated.
     pub(super) fn has_gaps(&self, frame: &FrameHeader) -> bool {
         let can = frame.components.iter().zip(&self.components).all(|(component, missing)| {
             let divides = |steps: [u16; 64]| PLACES.iter().all(|&place| steps[place] != 0);
@@ -54,7 +54,7 @@ impl CoefficientProgress {
         can && self.components.iter().any(|missing| missing.now[1..ESTIMATED].iter().any(|&bits| bits != 0))
     }
 
-    /// A component's samples, with estimates.
+    /// Samples of a component, with estimates.
     pub(super) fn plane(
         &self,
         frame: &FrameHeader,
@@ -74,12 +74,12 @@ impl CoefficientProgress {
     }
 }
 
-/// Places in a block of the average and of the first coefficients in zigzag order.
+/// Positions in a block of the DC coefficient and of the first AC coefficients, in zigzag order.
 const PLACES: [usize; ESTIMATED] = [0, 1, 8, 16, 9, 2, 3, 10, 17, 24];
 
 type Kernel = [i32; 25];
 
-/// Weights of the averages around a block where no coefficients but those are known.
+/// Weights of the surrounding averages if only DC coefficients are known.
 #[rustfmt::skip]
 const ALONE: [Kernel; ESTIMATED] = [
     [-2, -6, -8, -6, -2, -6, 6, 42, 6, -6, -8, 42, 152, 42, -8, -6, 6, 42, 6, -6, -2, -6, -8, -6, -2],
@@ -94,7 +94,7 @@ const ALONE: [Kernel; ESTIMATED] = [
     [0, 0, 0, 0, 0, 0, 1, 2, 1, 0, 0, 0, 0, 0, 0, 0, -1, -2, -1, 0, 0, 0, 0, 0, 0],
 ];
 
-/// Weights where some coefficients are known.
+/// Weights if some AC coefficients are known.
 #[rustfmt::skip]
 const BESIDE: [Kernel; 6] = [
     [0; 25],
@@ -105,14 +105,14 @@ const BESIDE: [Kernel; 6] = [
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, 13, -24, 13, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
 ];
 
-/// Averages of a block and those around it, row by row; beyond the edges those at the edge.
+/// Averages of a block and of those around it, row by row. Beyond the edges, the edge blocks repeat.
 fn averages(
     frame: &FrameHeader,
     component: &Component,
     stored: &ComponentCoefficients,
     [col, row]: [usize; 2],
 ) -> Kernel {
-    // libjpeg takes rows of the last unit that have nothing of the picture for the picture's, but in that unit.
+    // libjpeg treats padding rows of the last MCU as part of the picture, except within that MCU.
     let is_last = row / component.down + 1 == frame.units[1];
     let rows = if is_last { component.blocks[1] } else { component.stored[1] };
     let first = row / component.down * component.down;
@@ -145,7 +145,7 @@ fn estimate(block: &mut Block, averages: &Kernel, steps: &[i64; 64], missing: &[
     }
 }
 
-/// A sum of averages by weight as a coefficient, rounded, and no larger than `most`.
+/// Weighted sum of averages as a coefficient, rounded, with a magnitude of at most `most`.
 fn weighed(kernel: &Kernel, averages: &Kernel, [of_average, step]: [i64; 2], most: i64) -> i16 {
     let sum = kernel.iter().zip(averages).map(|(weight, average)| weight * average).sum::<i32>();
     let sum = of_average * i64::from(sum);

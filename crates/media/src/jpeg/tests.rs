@@ -1,4 +1,5 @@
-//! Files of real encoders against Pillow's pixels (`testdata/make_jpegs.py`), and files that are refused.
+//! Files of real encoders, compared with Pillow's pixels (`testdata/make_jpegs.py`), and files that are
+//! refused.
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -7,7 +8,7 @@ use crate::{Limits, PictureError, decode};
 
 const FILES: &[u8] = include_bytes!("../../testdata/jpegs.bin");
 
-/// The files by name, with their entries.
+/// Files by name, with their entries.
 fn files() -> Vec<(String, &'static [u8], Value)> {
     let entries: Vec<Value> = serde_json::from_str(include_str!("../../testdata/jpegs.json")).unwrap();
     let mut rest = FILES;
@@ -54,7 +55,7 @@ fn files_that_are_cut_short_are_refused() {
     }
 }
 
-/// The place behind a marker.
+/// Offset after a marker.
 fn behind(file: &[u8], marker: u8) -> usize {
     file.windows(2).position(|two| two == [0xff, marker]).unwrap() + 2
 }
@@ -95,7 +96,8 @@ fn a_file_passes_over_its_picture_a_few_times() {
     assert_eq!(error, PictureError::TooManyScans { scans: 65, max: 64 });
 }
 
-/// Damage of every kind: no file makes the decoder fail in another way than by an error, or take more than its header says.
+/// Damage of every kind: the decoder only ever fails with an error, and takes no more memory than the header
+/// implies.
 #[test]
 fn damaged_files_are_pictures_or_errors() {
     let mut state = 1u64;
@@ -116,7 +118,7 @@ fn damaged_files_are_pictures_or_errors() {
                 _ => file.insert(at, random(256) as u8),
             }
         }
-        // Not `decode` of the crate, which makes an error of a panic.
+        // Not the crate's `decode`, which turns panics into errors.
         let check = |width: u32, height: u32| match u64::from(width) * u64::from(height) <= limits.pixels_max
         {
             true => Ok(()),

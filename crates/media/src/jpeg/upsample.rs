@@ -1,12 +1,12 @@
-//! Rows of a component at the picture's full width and height, as libjpeg's "fancy" upsampling makes them: a triangle filter where a side
-//! is halved, else repeated samples.
+//! libjpeg's "fancy" upsampling: rows of a component at the picture's full width and height. A triangle filter
+//! if a side is halved, otherwise repeated samples.
 
 use super::scan::SamplePlane;
 
-/// The way from a component's samples to the picture's.
+/// Upsampling method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Filter {
-    /// There are as many.
+    /// No upsampling.
     None,
     /// Interpolation between columns.
     Across,
@@ -14,22 +14,22 @@ enum Filter {
     Down,
     /// Interpolation between both.
     Both,
-    /// Repetition, so often across and down.
+    /// Repetition by `[across, down]`.
     Repeat([usize; 2]),
 }
 
-/// A component's samples as rows of the picture.
+/// Component with upsampled rows.
 #[derive(Debug)]
 pub(super) struct UpsampledPlane {
     plane: SamplePlane,
     filter: Filter,
     row: Vec<u8>,
-    /// Samples between two that repeat the outermost.
+    /// Samples of a row, with the outermost ones repeated at both ends.
     padded: Vec<u16>,
 }
 
 impl UpsampledPlane {
-    /// Of a component that has one sample for so many of the picture, across and down.
+    /// Creates the upsampler for a component with one sample for each `factors` (across, down) pixels.
     pub(super) fn new(plane: SamplePlane, factors: [usize; 2]) -> UpsampledPlane {
         let is_wide = plane.size[0] > 2;
         let filter = match factors {
@@ -43,7 +43,7 @@ impl UpsampledPlane {
         UpsampledPlane { filter, row: vec![0; width * factors[0]], padded: vec![0; width + 2], plane }
     }
 
-    /// A row of the picture, and some samples behind it.
+    /// Returns a row of the picture, plus some padding.
     pub(super) fn row(&mut self, row: usize) -> &[u8] {
         let plane = &self.plane;
         match self.filter {
@@ -74,7 +74,7 @@ impl UpsampledPlane {
     }
 }
 
-/// Three times the nearer row and once the other one, for a row of twice as many.
+/// Sums for a doubled row: three times the nearer row plus the farther one.
 fn sums(plane: &SamplePlane, row: usize) -> impl Iterator<Item = u16> {
     let near = row / 2;
     let far = if row.is_multiple_of(2) { near.saturating_sub(1) } else { near + 1 };
@@ -82,7 +82,7 @@ fn sums(plane: &SamplePlane, row: usize) -> impl Iterator<Item = u16> {
     both.map(|(&near, &far)| 3 * u16::from(near) + u16::from(far))
 }
 
-/// Two samples for each: three times itself and once its neighbour, with a bias by side, divided by `1 << SHIFT`.
+/// Doubles a row: three times each sample plus its neighbour, plus a bias by side, divided by `1 << SHIFT`.
 fn widen<const LEFT: u16, const RIGHT: u16, const SHIFT: u32>(padded: &mut [u16], out: &mut [u8]) {
     let last = padded.len() - 1;
     padded[0] = padded[1];
