@@ -1,4 +1,4 @@
-//! Routes about the server itself: health, liveness, readiness, version, metrics. They are answered while it
+//! Routes about the server: health, liveness, readiness, version, metrics. They answer even while the server
 //! drains.
 
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use crate::{
     status::{engine_health, member_health, model_health},
 };
 
-/// `GET /alive`: the process answers.
+/// `GET /alive`: the process is running.
 pub(crate) async fn alive() -> Json<Value> {
     Json(json!({"status": "alive"}))
 }
 
-/// `GET /version`.
+/// Handler of `GET /version`.
 pub(crate) async fn version() -> Json<Value> {
     Json(json!({"version": env!("CARGO_PKG_VERSION"), "api": "hanzo.engine.v1"}))
 }
 
-/// `GET /metrics`: Prometheus text, or OpenMetrics' for who reads that.
+/// `GET /metrics`: Prometheus text, or OpenMetrics if the client accepts it.
 pub(crate) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, ApiError> {
     app.metrics.keys_unreadable.set(i64::from(app.access.keys_fault().is_some()));
     if is_wanted(headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok())) {
@@ -40,8 +40,8 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> 
     Ok(([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response())
 }
 
-/// `GET /ready`: 200 only when requests are answered, by a model that is ready or by one that is loaded for them, and keys can be
-/// checked.
+/// `GET /ready`: 200 only if requests can be answered, by a loaded model or by one that is loaded on demand,
+/// and keys can be checked.
 pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response {
     let keys_refused = app.access.keys_fault().is_some_and(|fault| fault.closed);
     let (status, reason) = match Health::of(&app).await {
@@ -60,8 +60,8 @@ pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], Json(body)).into_response()
 }
 
-/// `GET /health`: the state, the models and their KV use. 503 where the engine does not answer, so that a
-/// stuck engine is not healthy.
+/// `GET /health`: state, models, and KV cache use. 503 if the engine does not answer, so that a stuck engine
+/// counts as unhealthy.
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
     let state = Health::of(&app).await;
     let (status, stats) = match &state {
@@ -93,13 +93,13 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
     (code, Json(body)).into_response()
 }
 
-/// What the server can do now.
+/// State of the server.
 enum Health {
-    /// At least one model answers, or one is loaded for who asks.
+    /// At least one model is ready, or models are loaded on demand.
     Ok(StatsResponse),
-    /// None answers, and one is being loaded.
+    /// No model is ready, and one is being loaded.
     Loading(StatsResponse),
-    /// None answers and none is on its way.
+    /// No model is ready or being loaded.
     Empty(StatsResponse),
     /// The gateway or the engine is shutting down.
     Draining,

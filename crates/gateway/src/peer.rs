@@ -1,10 +1,10 @@
-//! The client's end of a connection. A client may shut down its writing side once it has asked, as `nc -N` does, and still
-//! read: it is served to the end. To TCP it looks like one that is gone until something is written to it, which a client
-//! that is gone answers with a reset.
+//! Client's end of a connection. A client may close its writing side after its request, as `nc -N` does, and
+//! still read; it must be served. To TCP it looks like a client that is gone. The difference shows only when
+//! something is written: a client that is gone answers with a reset.
 //!
-//! So while an answer is computed for a client that has shut down, an interim response is written now and then: 100, which
-//! every client of HTTP/1.1 skips. On a stream its comments do the same. Where a write fails the connection ends, and with
-//! it what it had asked for.
+//! So while an answer is computed for a client that has closed its writing side, an interim response is written
+//! at intervals: 100, which every HTTP/1.1 client skips. On a stream, its comments have the same effect. If a
+//! write fails, the connection ends, and with it the client's requests.
 
 use std::{
     io,
@@ -25,7 +25,7 @@ use crate::limits::{PEER_FIRST_LOOK, PEER_LOOK};
 
 const INTERIM: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// What a request knows of its client; cloning it is cheap.
+/// State of a client that its requests share. Cloning is cheap.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Peer(Arc<State>);
 
@@ -37,37 +37,37 @@ struct State {
 }
 
 impl Peer {
-    /// The client is asking for something by HTTP/1.1; until this is dropped, no answer has begun.
+    /// Counts an HTTP/1.1 request whose answer has not begun, until dropped.
     pub(crate) fn asks(&self) -> Awaited {
         *locked(&self.0.awaits) += 1;
         self.0.asked.notify_one();
         Awaited(self.clone())
     }
 
-    /// Resolves when the client has shut down its writing side, or is gone.
+    /// Resolves when the client has closed its writing side, or is gone.
     pub(crate) async fn shut_down(&self) {
         self.0.shut_down.cancelled().await;
     }
 
-    /// Whether it has.
+    /// Whether the client has closed its writing side.
     pub(crate) fn is_shut_down(&self) -> bool {
         self.0.shut_down.is_cancelled()
     }
 
-    /// Resolves when the client is gone while it was awaiting an answer. To be polled by the task that serves the
-    /// connection, so that nothing is written in between.
+    /// Resolves when the client is gone while it waits for an answer. Must be polled by the task that serves
+    /// the connection, so that no other write comes in between.
     pub(crate) async fn gone(&self, socket: Socket) {
         self.0.asked.notified().await;
         while !self.is_shut_down() {
-            // Most answers have been given by then.
+            // By then most requests have been answered.
             tokio::time::sleep(PEER_LOOK).await;
             match std::future::poll_fn(|context| socket.poll_peek(context)).await {
-                // The rest of this request, or the next one: the end shows behind it.
+                // The rest of this request, or the next one. The end of the stream follows it.
                 Ok(1..) if !socket.is_read_closed() => {}
                 Ok(_) | Err(_) => self.0.shut_down.cancel(),
             }
         }
-        // A client that is gone answers the first write at once, and the next one fails.
+        // A client that is gone answers the first write with a reset, so the next write fails.
         let mut pause = PEER_FIRST_LOOK;
         loop {
             if *locked(&self.0.awaits) > 0 && socket.is_broken_by(INTERIM) {
@@ -79,7 +79,7 @@ impl Peer {
     }
 }
 
-/// See [`Peer::asks`].
+/// Guard of [`Peer::asks`].
 #[derive(Debug)]
 pub(crate) struct Awaited(Peer);
 
@@ -89,7 +89,7 @@ impl Drop for Awaited {
     }
 }
 
-/// A connection's socket, which is written to from two places of one task.
+/// Socket of a connection, written from two places of the same task.
 #[derive(Debug, Clone)]
 pub(crate) struct Socket(Arc<Mutex<TcpStream>>);
 
@@ -103,13 +103,13 @@ impl Socket {
         locked(&self.0).poll_peek(context, &mut ReadBuf::new(&mut byte))
     }
 
-    /// Whether the other end has shut down its writing side or has gone, whatever is left to be read.
+    /// Whether the other end has closed its writing side or is gone, regardless of unread bytes.
     fn is_read_closed(&self) -> bool {
         let ready = locked(&self.0).ready(Interest::READABLE).now_or_never();
         ready.is_some_and(|ready| ready.is_ok_and(|ready| ready.is_read_closed()))
     }
 
-    /// Writes all of `bytes`, if there is room; whether the connection has failed.
+    /// Writes all of `bytes`, if there is room. Returns whether the connection has failed.
     fn is_broken_by(&self, bytes: &[u8]) -> bool {
         let stream = locked(&self.0);
         match stream.take_error() {

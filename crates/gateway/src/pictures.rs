@@ -1,5 +1,6 @@
-//! Pictures in messages: `data:` URIs and base64 to the contract's media. Nothing is fetched here, from the network or from this
-//! machine: what is only named is fetched before the engine is asked (`media_hosts`). What a picture is, the engine finds out.
+//! Images in messages: conversion of `data:` URIs and base64 to the contract's media. Nothing is read from the
+//! network or the disk here: images given by URL are fetched before the engine is asked (`media_hosts`). The
+//! engine detects the format.
 
 use hanzo_engine_media::{PictureError, decode_base64, from_data_uri};
 use hanzo_engine_proto::v1::{self, content_part::Part};
@@ -11,11 +12,11 @@ use crate::{
     media_bounds::{MediaBounds, placed},
 };
 
-/// Frames of a film: an engine takes no more pictures of a chat.
+/// Maximum frames of a video: an engine accepts no more images in a chat.
 const FRAMES_MAX: usize = 16;
 
-/// OpenAI's part: `image_url` is the URL itself, or an object with `url`. `detail`, and Qwen's `min_pixels` and `max_pixels`,
-/// stand in the object or beside it.
+/// Reads OpenAI's content part: `image_url` is the URL, or an object with `url`. `detail`, and Qwen's
+/// `min_pixels` and `max_pixels`, are in the object or next to it.
 pub(crate) fn openai(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
     let field = fields.require("image_url")?;
     let mut inner = (!field.value().is_string()).then(|| field.object()).transpose()?;
@@ -33,7 +34,8 @@ pub(crate) fn openai(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
     Ok(bounded(media, bounds))
 }
 
-/// A film as a list of its frames, as Qwen's services have it: `video`, of URLs. They are pictures, one after the other.
+/// Reads a video as a list of frames, in the format of Qwen's services: `video`, a list of URLs. They become
+/// consecutive images.
 pub(crate) fn frames(fields: &mut Fields) -> Result<Vec<v1::ContentPart>, ApiError> {
     let bounds = MediaBounds::of_part(fields, &mut None)?;
     let field = fields.require("video")?;
@@ -51,7 +53,7 @@ pub(crate) fn frames(fields: &mut Fields) -> Result<Vec<v1::ContentPart>, ApiErr
     }
 }
 
-/// Anthropic's block: a `source` of base64, or of a URL; Qwen's bounds in it or beside it.
+/// Reads Anthropic's block: a `source` of base64 or a URL, with Qwen's bounds in it or next to it.
 pub(crate) fn anthropic(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
     let field = fields.require("source")?;
     let mut inner = Some(field.object()?);
@@ -60,7 +62,7 @@ pub(crate) fn anthropic(fields: &mut Fields) -> Result<v1::ContentPart, ApiError
     let kind = source.require("type")?;
     let media = match &*kind.text()? {
         "base64" => {
-            // The file's own first bytes say what it is.
+            // The format is detected from the file's first bytes.
             source.take("media_type").map(Field::text).transpose()?;
             let field = source.require("data")?;
             let bytes = decode_base64(&field.text()?, PICTURE_BYTES_MAX);
@@ -77,21 +79,22 @@ pub(crate) fn anthropic(fields: &mut Fields) -> Result<v1::ContentPart, ApiError
     Ok(bounded(media, bounds))
 }
 
-/// Stands before the path of a part whose picture is only named, where its media type would be, which no client says.
+/// Prefix of the media type of an image given by URL; the part's path follows. No client sends such a media
+/// type.
 const NAMED: &str = "at ";
 
-/// The same of a sound.
+/// Prefix of the media type of audio given by URL.
 pub(crate) const NAMED_SOUND: &str = "sound at ";
 
-/// What is only named: a picture, or a sound.
+/// Image or audio given by URL.
 pub(crate) struct Named<'a> {
-    /// Where it stands in the body.
+    /// Path in the body.
     pub(crate) path: &'a str,
     pub(crate) url: &'a str,
     pub(crate) is_sound: bool,
 }
 
-/// What a part that is only named says of itself.
+/// URL and path of a part that was given by URL.
 pub(crate) fn named(media: &v1::Media) -> Option<Named<'_>> {
     let of = |start| media.mime_type.strip_prefix(start);
     let (path, is_sound) = match of(NAMED) {
@@ -101,18 +104,18 @@ pub(crate) fn named(media: &v1::Media) -> Option<Named<'_>> {
     Some(Named { path, url: std::str::from_utf8(&media.data).ok()?, is_sound })
 }
 
-/// Whether a part is a sound, and no picture.
+/// Whether a part is audio.
 pub(crate) fn is_sound(media: &v1::Media) -> bool {
     media.mime_type.starts_with("audio/") || media.mime_type.starts_with(NAMED_SOUND)
 }
 
-/// Whether a URL is one of the web's.
+/// Whether a URL is an HTTP or HTTPS one.
 pub(crate) fn is_web(url: &str) -> bool {
     let is = |scheme: &str| url.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
     is("http:") || is("https:")
 }
 
-/// A picture that stands alone in a field: a `data:` URI, a URL, or nothing but base64.
+/// Reads an image that is the whole field: a `data:` URI, a URL, or plain base64.
 pub(crate) fn alone(field: Field) -> Result<v1::Media, ApiError> {
     let is_named =
         |text: &str| is_web(text) || text.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("data:"));

@@ -1,4 +1,5 @@
-//! Asks a gateway over HTTP, as its clients do, whether it serves: for `hanzo-engine health`, where nothing else speaks HTTP, as in an image.
+//! HTTP client that asks a gateway whether it serves. For `hanzo-engine health`, in places without other HTTP
+//! clients, such as container images.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,12 +8,12 @@ use reqwest::{Client, StatusCode, Url};
 use rustls::ClientConfig;
 use serde_json::Value;
 
-/// Of an answer: `/health` and `/v1/models` are far smaller.
+/// Maximum bytes of an answer: `/health` and `/v1/models` are far smaller.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
-/// Of one request, the connection included.
+/// Timeout of one request, including the connection.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Who is asked, and with what.
+/// Gateway to ask, and the client to use.
 #[derive(Debug)]
 pub struct Probe {
     base: Url,
@@ -20,49 +21,49 @@ pub struct Probe {
     key: Option<Secret>,
 }
 
-/// What a gateway that serves says of itself.
+/// Report of a gateway that serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Serves {
-    /// Of `/health`: `ok`, `loading` or `empty`.
+    /// Status in `/health`: `ok`, `loading` or `empty`.
     pub status: String,
-    /// Of `/v1/models`: names and states, such as `ready` or `stored`.
+    /// Names and states in `/v1/models`, such as `ready` or `stored`.
     pub models: Vec<(String, String)>,
 }
 
-/// Why a gateway does not serve, or cannot be asked.
+/// Reason why a gateway does not serve or cannot be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// What was given.
+    /// The given address is invalid.
     #[error("{0} is no address such as http://127.0.0.1:36900")]
     Address(String),
-    /// There is no way to ask.
+    /// No HTTP client can be made.
     #[error("no HTTP client: {0}")]
     Client(String),
-    /// No answer, or not all of it.
+    /// There was no complete answer.
     #[error("{url}: {why}")]
     Unreached {
-        /// What was asked.
+        /// Requested URL.
         url: Url,
-        /// In words.
+        /// Reason in words.
         why: String,
     },
-    /// An answer that is none of a gateway that serves.
+    /// The answer is not that of a gateway that serves.
     #[error("{url} says {status}{}", if said.is_empty() { String::new() } else { format!(": {said}") })]
     Refused {
-        /// What was asked.
+        /// Requested URL.
         url: Url,
-        /// HTTP's.
+        /// HTTP status.
         status: StatusCode,
-        /// The answer's own words, if it has any.
+        /// Message of the answer, if it has one.
         said: String,
     },
 }
 
 impl Probe {
-    /// Of the gateway at `address`, with `tls` where that begins with https.
+    /// Prepares to ask the gateway at `address`, with `tls` for https.
     ///
     /// # Errors
-    /// That it is no address, or that there is no client.
+    /// The address is invalid, or no client can be made.
     pub fn new(
         address: &str,
         key: Option<Secret>,
@@ -77,7 +78,7 @@ impl Probe {
         }
         // Whoever installed one first is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        // A proxy has no word in whether this gateway serves.
+        // A proxy must not answer for the gateway.
         let builder = Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("hanzo-engine/", env!("CARGO_PKG_VERSION")))
@@ -94,7 +95,7 @@ impl Probe {
     /// Asks `/health` and `/v1/models`.
     ///
     /// # Errors
-    /// What came instead of what a gateway that serves would say.
+    /// The gateway does not serve, or cannot be reached.
     pub async fn ask(&self) -> Result<Serves, ProbeError> {
         let health = self.get("health").await?;
         let models = self.get("v1/models").await?;
@@ -141,7 +142,7 @@ fn text(value: &Value) -> Option<String> {
     value.as_str().map(str::to_owned)
 }
 
-/// What it comes from: "connection refused", not "error sending request".
+/// Innermost cause: "connection refused" instead of "error sending request".
 fn last_cause(error: &reqwest::Error) -> String {
     if error.is_timeout() {
         return format!("no answer within {} s", ANSWER_TIMEOUT.as_secs());

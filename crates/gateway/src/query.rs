@@ -1,6 +1,6 @@
-//! The parameters of a query, behind a path's question mark.
+//! Parser of URL query parameters.
 
-/// The names and values, in their order, with what was escaped as it is meant.
+/// Names and values in order, unescaped.
 pub(crate) fn pairs(query: Option<&str>) -> Vec<(String, String)> {
     let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
     let pair = |pair: &str| {
@@ -10,14 +10,14 @@ pub(crate) fn pairs(query: Option<&str>) -> Vec<(String, String)> {
     pairs.map(pair).collect()
 }
 
-/// `%2F` is a slash and `+` a space; what is no escape stays, and bytes that are no UTF-8 become U+FFFD.
+/// Decodes `%2F` to a slash and `+` to a space. Invalid escapes stay, and invalid UTF-8 becomes U+FFFD.
 fn unescaped(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {
         let digit = |at: usize| after.get(at).and_then(|byte| char::from(*byte).to_digit(16));
         (rest, _) = match (first, digit(0), digit(1)) {
-            // Two digits are at most 255.
+            // Two hexadecimal digits are at most 255.
             (b'%', Some(high), Some(low)) => (&after[2..], bytes.push((high * 16 + low) as u8)),
             (b'+', ..) => (after, bytes.push(b' ')),
             _ => (after, bytes.push(*first)),

@@ -1,11 +1,11 @@
-//! What a key has left of its limits, in OpenAI's headers.
+//! Headers with the rest of a key's limits, in OpenAI's format.
 
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use hanzo_engine_access::{Level, Standing};
 
-/// Limit, what remains, and when it is whole again.
+/// Headers for the limit, the rest, and the time until it is full again.
 type Names = [HeaderName; 3];
 
 const REQUESTS: Names = [
@@ -19,7 +19,7 @@ const TOKENS: Names = [
     HeaderName::from_static("x-ratelimit-reset-tokens"),
 ];
 
-/// Says what is left. A key without limits has no such headers.
+/// Sets the headers. A key without limits gets none.
 pub(crate) fn tell(standing: Standing, headers: &mut HeaderMap) {
     for (names, level) in [(REQUESTS, standing.requests), (TOKENS, standing.tokens)] {
         let Some(Level { limit, remaining, reset }) = level else { continue };
@@ -32,7 +32,7 @@ pub(crate) fn tell(standing: Standing, headers: &mut HeaderMap) {
     }
 }
 
-/// As OpenAI writes times: 17ms, 6s, 1m30s.
+/// Duration in OpenAI's notation: 17ms, 6s, 1m30s.
 fn in_words(time: Duration) -> String {
     match u64::try_from(time.as_millis()).unwrap_or(u64::MAX) {
         ms @ 0..1000 => format!("{ms}ms"),

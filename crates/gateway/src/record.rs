@@ -1,5 +1,6 @@
-//! What became known of a request while it was answered: the model, tokens, the engine's times. It is told in one line
-//! when the request has ended, and as `Server-Timing` where it is known before the answer's body or can follow it.
+//! Facts about a request that are found while it is answered: its model, tokens, and the engine's timings. They
+//! are logged in one line at its end, and sent as `Server-Timing` if they are known before the answer's body,
+//! or as a trailer.
 
 use std::{
     collections::BTreeMap,
@@ -10,28 +11,28 @@ use axum::http::HeaderValue;
 use hanzo_engine_proto::v1::{InferEvent, Timings, infer_event::Event};
 use tonic::{Code, Status};
 
-/// Shared by all calls that serve a request; cloning it is cheap.
+/// Record that all calls of a request share. Cloning is cheap.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Record(Arc<Mutex<Recorded>>);
 
-/// What is known by now.
+/// Facts known so far.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Recorded {
     pub(crate) model: Option<String>,
     pub(crate) prompt_tokens: u64,
     pub(crate) cached_tokens: u64,
     pub(crate) completion_tokens: u64,
-    /// Of the choice that took longest, each; None: none has finished.
+    /// Maxima over all finished choices; None: no choice has finished.
     pub(crate) times: Option<Times>,
-    /// What ended an answer that had begun.
+    /// Error that ended an answer after it had begun.
     pub(crate) error: Option<Code>,
-    /// Another server has answered: where, as which model, and why.
+    /// Upstream server that answered: its URL, model, and the reason.
     pub(crate) sent_to: Option<String>,
-    /// Were it to leave this machine, its body would, as it came.
+    /// Whether the request's body would be forwarded unchanged if it goes upstream.
     pub(crate) forwards_body: bool,
 }
 
-/// Milliseconds of an engine.
+/// Milliseconds of an engine's phases.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Times {
     pub(crate) load: f64,
@@ -45,12 +46,12 @@ impl Record {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known by now.
+    /// Facts known so far.
     pub(crate) fn so_far(&self) -> Recorded {
         self.lock().clone()
     }
 
-    /// That model is asked for.
+    /// Records the requested model.
     pub(crate) fn asked(&self, model: &str) {
         let mut known = self.lock();
         if known.model.is_none() && !model.is_empty() {
@@ -58,7 +59,7 @@ impl Record {
         }
     }
 
-    /// A call that answers at once was answered by that model.
+    /// Records the model and prompt tokens of a call that is not streamed.
     pub(crate) fn answered(&self, model: &str, prompt_tokens: u32) {
         let mut known = self.lock();
         if !model.is_empty() {
@@ -67,35 +68,35 @@ impl Record {
         known.prompt_tokens += u64::from(prompt_tokens);
     }
 
-    /// Another server answers.
+    /// Records that an upstream server answers.
     pub(crate) fn sent_to(&self, told: &str) {
         self.lock().sent_to = Some(told.to_owned());
     }
 
-    /// What may be forwarded of it is its body.
+    /// Records that the body would be forwarded unchanged.
     pub(crate) fn forwards_body(&self) {
         self.lock().forwards_body = true;
     }
 
-    /// So many tokens were read and written in all.
+    /// Adds read and written tokens.
     pub(crate) fn generated(&self, prompt_tokens: u32, completion_tokens: u32) {
         let mut known = self.lock();
         known.prompt_tokens += u64::from(prompt_tokens);
         known.completion_tokens += u64::from(completion_tokens);
     }
 
-    /// A generation of so many choices begins.
+    /// Starts to record a generation of `choices` choices.
     pub(crate) fn generation(&self, choices: u32) -> Generated {
         Generated { record: self.clone(), begun: false, choices, counted: BTreeMap::new() }
     }
 
-    /// An answer that had begun broke off.
+    /// Records that an answer broke off after it had begun.
     pub(crate) fn failed(&self, status: &Status) {
         self.lock().error = Some(status.code());
     }
 }
 
-/// One generation of a request, as its events come.
+/// Recorder of one generation's events.
 #[derive(Debug)]
 pub(crate) struct Generated {
     record: Record,
@@ -105,7 +106,7 @@ pub(crate) struct Generated {
 }
 
 impl Generated {
-    /// An event came.
+    /// Records an event.
     pub(crate) fn see(&mut self, event: &InferEvent) {
         match &event.event {
             Some(Event::Started(started)) if !self.begun => {
@@ -144,17 +145,17 @@ impl Generated {
 impl Recorded {
     fn took(&mut self, timings: &Timings) {
         let times = self.times.get_or_insert_default();
-        // The engine's queue begins with the request's arrival.
+        // The engine's queue time begins with the request's arrival and includes the load.
         times.queue = times.queue.max((timings.queue_ms - timings.load_ms).max(0.0));
         times.load = times.load.max(timings.load_ms);
         times.prefill = times.prefill.max(timings.prefill_ms);
         times.decode = times.decode.max(timings.decode_ms);
     }
 
-    /// `Server-Timing`, once every choice that has times has told them; None: nothing is known.
+    /// Value of `Server-Timing` when every choice with timings has reported them; None: nothing is known.
     pub(crate) fn server_timing(&self) -> Option<HeaderValue> {
         let Times { load, queue, prefill, decode } = self.times?;
-        // A model that was there already took no time to load.
+        // Omitted for a model that was loaded already.
         let load = if load > 0.0 { format!("load;dur={load:.1}, ") } else { String::new() };
         let text = format!("queue;dur={queue:.1}, {load}prefill;dur={prefill:.1}, decode;dur={decode:.1}");
         HeaderValue::from_str(&text).ok()
@@ -200,7 +201,8 @@ mod tests {
             2,
             vec![started(), started(), delta(0), finished(0, 3, 4.0), delta(1), finished(1, 2, 9.0)],
         );
-        // Another prompt of the request, whose client leaves; a choice that it does not have is nobody's.
+        // Another prompt of the request, whose client leaves. Events of a choice that it does not have are
+        // ignored.
         see(&record, 1, vec![started(), delta(0), delta(5)]);
         let known = record.so_far();
         assert_eq!((known.prompt_tokens, known.cached_tokens, known.completion_tokens), (14, 6, 7));

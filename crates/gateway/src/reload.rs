@@ -1,4 +1,5 @@
-//! Settings that are read again while requests are answered: what can be taken is, and the rest is named.
+//! Reload of settings while requests are answered: changes that can be applied are, and the others are
+//! reported.
 
 use std::{
     ops::Deref,
@@ -11,8 +12,8 @@ use serde_json::Value;
 
 use crate::{app::App, config::Config, error::GatewayError};
 
-/// The settings that hold now. Whoever looks has those of that moment for as long as they like: what was replaced is never
-/// freed, a kilobyte for each time that an operator changes something.
+/// Current settings. A reader keeps the version that it got for as long as it wants. Replaced versions are
+/// never freed: about a kilobyte for each change by the operator.
 #[derive(Debug)]
 pub(crate) struct Settings(RwLock<&'static Config>);
 
@@ -30,7 +31,7 @@ impl Deref for Settings {
     }
 }
 
-/// The way to the settings of a gateway that is served.
+/// Handle to reload the settings of a running gateway.
 #[derive(Clone, Debug)]
 pub struct Reload {
     pub(crate) app: Arc<App>,
@@ -38,11 +39,11 @@ pub struct Reload {
 }
 
 impl Reload {
-    /// Takes what can be taken of `read`: keys, and limits of a request, of a connection and of the drain; the level of the log is
-    /// the caller's to set. Files of keys and of certificates are read again. To be called in an asynchronous runtime.
+    /// Applies what can change of `read`: keys, and limits of requests, connections and the drain. The caller
+    /// sets the log level. Key and certificate files are read again. Must run in an async runtime.
     ///
     /// # Errors
-    /// [`GatewayError`], where what would hold then cannot; everything stays as it was.
+    /// [`GatewayError`] if the resulting settings are invalid. Then everything stays as it was.
     pub fn reload(&self, read: Config) -> Result<Changed, GatewayError> {
         let now: &Config = &self.app.config;
         let next = taken(now, &read).checked()?;
@@ -52,7 +53,7 @@ impl Reload {
         }
         let mut changed = Changed::between(&values(now), &values(&next), &values(&read));
         if now.api_key.is_some() && next.api_key.is_some() && now.api_key != next.api_key {
-            // Both are shown as nothing but hidden.
+            // Both versions are shown as hidden, so the comparison does not see the change.
             changed.taken.push("api_key".to_owned());
         }
         if *now != next {
@@ -63,13 +64,13 @@ impl Reload {
     }
 }
 
-/// As a tree; keys are hidden.
+/// Settings as a tree; keys are hidden.
 pub(crate) fn values(config: &Config) -> Value {
-    // Keys are texts.
+    // All map keys are text, so this cannot fail.
     serde_json::to_value(config).unwrap_or_default()
 }
 
-/// `now`, with what can be taken of `read`.
+/// Copy of `now` with those settings of `read` that can change.
 fn taken(now: &Config, read: &Config) -> Config {
     Config {
         api_key: read.api_key.clone(),

@@ -1,5 +1,5 @@
-//! What the bodies of every surface have in common: the model, the priority, texts and lists of them, what becomes of an
-//! input that is too long, and a field that goes by two names. What only one surface has is read in its own folder.
+//! Fields that the requests of all APIs share: the model, the priority, texts and lists of texts, truncation of
+//! inputs, and fields with two names. Fields of a single API are read in its folder.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use crate::{
     limits::{KEEP_ALIVE_BYTES_MAX, MODEL_NAME_BYTES_MAX},
 };
 
-/// The model's name; empty where it is absent, which the engine accepts while it has one model.
+/// Reads the model's name. Empty if absent, which the engine accepts while it has one model.
 pub(crate) fn model(fields: &mut Fields) -> Result<String, ApiError> {
     let Some(field) = fields.take("model") else { return Ok(String::new()) };
     let name = field.string()?;
@@ -24,13 +24,13 @@ pub(crate) fn model(fields: &mut Fields) -> Result<String, ApiError> {
     }
 }
 
-/// Lower runs earlier; 0 where it is absent.
+/// Reads the priority; lower runs earlier. 0 if absent.
 pub(crate) fn priority(fields: &mut Fields) -> Result<i32, ApiError> {
     Ok(fields.take("priority").map(|f| f.integer(i32::MIN..=i32::MAX)).transpose()?.unwrap_or(0))
 }
 
-/// How long the model stays after the request where it was loaded for one, as Ollama's clients write it: a number of seconds,
-/// or a text such as `5m`. What it may be is the engine's to say.
+/// Reads how long a model that is loaded for this request stays afterwards, in Ollama's format: a number of
+/// seconds, or a text such as `5m`. The engine checks the value.
 pub(crate) fn keep_alive(fields: &mut Fields) -> Result<Option<String>, ApiError> {
     let Some(field) = fields.take("keep_alive") else { return Ok(None) };
     let value = field.value();
@@ -43,7 +43,7 @@ pub(crate) fn keep_alive(fields: &mut Fields) -> Result<Option<String>, ApiError
     }
 }
 
-/// A field that has two names, of which one may be used.
+/// Reads a field that has two names. Only one of them may be sent.
 pub(crate) fn either<'a>(
     fields: &mut Fields<'a>,
     name: &str,
@@ -55,13 +55,13 @@ pub(crate) fn either<'a>(
     }
 }
 
-/// A string with something in it.
+/// Reads a non-empty string.
 pub(crate) fn filled(field: Field) -> Result<String, ApiError> {
     let text = field.string()?;
     if text.is_empty() { Err(ApiError::empty(&field.path())) } else { Ok(text) }
 }
 
-/// The elements of a list that has at least one and at most `max`.
+/// Reads a list of 1 to `max` elements.
 pub(crate) fn elements(field: Field<'_>, max: usize) -> Result<List<'_>, ApiError> {
     let list = field.list()?;
     match list.clone().count() {
@@ -70,7 +70,7 @@ pub(crate) fn elements(field: Field<'_>, max: usize) -> Result<List<'_>, ApiErro
     }
 }
 
-/// Refuses a list that has more than `max` of its `count` elements.
+/// Refuses a list whose `count` of elements exceeds `max`.
 pub(crate) fn at_most(field: Field, count: usize, max: usize) -> Result<(), ApiError> {
     if count > max {
         return Err(
@@ -80,15 +80,15 @@ pub(crate) fn at_most(field: Field, count: usize, max: usize) -> Result<(), ApiE
     Ok(())
 }
 
-/// What becomes of an input that is too long.
+/// Truncation of inputs that are too long.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Truncation {
     pub(crate) truncate: bool,
     pub(crate) side: TruncateSide,
 }
 
-/// `truncate` as TEI has it (a boolean) and as Cohere has it (which end is discarded), the side as TEI and vLLM
-/// name it, and vLLM's `truncate_prompt_tokens` where it asks for what the model takes.
+/// Reads `truncate` as TEI defines it (a boolean) or as Cohere does (the end to discard), the side as TEI and
+/// vLLM name it, and vLLM's `truncate_prompt_tokens` if it means the model's limit.
 pub(crate) fn truncation(fields: &mut Fields) -> Result<Truncation, ApiError> {
     let mut truncation = Truncation::default();
     let mut set = false;
@@ -134,7 +134,7 @@ pub(crate) fn truncation(fields: &mut Fields) -> Result<Truncation, ApiError> {
     Ok(truncation)
 }
 
-/// The fields of what is scored by a reranker that are the same on all surfaces.
+/// Reads the reranking fields that all APIs share.
 pub(crate) fn rerank_options(fields: &mut Fields) -> Result<v1::RerankRequest, ApiError> {
     let truncation = truncation(fields)?;
     Ok(v1::RerankRequest {
@@ -147,7 +147,7 @@ pub(crate) fn rerank_options(fields: &mut Fields) -> Result<v1::RerankRequest, A
     })
 }
 
-/// The fields of what is classified that are the same on all surfaces.
+/// Reads the classification fields that all APIs share.
 pub(crate) fn classify_options(fields: &mut Fields) -> Result<v1::ClassifyRequest, ApiError> {
     let truncation = truncation(fields)?;
     Ok(v1::ClassifyRequest {
@@ -198,7 +198,7 @@ mod tests {
         let unsaid = TruncateSide::Unspecified;
         assert_eq!(check(json!({})), is(false, unsaid));
         assert_eq!(check(json!({"truncate": true})), is(true, unsaid));
-        // Cohere says which end is discarded, the contract which end is cut off too.
+        // Cohere names the end that is discarded; the contract also names the end that is cut off.
         assert_eq!(check(json!({"truncate": "START"})), is(true, TruncateSide::Left));
         assert_eq!(check(json!({"truncate": "end"})), is(true, TruncateSide::Right));
         assert_eq!(check(json!({"truncate": "NONE"})), is(false, unsaid));

@@ -1,5 +1,5 @@
-//! The name of one request: the client's `x-request-id` where it sent one, or one made up here; and with it who asks, as
-//! the engine is to tell clients from each other. Also what names an answer: a unique id and the second it was made.
+//! Id of a request: the client's `x-request-id`, or a generated one; and the identity of the client, by which
+//! the engine tells clients apart. Also unique ids of answers, and their creation times.
 
 use std::{
     collections::hash_map::RandomState,
@@ -16,34 +16,34 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::limits::REQUEST_ID_CHARS_MAX;
 
-/// The header that brings a request's id and takes it back.
+/// Header of a request's id, in both directions.
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Letters, digits and `-_.:/+=@`, at most 128 of them, never empty.
+/// Request id: letters, digits and `-_.:/+=@`, at most 128 of them, never empty.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RequestId {
     text: String,
     client: Option<Client>,
 }
 
-/// Who asks.
+/// Identity of a client.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Client(Arc<str>);
 
 impl Client {
-    /// Who asks from an address, whatever the connection.
+    /// Client at an address, over all its connections.
     pub(crate) fn of(address: IpAddr) -> Client {
         Client(address.to_canonical().to_string().into())
     }
 
-    /// The holder of the key of that name.
+    /// Client with the key of that name.
     pub(crate) fn with_key(name: &str) -> Client {
         Client(format!("key {name}").into())
     }
 }
 
 impl RequestId {
-    /// The id in `headers`, without characters that logs or headers could trip over, or a fresh one.
+    /// Id in `headers`, without characters that could break logs or headers; a new one if there is none.
     pub(crate) fn of(headers: &HeaderMap) -> RequestId {
         let kept = |c: &char| c.is_ascii_alphanumeric() || "-_.:/+=@".contains(*c);
         let sent = headers.get(X_REQUEST_ID).map(HeaderValue::as_bytes).unwrap_or_default();
@@ -53,38 +53,38 @@ impl RequestId {
         RequestId { text, client: None }
     }
 
-    /// The id itself.
+    /// Text of the id.
     pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The same, of a request of this client.
+    /// Sets the client.
     pub(crate) fn asked_by(self, client: Option<Client>) -> RequestId {
         RequestId { client, ..self }
     }
 
-    /// Who asks; empty where that is not known.
+    /// Identity of the client; empty if unknown.
     pub(crate) fn client(&self) -> String {
         self.client.as_ref().map_or_else(String::new, |client| client.0.to_string())
     }
 
-    /// The id of the `i`th call that serves this request, where there are `several`.
+    /// Id of the `i`th call for this request, if there are `several`.
     pub(crate) fn of_call(&self, i: usize, several: bool) -> String {
         if several { format!("{}/{i}", self.text) } else { self.text.clone() }
     }
 
-    /// The same, to be divided again.
+    /// Like [`RequestId::of_call`], but can be divided further.
     pub(crate) fn nested(&self, i: usize, several: bool) -> RequestId {
         RequestId { text: self.of_call(i, several), client: self.client.clone() }
     }
 
-    /// The id as a header's value.
+    /// Header value of the id.
     pub(crate) fn header(&self) -> HeaderValue {
         HeaderValue::from_str(&self.text).unwrap_or_else(|_| HeaderValue::from_static("invalid"))
     }
 }
 
-/// 32 hexadecimal digits that no other call returns. Unique, not secret: keyed hashes of a counter.
+/// Unique id of 32 hexadecimal digits: keyed hashes of a counter. It is not secret.
 pub(crate) fn random_id() -> String {
     static KEYS: LazyLock<[RandomState; 2]> = LazyLock::new(|| [RandomState::new(), RandomState::new()]);
     static COUNT: AtomicU64 = AtomicU64::new(0);

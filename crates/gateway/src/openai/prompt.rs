@@ -37,7 +37,7 @@ pub(crate) fn chat(fields: &mut Fields) -> Result<(v1::Chat, Thinking), ApiError
 pub(crate) fn template_kwargs(fields: &mut Fields, thinking: &Thinking) -> Result<String, ApiError> {
     let given = fields.take("chat_template_kwargs").map(Field::object).transpose()?;
     let mut json = given.as_ref().map_or_else(|| "{}".to_owned(), |given| given.object().to_text());
-    // What the request says by a field of its own goes behind, unless the object says it too.
+    // Variables derived from other fields are appended, unless the object has them already.
     for (name, value) in thinking.variables() {
         if given.as_ref().is_none_or(|given| !given.has(name)) {
             json.pop();

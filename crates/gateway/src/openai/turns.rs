@@ -19,16 +19,16 @@ use crate::{
     until::Until,
 };
 
-/// Tools that a request's model is told of.
+/// MCP tools that are offered to a request's model.
 #[derive(Debug, Clone)]
 pub(crate) struct Offered {
     servers: Arc<Servers>,
     tools: Vec<Tool>,
-    /// Calls of them at most, over all turns.
+    /// Maximum number of calls, over all turns.
     calls_max: Option<u32>,
 }
 
-/// A call of a tool of a server, as a client may see it.
+/// Call of an MCP tool, as shown to clients.
 #[derive(Debug, Clone)]
 pub(crate) struct ServerCall {
     pub(crate) id: String,
@@ -38,12 +38,12 @@ pub(crate) struct ServerCall {
     pub(crate) outcome: Option<Outcome>,
 }
 
-/// Adds the servers' tools to a chat that can use them: one answer, whose tools are the model's to choose or required, by a
-/// model that calls tools; at most `calls_max` calls of them are made. Servers that are starting are waited for. Elsewhere nothing
-/// changes.
+/// Offers the MCP tools to a chat that can use them: one with a single choice, a tool choice that permits them,
+/// and a model that can call tools. At most `calls_max` calls are made. Waits for servers that are starting.
+/// For any other request, nothing changes.
 ///
 /// # Errors
-/// Of the wait: the request's time is over.
+/// The request's time limit has passed.
 pub(crate) async fn offer(
     app: &App,
     asker: &Asker,
@@ -73,7 +73,7 @@ pub(crate) async fn offer(
     };
     until.run(started).await?;
     let mut tools = servers.tools(MCP_TOOLS_MAX.min(CHAT_TOOLS_MAX.saturating_sub(chat.tools_json.len())));
-    // A client's own tool of that name is the one that is meant.
+    // A client's own tool takes precedence over an MCP tool of the same name.
     tools.retain(|tool| !chat.tools_json.iter().any(|own| names(own, &tool.name)));
     if tools.is_empty() {
         return Ok(());
@@ -87,12 +87,12 @@ pub(crate) async fn offer(
     Ok(())
 }
 
-/// Whether a tool of the client's has that name.
+/// Whether a client's tool has that name.
 fn names(tool_json: &str, name: &str) -> bool {
     serde_json::from_str::<serde_json::Value>(tool_json).is_ok_and(|tool| tool["function"]["name"] == name)
 }
 
-/// Whether the model was taught to call tools. What is wrong with the name is said when it is asked.
+/// Whether the model can call tools. An unknown name counts as no; the request itself reports it.
 async fn calls_tools(app: &App, asker: &Asker, model: &str) -> bool {
     if model.is_empty() {
         let sole = sole(app, asker, &[Capability::Chat]).await;
@@ -107,19 +107,19 @@ async fn calls_tools(app: &App, asker: &Asker, model: &str) -> bool {
 
 type Running = Pin<Box<dyn Future<Output = Vec<Outcome>> + Send>>;
 
-/// The turns of one answer.
+/// Turns of one answer.
 pub(super) struct Turns {
     offered: Offered,
-    request: v1::InferRequest, // of the turn that goes on
+    request: v1::InferRequest, // of the current turn
     turn: usize,
     made: u32,                     // calls, over all turns
     text: String,                  // of this turn
     reasoning: String,             // of this turn
     calls: Vec<(u32, ServerCall)>, // of this turn, by the engine's index
-    own: Vec<u32>,                 // the engine's indices of calls of the client's tools
-    /// What is to be shown before anything else.
+    own: Vec<u32>,                 // the engine's indices of the client's tool calls
+    /// Events to show before any others.
     pub(super) told: VecDeque<Event>,
-    /// The calls that run. Kept here, so that whoever waits for it may stop and wait again.
+    /// Running calls. Stored here, so that waiting for them is cancel-safe.
     pub(super) running: Option<Running>,
 }
 
@@ -135,7 +135,7 @@ impl Turns {
         self.turn == 0
     }
 
-    /// Takes what is not the client's out of a delta; whether anything is left to show.
+    /// Removes MCP calls from a delta. Returns whether anything is left to show.
     pub(super) fn see(&mut self, delta: &mut v1::Delta) -> bool {
         self.text.push_str(&delta.text);
         self.reasoning.push_str(&delta.reasoning);
@@ -154,7 +154,7 @@ impl Turns {
                 let (id, arguments, tool) = (part.id, part.arguments_json, tool.clone());
                 self.calls.push((part.index, ServerCall { id, tool, arguments, outcome: None }));
             } else {
-                // The client counts its own.
+                // For the client, its own calls are numbered without gaps.
                 if !self.own.contains(&part.index) {
                     self.own.push(part.index);
                 }
@@ -168,7 +168,7 @@ impl Turns {
         !(only_hidden && delta.text.is_empty() && delta.reasoning.is_empty() && delta.logprobs.is_empty())
     }
 
-    /// Begins the calls of a turn that has ended in nothing but calls of servers' tools; false where the answer ends here.
+    /// Starts the calls of a turn that ended with MCP calls only. False: the answer ends here.
     pub(super) fn begin(&mut self, reason: FinishReason) -> bool {
         if reason != FinishReason::ToolCalls || self.calls.is_empty() || !self.own.is_empty() {
             return false;
@@ -201,13 +201,13 @@ impl Turns {
         true
     }
 
-    /// How many calls may still be made.
+    /// Number of calls that may still be made.
     fn left(&self) -> usize {
         self.offered.calls_max.map_or(usize::MAX, |max| max.saturating_sub(self.made) as usize)
     }
 
-    /// The next turn's request, with what came of the calls; None where nothing may be generated any more, of which `generated`
-    /// tokens were in all turns.
+    /// Request of the next turn, with the results of the calls. None: the token limit is reached; `generated`
+    /// is the number of tokens in all turns.
     pub(super) fn next(&mut self, outcomes: Vec<Outcome>, generated: u32) -> Option<v1::InferRequest> {
         self.running = None;
         self.turn += 1;

@@ -1,18 +1,18 @@
-//! What a generation's tokens were and where its time went.
+//! Token counts and timings of a generation.
 
 use hanzo_engine_proto::v1;
 
-/// Over all prompts and choices of one HTTP request. A prompt counts once however many choices it has.
+/// Usage over all prompts and choices of an HTTP request. A prompt counts once, regardless of its choices.
 #[derive(Debug, Default)]
 pub(crate) struct UsageCount {
     prompts: Vec<PromptUsage>,
-    earlier: PromptUsage, // of turns before this one
+    earlier: PromptUsage, // of earlier turns
     finished_tokens: u32,
-    running_tokens: Vec<u32>, // by index: what a choice that has not finished has sent
+    running_tokens: Vec<u32>, // by index: sent tokens of an unfinished choice
     pub(crate) reasoning_tokens: u32,
     pub(crate) draft_tokens: u32,
-    pub(crate) accepted_draft_tokens: u32, // not above
-    /// Of the choice that took longest, which is what the answer waited for.
+    pub(crate) accepted_draft_tokens: u32, // at most `draft_tokens`
+    /// Timings of the slowest choice, which the answer waited for.
     pub(crate) timings: Option<v1::Timings>,
 }
 
@@ -23,7 +23,7 @@ struct PromptUsage {
 }
 
 impl UsageCount {
-    /// Nothing yet, of so many prompts, each with so many choices.
+    /// Starts counting for `prompts` prompts with `choices` choices each.
     pub(crate) fn new(prompts: usize, choices: u32) -> UsageCount {
         UsageCount {
             prompts: vec![PromptUsage::default(); prompts],
@@ -32,7 +32,7 @@ impl UsageCount {
         }
     }
 
-    /// The answer goes on with a longer prompt, which counts too.
+    /// Begins the next turn, whose longer prompt counts too.
     pub(crate) fn next_turn(&mut self) {
         for prompt in &mut self.prompts {
             self.earlier.prompt_tokens = self.earlier.prompt_tokens.saturating_add(prompt.prompt_tokens);
@@ -41,23 +41,23 @@ impl UsageCount {
         }
     }
 
-    /// A choice of that prompt has started.
+    /// Records that a choice of a prompt has started.
     pub(crate) fn started(&mut self, prompt: u32, started: &v1::Started) {
         let prompt = &mut self.prompts[prompt as usize];
-        // The first choice's: the others find its prompt in the cache.
+        // Only the first choice counts: the others find the prompt in the prefix cache.
         if prompt.prompt_tokens == 0 {
             *prompt =
                 PromptUsage { prompt_tokens: started.prompt_tokens, cached_tokens: started.cached_tokens };
         }
     }
 
-    /// The choice of that index has sent some.
+    /// Counts tokens of the choice at `index`.
     pub(crate) fn delta(&mut self, index: u32, delta: &v1::Delta) {
         let tokens = &mut self.running_tokens[index as usize];
         *tokens = tokens.saturating_add(u32::try_from(delta.token_ids.len()).unwrap_or(u32::MAX));
     }
 
-    /// A choice of that prompt, which has that index, has finished.
+    /// Records the final usage of the choice at `index`.
     pub(crate) fn finished(&mut self, prompt: u32, index: u32, finished: &v1::Finished) {
         self.running_tokens[index as usize] = 0;
         let usage = finished.usage.unwrap_or_default();
@@ -77,22 +77,22 @@ impl UsageCount {
         }
     }
 
-    /// Of one prompt: its tokens, and those of them that the first choice found in the prefix cache.
+    /// Tokens of a prompt, and how many its first choice found in the prefix cache.
     pub(crate) fn of_prompt(&self, prompt: usize) -> (u32, u32) {
         self.prompts.get(prompt).map_or((0, 0), |used| (used.prompt_tokens, used.cached_tokens))
     }
 
-    /// Of all choices, so far.
+    /// Completion tokens of all choices so far.
     pub(crate) fn completion_tokens(&self) -> u32 {
         self.running_tokens.iter().fold(self.finished_tokens, |sum, tokens| sum.saturating_add(*tokens))
     }
 
-    /// Of all prompts.
+    /// Tokens of all prompts.
     pub(crate) fn prompt_tokens(&self) -> u32 {
         self.prompts.iter().fold(self.earlier.prompt_tokens, |sum, p| sum.saturating_add(p.prompt_tokens))
     }
 
-    /// Of all prompts, as their first choices found them in the prefix cache.
+    /// Tokens of all prompts that their first choices found in the prefix cache.
     pub(crate) fn cached_tokens(&self) -> u32 {
         self.prompts.iter().fold(self.earlier.cached_tokens, |sum, p| sum.saturating_add(p.cached_tokens))
     }

@@ -1,6 +1,7 @@
-//! `GET /openapi.json`: every route, what it takes, answers and refuses, as OpenAPI 3.1. It is made of three texts beside
-//! this file, and of the lists in `unsupported.rs` that the parsers read themselves. `tests.rs` holds it to what is registered
-//! as routes and to what the parsers look for, in both directions. How it is shown is in `page`.
+//! `GET /openapi.json`: description of every route in OpenAPI 3.1, with its requests, answers and errors. It is
+//! built from three text files in this folder, and from the lists in `unsupported.rs` that the parsers use
+//! themselves. `tests.rs` compares it with the registered routes and with the fields that the parsers read, in
+//! both directions. `page` displays it.
 
 mod schema;
 #[cfg(test)]
@@ -21,10 +22,10 @@ const ROUTES: &str = include_str!("routes.txt");
 const REQUESTS: &str = include_str!("schemas.txt");
 const ANSWERS: &str = include_str!("answers.txt");
 
-/// The document is one for all, and made when it is first asked for.
+/// The document, which is the same for all clients. Built at the first request.
 static TEXT: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(document().to_string()));
 
-/// What a route can answer besides 200, and when.
+/// Error statuses of a route, with descriptions.
 const REFUSALS: [(&str, &str); 11] = [
     ("400", "The request is wrong, or asks for what cannot be done; `param` names the field."),
     ("401", "A key is wanted, or this one is not known."),
@@ -39,10 +40,10 @@ const REFUSALS: [(&str, &str); 11] = [
     ("504", "The answer took longer than the server allows."),
 ];
 
-/// Those of a route without a body.
+/// Error statuses of a route without a body.
 const REFUSALS_OF_GET: [&str; 8] = ["400", "401", "403", "404", "429", "500", "503", "504"];
 
-/// The route's handler.
+/// Handler of the route.
 pub(crate) async fn handle() -> Response {
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
@@ -51,7 +52,7 @@ pub(crate) async fn handle() -> Response {
     (headers, TEXT.clone()).into_response()
 }
 
-/// A line of `routes.txt` and the bodies under it.
+/// Line of `routes.txt`, with the examples below it.
 #[derive(Debug)]
 struct Route {
     method: &'static str,
@@ -65,7 +66,7 @@ struct Route {
     examples: Vec<Value>,
 }
 
-/// Every route, in the order of the text.
+/// All routes, in the order of the text.
 fn routes() -> Vec<Route> {
     let mut routes: Vec<Route> = Vec::new();
     for line in ROUTES.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -78,7 +79,7 @@ fn routes() -> Vec<Route> {
     routes
 }
 
-/// `METHOD PATH TAG REQUEST -> ANSWER ~ EVENT : about`.
+/// Parses `METHOD PATH TAG REQUEST -> ANSWER ~ EVENT : about`.
 fn route(line: &'static str) -> Option<Route> {
     let (head, about) = line.split_once(" : ")?;
     let (asked, answer) = head.split_once(" -> ")?;
@@ -208,7 +209,7 @@ fn operation(route: &Route) -> Value {
     operation
 }
 
-/// What each event of a stream is, as whoever checks streams reads it of a document of this version.
+/// Schema of a stream's events, as validators of streams expect it in this version of OpenAPI.
 fn each_event(name: &str, item: &Value) -> Value {
     let data = json!({"type": "string", "contentMediaType": "application/json", "contentSchema": item});
     json!({
@@ -220,17 +221,17 @@ fn each_event(name: &str, item: &Value) -> Value {
 }
 
 impl Route {
-    /// Whether it takes a form with a file in place of JSON.
+    /// Whether the route takes a form with a file instead of JSON.
     fn takes_form(&self) -> bool {
         self.request.ends_with("Form")
     }
 
-    /// Whether its body is a file as it stands.
+    /// Whether the body is a plain file.
     fn takes_blob(&self) -> bool {
         self.request == "Blob"
     }
 
-    /// What its body is.
+    /// Media type of the body.
     fn body_type(&self) -> &'static str {
         if self.takes_blob() {
             return "application/octet-stream";
@@ -238,17 +239,17 @@ impl Route {
         if self.takes_form() { "multipart/form-data" } else { "application/json" }
     }
 
-    /// Whether it can answer with that status.
+    /// Whether the route can answer with that status.
     fn refuses(&self, status: &str) -> bool {
         match self.path {
-            // They ask nobody.
+            // These routes need no key.
             "/alive" | "/openapi.json" => status == "403",
             _ if self.request == "-" => REFUSALS_OF_GET.contains(&status),
             _ => true,
         }
     }
 
-    /// In whose shape it refuses, or what it says with the status that is an answer of its own.
+    /// Schema of an error, or of an answer that uses an error status.
     fn error(&self, status: &str) -> &'static str {
         match (self.path, self.tag) {
             ("/health" | "/v1/health", _) if status == "503" => "Health",

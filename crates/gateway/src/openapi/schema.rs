@@ -1,22 +1,23 @@
-//! From the lines of `schemas.txt` and `answers.txt` to JSON Schema. How they are written stands at the top of the first.
+//! Conversion of the lines in `schemas.txt` and `answers.txt` to JSON Schema. The head of `schemas.txt`
+//! describes the notation.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-/// A schema as it was written.
+/// Schema as written.
 #[derive(Debug, Default, Clone)]
 struct Written<'a> {
-    /// What it is in place of an object.
+    /// Type of which this is an alias, if it is not an object.
     alias: Option<&'a str>,
     groups: Vec<&'a str>,
     about: Vec<&'a str>,
-    /// Other fields than its own are let through.
+    /// Whether additional fields are allowed.
     open: bool,
     fields: Vec<Line<'a>>,
 }
 
-/// A field's line.
+/// Line of a field.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Line<'a> {
     required: bool,
@@ -25,7 +26,7 @@ pub(super) struct Line<'a> {
     pub(super) about: &'a str,
 }
 
-/// The schemas of a text, by name. `known` gives the fields of `@name`; `closed`: no other fields are taken.
+/// Schemas of a text, by name. `known` gives the fields of `@name`. `closed` forbids additional fields.
 pub(super) fn read(
     text: &str,
     closed: bool,
@@ -58,7 +59,7 @@ pub(super) fn read(
     named.map(|(name, one)| ((*name).to_owned(), schema(one))).collect()
 }
 
-/// `* name : type : about`.
+/// Parses `* name : type : about`.
 pub(super) fn field(line: &str) -> Option<Line<'_>> {
     let (required, line) = line.strip_prefix("* ").map_or((false, line), |rest| (true, rest));
     let (name, rest) = line.split_once(" : ")?;
@@ -90,7 +91,7 @@ fn object(
             stack.extend(group.groups.iter().rev());
         }
     }
-    // A schema's own lines go over those of its groups.
+    // The schema's own lines override those of its groups.
     schema.fields.iter().for_each(&mut add);
     let mut object = json!({"type": "object"});
     if !required.is_empty() {
@@ -114,7 +115,7 @@ fn described(mut schema: Value, about: &str) -> Value {
     schema
 }
 
-/// The schema of a type as it is written.
+/// Schema of a type in the notation.
 pub(super) fn kind(text: &str) -> Value {
     let alternatives: Vec<&str> = text.split(" | ").map(str::trim).collect();
     let literals: Option<Vec<Value>> = alternatives.iter().map(|one| literal(one)).collect();
@@ -125,7 +126,7 @@ pub(super) fn kind(text: &str) -> Value {
     }
 }
 
-/// A value that stands for itself.
+/// Literal value, if the text is one.
 fn literal(text: &str) -> Option<Value> {
     let is = text.starts_with('"') || matches!(text, "true" | "false") || text.parse::<i64>().is_ok();
     serde_json::from_str(text).ok().filter(|_| is)

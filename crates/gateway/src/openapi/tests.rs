@@ -1,4 +1,5 @@
-//! The document against the code: which routes are registered, and which fields the parsers look for. Both directions.
+//! Comparison of the document with the code, in both directions: registered routes, and fields that the parsers
+//! read.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,12 +16,12 @@ use tower::ServiceExt as _;
 use super::{document, routes};
 use crate::{app::App, config::Config, engine::Engine, fields, mcp::Mcp, routes::router};
 
-/// Routes of pages, which are no API.
+/// Whether a route belongs to the web page, which is no API.
 fn is_of_the_page(path: &str) -> bool {
     crate::page::is_own(path)
 }
 
-/// Every `(method, path)` that this crate's sources register, by `.route("…", get(…)` and its like.
+/// Every `(method, path)` that this crate's sources register by `.route("…", get(…)` and the like.
 fn registered() -> BTreeSet<(String, String)> {
     fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).unwrap().flatten() {
@@ -43,10 +44,10 @@ fn registered() -> BTreeSet<(String, String)> {
             let named = |rest: &'static str| Some((crate::mcp::PATH, rest.strip_prefix("mcp::PATH")?));
             let rest: &'static str = String::leak(rest.trim_start().to_owned());
             let Some((path, rest)) = literal(rest).or_else(|| named(rest)) else { continue };
-            // What stands before the next route, or the end of the statement, says the methods.
+            // The methods are written before the next route or the end of the statement.
             let handlers = rest.split(".route(").next().unwrap_or_default();
             let handlers = handlers.split(['\n', ';']).take(4).collect::<String>();
-            // Of what takes any method those are told that it is for.
+            // A route for any method is documented with these three.
             let handlers = handlers.replace("any(", "get(post(delete(");
             for method in ["get", "post", "delete", "put", "patch", "head"] {
                 let is = |at: usize| {
@@ -85,7 +86,7 @@ fn every_schema_that_is_named_is_there_and_every_schema_is_named() {
     assert_eq!(named, there, "named (left) and there (right)");
 }
 
-/// An example as a form.
+/// Example as a multipart form.
 fn form(example: &Value) -> String {
     let part = |(name, value): (&String, &Value)| {
         let file = if name == "file" { "; filename=\"a.wav\"" } else { "" };
@@ -95,11 +96,11 @@ fn form(example: &Value) -> String {
     example.as_object().unwrap().iter().map(part).collect::<String>() + "--x--\r\n"
 }
 
-/// Which top-level fields are looked for while each route reads its examples.
+/// Top-level fields that each route reads while it parses its examples.
 async fn looked_for() -> BTreeMap<(&'static str, &'static str), BTreeSet<String>> {
     let config = Config { adapter_updates: true, ..Config::default() };
     let mut found = BTreeMap::new();
-    // Nobody listens there: a body has been read when the engine is asked.
+    // No engine listens there: when the engine is asked, the body has been parsed.
     let engine = Engine::connect_lazy("http://127.0.0.1:1", None, &ClientTls::default()).unwrap();
     let access = Arc::new(Access::open(config.access()).unwrap());
     let app = Arc::new(App::new(config, engine, access).unwrap());
@@ -124,7 +125,7 @@ async fn looked_for() -> BTreeMap<(&'static str, &'static str), BTreeSet<String>
     found
 }
 
-/// The properties of a request's schema.
+/// Properties of a request's schema.
 fn documented(document: &Value, method: &str, path: &str) -> BTreeSet<String> {
     let operation = &document["paths"][path][method.to_lowercase()];
     let content = operation["requestBody"]["content"].as_object().unwrap();
@@ -152,7 +153,7 @@ async fn what_a_parser_looks_for_is_documented_and_what_is_documented_is_looked_
 #[test]
 fn a_request_with_a_body_has_an_example() {
     let bare = routes().into_iter().filter(|route| route.request != "-" && route.examples.is_empty());
-    // What it reads is what three others read, and MCP's messages are its library's.
+    // These share the fields of three other routes, or have the messages of the MCP library.
     let bare: Vec<_> = bare
         .filter(|route| !route.takes_blob())
         .map(|route| route.path)

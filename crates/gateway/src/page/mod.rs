@@ -1,5 +1,5 @@
-//! What a browser is shown at `GET /`, a chat and a live view of the engine, and at `/docs`, the API. The files in `static` are part of the
-//! program as they stand; what they ask of this server they ask as any client does. No handler of the API is here.
+//! Web pages: `GET /`, a chat and a live view of the engine, and `/docs`, the API. The files in `static` are
+//! compiled into the program. They send requests like any other client; no handler of the API is here.
 
 use axum::{
     Router,
@@ -9,7 +9,8 @@ use axum::{
     routing::{MethodRouter, get},
 };
 
-/// What the pages may do: run and show what comes from here, ask here, and nothing else. No text becomes code or markup.
+/// Content security policy: the pages may only load from and connect to this server, and no text may become
+/// code or markup.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";
@@ -18,7 +19,7 @@ const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 
-/// A file of the page.
+/// File of the page.
 struct File {
     #[cfg(test)]
     name: &'static str,
@@ -33,7 +34,7 @@ macro_rules! files {
     };
 }
 
-/// Every file.
+/// All files.
 static FILES: [File; FILES_COUNT] = files! {
     "/", HTML, "index.html";
     "/page/icon.svg", "image/svg+xml", "icon.svg";
@@ -69,7 +70,7 @@ pub(crate) fn route<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Rout
     FILES.iter().fold(router, |router, file| router.route(file.path, serve(file)))
 }
 
-/// Whether a route is the page's, which is shown to everyone: keys are asked for by what it asks.
+/// Whether a route belongs to the page. It is public; the requests that it sends need a key.
 pub(crate) fn is_own(route: &str) -> bool {
     FILES.iter().any(|file| file.path == route)
 }
@@ -79,7 +80,7 @@ fn serve<S: Clone + Send + Sync + 'static>(file: &'static File) -> MethodRouter<
     get(move |headers: HeaderMap| std::future::ready(answer(file, &tag, &headers)))
 }
 
-/// The file, or that the browser has it.
+/// Sends the file, or 304 if the browser has it.
 fn answer(file: &File, tag: &HeaderValue, asked: &HeaderMap) -> Response {
     let known = asked.get_all(header::IF_NONE_MATCH).iter().any(|value| names(value, tag));
     let mut response = match known {
@@ -89,7 +90,7 @@ fn answer(file: &File, tag: &HeaderValue, asked: &HeaderMap) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(file.kind));
     headers.insert(header::ETAG, tag.clone());
-    // Asked for again each time, and mostly not sent again: a new version is there at once, whole.
+    // Revalidated each time and rarely sent again, so a new version takes effect at once and as a whole.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -99,13 +100,13 @@ fn answer(file: &File, tag: &HeaderValue, asked: &HeaderMap) -> Response {
     response
 }
 
-/// Whether `If-None-Match` has the tag, as a proxy may have weakened it.
+/// Whether `If-None-Match` contains the tag, possibly weakened by a proxy.
 fn names(value: &HeaderValue, tag: &HeaderValue) -> bool {
     let (Ok(value), Ok(tag)) = (value.to_str(), tag.to_str()) else { return false };
     value.split(',').map(str::trim).any(|one| one == "*" || one.trim_start_matches("W/") == tag)
 }
 
-/// A digest of a file's text (FNV-1a): it need only tell versions of one file apart.
+/// FNV-1a hash of a file's text. It need only distinguish versions of the same file.
 fn tag(text: &str) -> HeaderValue {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, step);

@@ -1,9 +1,9 @@
-//! The input of a request: OpenAI's items to the contract's messages.
+//! Conversion of a request's input items to the engine's messages.
 //!
-//! Reasoning, texts and calls that follow each other are one message of the assistant, as the model wrote them; an output of a call is a
-//! message of its own. Items are history for the most part, each library's with fields of its own, so fields that are not known are
-//! ignored; what an item says is never lost: one that cannot be shown to the model is refused by name. Reasoning that another service has
-//! encrypted says nothing here.
+//! Consecutive reasoning, texts and calls become one assistant message, as the model wrote them. The output of
+//! a call is a separate message. Items are mostly history, with each library's own fields, so unknown fields
+//! are ignored. No content is dropped: an item that the model cannot be shown is refused by name. Reasoning
+//! that another service encrypted is ignored.
 
 use std::collections::HashMap;
 
@@ -23,10 +23,11 @@ use crate::{
     pictures, sounds,
 };
 
-/// What reasoning begins with that was put in `encrypted_content` here. It is no secret: who may read it has it beside.
+/// Prefix of reasoning in `encrypted_content` that this gateway wrote. It is not secret: readers have the plain
+/// text as well.
 const SEALED: &str = "hanzo1.";
 
-/// Reasoning as `encrypted_content` has it.
+/// Encodes reasoning for `encrypted_content`.
 pub(super) fn sealed(reasoning: &str) -> String {
     format!("{SEALED}{}", BASE64_STANDARD.encode(reasoning))
 }
@@ -36,32 +37,32 @@ fn unsealed(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// What came before the input: the response that it follows, and items that it only names.
+/// Context before the input: the previous response, and referenced items.
 #[derive(Debug, Default)]
 pub(super) struct Before<'a> {
     pub(super) previous: Option<&'a Kept>,
     pub(super) items: HashMap<String, String>, // by id, as JSON
 }
 
-/// A conversation that is being read.
+/// Conversation being read.
 #[derive(Debug, Default)]
 pub(super) struct Conversation {
     pub(super) messages: Vec<v1::Message>,
-    /// The items of the input itself.
+    /// Items of the input itself.
     pub(super) items: Vec<Item>,
-    open: bool, // the last message is the assistant's, and what follows may be of it
+    open: bool, // the last message is the assistant's and may be continued
 }
 
-/// An item as it is kept.
+/// Item as it is stored.
 #[derive(Debug, PartialEq)]
 pub(super) struct Item {
-    /// JSON; without an id where it came without one.
+    /// JSON of the item, without an id if it came without one.
     pub(super) json: String,
-    /// What its id is to begin with, where it came without one.
+    /// Prefix of the id to give it, if it came without one.
     pub(super) unnamed: Option<&'static str>,
 }
 
-/// The input after `instructions` and what came before.
+/// Reads the input, which follows `instructions` and the context.
 pub(super) fn read(
     instructions: Option<String>,
     input: Option<Field>,
@@ -142,7 +143,7 @@ impl Conversation {
             "function_call" => {
                 let (id, name) = called(&mut fields)?;
                 let arguments = fields.take("arguments").map(arguments).transpose()?.unwrap_or_default();
-                // A function without parameters is called with nothing, which templates expect as an object.
+                // A call without arguments gets an empty object, which templates expect.
                 let arguments_json = if arguments.trim().is_empty() { "{}".to_owned() } else { arguments };
                 self.call(v1::ToolCall { id, name, arguments_json });
                 Ok(())
@@ -153,7 +154,7 @@ impl Conversation {
                 self.call(v1::ToolCall { id, name, arguments_json });
                 Ok(())
             }
-            // Tools that the client runs itself: what they are called with is their arguments.
+            // Tools that the client runs itself: the action becomes the arguments.
             word @ ("local_shell_call" | "shell_call" | "apply_patch_call") => {
                 let id = fields.require("call_id")?.string()?;
                 let (name, what) = match word {
@@ -173,13 +174,13 @@ impl Conversation {
                 let id = fields.require("call_id")?.string()?;
                 self.output(id, fields)
             }
-            // Its id is the call's.
+            // The id of the output is the id of the call.
             "local_shell_call_output" => {
                 let id = fields.take("call_id").map_or_else(|| fields.require("id"), Ok)?.string()?;
                 self.output(id, fields)
             }
             "mcp_call" => self.mcp_call(fields),
-            // What a server offers is said by the tools of a request.
+            // The request's own tools say what a server offers.
             "mcp_list_tools" => Ok(()),
             other => {
                 const KNOWN: [&str; 17] = [
@@ -211,7 +212,7 @@ impl Conversation {
         }
     }
 
-    /// The assistant's message that is being written, or a new one.
+    /// Assistant message being written, or a new one.
     fn assistant(&mut self, new: bool) -> &mut v1::Message {
         if new || !self.open || self.messages.is_empty() {
             self.messages.push(v1::Message { role: "assistant".to_owned(), ..v1::Message::default() });
@@ -221,7 +222,7 @@ impl Conversation {
         &mut self.messages[last]
     }
 
-    /// Whether the message that is being written says something, and calls nothing that waits for its output.
+    /// Whether the assistant message being written has text and no open calls.
     fn has_said(&self) -> bool {
         let last = self.messages.last().filter(|_| self.open);
         last.is_some_and(|last| !last.content.is_empty() && last.tool_calls.is_empty())
@@ -244,7 +245,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// What the model reasoned: in full where the item has that, else as it was put away, else as it was summed up.
+    /// Reads reasoning: the full text if the item has it, else the encoded text, else the summary.
     fn reasoning(&mut self, mut fields: Fields) -> Result<(), ApiError> {
         let mut text = fields.take("content").map(thoughts).transpose()?.unwrap_or_default();
         let put_away = fields.take("encrypted_content").and_then(|field| unsealed(&field.value().as_str()?));
@@ -278,7 +279,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// A call that a service has run, this or another, with its output.
+    /// Reads a call that this or another service has made, with its output.
     fn mcp_call(&mut self, mut fields: Fields) -> Result<(), ApiError> {
         let id = fields.require("id")?.string()?;
         let name = fields.require("name")?.string()?;
@@ -297,7 +298,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Makes one message of what stands before the conversation: few templates know of a second.
+    /// Joins the system messages at the beginning, because few templates support several.
     fn join_system(&mut self) {
         let is_system = |message: &v1::Message| matches!(&*message.role, "system" | "developer");
         let count = self.messages.iter().take_while(|message| is_system(message)).count();
@@ -315,7 +316,7 @@ impl Conversation {
     }
 }
 
-/// Whether an item only names another.
+/// Whether an item only references another one.
 pub(super) fn is_reference(item: Json<'_>) -> bool {
     match member(item, "type").filter(|kind| !kind.is_null()) {
         Some(kind) => kind.as_str().is_some_and(|kind| kind == "item_reference"),
@@ -333,7 +334,7 @@ fn called(fields: &mut Fields) -> Result<(String, String), ApiError> {
     Ok((id, name_shown(namespace.as_deref(), &name.string()?)))
 }
 
-/// The texts of a list of parts.
+/// Joins the texts of a list of parts.
 fn thoughts(field: Field) -> Result<String, ApiError> {
     let mut all = String::new();
     for (i, part) in field.list_up_to(CHAT_PARTS_MAX, "parts")?.enumerate() {
@@ -343,12 +344,13 @@ fn thoughts(field: Field) -> Result<String, ApiError> {
     Ok(all)
 }
 
-/// Arguments that a model wrote need not be JSON: they stay what they are. Some libraries keep them parsed.
+/// Reads arguments. Those written by a model need not be valid JSON and stay as they are; some libraries send
+/// them parsed.
 fn arguments(field: Field) -> Result<String, ApiError> {
     if field.value().is_object() { Ok(field.value().to_text()) } else { field.string() }
 }
 
-/// A string, or parts that are texts and, of others than the assistant, pictures and sounds.
+/// Reads a string, or parts: texts, and for roles other than the assistant also images and audio.
 fn texts(field: Field, assistant: bool) -> Result<Vec<v1::ContentPart>, ApiError> {
     let Some(list) = field.as_list() else {
         return match field.value().is_string() {
@@ -392,7 +394,7 @@ fn texts(field: Field, assistant: bool) -> Result<Vec<v1::ContentPart>, ApiError
     Ok(parts)
 }
 
-/// What a tool has answered: a text, parts, or what a shell has said.
+/// Reads the output of a tool: a text, parts, or the output of a shell.
 fn outputs(field: Field) -> Result<Vec<v1::ContentPart>, ApiError> {
     let shell = |item: Json<'_>| member(item, "stdout").is_some() || member(item, "stderr").is_some();
     match field.as_list().and_then(|mut list| list.next()) {
@@ -402,7 +404,7 @@ fn outputs(field: Field) -> Result<Vec<v1::ContentPart>, ApiError> {
 }
 
 impl Item {
-    /// A user's message with that content.
+    /// User message with that content.
     fn user(content: &str) -> Item {
         let json = format!(
             "{{\"type\":\"message\",\"status\":\"completed\",\"role\":\"user\",\"content\":{content}}}"
@@ -410,7 +412,7 @@ impl Item {
         Item { json, unnamed: Some("msg") }
     }
 
-    /// An item as it came. Messages in their short form get the long one.
+    /// Item as received. Messages in the short format get the long one.
     fn of(item: Json<'_>) -> Item {
         let text = |name: &str| member(item, name).and_then(Json::as_str);
         let kind = text("type").unwrap_or_else(|| "message".into());
@@ -455,7 +457,7 @@ impl Item {
         Item { json, unnamed: id.is_none().then_some(prefix) }
     }
 
-    /// The item under that id, where it has none.
+    /// JSON of the item; `id` is added if it has none.
     pub(super) fn named(&self, id: &str) -> String {
         match self.unnamed {
             None => self.json.clone(),

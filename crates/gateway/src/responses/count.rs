@@ -1,4 +1,4 @@
-//! `POST /v1/responses/input_tokens`: how many tokens a request's prompt has.
+//! `POST /v1/responses/input_tokens`: number of tokens of a request's prompt.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::{
     tokens,
 };
 
-/// The route's handler.
+/// Handler of the route.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,

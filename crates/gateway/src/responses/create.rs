@@ -1,4 +1,4 @@
-//! `POST /v1/responses`. Its request is read in `responses::request`, its answer written in `responses::reply`.
+//! `POST /v1/responses`. `responses::request` parses the request, `responses::reply` writes the answer.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -30,7 +30,7 @@ use crate::{
     },
 };
 
-/// What of a request's names is kept.
+/// Stored response and items that a request references.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     previous: Option<Arc<Kept>>,
@@ -38,7 +38,8 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Looks up what a request names, among what its asker has made. What is found takes up room as the request's body does.
+    /// Looks up what a request references, among the requester's responses. Memory is reserved for it as for
+    /// the body.
     pub(super) async fn of(app: &App, owner: &str, received: &mut Received) -> Result<Found, ApiError> {
         let Named { previous, items } = received.look(|fields, _| request::named(fields)).await?;
         let (mut found, mut bytes) = (Found::default(), 0);
@@ -50,12 +51,12 @@ impl Found {
         let mut last: Option<(String, Option<Arc<Kept>>)> = None;
         for id in items {
             let Some(response) = response_of(&id) else { continue };
-            // Items of one response stand beside each other.
+            // Items of one response are usually adjacent.
             let kept = match last.take() {
                 Some((known, kept)) if known == response => kept,
                 _ => app.responses.load(owner, &response).await,
             };
-            // One that is named often is there as often.
+            // Repeated references count each time.
             if let Some(item) = found.items.get(&id).cloned().or_else(|| kept.as_ref()?.item(&id)) {
                 bytes += item.len();
                 received.hold(bytes).await?;
@@ -66,18 +67,18 @@ impl Found {
         Ok(found)
     }
 
-    /// The same, for reading.
+    /// Context for parsing the request.
     pub(super) fn known(&mut self) -> Before<'_> {
         Before { previous: self.previous.as_deref(), items: std::mem::take(&mut self.items) }
     }
 }
 
-/// Whose what an asker makes is: the key's, by its name.
+/// Owner of a requester's responses: the name of its key.
 pub(super) fn owner(asker: &Asker) -> String {
     asker.pass.name().unwrap_or_default().to_owned()
 }
 
-/// The route's handler.
+/// Handler of the route.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -92,12 +93,12 @@ pub(crate) async fn handle(
         move |fields: Fields<'_>, config: &Config| request::read(fields, config, &id, &found.known(), keeps);
     let (Read { mut plan, asked, truncates, server_calls_max }, room) = received.into(read).await?;
     offer(&app, &asker, &mut plan, server_calls_max).await?;
-    // What is to be kept of the request is held as long as the answer.
+    // The parts of the request to store are held as long as the answer.
     let mut held = app.answers.room();
     held.grow(asked.items.iter().map(|item| item.json.len()).sum())?;
     let (streamed, streaming) = (plan.stream, plan.streaming);
     let mut generation = start(&app, &asker, plan, truncates).await?;
-    // The engine has what was asked.
+    // The engine has the request, so the body's memory is free.
     drop(room);
     let responses = app.responses.clone();
     let keeping = asked.frame.store.then_some(Keeping { responses, owner, before });
@@ -120,7 +121,7 @@ pub(crate) async fn handle(
     Ok(answers::whole(whole, room))
 }
 
-/// Starts the plan. Where it `truncates` and does not fit, the oldest messages are left out until it does.
+/// Starts the plan. With `truncates`, a prompt that does not fit loses its oldest messages until it does.
 async fn start(app: &App, asker: &Asker, mut plan: Plan, truncates: bool) -> Result<Generation, ApiError> {
     if !truncates {
         return Generation::start(app, asker, plan).await;

@@ -1,27 +1,27 @@
-//! Custom tools, which are called with a text: to the model each is a function with one parameter, and its text is taken out of what the
-//! model writes.
+//! Custom tools, which take a text. The model sees each as a function with one parameter; the text is extracted
+//! from the arguments that the model writes.
 
 use serde_json::Value;
 
 use super::kept::quoted;
 use crate::json::partial::partial_object;
 
-/// The one parameter.
+/// Name of the parameter.
 const INPUT: &str = "input";
 
-/// The arguments of the function, for a call with that text.
+/// Arguments of the function for that text.
 pub(super) fn arguments(input: &str) -> String {
     format!("{{\"{INPUT}\":{}}}", quoted(input))
 }
 
-/// The text of a call with those arguments, which may be cut. What is not the function's is the text itself.
+/// Text in the arguments of a call, which may be truncated. Other arguments are taken as the text itself.
 pub(super) fn input(arguments: &str) -> String {
     let read = partial_object(arguments);
     let text = read.get(INPUT).and_then(Value::as_str);
     text.map_or_else(|| arguments.to_owned(), str::to_owned)
 }
 
-/// The schema of the function's parameters; `pattern`: an expression that the whole text matches.
+/// Schema of the function's parameters. `pattern` is a regular expression for the whole text.
 pub(super) fn parameters(pattern: Option<&str>) -> String {
     let pattern = pattern.map(|regex| format!(",\"pattern\":{}", quoted(&format!("^(?:{regex})$"))));
     let pattern = pattern.unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Kept responses as files of a directory, one for each. A file has its name when it is whole, and a digest of what is in it: one that is
-//! damaged is as good as none, and removed.
+//! Stored responses as files of a directory, one each. A file gets its name when it is complete, and contains a
+//! digest of its content. A damaged file counts as missing and is removed.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -11,14 +11,15 @@ use std::{
 use super::kept::{Kept, RESPONSE, is_id};
 use crate::{error::GatewayError, request_id::random_id};
 
-/// A directory of responses.
+/// Directory of responses.
 #[derive(Debug)]
 pub(super) struct Disk {
     dir: PathBuf,
 }
 
 impl Disk {
-    /// Opens the directory, which is made where there is none. Also the responses in it with their bytes, the least recently used first.
+    /// Opens the directory, and creates it if it is missing. Also returns its responses with their sizes, the
+    /// least recently used first.
     pub(super) fn open(dir: PathBuf) -> Result<(Disk, Vec<(String, usize)>), GatewayError> {
         let failed = |error: io::Error| {
             GatewayError::Config(format!(
@@ -32,7 +33,7 @@ impl Disk {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name().to_string_lossy().into_owned();
             if name.starts_with(RESPONSE) && name.ends_with(".tmp") {
-                // Of a process that ended while it wrote.
+                // Left by a process that ended while writing.
                 let _ = fs::remove_file(entry.path());
             }
             let Some(id) = name.strip_suffix(".json").filter(|id| is_id(id)) else { continue };
@@ -59,12 +60,12 @@ impl Disk {
         written
     }
 
-    /// The bytes of the file of that id; 0 where there is none.
+    /// Size of the file of that id; 0 if there is none.
     pub(super) fn bytes(&self, id: &str) -> usize {
         fs::metadata(self.path(id)).map_or(0, |file| usize::try_from(file.len()).unwrap_or(usize::MAX))
     }
 
-    /// The response of that id, which has now been used.
+    /// Reads the response of that id, and marks it as used.
     pub(super) fn read(&self, id: &str) -> Option<Kept> {
         let bytes = fs::read(self.path(id)).ok()?;
         let kept = Kept::of_file(bytes);
@@ -73,7 +74,7 @@ impl Disk {
             self.remove(id);
             return None;
         }
-        // Which of them leave first after the next start: no reason to fail.
+        // The time decides which file is removed first after the next start; failing to set it is harmless.
         let file = File::options().append(true).open(self.path(id));
         let _ = file.and_then(|file| file.set_modified(SystemTime::now()));
         kept
@@ -89,7 +90,7 @@ impl Disk {
     }
 }
 
-/// Makes a directory that is nobody else's to read: conversations are in it.
+/// Creates a directory that only this user can read, because it contains conversations.
 #[cfg(unix)]
 fn made(dir: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
@@ -101,7 +102,7 @@ fn made(dir: &Path) -> io::Result<()> {
     fs::create_dir_all(dir)
 }
 
-/// A new file that is nobody else's to read.
+/// Creates a file that only this user can read.
 fn private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);

@@ -1,44 +1,44 @@
-//! What is kept of an answered request: the response as it was sent, and every item that the model was shown before it. Also the ids of
-//! responses and of their items, which say what they are of.
+//! Record of an answered request: the response as sent, and every item that the model was shown before it. Also
+//! the ids of responses and items; an item's id contains that of its response.
 
 use sha2::{Digest as _, Sha256};
 
 use crate::json::Json;
 
-/// What a response's id begins with.
+/// Prefix of a response's id.
 pub(super) const RESPONSE: &str = "resp_";
-/// Digits of a response's id behind that.
+/// Number of digits after the prefix of a response's id.
 const ID_DIGITS: usize = 32;
-/// What a file begins with; a digest of the rest follows.
+/// Head of a file; a digest of the rest follows.
 const HEADING: &str = "hanzo-response 1 ";
-/// What a record takes up in memory beside its texts, about.
+/// Estimated bytes of a record in memory, in addition to its texts.
 const RECORD_BYTES: usize = 256;
 
-/// A response that is kept.
+/// Stored response.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Kept {
-    /// The name of the key that asked; empty without keys.
+    /// Name of the requester's key; empty without keys.
     pub(crate) owner: String,
-    /// The items before it, those of the responses that it follows among them: a JSON array, each with an id.
+    /// Items before the response, including those of earlier responses: a JSON array; each has an id.
     pub(crate) input: String,
-    /// The response: a JSON object.
+    /// Response: a JSON object.
     pub(crate) response: String,
 }
 
 impl Kept {
-    /// What it takes up, about.
+    /// Estimated bytes in memory.
     pub(super) fn bytes(&self) -> usize {
         self.owner.len() + self.input.len() + self.response.len() + RECORD_BYTES
     }
 
-    /// The items of the response itself: a JSON array.
+    /// Items of the response itself: a JSON array.
     pub(super) fn output(&self) -> String {
         let response = Json::parse(&self.response).ok();
         let output = response.and_then(|json| member(json, "output"));
         output.map_or_else(|| "[]".to_owned(), Json::to_text)
     }
 
-    /// The items before the response and those of it, as members of an array.
+    /// Items before the response and those of it, as members of an array.
     pub(super) fn items(&self) -> String {
         let output = self.output();
         let inner = |list: &str| {
@@ -49,7 +49,7 @@ impl Kept {
         lists.into_iter().filter(|list| !list.is_empty()).collect::<Vec<_>>().join(",")
     }
 
-    /// The item of that id, of those before the response and those of it.
+    /// Item of that id, before the response or in it.
     pub(super) fn item(&self, id: &str) -> Option<String> {
         let found = |list: &str| {
             let list = Json::parse(list).ok()?;
@@ -61,14 +61,14 @@ impl Kept {
         found(&self.output()).or_else(|| found(&self.input))
     }
 
-    /// The bytes of its file.
+    /// Content of its file.
     pub(super) fn to_file(&self) -> Vec<u8> {
         let owner = quoted(&self.owner);
         let body = format!("{{\"owner\":{owner},\"input\":{},\"response\":{}}}", self.input, self.response);
         format!("{HEADING}{}\n{body}", digest(body.as_bytes())).into_bytes()
     }
 
-    /// What a file has; None where it is not whole, or not one.
+    /// Parses a file. None: it is damaged or not a response.
     pub(super) fn of_file(bytes: Vec<u8>) -> Option<Kept> {
         let text = String::from_utf8(bytes).ok()?;
         let (written, body) = text.strip_prefix(HEADING)?.split_once('\n')?;
@@ -83,28 +83,28 @@ impl Kept {
     }
 }
 
-/// The member of that name of an object.
+/// Member of an object by name.
 pub(super) fn member<'a>(json: Json<'a>, name: &str) -> Option<Json<'a>> {
     json.members()?.find(|member| member.0 == name).map(|member| member.1)
 }
 
-/// A text as JSON.
+/// Text as a JSON string.
 pub(super) fn quoted(text: &str) -> String {
     serde_json::to_string(text).expect("a text is always JSON")
 }
 
-/// Whether it looks like the id of a response that was made here: nothing else names a file.
+/// Whether a text has the form of this gateway's response ids; no other text names a file.
 pub(super) fn is_id(id: &str) -> bool {
     let digits = id.strip_prefix(RESPONSE).unwrap_or_default();
     digits.len() == ID_DIGITS && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The id of the item at that place among all of a response, its input's first.
+/// Id of the item at a position among all items of a response, input first.
 pub(super) fn item_id(kind: &str, response: &str, place: usize) -> String {
     format!("{kind}_{}{place:04x}", response.strip_prefix(RESPONSE).unwrap_or(response))
 }
 
-/// The response that an item of that id is of.
+/// Id of the response that an item belongs to.
 pub(super) fn response_of(item: &str) -> Option<String> {
     let (_, digits) = item.split_once('_')?;
     let id = format!("{RESPONSE}{}", digits.get(..ID_DIGITS)?);

@@ -1,4 +1,4 @@
-//! OpenAI's Responses API: `/v1/responses`, with its tools, its reasoning, its events, and the answers that are kept.
+//! OpenAI's Responses API: `/v1/responses`, with tools, reasoning, stream events, and stored answers.
 
 mod conversation;
 pub(crate) mod count;
@@ -17,7 +17,7 @@ mod truncation;
 
 use crate::{config::Config, error::ApiError, fields::Fields, json::Json, request_id::RequestId};
 
-/// Reads a body as the routes do, for a fuzzer: what would be kept of it is sound.
+/// Parses a body as the routes do, and checks that its items could be stored. For fuzzing.
 pub(crate) fn read(fields: Fields, config: &Config, id: &RequestId) -> Result<(), ApiError> {
     request::named(fields.clone())?;
     let read = request::read(fields, config, id, &conversation::Before::default(), true)?;
