@@ -1,12 +1,12 @@
-//! GGML's block formats, decoded and encoded one row at a time, naively and exactly. This is what a file's
-//! bytes mean; the layouts that fast kernels read are made from it or checked against it. The formats are those
-//! of github.com/ggml-org/ggml (`ggml-common.h`); [`DType`] gives each one's block size.
+//! GGML's block formats, decoded and encoded one row at a time, naively and exactly. This defines the meaning of a
+//! file's bytes; the layouts of fast kernels are made from it or checked against it. The formats are those of
+//! github.com/ggml-org/ggml (`ggml-common.h`); [`DType`] gives each one's block size.
 //!
-//! Besides, blocks of our own: the affine ones ([`DType::affine`]), by MLX's formulas, and those of 8-bit floats
+//! Additional block formats are the affine ones ([`DType::affine`]), by MLX's formulas, and those of 8-bit floats
 //! ([`DType::is_fp8`]).
 //!
-//! Absent: the integers and GGML's types for activations, [`can_dequantize`] says which exist; and encoders for the
-//! codebook types of 1 to 3 bits, which are of no use without an importance matrix.
+//! Not supported are the integers and GGML's types for activations ([`can_dequantize`] tells which types are), and
+//! encoders for the codebook types of 1 to 3 bits, which are useless without an importance matrix.
 
 mod affine;
 #[cfg(test)]
@@ -37,12 +37,12 @@ pub use signs::affine_of;
 
 use crate::DType;
 
-/// Whether [`dequantize_row`] knows this type.
+/// Whether [`dequantize_row`] supports this type.
 pub const fn can_dequantize(dtype: DType) -> bool {
     can_quantize(dtype) || has_groups(dtype) || matches!(dtype, DType::NVFP4)
 }
 
-/// Whether [`quantize_row`] knows this type.
+/// Whether [`quantize_row`] supports this type.
 pub const fn can_quantize(dtype: DType) -> bool {
     use DType::*;
     dtype.affine().is_some()
@@ -51,17 +51,17 @@ pub const fn can_quantize(dtype: DType) -> bool {
         || matches!(dtype, Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ4_NL | IQ4_XS | MXFP4 | TQ1_0 | TQ2_0)
 }
 
-/// Whether [`decode_groups`] knows this type.
+/// Whether [`decode_groups`] supports this type.
 pub const fn has_groups(dtype: DType) -> bool {
     use DType::*;
     matches!(dtype, IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S | TQ1_0 | TQ2_0)
 }
 
-/// Decodes whole blocks (one row, or many contiguous ones) to the numbers they stand for, bit for bit as GGML's
-/// reference does. `bytes` are little endian and may have any alignment.
+/// Decodes whole blocks (one row, or many contiguous ones) to numbers, bit for bit as GGML's reference does. `bytes`
+/// are little endian and may have any alignment.
 ///
 /// # Panics
-/// If the type is not one [`can_dequantize`] names, `out` is not whole blocks, or `bytes` is not their size.
+/// If [`can_dequantize`] is false for the type, `out` is not whole blocks, or `bytes` is not their size.
 pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     assert_eq!(
         dtype.bytes_of(out.len()),
@@ -104,12 +104,12 @@ pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Decodes one block of 256 weights to signed bytes and a scale per 16 of them, for kernels that keep blocks as
-/// stored: weight i is `scales[i / 16] * codes[i]`, a product that is exact and has the bits [`dequantize_row`]
-/// gives. Codes lie within ±62.
+/// Decodes one block of 256 weights to signed bytes and a scale for each 16 of them, for kernels that keep blocks as
+/// stored. Weight i is `scales[i / 16] * codes[i]`, an exact product with the same bits as from [`dequantize_row`].
+/// Codes lie within ±62.
 ///
 /// # Panics
-/// If the type is not one [`has_groups`] names, or `block` is not one block.
+/// If [`has_groups`] is false for the type, or `block` is not one block.
 pub fn decode_groups(dtype: DType, block: &[u8], codes: &mut [i8; 256], scales: &mut [f32; 16]) {
     match dtype {
         DType::IQ1_S => iq::iq1_s(sized(block), bytemuck::cast_mut(codes), scales),
@@ -125,7 +125,7 @@ pub fn decode_groups(dtype: DType, block: &[u8], codes: &mut [i8; 256], scales: 
     }
 }
 
-/// One block of [`decode_groups`] as the numbers it stands for.
+/// Decodes a block by [`decode_groups`] to its numbers.
 fn scale_groups(dtype: DType, block: &[u8], weights: &mut [f32; 256]) {
     let (mut codes, mut scales) = ([0; 256], [0.0; 16]);
     decode_groups(dtype, block, &mut codes, &mut scales);
@@ -134,23 +134,24 @@ fn scale_groups(dtype: DType, block: &[u8], weights: &mut [f32; 256]) {
     }
 }
 
-/// The bytes of one block.
+/// A block as an array of its size.
 fn sized<const N: usize>(block: &[u8]) -> &[u8; N] {
     let Ok(sized) = block.try_into() else { panic!("a block of {N} bytes was given as {}", block.len()) };
     sized
 }
 
-/// Encodes whole blocks, with the rounding and the scale search of GGML's reference quantisers (no importance
-/// matrix). Numbers must be finite; those beyond what a block's half-precision scale can hold overflow it.
+/// Encodes whole blocks, with the rounding and the scale search of GGML's reference quantisers (without an importance
+/// matrix). Numbers must be finite; those beyond the range of a block's f16 scale overflow it.
 ///
 /// # Panics
-/// If the type is not one [`can_quantize`] names, `weights` is not whole blocks, or `out` is not their size.
+/// If [`can_quantize`] is false for the type, `weights` is not whole blocks, or `out` is not their size.
 pub fn quantize_row(dtype: DType, weights: &[f32], out: &mut [u8]) {
     quantize_rows(dtype, weights, None, out);
 }
 
-/// As [`quantize_row`], of rows in which errors of column i count `importance[i]` times, a number that is finite and not
-/// negative, where the type has a choice of scales: K-quants, Q4_0 to Q5_1, IQ4_NL and IQ4_XS. Others ignore it.
+/// Same as [`quantize_row`] for rows in which errors of column i have the weight `importance[i]`, a finite number that
+/// is not negative. It applies to types with a choice of scales: K-quants, Q4_0 to Q5_1, IQ4_NL and IQ4_XS. Others
+/// ignore it.
 ///
 /// # Panics
 /// As [`quantize_row`], and if `weights` is not whole rows of as many columns.
@@ -177,8 +178,9 @@ fn rows(dtype: DType, weights: &[f32], (importance, rule): (Option<&[f32]>, enco
     }
 }
 
-/// As [`quantize_rows`], for numbers that no other program must find the same: what a load quantises to. A block of MXFP4 takes
-/// of GGML's exponent and the two beside it the one whose errors, squared, are least, each as often as its column counts.
+/// Same as [`quantize_rows`], for numbers that need not match another program's: quantisation at load time. For a
+/// block of MXFP4 it takes GGML's exponent or one of the two next to it, whichever has the least squared error,
+/// weighted by column.
 ///
 /// # Panics
 /// As [`quantize_rows`].
@@ -186,17 +188,17 @@ pub fn fit_rows(dtype: DType, weights: &[f32], importance: Option<&[f32]>, out: 
     rows(dtype, weights, (importance, encode::Rule::Fitted), out);
 }
 
-/// The half-precision number at a byte offset.
+/// Reads an f16 at a byte offset.
 fn half_at(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// Stores a number as half precision at a byte offset.
+/// Writes a number as f16 at a byte offset.
 fn put_half(block: &mut [u8], at: usize, value: f32) {
     block[at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
 }
 
-/// The reciprocal, or 0 of 0: a block of zeros has scale 0 and codes 0.
+/// The reciprocal; 0 for 0, so that a block of zeros has scale 0 and codes 0.
 fn inverse(scale: f32) -> f32 {
     if scale == 0.0 { 0.0 } else { 1.0 / scale }
 }

@@ -1,8 +1,8 @@
-//! The naive, obviously right backend: one thread, plain loops, sums in f64 ([`formulas`]), weights kept as f32,
-//! keys and values rounded to the cache's type. Every other backend is compared with this one.
+//! The naive reference backend: one thread, plain loops, sums in f64 ([`formulas`]), weights as f32, keys and values
+//! rounded to the cache's type. Every other backend is compared with this one.
 //!
-//! It is also a strict one: what the contract leaves to the caller (limits kept, steps opened and closed, slots
-//! where the block table says) it asserts, so that a runtime tested on it can be trusted with a faster device.
+//! It is also strict: it asserts what the contract requires of the caller (limits kept, steps opened and closed, slots
+//! as in the block table). So a runtime tested on it can be trusted with a faster device.
 
 mod columns;
 mod embeddings;
@@ -40,15 +40,15 @@ use storage::{check_source, elements_per_slot, filled};
 
 const DEVICE: &str = "reference: 1 thread";
 
-/// See the module.
+/// Naive reference backend; see the module.
 #[derive(Debug, Default)]
 pub struct ReferenceBackend {
     limits: Option<StepLimits>,
     batch: Batch,
-    tokens: Vec<Option<u32>>, // (rows); none where the host writes the row
+    tokens: Vec<Option<u32>>, // (rows); none if the host writes the row
     draws: Draws,
     open: bool,
-    chosen: Vec<u32>, // (rows, experts_used): of the last mixture
+    chosen: Vec<u32>, // (rows, experts_used) of the last mixture
 }
 
 /// A matrix of dequantised weights.
@@ -75,27 +75,27 @@ pub struct ReferenceBuffer {
     values: Vec<f32>, // (rows, cols)
 }
 
-/// The cache. Slots never written hold NaN, which poisons whatever reads them.
+/// The KV cache. Slots never written hold NaN, which spreads to everything that reads them.
 #[derive(Clone, Debug)]
 pub struct ReferenceKv {
     kv_type: KvType,
     slots: usize,
     groups: KvGroups,
-    heads: Vec<(usize, usize)>, // of each layer: key-value heads, elements of a head; 1 and those of a latent
-    latent: Vec<bool>,          // whether a layer keeps latents, among the keys
-    planes: Vec<(usize, usize)>, // where a plane's numbers begin, and how many it has for a slot
-    keys: Vec<f32>, // (plane, slot), then a layer's (kv_head, head_dim), what the cache's type keeps of each
-    values: Vec<f32>, // likewise
+    heads: Vec<(usize, usize)>, // of each layer: key-value heads, elements of a head; for latents 1 and their elements
+    latent: Vec<bool>,          // whether a layer keeps latents, stored as keys
+    planes: Vec<(usize, usize)>, // offset of a plane's numbers, and their count for each slot
+    keys: Vec<f32>, // (plane, slot), then a layer's (kv_head, head_dim), rounded to the cache's type
+    values: Vec<f32>, // the same for values
     states: Vec<Option<ReferenceStates>>, // by layer
 }
 
 impl ReferenceBackend {
-    /// A backend with no step open and no limits yet.
+    /// A backend without limits and without an open step.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The open step's batch.
+    /// Batch of the open step.
     fn step(&self) -> &Batch {
         assert!(self.open, "an op outside a step; call begin first");
         &self.batch
@@ -482,7 +482,7 @@ impl Backend for ReferenceBackend {
         hidden.check(rows, width, "hidden");
         for row in 0..rows {
             for i in 0..width {
-                // Rounded as `matmul` leaves them.
+                // Rounded as by `matmul`.
                 let product = |i| f64::from(formulas::dot(gate_up.row(i), x.row(row)) as f32);
                 let (gate, up) = (product(i), product(width + i));
                 hidden.row_mut(row)[i] = (formulas::activate(activation, gate) * up) as f32;

@@ -1,9 +1,10 @@
-//! Affine groups: `w = scale * q + bias`. [`crate::DType::affine`] says how a block lies in memory.
+//! Affine groups: `w = scale * q + bias`. [`crate::DType::affine`] describes the layout of a block.
 
-/// Where the codes of a block begin.
+/// Offset of the codes in a block.
 pub(super) const CODES_AT: usize = 8;
 
-/// The codes of a group, a byte each, from its string of bits; `codes` are a multiple of eight, and `packed` their bits.
+/// Unpacks the codes of a group to one byte each from its string of bits. `codes` are a multiple of eight, and
+/// `packed` their bits.
 pub fn affine_codes(bits: u32, packed: &[u8], codes: &mut [u8]) {
     let (bytes, mask) = (bits as usize, (1u64 << bits) - 1);
     for (packed, codes) in packed.chunks_exact(bytes).zip(codes.chunks_exact_mut(8)) {
@@ -16,7 +17,7 @@ pub fn affine_codes(bits: u32, packed: &[u8], codes: &mut [u8]) {
     }
 }
 
-/// The string of bits of a group's codes, each below 2^bits: what [`affine_codes`] reads.
+/// Packs a group's codes, each below 2^bits, into the string of bits that [`affine_codes`] reads.
 fn put_affine_codes(bits: u32, codes: &[u8], packed: &mut [u8]) {
     let bytes = bits as usize;
     for (codes, packed) in codes.chunks_exact(8).zip(packed.chunks_exact_mut(bytes)) {
@@ -40,8 +41,8 @@ pub(super) fn decode(bits: u32, block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// MLX's `quantize`: the end of the range that is farther from zero is stored exactly, as the bias, and the scale is such
-/// that zero is a code.
+/// MLX's `quantize`: the end of the range that is farther from zero is stored exactly, as the bias, and the scale is
+/// chosen so that zero is a code.
 pub(super) fn encode(bits: u32, weights: &[f32], block: &mut [u8]) {
     const SCALE_MIN: f32 = 1e-7;
     let top = ((1u32 << bits) - 1) as f32;
@@ -61,7 +62,7 @@ pub(super) fn encode(bits: u32, weights: &[f32], block: &mut [u8]) {
     put_affine_block(bits, scale, bias, &codes[..weights.len()], block);
 }
 
-/// A block of its parts: codes each below 2^bits, as many as the block has weights.
+/// Assembles a block from its parts: as many codes, each below 2^bits, as the block has weights.
 pub fn put_affine_block(bits: u32, scale: f32, bias: f32, codes: &[u8], block: &mut [u8]) {
     block[..4].copy_from_slice(&scale.to_le_bytes());
     block[4..CODES_AT].copy_from_slice(&bias.to_le_bytes());

@@ -46,7 +46,7 @@ pub(super) fn decode_q8_0(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The number of largest magnitude maps to code 0, whatever its sign, so that the scale uses the full range.
+/// Maps the number of largest magnitude to code 0, whatever its sign, so that the scale uses the full range.
 #[inline(always)]
 pub(super) fn encode_q4_0(weights: &[f32], block: &mut [u8]) {
     let d = extreme(weights) / -8.0;
@@ -55,7 +55,7 @@ pub(super) fn encode_q4_0(weights: &[f32], block: &mut [u8]) {
     put_nibbles(&mut block[2..], |i| ((weights[i] * id + 8.5) as u8).min(15));
 }
 
-/// From minimum to maximum in 15 steps.
+/// Divides the range from minimum to maximum into 15 steps.
 #[inline(always)]
 pub(super) fn encode_q4_1(weights: &[f32], block: &mut [u8]) {
     let (min, max) = range(weights);
@@ -66,7 +66,7 @@ pub(super) fn encode_q4_1(weights: &[f32], block: &mut [u8]) {
     put_nibbles(&mut block[4..], |i| (((weights[i] - min) * id + 0.5) as u8).min(15));
 }
 
-/// As Q4_0 with 32 codes.
+/// Same as Q4_0 with 32 codes.
 #[inline(always)]
 pub(super) fn encode_q5_0(weights: &[f32], block: &mut [u8]) {
     let d = extreme(weights) / -16.0;
@@ -75,7 +75,7 @@ pub(super) fn encode_q5_0(weights: &[f32], block: &mut [u8]) {
     put_fives(&mut block[2..], |i| ((weights[i] * id + 16.5) as u8).min(31));
 }
 
-/// As Q4_1 with 31 steps.
+/// Same as Q4_1 with 31 steps.
 #[inline(always)]
 pub(super) fn encode_q5_1(weights: &[f32], block: &mut [u8]) {
     let (min, max) = range(weights);
@@ -86,8 +86,8 @@ pub(super) fn encode_q5_1(weights: &[f32], block: &mut [u8]) {
     put_fives(&mut block[4..], |i| (((weights[i] - min) * id + 0.5) as u8).min(31));
 }
 
-/// Up to eight blocks of Q4_0 or Q5_0 (`levels` 8 or 16) of which it is known how much each column matters: the scale is
-/// searched. `mean_square` is of the whole row.
+/// Encodes up to eight blocks of Q4_0 or Q5_0 (`levels` 8 or 16) with known column importance, searching for the
+/// scale. `mean_square` is of the whole row.
 #[inline(always)]
 pub(super) fn encode_symmetric(
     weights: &[f32],
@@ -110,7 +110,7 @@ pub(super) fn encode_symmetric(
     }
 }
 
-/// As [`encode_symmetric`], of Q4_1 or Q5_1 (`steps` 15 or 31).
+/// Same as [`encode_symmetric`] for Q4_1 or Q5_1 (`steps` 15 or 31).
 #[inline(always)]
 pub(super) fn encode_affine(
     weights: &[f32],
@@ -135,7 +135,7 @@ pub(super) fn encode_affine(
     }
 }
 
-/// The largest magnitude maps to ±127; halves round away from zero.
+/// Maps the largest magnitude to ±127; halves round away from zero.
 #[inline(always)]
 pub(super) fn encode_q8_0(weights: &[f32], block: &mut [u8]) {
     let d = extreme(weights).abs() / 127.0;
@@ -159,7 +159,7 @@ pub(super) fn put_nibbles(codes: &mut [u8], code: impl Fn(usize) -> u8) {
     }
 }
 
-/// Fifth bit of weight `i`, in its place above the nibble.
+/// Fifth bit of weight `i`, shifted to its place above the nibble.
 fn fifth_bit(bits: &[u8], i: usize) -> u8 {
     (bits[i / 8] >> (i % 8) & 1) << 4
 }

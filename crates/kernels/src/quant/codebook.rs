@@ -1,5 +1,5 @@
-//! The types whose 4-bit codes index a table: IQ4_NL and IQ4_XS (a table of 16 integers spaced like a normal
-//! distribution) and MXFP4 (4-bit floats, opencompute.org "OCP Microscaling Formats").
+//! Types whose 4-bit codes index a table: IQ4_NL and IQ4_XS (a table of 16 integers spaced like a normal distribution)
+//! and MXFP4 (4-bit floats, opencompute.org "OCP Microscaling Formats").
 
 use super::block32::{extreme, nibble, put_nibbles};
 use super::search::{Lanes, iq4_code, iq4_scales, known, lanes, nearest, squares, sums, symmetric_scales};
@@ -8,7 +8,7 @@ use super::{half_at, inverse, put_half};
 /// Values of the codes of IQ4_NL and IQ4_XS.
 pub const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// Twice the values of the codes of MXFP4 (E2M1 floats); [`e8m0_half`] has the other half.
+/// Twice the values of the codes of MXFP4 (E2M1 floats); [`e8m0_half`] supplies the factor of one half.
 pub const FP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// Half of `2^(exponent - 127)`, the scale of an MXFP4 block; exact down to the subnormals.
@@ -43,7 +43,7 @@ pub(super) fn decode_iq4_xs(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Searches the scale and rounds the weights with it; of up to eight blocks.
+/// Searches for the scale and rounds the weights with it, for up to eight blocks.
 #[inline(always)]
 pub(super) fn encode_iq4_nl(weights: &[f32], columns: Option<&[f32]>, blocks: &mut [u8]) {
     let w: Lanes<8, 32> = lanes(weights);
@@ -64,7 +64,8 @@ pub(super) fn encode_iq4_nl(weights: &[f32], columns: Option<&[f32]>, blocks: &m
     }
 }
 
-/// Searches each group's scale, quantises those to 6 bits, and rounds the weights again with what is left of them.
+/// Searches for each group's scale, quantises the scales to 6 bits, and rounds the weights again with the quantised
+/// scales.
 #[inline(always)]
 pub(super) fn encode_iq4_xs(weights: &[f32], columns: Option<&[f32]>, block: &mut [u8]) {
     let w: Lanes<8, 32> = lanes(weights);
@@ -116,8 +117,8 @@ pub(super) fn decode_mxfp4(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The exponent puts the largest magnitude in the top binade of the codes; each weight takes the nearest code,
-/// the lower of equals.
+/// The exponent puts the largest magnitude in the top binade of the codes. Each weight takes the nearest code, the
+/// lower of equals.
 pub(super) fn encode_mxfp4(weights: &[f32], block: &mut [u8]) {
     let largest = weights.iter().fold(0.0f32, |m, w| m.max(w.abs()));
     // The biased exponent is floor(log2(largest)) + 127; the largest code, 6 = 1.5 * 2^2, is two binades up.
@@ -129,13 +130,13 @@ pub(super) fn encode_mxfp4(weights: &[f32], block: &mut [u8]) {
     });
 }
 
-/// As [`encode_mxfp4`], with that exponent or one beside it: the one whose errors, squared and each as often as its column
-/// counts, are least.
+/// Same as [`encode_mxfp4`], with that exponent or one next to it: the one with the least squared error, weighted by
+/// column.
 #[inline(always)]
 pub(super) fn fit_mxfp4(weights: &[f32], columns: Option<&[f32]>, block: &mut [u8]) {
     let largest = weights.iter().fold(0.0f32, |m, w| m.max(w.abs()));
     let exponent = ((largest.to_bits() >> 23) as u8).saturating_sub(2);
-    // In squares of GGML's step, so that none is too large or too small to tell.
+    // In squares of GGML's step, so that no error overflows or underflows.
     let error = |exponent: u8, unit: f32| {
         let (d, mut sums) = (e8m0_half(exponent), [0.0f32; 8]);
         for (at, w) in weights.iter().enumerate() {
@@ -147,7 +148,7 @@ pub(super) fn fit_mxfp4(weights: &[f32], columns: Option<&[f32]>, block: &mut [u
     };
     let mut best = (error(exponent, 1.0), exponent);
     for (beside, unit) in [(exponent.saturating_sub(1), 0.5), (exponent + 1, 2.0)] {
-        // Better by more than the sums are rounded by.
+        // Better by more than the sums' rounding error.
         let error = error(beside, unit);
         if beside != exponent && error < best.0 * (1.0 - 1e-5) {
             best = (error, beside);
@@ -161,7 +162,8 @@ pub(super) fn fit_mxfp4(weights: &[f32], columns: Option<&[f32]>, block: &mut [u
     });
 }
 
-/// The code of the nearest of MXFP4's values without sign, of two as near the lower, and twice the value; of a number doubled too.
+/// Code of the nearest unsigned value of MXFP4, the lower of two equally near, and twice that value. `size` is doubled
+/// too.
 #[inline(always)]
 fn e2m1_near(size: f32) -> (u8, f32) {
     let (mut code, mut value) = (0, 0.0);
@@ -173,7 +175,7 @@ fn e2m1_near(size: f32) -> (u8, f32) {
     (code, value)
 }
 
-/// NVFP4: four scales of 8 bits, then four runs of 8 bytes of indices, the low nibbles first.
+/// NVFP4: four 8-bit scales, then four runs of 8 bytes of indices, the low nibbles first.
 pub(super) fn decode_nvfp4(block: &[u8], out: &mut [f32]) {
     for (run, out) in out.chunks_exact_mut(16).enumerate() {
         // Half, because the table holds twice the floats.
@@ -186,7 +188,7 @@ pub(super) fn decode_nvfp4(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// An 8-bit float with 4 bits of exponent and no sign; what would be no number is 0, as GGML has it.
+/// An 8-bit float with 4 bits of exponent and no sign. The code of NaN gives 0, as in GGML.
 fn ue4m3(byte: u8) -> f32 {
     let magnitude = byte & 0x7f;
     if byte == 0x7f {

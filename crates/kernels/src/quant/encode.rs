@@ -1,21 +1,21 @@
-//! Blocks made of numbers, by the widest vectors that this processor has. Every width gives the same bits, because lanes
-//! are weights or groups of their own ([`super::search`]).
+//! Encoding of blocks with the widest vectors of this processor. Every width gives the same bits, because lanes are
+//! separate weights or groups ([`super::search`]).
 
 use half::bf16;
 
 use super::{affine, block32, codebook, fp8, kquant, put_half, signs, ternary};
 use crate::DType;
 
-/// Whose blocks they are to be.
+/// Rule by which blocks are encoded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// GGML's, bit for bit.
+    /// GGML's rule, bit for bit.
     Ggml,
-    /// As near the weights as the type allows, where that is another rule than GGML's.
+    /// As near to the weights as the type allows, if that differs from GGML's rule.
     Fitted,
 }
 
-/// Encodes blocks; where `columns` are given they are one row, and those say how much each counts.
+/// Encodes blocks. If `columns` are given, the blocks are one row, and `columns` are the importance of its columns.
 pub(super) fn row(of: (DType, Rule), weights: &[f32], columns: Option<&[f32]>, out: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     {
@@ -94,8 +94,8 @@ fn floats_anywhere(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Half precision as single: exponents are moved by a product, which is exact and has the subnormals right. What is no
-/// number stays none, and quiet.
+/// Converts f16 to f32. A product moves the exponents, which is exact and handles subnormals. NaN stays NaN, and
+/// becomes quiet.
 #[inline(always)]
 fn widened(half: u16) -> f32 {
     let (sign, rest) = (u32::from(half & 0x8000) << 16, u32::from(half & 0x7fff) << 13);
@@ -105,7 +105,7 @@ fn widened(half: u16) -> f32 {
     f32::from_bits(sign | if rest >= 0x1f << 23 { special } else { moved })
 }
 
-/// Blocks of a type that are encoded so many at a time; a call by name, which is inlined into each width.
+/// Encodes so many blocks of a type at a time. A call by name, which is inlined into each width.
 macro_rules! blocks {
     ($dtype:expr, $count:expr, $weights:expr, $columns:expr, $out:expr, $encode:expr) => {{
         let (of, bytes) = ($count * $dtype.block_weights(), $count * $dtype.block_bytes());
@@ -116,7 +116,7 @@ macro_rules! blocks {
     }};
 }
 
-/// As [`blocks`], of an encoder that does not ask which columns count.
+/// Same as [`blocks`], for an encoder without column importance.
 macro_rules! alike {
     ($dtype:expr, $weights:expr, $out:expr, $encode:expr) => {{
         let blocks = $out.chunks_exact_mut($dtype.block_bytes());
@@ -126,7 +126,7 @@ macro_rules! alike {
     }};
 }
 
-/// As [`blocks`], of one that does.
+/// Same as [`blocks`], for an encoder with column importance.
 macro_rules! counted {
     ($dtype:expr, $weights:expr, $columns:expr, $out:expr, $encode:expr, $of:expr) => {{
         let mean_square = mean_square($weights);
@@ -250,13 +250,14 @@ mod tests {
 
     type Quantise = fn(DType, &[f32], Option<&[f32]>, &mut [u8]);
 
-    /// No block of MXFP4 is farther from its weights than GGML's, counted by columns or not, and many are nearer.
+    /// Fitted blocks of MXFP4 are never farther from their weights than GGML's, weighted by columns or not, and many
+    /// are nearer.
     #[test]
     fn fitted_exponents_err_no_more_than_ggml_s() {
         let (normal, columns) = numbers(64 * 512);
         // Heavy tails: in some blocks one weight is far from the others.
         let heavy: Vec<f32> = normal.iter().zip(&columns).map(|(w, c)| w * (1.0 + c * c * 1e-2)).collect();
-        // The ends of the range: nothing overflows, and zeros stay.
+        // Ends of the range: nothing overflows, and zeros stay.
         let wide: Vec<f32> =
             heavy.iter().enumerate().map(|(i, w)| w * 10f32.powi((i / 32 % 70) as i32 - 40)).collect();
         for (name, weights, saved) in
@@ -289,7 +290,7 @@ mod tests {
         assert_eq!(zeros, [0; 17]);
     }
 
-    /// Errors of columns that matter shrink, in all types that have a choice.
+    /// Errors of important columns shrink, in all types with a choice of scales.
     #[test]
     fn importance_is_honoured() {
         use DType::*;

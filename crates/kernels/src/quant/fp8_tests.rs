@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Bytes, numbers: all 256 codes, then what numbers of all sizes, halves between two codes among them, become; then blocks.
+/// Golden bytes and numbers: all 256 codes; then the codes of numbers of all sizes, including halves between two
+/// codes; then blocks.
 const GOLDEN: &[u8] = include_bytes!("golden/fp8.bin");
 const ROUNDED: usize = 4096;
 

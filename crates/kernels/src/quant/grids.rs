@@ -1,15 +1,15 @@
-//! The codebooks of the IQ1, IQ2 and IQ3 types: the short vectors of magnitudes that their codes index. Which
-//! vectors belong to a codebook is part of the format (`ggml-common.h` lists them); nothing here decodes a block.
+//! Codebooks of the IQ1, IQ2 and IQ3 types: the short vectors of magnitudes that their codes index. The vectors of a
+//! codebook are part of the format (`ggml-common.h` lists them); nothing here decodes a block.
 //!
-//! A vector is a point of a small lattice: eight digits of base 3 or four of base 8, each digit standing for one of
-//! the type's magnitudes, the first weight's digit the lowest. Every codebook holds its points in ascending order, so
-//! it is stored as a set, one bit per point of the lattice (bit `p % 64` of word `p / 64` for point p), and expanded
-//! at compile time into the tables that decoders read.
+//! A vector is a point of a small lattice: eight digits of base 3 or four of base 8. Each digit stands for one of the
+//! type's magnitudes, with the first weight's digit the lowest. Every codebook holds its points in ascending order. So
+//! it is stored as a set, one bit for each point of the lattice (bit `p % 64` of word `p / 64` for point p), and
+//! expanded at compile time into the tables that decoders read.
 
 use crate::DType;
 
-/// The codebook of a type that has one, for devices which look entries up by themselves: of each index eight bytes, the first weight's
-/// first, or four (IQ3_XXS, IQ3_S). They are magnitudes, and `127 + 8 g` of IQ1_S and IQ1_M.
+/// Codebook of a type that has one, for devices that look entries up themselves. Each index has eight bytes, or four
+/// (IQ3_XXS, IQ3_S), with the first weight's byte first. The bytes are magnitudes, or `127 + 8 g` for IQ1_S and IQ1_M.
 pub fn codebook_of(dtype: DType) -> Option<&'static [u8]> {
     Some(match dtype {
         DType::IQ1_S | DType::IQ1_M => bytemuck::cast_slice(&IQ1),
@@ -35,16 +35,17 @@ const IQ2_VALUES: [u8; 3] = [8, 25, 43];
 pub(super) static IQ1: [u64; 2048] = expand_8(&IQ1_POINTS, [119, 127, 135]);
 /// IQ2_XXS: eight bytes, the first weight's lowest.
 pub(super) static IQ2_XXS: [u64; 256] = expand_8(&IQ2_XXS_POINTS, IQ2_VALUES);
-/// IQ2_XS, as IQ2_XXS.
+/// IQ2_XS, in the form of IQ2_XXS.
 pub(super) static IQ2_XS: [u64; 512] = expand_8(&IQ2_XS_POINTS, IQ2_VALUES);
-/// IQ2_S, as IQ2_XXS.
+/// IQ2_S, in the form of IQ2_XXS.
 pub(super) static IQ2_S: [u64; 1024] = expand_8(&IQ2_S_POINTS, IQ2_VALUES);
 /// IQ3_XXS: four bytes, the first weight's lowest.
 pub(super) static IQ3_XXS: [u32; 256] = expand_4(&IQ3_XXS_POINTS, [4, 12, 20, 28, 36, 44, 52, 62]);
-/// IQ3_S, as IQ3_XXS.
+/// IQ3_S, in the form of IQ3_XXS.
 pub(super) static IQ3_S: [u32; 512] = expand_4(&IQ3_S_POINTS, [1, 3, 5, 7, 9, 11, 13, 15]);
 
-/// Signs of eight weights as bytes: 255 where the index has a bit, the first weight's bit and byte the lowest.
+/// Signs of eight weights as bytes: 255 for each bit of the index that is set, with the first weight's bit and byte
+/// the lowest.
 pub(super) static SIGNS: [u64; 256] = {
     let mut masks = [0; 256];
     let mut bits = 0;
@@ -78,7 +79,7 @@ const fn sign_bytes(bits: u8) -> u64 {
     mask
 }
 
-/// The table of a set of points of eight digits.
+/// Table of a set of points of eight digits.
 const fn expand_8<const N: usize>(points: &[u64; WORDS_8], values: [u8; 3]) -> [u64; N] {
     let mut table = [0; N];
     let (mut point, mut found) = (0, 0);
@@ -98,7 +99,7 @@ const fn expand_8<const N: usize>(points: &[u64; WORDS_8], values: [u8; 3]) -> [
     table
 }
 
-/// The table of a set of points of four digits.
+/// Table of a set of points of four digits.
 const fn expand_4<const N: usize>(points: &[u64; WORDS_4], values: [u8; 8]) -> [u32; N] {
     let mut table = [0; N];
     let (mut point, mut found) = (0, 0);

@@ -1,17 +1,17 @@
-//! The codebook types of 1 to 3 bits (IQ1, IQ2, IQ3), decoded to signed bytes and a scale per 16 weights. All have
-//! 256 weights a block, in eight groups of 32, and spend their bits on an index into a codebook ([`grids`]) for four
-//! or eight weights at once; codes come out eight at a time, as the bytes of one 64-bit word.
+//! Codebook types of 1 to 3 bits (IQ1, IQ2, IQ3), decoded to signed bytes and a scale for each 16 weights. All have
+//! 256 weights a block, in eight groups of 32. Their bits are mostly indices into a codebook ([`grids`]) for four or
+//! eight weights at once. Codes are decoded eight at a time, as the bytes of one 64-bit word.
 //!
-//! Every product is exact: a half-precision number of 11 bits times a scale of at most 5 and a code of at most 6.
+//! Every product is exact: an f16 of 11 bits times a scale of at most 5 bits and a code of at most 6 bits.
 
 use half::f16;
 
 use super::grids::{self, EVEN_SIGNS, SIGNS};
 use super::half_at;
 
-/// 256 codes in the words they are made in.
+/// 256 codes in the words that they are decoded in.
 pub(super) type Words = [[u8; 8]; 32];
-/// The scales of 16 weights each.
+/// Scales of 16 weights each.
 pub(super) type Scales = [f32; 16];
 
 /// The same byte in each of eight places.
@@ -56,8 +56,8 @@ pub(super) fn iq2_s(block: &[u8; 82], codes: &mut Words, scales: &mut Scales) {
     }
 }
 
-/// `d f16, qs [u8; 64], [u32; 8]`: an index for four weights each; signs and a scale as IQ2_XXS has them.
-/// `w = d * (0.5 + scale) / 2 * ± grid`.
+/// `d f16, qs [u8; 64], [u32; 8]`: an index for four weights each; signs and a scale as in IQ2_XXS. `w = d * (0.5 +
+/// scale) / 2 * ± grid`.
 pub(super) fn iq3_xxs(block: &[u8; 98], codes: &mut Words, scales: &mut Scales) {
     let d = half_at(block, 0) * 0.5;
     let groups = block[2..66].as_chunks::<8>().0.iter().zip(block[66..].as_chunks::<4>().0);
@@ -124,7 +124,7 @@ pub(super) fn iq1_m(block: &[u8; 56], codes: &mut Words, scales: &mut Scales) {
     }
 }
 
-/// The words and the two scales of each group of 32.
+/// Words and scales of each group of 32.
 fn per_group<'a>(
     codes: &'a mut Words,
     scales: &'a mut Scales,
@@ -148,7 +148,7 @@ fn signed(magnitudes: u64, mask: u64) -> [u8; 8] {
 /// `8 g + 1`, or `8 g - 1` where `down` is 1, of the bytes `127 + 8 g`.
 fn shifted(grid: u64, down: u16) -> [u8; 8] {
     let shift = 2 * u64::from(1 - down);
-    // The offset of 128 that is left goes with the top bit, which makes it two's complement.
+    // The remaining offset of 128 is removed by flipping the top bit, which gives two's complement.
     ((grid + shift * EACH) ^ (0x80 * EACH)).to_le_bytes()
 }
 

@@ -1,8 +1,7 @@
-//! The K-quants: 256 weights a block, in groups of 16 or 32 whose scales are themselves quantised against one
-//! half-precision scale.
+//! K-quants: 256 weights a block, in groups of 16 or 32 whose scales are themselves quantised against one f16 scale.
 //!
-//! Where codes of 2 or 4 bits share bytes, the planes of a byte are weights 32 apart, so that a vector of 32 bytes
-//! gives 32 consecutive weights with one shift and mask.
+//! If codes of 2 or 4 bits share bytes, the planes of a byte are weights 32 apart, so that a vector of 32 bytes gives
+//! 32 consecutive weights with one shift and mask.
 
 use super::block32::extreme;
 use super::search::{
@@ -68,7 +67,7 @@ pub(super) fn decode_q4(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// As Q4_K with `32 bytes of fifth bits` before the codes.
+/// Same as Q4_K with `32 bytes of fifth bits` before the codes.
 pub(super) fn decode_q5(block: &[u8], out: &mut [f32]) {
     let (d, dmin) = (half_at(block, 0), half_at(block, 2));
     for (group, weights) in out.chunks_exact_mut(32).enumerate() {
@@ -103,7 +102,7 @@ fn spread<const L: usize>(weights: &[f32], factor: f32) -> Option<[f32; L]> {
     Some([factor * sum / weights.len() as f32; L])
 }
 
-/// Scales and minima of a block of a type with minima, and what they are multiples of.
+/// Scales and minima of a block of a type with minima, and their common factors.
 struct Fitted<const L: usize> {
     scales: [f32; L],
     mins: [f32; L],
@@ -111,8 +110,8 @@ struct Fitted<const L: usize> {
     dmin: f32,
 }
 
-/// Searches each group's scale and minimum, and what those are quantised against in steps up to `largest`: the largest of
-/// them, or where it is known which columns matter, what errs least.
+/// Searches for each group's scale and minimum, and for the factors that these are quantised against in steps up to
+/// `largest`: the largest of them, or the factors with the least error if column importance is known.
 #[inline(always)]
 fn fit_affine<const L: usize, const N: usize>(
     weights: &[f32],
@@ -149,8 +148,8 @@ fn affine_codes(weights: &[f32], id: f32, min: f32, steps: f32, codes: &mut [u8]
     }
 }
 
-/// Searches each group's scale and minimum, quantises those to 4 bits, and rounds the weights
-/// again with what is left of them.
+/// Searches for each group's scale and minimum, quantises those to 4 bits, and rounds the weights again with the
+/// quantised scales.
 #[inline(always)]
 pub(super) fn encode_q2(weights: &[f32], columns: Option<&[f32]>, block: &mut [u8]) {
     let tries = Tries { first: -0.5, width: 0.1, last: 15 };
@@ -171,7 +170,8 @@ pub(super) fn encode_q2(weights: &[f32], columns: Option<&[f32]>, block: &mut [u
     put_two_bits(&mut block[16..80], &codes);
 }
 
-/// Searches each group's scale, quantises those to 6 bits, and rounds the weights again with what is left of them.
+/// Searches for each group's scale, quantises the scales to 6 bits, and rounds the weights again with the quantised
+/// scales.
 #[inline(always)]
 pub(super) fn encode_q3(weights: &[f32], columns: Option<&[f32]>, block: &mut [u8]) {
     let w: Lanes<16, 16> = lanes(weights);
@@ -211,8 +211,8 @@ pub(super) fn encode_q3(weights: &[f32], columns: Option<&[f32]>, block: &mut [u
     put_two_bits(&mut block[32..96], &codes);
 }
 
-/// Searches each group's scale and minimum, quantises those to 6 bits, and rounds the weights again
-/// with what is left of them.
+/// Searches for each group's scale and minimum, quantises those to 6 bits, and rounds the weights again with the
+/// quantised scales.
 #[inline(always)]
 pub(super) fn encode_q4(weights: &[f32], columns: Option<&[f32]>, block: &mut [u8]) {
     let tries = Tries { first: -1.0, width: 0.1, last: 20 };
@@ -220,7 +220,7 @@ pub(super) fn encode_q4(weights: &[f32], columns: Option<&[f32]>, block: &mut [u
     put_four_bits(&mut block[16..], &codes);
 }
 
-/// As Q4_K with 31 steps.
+/// Same as Q4_K with 31 steps.
 #[inline(always)]
 pub(super) fn encode_q5(weights: &[f32], columns: Option<&[f32]>, block: &mut [u8]) {
     let tries = Tries { first: -0.5, width: 0.1, last: 15 };
@@ -234,7 +234,8 @@ pub(super) fn encode_q5(weights: &[f32], columns: Option<&[f32]>, block: &mut [u
     put_four_bits(&mut block[48..], &codes);
 }
 
-/// Searches each group's scale, quantises those to 8 bits, and rounds the weights again with what is left of them.
+/// Searches for each group's scale, quantises the scales to 8 bits, and rounds the weights again with the quantised
+/// scales.
 #[inline(always)]
 pub(super) fn encode_q6(weights: &[f32], columns: Option<&[f32]>, block: &mut [u8]) {
     block.fill(0);
@@ -315,7 +316,7 @@ fn two_bits(codes: &[u8], i: usize) -> u8 {
     codes[i / 128 * 32 + i % 32] >> (2 * (i / 32 % 4)) & 3
 }
 
-/// The inverse of [`two_bits`], of the codes' low bits.
+/// Inverse of [`two_bits`], for the codes' low bits.
 #[inline(always)]
 fn put_two_bits(bytes: &mut [u8], codes: &[u8; 256]) {
     for (i, byte) in bytes.iter_mut().enumerate() {

@@ -1,9 +1,9 @@
-//! The search for the scales of groups of weights: try codes for several step widths, solve the least-squares scale for
-//! each set of codes, keep the best. Where nothing better is known large weights count for more, since they matter more to a
-//! dot product and a plain least-squares fit would sacrifice them.
+//! Search for the scales of groups of weights: try codes for several step widths, solve the least-squares scale for
+//! each set of codes, and keep the best. Without column importance, large weights count for more, because they matter
+//! more to a dot product and a plain least-squares fit would sacrifice them.
 //!
-//! Several groups are searched side by side, a lane each: each lane's sums run over its own weights in their order, so
-//! that every instruction set, and any number of lanes, gives the same bits.
+//! Several groups are searched in parallel, a lane each. Each lane's sums run over its own weights in their order, so
+//! every instruction set and any number of lanes give the same bits.
 
 use super::IQ4_VALUES;
 
@@ -13,7 +13,7 @@ pub(super) const EPSILON: f32 = 1e-15;
 /// `N` numbers of each of `L` groups.
 pub(super) type Lanes<const L: usize, const N: usize> = [[f32; L]; N];
 
-/// Groups that lie one after the other, side by side; those that are not there are zeros.
+/// Consecutive groups, one in each lane; missing groups are zeros.
 #[inline(always)]
 pub(super) fn lanes<const L: usize, const N: usize>(numbers: &[f32]) -> Lanes<L, N> {
     let mut lanes = [[0.0; L]; N];
@@ -25,14 +25,14 @@ pub(super) fn lanes<const L: usize, const N: usize>(numbers: &[f32]) -> Lanes<L,
     lanes
 }
 
-/// The nearest integer, the even one of equals, of numbers below 2²²: the sum has no bits left for fractions.
+/// Nearest integer, the even one of equals, for numbers below 2²²: the sum has no bits left for fractions.
 #[inline(always)]
 pub(super) fn nearest(x: f32) -> f32 {
     const INTEGERS: f32 = 12_582_912.0;
     (x + INTEGERS) - INTEGERS
 }
 
-/// w², the importance of a weight of types without minima.
+/// Importance of a weight of types without minima: w².
 #[inline(always)]
 pub(super) fn squares<const L: usize, const N: usize>(weights: &Lanes<L, N>) -> Lanes<L, N> {
     let mut importance = *weights;
@@ -44,7 +44,7 @@ pub(super) fn squares<const L: usize, const N: usize>(weights: &Lanes<L, N>) -> 
     importance
 }
 
-/// rms + |w|, the importance of a weight of types with minima.
+/// Importance of a weight of types with minima: rms + |w|.
 #[inline(always)]
 pub(super) fn magnitudes<const L: usize, const N: usize>(weights: &Lanes<L, N>) -> Lanes<L, N> {
     let mut rms = [0.0; L];
@@ -65,8 +65,8 @@ pub(super) fn magnitudes<const L: usize, const N: usize>(weights: &Lanes<L, N>) 
     importance
 }
 
-/// What is known of columns: `of * sqrt(spread + w²)`, or `of` alone without a spread. A group of which nothing is known,
-/// because nothing ever met it, counts all alike.
+/// Importance from known columns: `of * sqrt(spread + w²)`, or `of` alone without a spread. A group without
+/// information, because no activation reached it, has equal importance everywhere.
 #[inline(always)]
 pub(super) fn known<const L: usize, const N: usize>(
     weights: &Lanes<L, N>,
@@ -92,7 +92,7 @@ pub(super) fn known<const L: usize, const N: usize>(
     importance
 }
 
-/// Each group's sum.
+/// Sum of each group.
 #[inline(always)]
 pub(super) fn sums<const L: usize, const N: usize>(numbers: &Lanes<L, N>) -> [f32; L] {
     let mut sums = [0.0; L];
@@ -116,14 +116,15 @@ fn extremes<const L: usize, const N: usize>(weights: &Lanes<L, N>) -> [f32; L] {
     best
 }
 
-/// The best scales so far.
+/// Best scales so far.
 struct Fits<const L: usize> {
     scale: [f32; L],
     best: [f32; L],
 }
 
 impl<const L: usize> Fits<L> {
-    /// The weighted error of the best scale for given codes is Σiw² - sum_wq² / sum_qq: maximise the quotient.
+    /// Keeps the better scale. The weighted error of the best scale for given codes is Σiw² - sum_wq² / sum_qq, so the
+    /// quotient is maximised.
     #[inline(always)]
     fn keep(&mut self, sum_wq: &[f32; L], sum_qq: &[f32; L]) {
         for l in 0..L {
@@ -134,7 +135,7 @@ impl<const L: usize> Fits<L> {
         }
     }
 
-    /// The scales, of groups that are more than zeros.
+    /// Scales of the groups, 0 for groups of zeros.
     #[inline(always)]
     fn of(mut self, end: &[f32; L]) -> [f32; L] {
         for (scale, end) in self.scale.iter_mut().zip(end) {
@@ -144,12 +145,12 @@ impl<const L: usize> Fits<L> {
     }
 }
 
-/// Tenths of a step by which codes reach further or less far than the levels; the first of equals is kept.
+/// Offsets in tenths of a step by which codes reach further or less far than the levels; the first of equals is kept.
 const TENTHS: [f32; 19] =
     [0.0, -9.0, -8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0];
 
-/// Best scale s for `w ≈ s * q` of each group, q from `-levels` to `levels - 1`. May be negative: the number of largest
-/// magnitude takes the code that has no opposite.
+/// Best scale s for `w ≈ s * q` of each group, q from `-levels` to `levels - 1`. May be negative: the number of
+/// largest magnitude takes the code that has no opposite.
 #[inline(always)]
 pub(super) fn symmetric_scales<const L: usize, const N: usize>(
     weights: &Lanes<L, N>,
@@ -169,7 +170,8 @@ pub(super) fn positive_scale<const N: usize>(numbers: [f32; N], importance: [f32
     scales_between(&numbers, &importance, &end, bounds)[0]
 }
 
-/// As [`symmetric_scales`], of codes within bounds; `end` takes the one of larger magnitude, or its place below zero.
+/// Same as [`symmetric_scales`], for codes within bounds. `end` takes the bound of larger magnitude, or its place
+/// below zero.
 #[inline(always)]
 fn scales_between<const L: usize, const N: usize>(
     weights: &Lanes<L, N>,
@@ -203,11 +205,11 @@ fn scales_between<const L: usize, const N: usize>(
     fits.of(end)
 }
 
-/// Rounds over a group in which each code may change.
+/// Passes over a group in which each code may change.
 const DESCENTS: usize = 5;
 
-/// As [`symmetric_scales`], for few levels: code after code takes what fits the scale of the others best, until none changes.
-/// Large weights count for more.
+/// Same as [`symmetric_scales`], for few levels. Code after code takes the value that fits the scale of the others
+/// best, until none changes. Large weights count for more.
 #[inline(always)]
 pub(super) fn descended_scales<const L: usize, const N: usize>(
     weights: &Lanes<L, N>,
@@ -286,7 +288,7 @@ pub(super) fn iq4_scales<const L: usize, const N: usize>(
     fits.of(&end)
 }
 
-/// The code whose value is nearest, the upper of equals.
+/// Code with the nearest value, the upper of equals.
 #[inline(always)]
 pub(super) fn iq4_code(w: f32) -> u8 {
     let mut code = 0;
@@ -296,7 +298,7 @@ pub(super) fn iq4_code(w: f32) -> u8 {
     code
 }
 
-/// Step widths that are tried: range / (steps + `first` + `width` k) for k from 0 to `last`.
+/// Step widths to try: range / (steps + `first` + `width` k) for k from 0 to `last`.
 #[derive(Clone, Copy)]
 pub(super) struct Tries {
     pub(super) first: f32,
@@ -304,8 +306,8 @@ pub(super) struct Tries {
     pub(super) last: u8,
 }
 
-/// Best scale s and minimum m of each group, neither negative, for `w ≈ s * q - m`, q from 0 to `steps`. Each try begins at the best
-/// minimum so far, as llama.cpp's do.
+/// Best scale s and minimum m of each group, neither negative, for `w ≈ s * q - m`, q from 0 to `steps`. Each try
+/// begins at the best minimum so far, as in llama.cpp.
 #[inline(always)]
 pub(super) fn affine_scales<const L: usize, const N: usize>(
     weights: &Lanes<L, N>,
@@ -327,7 +329,7 @@ pub(super) fn affine_scales<const L: usize, const N: usize>(
     }
     let (mut scale, mut min, mut best) = ([0.0f32; L], low, [f32::INFINITY; L]);
     let mut codes = [[0.0f32; L]; N];
-    // The plain one first, which takes the whole range.
+    // First the plain one, which takes the whole range.
     for k in 0..=tries.last + 1 {
         let reach = if k == 0 { 0.0 } else { tries.first + tries.width * f32::from(k - 1) };
         let (mut sum_q, mut sum_qq, mut sum_wq) = ([0.0f32; L], [0.0f32; L], [0.0f32; L]);

@@ -1,6 +1,6 @@
-//! The types of 1 and 2 bits with one half-precision scale: Q1_0, 128 signs, and Q2_0, 64 codes that count from -1.
+//! Types of 1 and 2 bits with one f16 scale: Q1_0, 128 signs, and Q2_0, 64 codes that count from -1.
 //!
-//! A block is `d f16`, then codes, those of the first weights in the lowest bits of the first byte.
+//! A block is `d f16`, then codes, with the codes of the first weights in the lowest bits of the first byte.
 
 use super::affine::put_affine_block;
 use super::{half_at, inverse, put_half};
@@ -31,7 +31,7 @@ pub(super) fn encode_q1_0(weights: &[f32], block: &mut [u8]) {
     }
 }
 
-/// The scale is the largest magnitude; the others round to it or to zero, halves away from zero.
+/// The scale is the largest magnitude. Other weights round to ± that or to zero, halves away from zero.
 pub(super) fn encode_q2_0(weights: &[f32], block: &mut [u8]) {
     let d = weights.iter().fold(0.0f32, |m, w| m.max(w.abs()));
     put_half(block, 0, d);
@@ -42,7 +42,7 @@ pub(super) fn encode_q2_0(weights: &[f32], block: &mut [u8]) {
     }
 }
 
-/// The affine type with the same numbers as Q1_0 or Q2_0, and its blocks made of theirs; none of any other type.
+/// Affine type with the same numbers as Q1_0 or Q2_0, and blocks converted to it; `None` for any other type.
 pub fn affine_of(dtype: DType, blocks: &[u8]) -> Option<(DType, Vec<u8>)> {
     let (affine, bits) = match dtype {
         DType::Q1_0 => (DType::AFQ2_G128, 1),

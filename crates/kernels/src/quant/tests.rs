@@ -1,5 +1,5 @@
-//! Decoding and encoding against the `gguf` package's own (golden/generate.py says how the files were made), and
-//! error bounds where that package has no encoder.
+//! Tests of decoding and encoding against the `gguf` package (golden/generate.py describes how the files were made),
+//! and of error bounds for types that the package cannot encode.
 
 use proptest::prelude::*;
 
@@ -74,7 +74,7 @@ fn round_trip(dtype: DType, weights: &[f32]) -> Vec<f32> {
     out
 }
 
-/// Root of the mean squared error of a round trip, relative to the root mean square of what went in.
+/// Root mean squared error of a round trip, relative to the root mean square of the input.
 fn relative_rms(dtype: DType, weights: &[f32]) -> f64 {
     let out = round_trip(dtype, weights);
     let error: f64 = weights.iter().zip(&out).map(|(a, b)| f64::from(a - b).powi(2)).sum();
@@ -145,12 +145,12 @@ fn scales_unpack_by_hand() {
     assert_eq!(scales_q3(&[0; 12]), [-32; 16]);
 }
 
-/// FNV-1a of a codebook's bytes, a weight each.
+/// FNV-1a hash of a codebook's bytes, one for each weight.
 fn sum(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xCBF2_9CE4_8422_2325, |sum, b| (sum ^ u64::from(b)).wrapping_mul(0x100_0000_01B3))
 }
 
-/// Golden blocks use a part of each codebook; golden/generate.py prints these sums of the whole ones.
+/// Golden blocks use a part of each codebook; golden/generate.py prints these hashes of the whole codebooks.
 #[test]
 fn codebooks_are_those_of_the_format() {
     let eights = |table: &[u64]| sum(table.iter().flat_map(|word| word.to_le_bytes()));
@@ -162,7 +162,7 @@ fn codebooks_are_those_of_the_format() {
     assert_eq!(eights(&grids::IQ2_S), 0x123e_dd38_a3b6_2b90, "IQ2_S");
     assert_eq!(fours(&grids::IQ3_XXS), 0xdfa5_dc83_d6a1_55d5, "IQ3_XXS");
     assert_eq!(fours(&grids::IQ3_S), 0xfa37_020c_25b4_4829, "IQ3_S");
-    // The offset of IQ1's bytes is 127 + 8 g and nothing between.
+    // The offset of IQ1's bytes is 127 + 8 g, with no value between.
     assert!(grids::IQ1.iter().flat_map(|word| word.to_le_bytes()).all(|b| b % 8 == 7));
 }
 
@@ -181,7 +181,7 @@ fn grouped() -> impl Iterator<Item = DType> {
 fn corrupt_scales_give_numbers_or_nan() {
     for scale in [0x7C00u16, 0xFC00, 0x7E01, 0x7BFF, 0x8001, 0] {
         for dtype in grouped() {
-            // The scale's bytes everywhere: whichever are the scale, and any other field at all.
+            // Fill the block with the scale's bytes, so that the scale and any other field have them.
             let bytes: Vec<u8> = scale.to_le_bytes().into_iter().cycle().take(dtype.block_bytes()).collect();
             let (mut codes, mut scales) = ([0; 256], [0.0; 16]);
             decode_groups(dtype, &bytes, &mut codes, &mut scales);
@@ -209,7 +209,7 @@ fn wrong_size_panics() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Codes and scales are the weights, bit for bit, and small: random bytes under a finite scale.
+    /// Codes and scales give the weights bit for bit, and are small: random bytes under a finite scale.
     #[test]
     fn groups_are_the_weights(bytes in prop::collection::vec(any::<u8>(), 110), d in -60000.0f32..60000.0) {
         for dtype in grouped() {
@@ -217,7 +217,7 @@ proptest! {
             match dtype {
                 DType::TQ1_0 => put_half(&mut block, 52, d),
                 DType::TQ2_0 => put_half(&mut block, 64, d),
-                // The exponent's highest bit: no infinity, no NaN.
+                // The exponent's highest bit is cleared: no infinity, no NaN.
                 DType::IQ1_M => block[55] &= 0xBF,
                 _ => put_half(&mut block, 0, d),
             }
@@ -234,12 +234,12 @@ proptest! {
         }
     }
 
-    /// No weight is further off than its format's step, at any scale, whatever the shape of the block.
+    /// Errors of weights are at most their format's step, at any scale and for any shape of the block.
     #[test]
     fn errors_are_bounded(weights in prop::collection::vec(-1.0f32..1.0, 256), exponent in -6i32..6, shift in -1.0f32..1.0) {
         let weights: Vec<f32> = weights.iter().map(|w| (w + shift) * 2f32.powi(exponent)).collect();
         let largest = weights.iter().fold(0.0f32, |m, w| m.max(w.abs()));
-        // Steps in units of the largest magnitude: half a step for rounding, a whole one where the code with no
+        // Steps in units of the largest magnitude: half a step for rounding, a whole one if the code without an
         // opposite clips, and for K-quants the rounding of the scales themselves.
         for (dtype, bound) in [
             (DType::F16, 1.0 / 2048.0), (DType::BF16, 1.0 / 256.0), (DType::Q8_0, 0.6 / 127.0),

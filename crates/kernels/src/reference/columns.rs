@@ -1,9 +1,9 @@
-//! The reference's norms of some columns of a row.
+//! Reference implementation of norms of some columns of a row.
 
 use super::{ReferenceBuffer, formulas};
 use crate::LayerNormParams;
 
-/// As `layer_norm`, in place, of columns from `first` on, each `width` of them apart.
+/// `layer_norm` in place on columns from `first` on, in parts of `width` columns that are normed separately.
 pub(super) fn layer_norm_columns(
     rows: usize,
     x: &mut ReferenceBuffer,

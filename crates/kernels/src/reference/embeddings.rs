@@ -1,4 +1,4 @@
-//! The reference's rows of embedding tables beside those of tokens.
+//! Reference implementation of embedding tables other than the tokens'.
 
 use super::{ReferenceBuffer, ReferenceMatrix};
 use crate::{Batch, RowIds};

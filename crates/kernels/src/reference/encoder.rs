@@ -1,4 +1,4 @@
-//! The reference's ops for rows of whole sequences without a cache.
+//! Reference implementation of the ops on rows of whole sequences without a cache.
 
 use std::ops::Range;
 
@@ -87,7 +87,7 @@ impl EncoderOps for ReferenceBackend {
     }
 }
 
-/// Attention of some queries of the sequence that is rows `rows` of `qkv`; theirs are the output's rows from one on.
+/// Attention of some queries of the sequence in rows `rows` of `qkv`. Their output rows begin at `first`.
 fn attend(
     qkv: &ReferenceBuffer,
     (rows, queries): (Range<usize>, Range<usize>),
@@ -117,8 +117,8 @@ fn attend(
     }
 }
 
-/// The norm of all heads of a row of queries or keys as one, where it has as many weights; gives the norm of each head, where it
-/// is that.
+/// Norms all heads of a row of queries or keys as one, if the norm has as many weights. Otherwise returns the norm, to
+/// be applied to each head.
 pub(super) fn norm_all<'a>(
     heads: &mut [f32],
     norm: Option<&'a Vec<f32>>,
@@ -135,7 +135,7 @@ pub(super) fn norm_all<'a>(
     None
 }
 
-/// Norms and turns one head of a query or key.
+/// Norms and rotates one head of a query or key.
 pub(super) fn prepare(
     head: &mut [f32],
     norm: Option<&Vec<f32>>,
@@ -169,7 +169,7 @@ pub(crate) fn seen<V>(params: &SelfAttentionParams<&V, &[u32]>, rows: u32, i: u3
     i.saturating_sub(reach)..i.saturating_add(reach).saturating_add(1).min(rows)
 }
 
-/// Asserts that a bias has the shape it says.
+/// Asserts that a bias has the shape it claims.
 fn check_bias(params: &SelfAttentionParams<&Vec<f32>, &[u32]>) {
     let (heads, width) = (params.heads.heads, params.heads.q_width());
     match &params.bias {

@@ -1,9 +1,9 @@
-//! Mixtures of experts, naively.
+//! Reference implementation of mixtures of experts.
 
 use super::{ReferenceBackend, ReferenceBuffer, ReferenceExperts, formulas};
 use crate::{MoeOperands, MoeParams, MoeWeights, NO_EXPERT, StepLimits};
 
-/// Asserts that a mixture is one that the limits allow, and that its matrices fit each other.
+/// Asserts that the limits allow a mixture, and that its matrices fit each other.
 pub(super) fn check_limits(
     limits: &StepLimits,
     weights: &MoeWeights<'_, ReferenceBackend>,
@@ -33,7 +33,7 @@ pub(super) fn check_limits(
     assert!(lengths(weights.down_bias, experts * router.cols), "a bias for each output of an expert");
 }
 
-/// The contract's `moe`. Gives the experts of each row.
+/// The contract's `moe`. Returns the experts of each row.
 pub(super) fn moe(
     rows: usize,
     weights: &MoeWeights<'_, ReferenceBackend>,

@@ -1,5 +1,5 @@
-//! Each op on one row, as its formula says: sums and functions in f64 in a fixed order, rounded to f32 once at the
-//! end. Nothing here knows batches, caches or devices.
+//! Formula of each op on one row: sums and functions in f64 in a fixed order, rounded to f32 once at the end.
+//! Independent of batches, caches and devices.
 
 use crate::{
     Activation, ExpertGroups, ExpertScoring, MoeParams, PositionBias, RopeKind, SelfAttentionParams,
@@ -40,13 +40,13 @@ pub fn layer_norm(x: &[f32], weight: &[f32], bias: Option<&[f32]>, eps: f32, out
     }
 }
 
-/// Turns pair i of a head by `position * inv_freq[i]` radians, a product in f32 as models are trained with:
-/// `(a, b)` becomes `magnitude * (a cos - b sin, a sin + b cos)`. Elements past `2 * inv_freq.len()` stay.
+/// Rotates pair i of a head by `position * inv_freq[i]` radians, a product in f32 as in training: `(a, b)` becomes
+/// `magnitude * (a cos - b sin, a sin + b cos)`. Elements past `2 * inv_freq.len()` stay.
 pub fn rotate(head: &mut [f32], kind: RopeKind, inv_freq: &[f32], magnitude: f32, position: u32) {
     rotate_by(head, kind, inv_freq, magnitude, |_| position);
 }
 
-/// As [`rotate`], each pair by a position of its own.
+/// Same as [`rotate`], with a separate position for each pair.
 pub fn rotate_by(
     head: &mut [f32],
     kind: RopeKind,
@@ -68,9 +68,9 @@ pub fn rotate_by(
     }
 }
 
-/// One head's attention: `out = Σ_j p_j v_j`, `p = softmax(scores)`, where `scores` holds one number a key and is
-/// used up. A sink takes its share of the softmax and gives nothing (arxiv.org/abs/2309.17453). Keys are taken in
-/// the order given.
+/// Attention of one head: `out = Σ_j p_j v_j`, `p = softmax(scores)`. `scores` holds one number for each key and is
+/// overwritten. A sink takes its share of the softmax and adds nothing (arxiv.org/abs/2309.17453). Keys are taken in
+/// the given order.
 pub fn attend<'a>(
     scores: &mut [f64],
     values: impl Iterator<Item = &'a [f32]>,
@@ -95,20 +95,20 @@ pub fn attend<'a>(
     }
 }
 
-/// Takes `slope` from scores of keys for each token between them and the query (arxiv.org/abs/2108.12409).
+/// Subtracts `slope` from scores of keys for each token between them and the query (ALiBi, arxiv.org/abs/2108.12409).
 pub fn lose_by_distance(scores: &mut [f64], slope: f32, position: u32, keys: impl Iterator<Item = u32>) {
     for (score, key) in scores.iter_mut().zip(keys) {
         *score -= f64::from(slope) * f64::from(position - key);
     }
 }
 
-/// `scale * (q · k)`, then `cap * tanh(score / cap)` where there is a cap.
+/// `scale * (q · k)`, then `cap * tanh(score / cap)` if there is a cap.
 pub fn score(query: &[f32], key: &[f32], scale: f32, softcap: Option<f32>) -> f64 {
     let score = f64::from(scale) * dot(query, key);
     softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
 }
 
-/// What is added to the score of query i and key j of head `head`, whose query and key are given.
+/// Addend to the score of query i and key j of head `head`, whose query and key are given.
 pub fn position_bias(
     params: &SelfAttentionParams<&Vec<f32>, &[u32]>,
     head: usize,
@@ -138,9 +138,8 @@ pub fn position_bias(
     }
 }
 
-/// The non-linearity of an MLP: ReLU `max(x, 0)`, or its square;
-/// SiLU `x / (1 + exp(-x))`; GELU `x/2 (1 + erf(x / √2))`, or with `tanh(√(2/π) (x + 0.044715 x³))` for the `erf`
-/// (arxiv.org/abs/1606.08415).
+/// Non-linearity of an MLP: ReLU `max(x, 0)`, or its square; SiLU `x / (1 + exp(-x))`; GELU `x/2 (1 + erf(x / √2))`,
+/// or with `tanh(√(2/π) (x + 0.044715 x³))` for the `erf` (arxiv.org/abs/1606.08415).
 pub fn activate(activation: Activation, x: f64) -> f64 {
     match activation {
         Activation::Silu => x / (1.0 + (-x).exp()),
@@ -160,10 +159,10 @@ pub fn activate(activation: Activation, x: f64) -> f64 {
     }
 }
 
-/// Where [`Activation::ClampedSwish`] holds what it reads.
+/// Bound of the inputs of [`Activation::ClampedSwish`].
 const CLAMP: f64 = 7.0;
 
-/// What a gate's activation is multiplied with: the other product, which one activation changes.
+/// Factor by which a gate's activation is multiplied: the other product, which one activation changes.
 pub fn factor(activation: Activation, up: f64) -> f64 {
     match activation {
         Activation::ClampedSwish => up.clamp(-CLAMP, CLAMP) + 1.0,
@@ -171,7 +170,7 @@ pub fn factor(activation: Activation, up: f64) -> f64 {
     }
 }
 
-/// What the scoring makes of all scores, before the chosen are weighed against each other.
+/// Weights of all scores by the scoring, before the chosen ones are weighed against each other.
 pub fn expert_weights(scores: &[f32], params: &MoeParams) -> Vec<f64> {
     let largest = f64::from(scores.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     let total: f64 = scores.iter().map(|&score| (f64::from(score) - largest).exp()).sum();
@@ -182,17 +181,17 @@ pub fn expert_weights(scores: &[f32], params: &MoeParams) -> Vec<f64> {
     scores.iter().map(weight).collect()
 }
 
-/// How far an expert's score is below another's as a part of the larger of that and its own magnitude, which decides whether
-/// it is near ([`ExpertScoring::Near`]).
+/// Distance of an expert's score below another's, relative to the larger of that and its own magnitude. It decides
+/// whether the expert is near ([`ExpertScoring::Near`]).
 pub fn apart(score: f32, from: f32) -> f64 {
     (f64::from(from) - f64::from(score)) / f64::from(score.abs().max(from))
 }
 
-/// What experts count for that are chosen in this order, each beside those near it.
+/// Weights of experts chosen in this order, each relative to those near it.
 fn near_weights(scores: &[f32], order: &[usize], reach: f32) -> Vec<f64> {
     let weight = |at: usize| {
         let top = scores[order[at]];
-        // Where both are zero they are not apart.
+        // If both are zero they are not apart.
         let far = |expert: usize| apart(scores[expert], top) > f64::from(reach);
         let near = (0..scores.len()).filter(|expert| !order[..at].contains(expert) && !far(*expert));
         1.0 / near.map(|expert| (f64::from(scores[expert]) - f64::from(top)).exp()).sum::<f64>()
@@ -200,7 +199,7 @@ fn near_weights(scores: &[f32], order: &[usize], reach: f32) -> Vec<f64> {
     (0..order.len()).map(weight).collect()
 }
 
-/// What experts are chosen by; -∞ for those whose groups are not. The groups' worths come second.
+/// Keys by which experts are chosen, -∞ for experts of groups that are not. Second, the scores of the groups.
 pub fn expert_keys(scores: &[f32], params: &MoeParams, correction: Option<&[f32]>) -> (Vec<f64>, Vec<f64>) {
     let mut keys: Vec<f64> = match params.chooses_by_weight(correction.is_some()) {
         true => expert_weights(scores, params),
@@ -225,8 +224,8 @@ pub fn expert_keys(scores: &[f32], params: &MoeParams, correction: Option<&[f32]
     (keys, worths)
 }
 
-/// Experts and their weights, in descending order of what they are chosen by, of equal ones the lower index first; `None`
-/// if a score is not a number.
+/// Experts and their weights, in descending order of the keys that they are chosen by, with ties broken by the lower
+/// index. `None` if a score is NaN.
 pub fn route(scores: &[f32], params: &MoeParams, correction: Option<&[f32]>) -> Option<Vec<(usize, f64)>> {
     if scores.iter().any(|score| score.is_nan()) {
         return None;

@@ -1,4 +1,4 @@
-//! Attention of heads over the cache, naively.
+//! Reference implementation of attention of heads over the cache.
 
 use super::encoder::{norm_all, prepare};
 use super::storage::{store, visible};

@@ -1,10 +1,10 @@
-//! Multi-head latent attention, naively.
+//! Reference implementation of multi-head latent attention.
 
 use super::storage::store;
 use super::{ReferenceBuffer, ReferenceKv, ReferenceMatrix, formulas};
 use crate::{Batch, LatentHeads, LatentParams};
 
-/// The contract's `heads_matmul`. Gives what all heads together read and give of a row.
+/// The contract's `heads_matmul`. Returns the number of elements of a row that all heads together read and write.
 pub(super) fn heads_matmul(
     rows: usize,
     weights: &[ReferenceMatrix],

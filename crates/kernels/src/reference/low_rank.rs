@@ -1,4 +1,4 @@
-//! Low-rank adapters, naively, and what of the reference's matrices and buffers the ops read.
+//! Reference implementation of low-rank adapters, and the access of ops to the reference's matrices and buffers.
 
 use std::borrow::Borrow;
 
@@ -11,7 +11,7 @@ use crate::{
     OutputChange, OutputDelta,
 };
 
-/// What one adapter adds to one matrix.
+/// Change by an adapter to one matrix.
 #[derive(Clone, Debug)]
 pub struct ReferenceLowRank {
     changes: Vec<Change>,
@@ -72,7 +72,7 @@ impl ReferenceLowRank {
         self.pairs.iter().filter_map(|pair| pair.a.as_ref()).map(|a| a.rows).sum()
     }
 
-    /// Changes one row.
+    /// Applies the change to one row.
     fn apply(&self, x: &[f32], out: &mut [f32]) {
         for change in &self.changes {
             for (i, (&factor, &addend)) in change.factors.iter().zip(&change.addends).enumerate() {
@@ -117,7 +117,7 @@ pub(super) fn add<L: Borrow<ReferenceLowRank>>(
     }
 }
 
-/// The same of rows of logits.
+/// Applies adapters to rows of logits.
 pub(super) fn add_to_logits(
     batch: &Batch,
     deltas: &[Option<&ReferenceLowRank>],

@@ -1,9 +1,9 @@
-//! Ops on rows number by number, naively.
+//! Reference implementation of element-wise ops on rows.
 
 use super::{ReferenceBuffer, formulas};
 use crate::RowOp;
 
-/// What `Xielu` takes the exponential of at most.
+/// Upper bound of the argument of `Xielu`'s exponential.
 pub(crate) const XIELU_MOST: f32 = -1e-6;
 
 /// The contract's `row_op`.
@@ -71,7 +71,7 @@ pub(super) fn row_op(rows: usize, op: &RowOp<&ReferenceBuffer, &Vec<f32>>, out: 
     }
 }
 
-/// One row of `Mix`, whose `x` has columns of `x_cols` in all.
+/// `Mix` for one row, whose `x` has `x_cols` columns in all.
 fn mix(base: &[f32], x: &[f32], (weights, plus): (&[f32], f32), x_cols: usize, out: &mut [f32]) {
     // As many weights as pairs of streams: (streams of out) * (streams of x), all of one width.
     let width = width_of(x_cols, out.len(), weights.len());
@@ -89,7 +89,7 @@ fn mix(base: &[f32], x: &[f32], (weights, plus): (&[f32], f32), x_cols: usize, o
     }
 }
 
-/// Columns of one stream, of buffers with so many columns and a weight for each of one and each of the other.
+/// Columns of a stream, for buffers with these numbers of columns and a weight for each pair of their streams.
 pub(crate) fn width_of(x_cols: usize, out_cols: usize, weights: usize) -> usize {
     let squared = x_cols * out_cols / weights;
     let width = squared.isqrt();

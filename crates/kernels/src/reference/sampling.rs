@@ -1,11 +1,11 @@
-//! The formula of [`crate::sampling`] as it is written there, with full sorts.
+//! Literal implementation of the formula of [`crate::sampling`], with full sorts.
 
 use crate::sampling::{
     Change, Edits, Moments, SampleSpec, Sampled, Spread, TokenLogprob, dynamic_temperature, exp_nonpositive,
     mass, mass_to_weight, sigma_floor, soft_cap,
 };
 
-/// Draws from `(vocab)` logits. `None` where they are not numbers, or all are ruled out.
+/// Draws from `(vocab)` logits. `None` if they are not numbers or all are ruled out.
 pub(crate) fn draw(logits: &[f32], spec: &SampleSpec, edits: Edits<'_>) -> Option<Sampled> {
     let bias = |token: usize| edits.bias.map_or(0.0, |bias| bias[token]);
     let biased = logits.iter().enumerate().map(|(token, logit)| logit + bias(token));
@@ -106,7 +106,7 @@ fn sum_of(ids: &[usize], weights: &[f32]) -> u64 {
     ids.iter().map(|&id| mass(weights[id])).sum()
 }
 
-/// The first of `ids` whose masses reach that share of all.
+/// The first of `ids` whose masses together reach that share of all.
 fn reaching(ids: &[usize], weights: &[f32], share: f32) -> Vec<usize> {
     let total = sum_of(ids, weights);
     let target = ((f64::from(share) * total as f64).ceil() as u64).clamp(1, total.max(1));
@@ -129,7 +129,7 @@ fn logprob(logits: &[f32], token: u32, top: usize) -> TokenLogprob {
     TokenLogprob { token, logprob: of(token), top }
 }
 
-/// The ids of values, largest first, of equals the lowest id first.
+/// Ids of values, largest first, with ties broken by the lowest id.
 fn descending(values: &[f32]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     let by_value = |a: &usize, b: &usize| values[*b].partial_cmp(&values[*a]);

@@ -1,4 +1,4 @@
-//! Layers that keep a state of each sequence, naively.
+//! Reference implementation of layers with recurrent states.
 
 use super::storage::filled;
 use super::{ReferenceBuffer, ReferenceKv, formulas};
@@ -7,7 +7,7 @@ use crate::{
     RecurrenceParams, StateRule, StateShape,
 };
 
-/// The states of a layer; what was never written is NaN.
+/// States of a layer; elements never written are NaN.
 #[derive(Clone, Debug)]
 pub(super) struct ReferenceStates {
     shape: StateShape,
@@ -17,7 +17,7 @@ pub(super) struct ReferenceStates {
 }
 
 impl ReferenceStates {
-    /// Those of each layer that keeps some.
+    /// States of each layer that has them.
     pub(super) fn of(spec: &KvSpec) -> Result<Vec<Option<Self>>, KernelError> {
         let of_layer = |layout: &KvLayout| match *layout {
             KvLayout::State(shape) => {
@@ -29,7 +29,7 @@ impl ReferenceStates {
         spec.layers.iter().map(of_layer).collect()
     }
 
-    /// Bytes of all layers'.
+    /// Bytes of the states of all layers.
     pub(super) fn bytes(spec: &KvSpec) -> usize {
         let of_layer = |layout: &KvLayout| match layout {
             KvLayout::State(shape) => shape.elements(),
@@ -39,7 +39,7 @@ impl ReferenceStates {
     }
 }
 
-/// Numbers of a state: inputs and heads.
+/// Elements of a state: inputs and heads.
 fn numbers(shape: &StateShape) -> [usize; 2] {
     [(shape.taps - 1) * shape.channels(), shape.value_width() * shape.key_dim]
 }
@@ -128,7 +128,7 @@ pub(super) fn recur(
     }
 }
 
-/// What one head's recurrence is computed with.
+/// Parameters of one head's recurrence.
 struct HeadParams {
     shape: StateShape,
     decay: f32,
@@ -137,7 +137,7 @@ struct HeadParams {
     skip: f32,
 }
 
-/// One token of one head.
+/// Recurrence of one token and one head.
 fn token(params: &HeadParams, head: usize, x: &[f32], state: &mut [f32], out: &mut [f32]) {
     let shape @ StateShape { key_dim, value_dim, .. } = params.shape;
     let [query, key, value] = shape.columns();

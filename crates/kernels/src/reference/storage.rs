@@ -1,4 +1,4 @@
-//! Numbers in memory: how many there are, and whether they are what they are said to be, and where the cache has which.
+//! Memory of the reference: counts of numbers, checks of their form, and their places in the cache.
 
 use super::states::ReferenceStates;
 use super::{DEVICE, ReferenceKv};
@@ -8,7 +8,7 @@ use crate::{
     LatentHeads, MatrixShape, MatrixSource, SequenceSpan,
 };
 
-/// Rounds elements of a head to what a type of cache keeps of them.
+/// Rounds elements of a head to a cache type.
 pub(super) fn store(kv_type: KvType, from: &[f32], to: &mut [f32]) {
     match kv_type {
         KvType::F16 => store_rounded(DType::F16, from, to),
@@ -17,7 +17,7 @@ pub(super) fn store(kv_type: KvType, from: &[f32], to: &mut [f32]) {
     }
 }
 
-/// What is left of numbers that are stored in this type.
+/// Rounds numbers by storing them in this type.
 fn store_rounded(dtype: DType, from: &[f32], to: &mut [f32]) {
     let size = dtype.bytes_of(from.len()).expect("heads are whole blocks, because `kv` refuses others");
     let mut bytes = vec![0; size];
@@ -25,7 +25,7 @@ fn store_rounded(dtype: DType, from: &[f32], to: &mut [f32]) {
     dequantize_row(dtype, &bytes, to);
 }
 
-/// Numbers in memory, or that there is none.
+/// Allocates numbers, or fails without memory.
 pub(super) fn filled(count: usize, value: f32, what: &'static str) -> Result<Vec<f32>, KernelError> {
     let mut values = Vec::new();
     let bytes = count.saturating_mul(size_of::<f32>());
@@ -35,7 +35,7 @@ pub(super) fn filled(count: usize, value: f32, what: &'static str) -> Result<Vec
     Ok(values)
 }
 
-/// Refuses a part of a matrix that is not what it says.
+/// Refuses a part of a matrix that does not have its stated form.
 pub(super) fn check_source(part: &MatrixSource<'_>, cols_all: usize) -> Result<(), KernelError> {
     let MatrixShape { rows, cols, dtype } = part.shape;
     let tensor = part.name.to_owned();
@@ -111,8 +111,8 @@ impl ReferenceKv {
     }
 }
 
-/// Positions of the keys that row `row` of a sequence may see: up to itself, and of them the last `window`, or those of its chunk.
-/// Of those behind itself it sees what the batch says, wherever its window begins.
+/// Positions of the keys that row `row` of a sequence may see: up to itself, and of them the last `window` or those of
+/// its chunk. Keys after itself are visible if the batch says so, whatever the window's start.
 pub(crate) fn visible<V>(
     params: &AttentionParams<V>,
     (batch, span): (&Batch, &SequenceSpan),

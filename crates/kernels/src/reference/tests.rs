@@ -1,4 +1,4 @@
-//! The reference against numbers worked out by hand.
+//! Tests of the reference against numbers worked out by hand.
 
 use super::formulas::{activate, attend, dot, rms_norm, rotate, route, score};
 use super::*;
@@ -50,7 +50,7 @@ fn rotation_pairs_by_kind() {
     close(&turned(RopeKind::Interleaved, &[quarter, quarter], 1.0, 0), &[1.0, 2.0, 3.0, 4.0]);
 }
 
-/// Two of the experts, their weights as they are.
+/// Two of the experts, with their weights unchanged.
 const MIXTURE: MoeParams = MoeParams {
     experts_used: 2,
     scoring: ExpertScoring::Softmax,
@@ -164,7 +164,7 @@ fn ready(heads: HeadShape) -> ReferenceBackend {
     backend
 }
 
-/// One sequence, all prefilled at once, in blocks 3, 2, 1, ….
+/// A batch of one sequence, prefilled at once, in blocks 3, 2, 1, ….
 fn prompt(rows: u32) -> Batch {
     let blocks: Vec<u32> = (1..=rows.div_ceil(16)).rev().collect();
     Batch {
