@@ -1,6 +1,5 @@
-//! What a load says in place of a model's files: settings by their keys, the stretch of its rotary embedding, its tokenizer
-//! and chat template. Settings are put where the files have theirs, so that whatever reads and refuses those reads and refuses
-//! these; one that nothing reads is an error.
+//! Overrides for a model's files at load: settings by key, rotary scaling, tokenizer and chat template. Settings
+//! replace those of the files, so the same code reads and checks them. A setting that nothing reads is an error.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,74 +18,74 @@ use crate::load::{TextFiles, gguf::text_files, huggingface};
 use crate::network::{Isq, IsqRule};
 use crate::spec::Config;
 
-/// What goes over a model's files. Nothing of it is the default.
+/// Overrides for a model's files. The default overrides nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Overrides {
-    /// The chat template's text.
+    /// Text of the chat template.
     pub chat_template: Option<String>,
-    /// Where the tokenizer is read: a directory, one of its files, or a GGUF file.
+    /// Source of the tokenizer: a directory, one of its files, or a GGUF file.
     pub tokenizer: Option<PathBuf>,
-    /// Where what sees for a GGUF file's model is.
+    /// Vision tower of a GGUF file's model.
     pub mmproj: Mmproj,
-    /// How the rotary embedding is stretched.
+    /// Rotary scaling.
     pub rope: RopeOverrides,
     /// Settings by key.
     pub keys: Vec<KeyOverride>,
-    /// What its matrices are quantised to as they are packed.
+    /// Type that matrices are quantised to at load (in-situ quantisation).
     pub isq: Option<Isq>,
-    /// What some of them are instead; of the rules that match one the last counts.
+    /// Rules for the types of some matrices; if several match, the last counts.
     pub topology: Vec<IsqRule>,
-    /// An importance matrix, a file, that says how much errors of their columns count.
+    /// File of an importance matrix, which weights quantisation errors by column.
     pub imatrix: Option<PathBuf>,
 }
 
-/// Where the tower of a GGUF file's model is, in a file of its own.
+/// Vision tower of a GGUF file's model, which is a separate file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mmproj {
-    /// In the model's folder, where one fits.
+    /// A matching file in the model's folder, if there is one.
     #[default]
     Beside,
-    /// Nowhere: its text is run alone.
+    /// No tower: text only.
     None,
-    /// There.
+    /// This file.
     File(PathBuf),
 }
 
-/// The stretch of a rotary embedding; what is unset stays the file's.
+/// Rotary scaling; unset values stay as in the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RopeOverrides {
-    /// How.
+    /// Method.
     pub scaling: Option<Stretch>,
-    /// By how much: contexts are so many times as long.
+    /// Factor by which contexts get longer.
     pub scale: Option<f32>,
     /// Base of the frequencies.
     pub freq_base: Option<f32>,
-    /// Tokens of the context before the stretch.
+    /// Original context length in tokens.
     pub original_context: Option<u32>,
-    /// YaRN's factor on cosine and sine.
+    /// YaRN's factor for cosine and sine.
     pub attention_factor: Option<f32>,
-    /// YaRN's turns within the original context, above which frequencies stay as they are.
+    /// YaRN: frequencies with more turns than this within the original context stay unscaled.
     pub beta_fast: Option<f32>,
-    /// YaRN's turns within the original context, below which frequencies are divided.
+    /// YaRN: frequencies with fewer turns than this within the original context are scaled fully.
     pub beta_slow: Option<f32>,
 }
 
-/// A way to stretch a rotary embedding.
+/// Method of rotary scaling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stretch {
-    /// Not at all.
+    /// No scaling.
     None,
-    /// All frequencies alike.
+    /// Scales all frequencies equally.
     Linear,
-    /// Slow frequencies alone (arxiv.org/abs/2309.00071).
+    /// Scales only the low frequencies (arxiv.org/abs/2309.00071).
     Yarn,
 }
 
 impl Stretch {
-    /// All of them.
+    /// All methods.
     pub const ALL: [Stretch; 3] = [Stretch::None, Stretch::Linear, Stretch::Yarn];
 
-    /// As it is typed.
+    /// Name in settings.
     pub fn name(self) -> &'static str {
         match self {
             Stretch::None => "none",
@@ -105,16 +104,16 @@ impl FromStr for Stretch {
     }
 }
 
-/// A setting and what it is instead.
+/// Setting and its new value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KeyOverride {
-    /// A key of GGUF metadata, or of `config.json`, where dots go into objects.
+    /// Key of GGUF metadata or of `config.json`, where dots lead into objects.
     pub key: String,
-    /// What it is.
+    /// New value.
     pub value: KeyValue,
 }
 
-/// A setting's value.
+/// Typed value of a setting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum KeyValue {
     /// `int:`
@@ -130,7 +129,7 @@ pub enum KeyValue {
 impl FromStr for KeyOverride {
     type Err = String;
 
-    /// Reads `KEY=TYPE:VALUE`, as llama.cpp has it.
+    /// Parses `KEY=TYPE:VALUE`, in llama.cpp's form.
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong =
             || format!("{:?} is not KEY=TYPE:VALUE, with int, float, bool or str", shorten(text.into()));
@@ -176,10 +175,10 @@ impl RopeOverrides {
         ]
     }
 
-    /// Whether every number is above 0, and none stands there for nothing.
+    /// Checks that every number is finite and above 0.
     ///
     /// # Errors
-    /// The name of the one that is not, and why.
+    /// Name of the first invalid one, and the reason.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         for (name, number) in self.numbers() {
             if let Some(number) = number.filter(|number| !(number.is_finite() && *number > 0.0)) {
@@ -208,7 +207,7 @@ impl RopeOverrides {
 }
 
 impl Overrides {
-    /// What is overridden, for people.
+    /// Descriptions of what is overridden, for people.
     pub fn names(&self) -> Vec<String> {
         let mut names = Vec::new();
         names.extend(self.chat_template.as_ref().map(|text| format!("chat_template ({} bytes)", text.len())));
@@ -229,10 +228,10 @@ impl Overrides {
         names
     }
 
-    /// Whether there are no more settings than there may be, and none twice.
+    /// Checks the number of settings, and that none is given twice.
     ///
     /// # Errors
-    /// Why not.
+    /// The field and the reason.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         self.rope.check()?;
         if self.topology.len() > TOPOLOGY_RULES_MAX {
@@ -265,10 +264,10 @@ impl Overrides {
         }
     }
 
-    /// Puts the settings over those of a GGUF file.
+    /// Applies the settings to a GGUF file.
     ///
     /// # Errors
-    /// Those of keys with values of another type than the file's.
+    /// For keys whose value has another type in the file.
     pub(crate) fn over_gguf(&self, gguf: &mut Gguf) -> Result<Watched, LoadError> {
         if self.keys.is_empty() && self.rope == RopeOverrides::default() {
             return Ok(Watched::default());
@@ -285,10 +284,10 @@ impl Overrides {
         Ok(watched)
     }
 
-    /// Puts the settings over those of a `config.json`.
+    /// Applies the settings to a `config.json`.
     ///
     /// # Errors
-    /// Those of keys that go into what is no object.
+    /// For keys that lead into a value that is no object.
     pub(crate) fn over_config(&self, config: &mut Config) -> Result<Watched, LoadError> {
         let watched = Watched::of(&config.file, &self.keys);
         for over in &self.keys {
@@ -299,10 +298,10 @@ impl Overrides {
         Ok(watched)
     }
 
-    /// Over a model of which nothing may be said instead: one that speaks.
+    /// Checks overrides for a text-to-speech model, which supports none.
     ///
     /// # Errors
-    /// `Unsupported` naming what was said. Keys are told when nothing has read them ([`Watched::check`]).
+    /// `Unsupported` naming the override. Keys are reported as unread by [`Watched::check`].
     pub(crate) fn over_voice(&self, file: &str) -> Result<Watched, LoadError> {
         let said = [
             ("chat_template", self.chat_template.is_some()),
@@ -320,10 +319,10 @@ impl Overrides {
         }
     }
 
-    /// Puts texts over those of the model's files.
+    /// Replaces texts of the model's files.
     ///
     /// # Errors
-    /// Those of a tokenizer that cannot be read.
+    /// For a tokenizer that cannot be read.
     pub(crate) fn over_text(&self, text: &mut TextFiles) -> Result<(), LoadError> {
         if let Some(template) = &self.chat_template {
             text.chat_template = Some(template.clone());
@@ -332,7 +331,7 @@ impl Overrides {
         if is_gguf(path) {
             let (gguf, _) = crate::gguf::open(path)?;
             let other = text_files(&gguf.metadata)?;
-            // Its own numbers go with it.
+            // Its token IDs come with it.
             (text.tokenizer, text.bos, text.eos) = (other.tokenizer, other.bos, other.eos);
         } else {
             text.tokenizer = huggingface::tokenizer_at(path)?;
@@ -345,7 +344,7 @@ fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
 }
 
-/// A value of the type that the file has under the key, where it has one.
+/// The value in the type that the file has for the key, if it has one.
 fn as_in_file(metadata: &Metadata, over: &KeyOverride) -> Result<Value, LoadError> {
     let wrong = |found: &Value| LoadError::Unsupported {
         file: metadata.file().to_owned(),
@@ -375,7 +374,7 @@ fn as_in_file(metadata: &Metadata, over: &KeyOverride) -> Result<Value, LoadErro
     }
 }
 
-/// Sets a key of a configuration, `text_config.rope_theta` in the object that it names.
+/// Sets a key of a configuration; `text_config.rope_theta` is in the object that its first part names.
 fn put(config: &mut Config, over: &KeyOverride) -> Result<(), LoadError> {
     let value = match &over.value {
         KeyValue::Int(number) => Json::from(*number),
@@ -453,7 +452,7 @@ impl RopeOverrides {
             value: self.scaling.map_or("as in the file", Stretch::name).into(),
             reason: reason.into(),
         };
-        // Models that see and hear keep the text's part apart.
+        // Multimodal models keep the text model's settings apart.
         let nested = matches!(config.get("text_config"), Some(Json::Object(text)) if text.contains_key("num_hidden_layers"));
         let settings = match config.settings.get_mut("text_config") {
             Some(Json::Object(text)) if nested => text,
@@ -521,12 +520,12 @@ impl RopeOverrides {
     }
 }
 
-/// Tokens of a context that was stretched.
+/// Context length in tokens after scaling.
 fn stretched(original: u32, scale: f32) -> u32 {
     (f64::from(original) * f64::from(scale)) as u32
 }
 
-/// Which of the settings that were put over a file's somebody has read.
+/// Record of which overridden settings were read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Watched {
     file: String,
@@ -535,12 +534,12 @@ pub(crate) struct Watched {
 
 impl Watched {
     fn of(file: &str, keys: &[KeyOverride]) -> Self {
-        // What lies in an object is read with it.
+        // An object's settings are read together.
         let watched = |over: &KeyOverride| (over.key.clone(), (over.to_string(), AtomicBool::new(false)));
         Self { file: file.to_owned(), keys: Arc::new(keys.iter().map(watched).collect()) }
     }
 
-    /// A key is read; of a `config.json` what its first part names.
+    /// Marks a key as read; in a `config.json`, all keys that start with it.
     pub(crate) fn read(&self, key: &str) {
         for (watched, (_, read)) in self.keys.iter() {
             if watched == key || watched.split_once('.').is_some_and(|(first, _)| first == key) {
@@ -549,10 +548,10 @@ impl Watched {
         }
     }
 
-    /// That all of them were read.
+    /// Checks that all settings were read.
     ///
     /// # Errors
-    /// The first that was not.
+    /// Naming the first unread one.
     pub(crate) fn check(&self) -> Result<(), LoadError> {
         match self.keys.values().find(|(_, read)| !read.load(Relaxed)) {
             None => Ok(()),

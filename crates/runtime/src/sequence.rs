@@ -48,7 +48,7 @@ pub struct Sequence {
     pub scheduled: usize,
     /// Its blocks in the cross-attention cache.
     pub memory: Option<Memory>,
-    /// It has ended and holds no blocks.
+    /// Whether it has ended; then it holds no blocks.
     pub ended: bool,
     tokens: Arc<Vec<u32>>, // prompt and generated tokens; shared until the first is generated
     prompt_tokens: usize,

@@ -1,5 +1,5 @@
-//! The text side of a model: everything about it that is not numbers. A conversation becomes a prompt here, by the
-//! model's own template and tokenizer.
+//! Text side of a model: tokenizer, chat template and everything else that is not weights. It turns a conversation
+//! into a prompt with the model's own template and tokenizer.
 
 mod ends;
 #[cfg(test)]
@@ -25,75 +25,76 @@ use crate::{
 };
 use ends::{boundary_tokens, end_tokens, reasoning_ends, stops};
 
-/// Everything of a model that is not numbers.
+/// Text side of a model.
 #[derive(Debug)]
 pub struct TextModel {
-    /// Text to tokens and back.
+    /// Tokenizer.
     pub tokenizer: Arc<Tokenizer>,
     /// The chat template, if the model has one.
     pub template: Option<ChatTemplate>,
-    /// The roles that the template knows.
+    /// Roles that the template supports.
     roles: KnownRoles,
     /// Tokens that end a completion, ascending.
     pub eos: Vec<u32>,
-    /// How the model's makers would sample it. Of what ends a completion, the texts.
+    /// Recommended sampling of the model's makers. Its stops are the texts only.
     pub generation: GenerationDefaults,
-    /// Of what its makers would have end a completion, the control tokens; ascending.
+    /// Control tokens among the recommended stops, ascending.
     pub stop_tokens: Vec<u32>,
-    /// What its makers put before every conversation.
+    /// Default opening of every conversation.
     pub opening: Opening,
-    /// How the model marks its reasoning, if it writes it out.
+    /// Marks of the model's reasoning, if it writes any.
     pub reasoning: Option<ReasoningMarkers>,
-    /// What closes its reasoning section, if it writes one: before an answer that is text, and before one that must be a call.
+    /// Tokens that close the reasoning section, if there is one: before a text answer, and before one that must be
+    /// a call.
     pub reasoning_ends: Option<[Arc<ReasoningEnd>; 2]>,
-    /// How it is asked to fill in the middle of a text, if it can.
+    /// Format for filling in the middle of a text, if supported.
     pub infill: Option<Infill>,
-    /// What its template calls reasoning.
+    /// Reasoning variables of the template.
     pub thinking: ThinkingSwitches,
-    /// How the model writes tool calls, by its template unless a load says otherwise; none where there is no template.
+    /// Format of tool calls, from the template unless overridden; `None` without a template.
     pub tool_format: Option<ToolFormat>,
-    /// What the model is.
+    /// General information about the model.
     pub info: ModelInfo,
-    /// Rows of the head: logits per token. The tokenizer may know fewer tokens, or more that cannot be used.
+    /// Rows of the output head: logits per token. The tokenizer may have fewer tokens, or more that cannot be used.
     pub vocab: usize,
-    /// Numbers in a row of embeddings, those of media too.
+    /// Elements of an embedding row, of media too.
     pub hidden: usize,
-    /// Tokens of the longest context the model was made for.
+    /// Longest context, in tokens, that the model was made for.
     pub context_tokens_max: u32,
-    /// How pictures come into its prompts, if it sees.
+    /// Preparation of pictures in prompts, if the model supports them.
     pub sight: Option<Sight>,
-    /// How sounds come into its prompts, if it hears.
+    /// Preparation of sounds in prompts, if the model supports them.
     pub hearing: Option<Hearing>,
-    /// Its tokens as grammars see them, from the first that asks on.
+    /// Vocabulary for grammars, built at the first request.
     vocabulary: OnceLock<Result<Arc<Vocabulary>, VocabularyError>>,
 }
 
-/// What closes a reasoning section, as the model itself does.
+/// Tokens that close a reasoning section, as the model itself writes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReasoningEnd {
-    /// What stands before the marker, such as a line break, and the marker.
+    /// Text before the marker, such as a line break, and the marker.
     pub tokens: Vec<u32>,
-    /// Of them, those before the marker.
+    /// Number of tokens before the marker.
     pub before: usize,
-    /// Of them, those after which the section is still open.
+    /// Number of tokens after which the section is still open.
     pub inside: usize,
 }
 
-/// A prompt ready to run.
+/// Prompt, ready to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
-    /// The rendered text.
+    /// Rendered text.
     pub text: String,
-    /// Its tokens.
+    /// Tokens.
     pub tokens: Vec<u32>,
-    /// The prompt ends inside the reasoning section: what comes is reasoning from its first token.
+    /// The prompt ends inside the reasoning section: the completion starts with reasoning.
     pub starts_in_reasoning: bool,
-    /// The prompt opened and closed the section: what comes is the answer.
+    /// The prompt opened and closed the section: the completion starts with the answer.
     pub reasoning_is_over: bool,
 }
 
 impl TextModel {
-    /// The text side of an opened model.
+    /// Loads the text side of an opened model.
     ///
     /// # Errors
     /// [`LoadError`] naming the file and the key.
@@ -102,7 +103,7 @@ impl TextModel {
         TextModel::new(&files.text, &files.info, [vocab, hidden], files.spec.context_tokens_max)
     }
 
-    /// The text side of a model with so many tokens, rows of so many numbers and so long a context.
+    /// Creates the text side of a model with `vocab` tokens, rows of `hidden` elements and this context length.
     ///
     /// # Errors
     /// [`LoadError`] naming the file and the key.
@@ -123,7 +124,7 @@ impl TextModel {
         let roles = KnownRoles::of(source);
         let roles = template.as_ref().map_or(roles, |template| roles.tried(template));
         let reasoning = ReasoningMarkers::of(source, |marker| tokenizer.token_id(marker).is_some());
-        // A template that speaks of no tools is told of them, and its model asked for calls, as most are.
+        // Without tools in the template, the prompt explains them and asks for calls in the most common format.
         let tool_format = text
             .chat_template
             .as_ref()
@@ -157,11 +158,11 @@ impl TextModel {
         })
     }
 
-    /// The tokens as grammars see them. Made when first asked for, which takes some 100 ms of a large vocabulary; who asks
-    /// meanwhile waits. Tokens that end a completion are no part of a text.
+    /// The vocabulary for grammars. The first call builds it, which takes some 100 ms for a large vocabulary;
+    /// concurrent callers wait. Tokens that end a completion are not part of a text.
     ///
     /// # Errors
-    /// Where they cannot be constrained.
+    /// If the tokens cannot be constrained.
     pub fn vocabulary(&self) -> Result<Arc<Vocabulary>, VocabularyError> {
         let word = |id: u32| {
             let bytes = self.tokenizer.token_bytes(id);
@@ -172,18 +173,18 @@ impl TextModel {
         self.vocabulary.get_or_init(make).clone()
     }
 
-    /// Memory that [`vocabulary`](Self::vocabulary) takes at most, in bytes: none until it has been made.
+    /// Maximum bytes of the [`vocabulary`](Self::vocabulary); 0 until it is built.
     pub fn vocabulary_bytes(&self) -> u64 {
         self.vocabulary.get().and_then(|made| made.as_ref().ok()).map_or(0, |made| made.bytes())
     }
 
-    /// Whether the chat template offers tools; others are told of them in the system prompt.
+    /// Whether the chat template lists tools; otherwise the system prompt does.
     pub fn offers_tools(&self) -> bool {
         self.roles.offers_tools()
     }
 
-    /// The prompt's text: what the model's makers put before every conversation, and the conversation. What the
-    /// template has no word for is said in words that it has.
+    /// Renders the prompt's text: the default opening and the conversation. Parts that the template cannot express
+    /// are rewritten.
     ///
     /// # Errors
     /// [`RequestError::NoChatTemplate`], and those of [`ChatTemplate::render`].
@@ -205,7 +206,7 @@ impl TextModel {
         })
     }
 
-    /// The prompt's text of a conversation in words that the template knows.
+    /// Renders a conversation that was rewritten for the template.
     fn render_spoken(
         &self,
         template: &ChatTemplate,
@@ -213,14 +214,15 @@ impl TextModel {
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Rendered, RequestError> {
         if chat.pictures + chat.sounds > 0 {
-            // Templates of models that see or hear go through the parts of messages.
+            // Templates of multimodal models read the parts of messages.
             let parts = self.render_opened(template, chat, Content::Parts, interrupted);
             let by_letter = self.sight.as_ref().and_then(|sight| sight.by_letter(&self.tokenizer));
             let Some([place, spelled]) = by_letter else { return parts };
             if parts.as_ref().is_ok_and(|rendered| rendered.writes(&place) > 0) {
                 return parts;
             }
-            // A template of texts alone, as files of a model have it whose tower is another file: pictures are where they were sent.
+            // The template only supports text, as in files whose tower is a separate file: pictures go where they
+            // were sent.
             let mut rendered = self.render_opened(template, chat, Content::Text, interrupted)?;
             rendered.place_each(PICTURE, &spelled);
             return Ok(rendered);
@@ -240,7 +242,7 @@ impl TextModel {
             Err(_) => {}
         }
         let reworded = self.roles.reworded(chat, interrupted)?;
-        // Templates of models that see may go through the parts of messages.
+        // Templates of vision models may read the parts of messages.
         let parts = (self.roles.reads_parts() && content == Content::Text).then_some(Content::Parts);
         let whole = |chat: &Chat| {
             for content in [Some(content), parts].into_iter().flatten() {
@@ -282,15 +284,15 @@ impl TextModel {
             |chat: &Chat| template.render_with(chat, content, self.roles.has_message_tools(), interrupted);
         let Some(opened) = self.opening.before(chat) else { return render(chat) };
         render(&opened).or_else(|refusal| {
-            // The client sent no system prompt: that the template takes none is not its fault.
+            // The client sent no system prompt, so a refusal of ours must not reach it.
             let within = self.opening.within(chat).ok_or(refusal)?;
             render(&within)
         })
     }
 
-    /// The prompt's text and tokens. A template writes its own beginning of sequence, so none is added; and its own
-    /// control tokens: what the conversation spells as one is text. One of far more than `tokens_max` tokens is not
-    /// tokenized.
+    /// Renders and tokenizes a prompt. A template writes its own beginning of sequence, so none is added. Only the
+    /// template's own control tokens count: those spelled in the conversation stay text. A prompt far longer than
+    /// `tokens_max` tokens is not tokenized.
     ///
     /// # Errors
     /// Those of [`TextModel::render`], [`Tokenizer::check_length`] and [`Tokenizer::encode`].
@@ -319,26 +321,26 @@ impl TextModel {
 }
 
 impl ReasoningEnd {
-    /// A marker with what stands before it.
+    /// End by a marker, with the text before it.
     fn of_marker(
         (before, marker): (&str, &str),
         tokenizer: &Tokenizer,
     ) -> Result<ReasoningEnd, RequestError> {
-        // Nothing is nothing, also to tokenizers that begin every text with a space.
+        // An empty text must give no tokens, even if the tokenizer puts a space before every text.
         let before = if before.is_empty() { Vec::new() } else { tokenizer.encode(before, false)? };
         let marker = tokenizer.encode(marker, false)?;
         let inside = (before.len() + marker.len()).saturating_sub(1);
         Ok(ReasoningEnd { before: before.len(), tokens: [before, marker].concat(), inside })
     }
 
-    /// The end of a message, and the beginning of the next.
+    /// End of a message, and the start of the next.
     fn of_message(closing: &str, tokenizer: &Tokenizer) -> Result<ReasoningEnd, RequestError> {
         Ok(ReasoningEnd { tokens: tokenizer.encode(closing, false)?, before: 0, inside: 0 })
     }
 }
 
-/// Whether a prompt ends inside the reasoning section: its generation prompt opened it, or the message to be continued
-/// has not closed it.
+/// Whether a prompt ends inside the reasoning section: its generation prompt opened it, or the message to be
+/// continued has not closed it.
 fn are_open_at_end(markers: &ReasoningMarkers, chat: &Chat, prompt: &str) -> bool {
     if chat.continue_final_message {
         return markers.are_open_in(chat.messages.last().map_or("", |message| message.content.as_str()));
@@ -346,8 +348,8 @@ fn are_open_at_end(markers: &ReasoningMarkers, chat: &Chat, prompt: &str) -> boo
     chat.add_generation_prompt && prompt.trim_end().ends_with(markers.open.trim_end())
 }
 
-/// Whether a prompt ends with a reasoning section that is closed, as templates write it to forbid another; or with a message
-/// to be continued that is past its own.
+/// Whether a prompt ends after a closed reasoning section: the template closes it to forbid reasoning, or the
+/// message to be continued is past it.
 fn is_closed_at_end(markers: &ReasoningMarkers, chat: &Chat, prompt: &str) -> bool {
     if chat.continue_final_message {
         let content = chat.messages.last().map_or("", |message| message.content.as_str());
@@ -365,12 +367,12 @@ pub(crate) mod tests {
     use super::*;
     use crate::chat::Message;
 
-    /// The demo model's text side.
+    /// Text side of the demo model.
     pub(crate) fn demo() -> TextModel {
         TextModel::load(&demo_files()).expect("and has a text side")
     }
 
-    /// The same with another chat template.
+    /// Text side of the demo model with another chat template.
     pub(crate) fn demo_with(template: &str) -> TextModel {
         let mut files = demo_files();
         files.text.chat_template = Some(template.to_owned());
@@ -444,7 +446,7 @@ pub(crate) mod tests {
             let prompt = model.prompt_from_chat(&chat(row), 4096, &|| false).expect("renders");
             prompt.tokens.into_iter().filter(|&id| model.tokenizer.is_special(id)).collect()
         };
-        // With `said` in every place that a request writes, each in its turn.
+        // Puts `said` into each place that a request writes, one at a time.
         let rows = |said: &str| -> Vec<Value> {
             let places: Vec<String> = (0..7).map(|_| "plain".to_owned()).collect();
             (0..places.len())
@@ -474,7 +476,7 @@ pub(crate) mod tests {
                 assert_eq!(special(&row), own, "{row}");
             }
         }
-        // Two contents that meet spell no token either.
+        // Two adjacent contents do not form a token either.
         let adjacent = "{% for m in messages %}{{ m.content }}{% endfor %}<|im_end|>";
         let template = Some(ChatTemplate::new(adjacent, "", "", "m.gguf").expect("a template"));
         let model = TextModel { template, ..demo() };
@@ -512,7 +514,7 @@ pub(crate) mod tests {
 
         model.opening.system = Some("Be kind.".into());
         assert_eq!(plain(&model, std::slice::from_ref(&user)), with);
-        // A client's own goes instead of it.
+        // A client's own system prompt replaces it.
         let rude = message("system", "Be rude.");
         let own = plain(&model, &[rude.clone(), user.clone()]);
         assert!(own.contains("Be rude.") && !own.contains("Be kind."), "{own}");
@@ -520,13 +522,13 @@ pub(crate) mod tests {
         assert_eq!(plain(&model, std::slice::from_ref(&user)), with_shots);
         assert_eq!(plain(&model, &[rude, user.clone()]), with_shots.replace("Be kind.", "Be rude."));
 
-        // A template that knows no system prompt, as Gemma's.
+        // A template without system prompts, like Gemma's.
         let source = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}\
                       [{{ m.role }}: {{ m.content }}]{% endfor %}";
         model.template = Some(ChatTemplate::new(source, "", "", "m.gguf").expect("a template"));
         let prompt = "[user: Be kind.\n\n1][assistant: 2][user: hi]";
         assert_eq!(plain(&model, std::slice::from_ref(&user)), prompt);
-        // One that the client sent is refused to the client.
+        // If the client sent it, the refusal reaches the client.
         let refusal = model.render(&chat(&[kind, user]), &|| false).expect_err("refused");
         assert!(refusal.to_string().contains("no system"), "{refusal}");
     }

@@ -1,5 +1,4 @@
-//! How long a completion may reason: where its section is full, the tokens that close it are drawn whatever the model would
-//! say, and the answer goes on from there.
+//! Bound on the reasoning section: when it is full, the tokens that close it are forced, and the answer follows.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -8,7 +7,7 @@ use crate::{
     text::{ReasoningEnd, TextModel},
 };
 
-/// The bound of one completion's reasoning section.
+/// Bound of a completion's reasoning section.
 #[derive(Debug)]
 pub(super) struct ReasoningBudget {
     tokens_max: u32,
@@ -16,17 +15,17 @@ pub(super) struct ReasoningBudget {
     state: State,
 }
 
-/// What becomes of the section.
+/// State of the section.
 #[derive(Debug)]
 enum State {
-    /// The model goes on with it.
+    /// The model continues the section.
     Open,
-    /// These are drawn next.
+    /// These tokens are forced next.
     Closing(VecDeque<u32>),
 }
 
 impl ReasoningBudget {
-    /// The bound that a job sets, where the model has a section to be closed.
+    /// Bound that a job sets, if the model has a reasoning section.
     pub(super) fn of_job(job: &Job, text: &TextModel) -> Option<ReasoningBudget> {
         let (tokens_max, [answer, call]) = (job.reasoning_tokens_max?, text.reasoning_ends.as_ref()?);
         let must_call = job.calls.as_ref().is_some_and(|calls| calls.required);
@@ -34,18 +33,18 @@ impl ReasoningBudget {
         job.split_reasoning.then_some(ReasoningBudget { tokens_max, end, state: State::Open })
     }
 
-    /// The section is open and has so many tokens: closes it if there is room for no more than that takes.
+    /// Closes the open section of `tokens` tokens if only the closing tokens still fit.
     pub(super) fn reached(&mut self, tokens: u32) {
         let left = self.tokens_max.saturating_sub(tokens) as usize;
         let inside = self.end.inside;
         if matches!(self.state, State::Open) && left <= inside {
-            // Where there is no room for it, what stands before the marker is left out.
+            // Without room for all of it, the text before the marker is left out.
             let first = if left < inside { self.end.before } else { 0 };
             self.state = State::Closing(self.end.tokens[first..].iter().copied().collect());
         }
     }
 
-    /// The token that is drawn next, if it is not the model's to say.
+    /// Next token, if it is forced.
     pub(super) fn forced(&self) -> Option<u32> {
         match &self.state {
             State::Open => None,
@@ -53,7 +52,7 @@ impl ReasoningBudget {
         }
     }
 
-    /// A token was drawn. Says whether all that closes the section has been.
+    /// Advances by one token. Returns whether the section's last closing token was just generated.
     pub(super) fn advance(&mut self) -> bool {
         match &mut self.state {
             State::Open => false,

@@ -1,12 +1,12 @@
-//! Where a completion stands in what its answer must satisfy: which tokens may come next, and when it may end. The reasoning
-//! section, where the model writes one, is not part of the answer: there anything may come but the end.
+//! State of a completion in its constraint: which tokens may come next, and when the answer may end. The reasoning
+//! section, if the model writes one, is not part of the answer: there any token is allowed except an end.
 //!
-//! A mask takes as long to find as some rows of a layer, so it is found while the step is computed: the step has the work
-//! ([`MaskWork`]), and whoever submits it has it done side by side for all completions, after the device was given all else.
+//! Computing a mask takes as long as some rows of a layer, so it is done while the device computes. The step
+//! carries the work ([`MaskWork`]); after submission, the masks of all completions are computed in parallel.
 //!
-//! Where tokens are drafted, the matcher goes ahead along them for the masks of their rows, and comes back when the step is
-//! settled. Where it cannot come back, because it is stuck or its last state has nothing to say, it is made again of the tokens
-//! that were taken.
+//! For draft tokens the matcher advances along them to get their rows' masks, and rolls back when the step is
+//! collected. If it cannot roll back, because it is stuck or its last state has no token left, it is created again
+//! from the accepted tokens.
 
 use std::{
     fmt, mem,
@@ -15,59 +15,60 @@ use std::{
 
 use hanzo_engine_constraints::{Grammar, Matcher, Stuck};
 
-/// One completion's constraint.
+/// Constraint of one completion.
 #[derive(Debug)]
 pub(super) struct Constraint {
     phase: Phase,
-    open: Option<u32>, // the token that opens the reasoning section
+    open: Option<u32>, // token that opens the reasoning section
     way: Arc<Mutex<Way>>,
 }
 
-/// What a token is part of.
+/// Part of the output that the next token belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Nothing was drawn: a token that opens the reasoning section may come, or the answer.
+    /// Nothing was generated yet: the answer may start, or a token that opens the reasoning section.
     Start,
     Reasoning,
     Answer,
 }
 
-/// The matcher, and what was asked of it for the step under way.
+/// Matcher, and its work for the step in flight.
 #[derive(Debug)]
 struct Way {
     grammar: Arc<Grammar>,
-    matcher: Option<Matcher>, // from the first token on: copying a large grammar takes a while
-    taken: Vec<u32>,          // what it has accepted
-    ahead: usize,             // drafted tokens that it has accepted besides
-    besides: Vec<u32>,        // tokens that may come though the grammar has no place for them
+    matcher: Option<Matcher>, // created at the first token, because copying a large grammar takes time
+    taken: Vec<u32>,          // accepted tokens
+    ahead: usize,             // draft tokens accepted in addition
+    besides: Vec<u32>,        // tokens that are allowed although the grammar has no place for them
     ends: Vec<u32>,           // tokens that end the answer
-    early: usize,             // rows for which it is too early to end where more can be said
+    early: usize,             // rows in which the answer must not end while it can continue
     draft: Vec<u32>,
-    masks: Vec<u32>, // of the next token, then of those after each that is drafted
-    found: usize,    // of those masks, from the first on
+    masks: Vec<u32>, // of the next token, and of the tokens after each draft token
+    found: usize,    // number of computed masks, from the first on
     stuck: Option<String>,
 }
 
-/// Masks to be found, of one completion.
+/// Masks to be computed for one completion.
 pub struct MaskWork {
     way: Arc<Mutex<Way>>,
-    first: u32, // its first among the step's masks
+    first: u32, // index of its first mask in the step
     count: u32,
 }
 
-/// What came of a token.
+/// Effect of a token.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// The answer, or the reasoning before it, may go on.
+    /// The answer, or the reasoning before it, may continue.
     Open,
     /// The answer satisfies the constraint, and nothing may follow.
     Complete,
-    /// Nothing more can be said of it, for this reason.
+    /// No token can follow, for this reason.
     Stuck(String),
 }
 
 impl Constraint {
-    /// One that begins in the reasoning section, or may begin with the token that opens it.
+    /// Creates a constraint. The completion starts in the reasoning section, or may start with the token that opens
+    /// it.
     pub(super) fn new(
         grammar: &Arc<Grammar>,
         in_reasoning: bool,
@@ -95,12 +96,12 @@ impl Constraint {
         Constraint { phase, open, way: Arc::new(Mutex::new(way)) }
     }
 
-    /// Whether the next token is part of the reasoning section whatever it is: no mask, and no end.
+    /// Whether the next token is certainly part of the reasoning section: no mask, and no end.
     pub(super) fn in_reasoning(&self) -> bool {
         self.phase == Phase::Reasoning
     }
 
-    /// Cuts what is drafted down to what may come; nothing where the next token may open the reasoning section.
+    /// Cuts a draft down to allowed tokens; to nothing if the next token may open the reasoning section.
     pub(super) fn cut(&self, draft: &mut Vec<u32>) {
         match self.phase {
             Phase::Start if self.open.is_some() => draft.clear(),
@@ -114,8 +115,9 @@ impl Constraint {
         }
     }
 
-    /// The work of finding what may come next and after each drafted token, of a vocabulary of so many tokens; its masks come
-    /// after those of `before` in the step. For the first `early` of those tokens, the answer ends only if nothing else can be.
+    /// Requests the masks for the next token and after each draft token, for a vocabulary of `vocab` tokens. The
+    /// masks come after those of `before` in the step. For the first `early` tokens the answer ends only if it
+    /// cannot continue.
     pub(super) fn ask(
         &mut self,
         vocab: usize,
@@ -139,23 +141,24 @@ impl Constraint {
         MaskWork { way: self.way.clone(), first, count: count as u32 }
     }
 
-    /// Nothing is asked of it in the step that is made: all of its rows are of the reasoning section, as far as is known.
+    /// Requests nothing for the step being prepared: as far as is known, all its rows are in the reasoning section.
     pub(super) fn ask_nothing(&mut self) {
         lock(&self.way).found = 0;
     }
 
-    /// Whether a token may be taken that was drawn after so many others of the same step: its row had the mask of that place.
+    /// Whether a token may be taken that was sampled after `after` others of the same step: its row had a mask for
+    /// that place.
     pub(super) fn covers(&self, after: usize) -> bool {
         self.phase == Phase::Reasoning || after < lock(&self.way).found
     }
 
-    /// Comes back from what was drafted.
+    /// Rolls back the draft tokens.
     pub(super) fn rewind(&mut self) {
         lock(&self.way).rewind();
     }
 
-    /// A token was drawn that does not end the completion. `left_reasoning`: the section ended with it, and this is what it
-    /// said of the answer.
+    /// Accepts a sampled token that does not end the completion. `left_reasoning` is given if the section ended
+    /// with it: the text of the answer in the same token.
     pub(super) fn take(&mut self, token: u32, left_reasoning: Option<&str>) -> Taken {
         let mut way = lock(&self.way);
         let accepted = match self.phase {
@@ -180,7 +183,7 @@ impl Constraint {
         }
     }
 
-    /// Why no token was drawn, where that is the constraint's doing.
+    /// Explains why no token could be sampled, if the constraint is the reason.
     pub(super) fn undrawn(&self) -> Taken {
         let way = lock(&self.way);
         match &way.stuck {
@@ -210,13 +213,13 @@ impl Way {
         let Some(matcher) = self.matcher.as_mut().filter(|_| self.ahead > 0) else { return };
         if matcher.rollback(mem::take(&mut self.ahead)).is_err() {
             *matcher = self.grammar.matcher();
-            // What it has accepted before it accepts again.
+            // Accepts again what it has accepted before.
             let again = self.taken.iter().try_for_each(|&token| matcher.accept(token));
             self.stuck = again.err().map(|error| error.to_string());
         }
     }
 
-    /// The mask of what comes after `at` drafted tokens, the last of which is accepted here; false where there is none.
+    /// Computes the mask after `at` draft tokens, and accepts the last of these; returns false if there is none.
     fn find(&mut self, at: usize) -> bool {
         let Way { grammar, matcher, besides, ends, early, masks, draft, .. } = self;
         let matcher = matcher.get_or_insert_with(|| grammar.matcher());
@@ -253,19 +256,19 @@ impl Way {
 }
 
 impl MaskWork {
-    /// Finds the masks. Those after a drafted token that cannot come are of no row that is taken.
+    /// Computes the masks. Masks after an impossible draft token belong to rows that are never taken.
     pub(crate) fn find(&self) {
         let mut way = lock(&self.way);
         let count = self.count as usize;
         way.found = (0..count).position(|at| !way.find(at)).unwrap_or(count);
     }
 
-    /// The place of a mask among the step's, after so many drafted tokens.
+    /// Index in the step of the mask after `after` draft tokens.
     pub(super) fn mask(&self, after: usize) -> u32 {
         self.first + after as u32
     }
 
-    /// Adds the masks that were found.
+    /// Appends the computed masks.
     pub(crate) fn put(&self, masks: &mut Vec<u32>) {
         masks.extend_from_slice(&lock(&self.way).masks);
     }
@@ -277,7 +280,7 @@ impl fmt::Debug for MaskWork {
     }
 }
 
-/// Nobody else has it but the step's threads, one of them, one after the other; a panic there ends the worker.
+/// Locks the state. Only the step's threads share it, one at a time; a panic there ends the worker.
 fn lock(way: &Mutex<Way>) -> MutexGuard<'_, Way> {
     way.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -330,7 +333,7 @@ mod tests {
         assert!(matches!(constraint.take(b, None), Taken::Stuck(_)), "after a token that was not allowed");
     }
 
-    /// Masks of a draft's rows, as far as they were found.
+    /// Masks of a draft's rows, as far as they were computed.
     fn ahead(constraint: &mut Constraint, early: usize, draft: &[u32]) -> Vec<Vec<u32>> {
         let work = constraint.ask(258, early, draft, None);
         work.find();
@@ -344,7 +347,8 @@ mod tests {
 
     #[test]
     fn what_is_asked_along_a_draft_is_what_would_be_asked_without() {
-        // Some of these end within a draft, and one has no token of this vocabulary after "é" has begun with its first byte.
+        // Some of these end within a draft; in the last, the vocabulary has no token for the rest of "é" after its
+        // first byte.
         for (expression, said) in
             [("a(b|cd)*e", "abcdbbcdbe"), ("(ab){1,3}", "ababab"), ("[a-c]{2}", "ab"), ("é+", "éé")]
         {
@@ -380,7 +384,7 @@ mod tests {
                 }
             }
         }
-        // It may be too early to end for some of the rows.
+        // The answer must not end yet for some of the rows.
         let mut early = constraint("a*", false, None);
         let a = u32::from(b'a');
         assert_eq!(ahead(&mut early, 2, &[a, a, END]), [vec![a], vec![a], vec![a, END]]);
@@ -398,7 +402,7 @@ mod tests {
         assert_eq!(cut(&constraint("a*", false, None), "aa", &[END, END]), 2);
         assert_eq!(cut(&constraint("a*", false, Some(OPEN)), "aa", &[]), 0, "it may reason first");
         assert_eq!(cut(&constraint("a*", true, Some(OPEN)), "xyz", &[]), 3, "reasoning is free");
-        // What is drawn in the step in which the reasoning ends had no mask.
+        // Rows in the step in which the reasoning ends had no mask.
         let mut leaves = constraint("a*", true, Some(OPEN));
         leaves.ask_nothing();
         assert!(leaves.covers(3));
@@ -425,10 +429,10 @@ mod tests {
         assert_eq!(opened.take(b'>'.into(), Some("")), Taken::Open);
         assert!(!opened.in_reasoning() && !allowed(&mut opened, false).contains(&OPEN));
         assert_eq!(opened.take(b'7'.into(), None), Taken::Complete);
-        // What came with the section's end counts.
+        // Text after the section's end in the same token counts.
         let mut inside = constraint("[0-9]", true, Some(OPEN));
         assert_eq!(inside.take(b'>'.into(), Some("7")), Taken::Complete);
-        // One that answers at once does not reason later.
+        // An answer that has started does not reason later.
         let mut answers = constraint("[0-9]{2}", false, Some(OPEN));
         assert_eq!(answers.take(b'7'.into(), None), Taken::Open);
         assert!(!allowed(&mut answers, false).contains(&OPEN));

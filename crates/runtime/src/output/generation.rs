@@ -1,4 +1,4 @@
-//! A completion's way from logits to text: how its tokens are drawn, what a client is told of them, and when it ends.
+//! Output of a completion, from logits to text: sampling of its tokens, the events for the client, and its end.
 
 use std::{collections::VecDeque, mem, sync::Arc};
 
@@ -19,29 +19,29 @@ use crate::{
     text::TextModel,
 };
 
-/// The output side of one completion. What sampling needs is made with the first token.
+/// Output side of a completion. The sampler is created with the first token.
 pub struct Generation {
     terms: Arc<Terms>,
     seed: u64,
-    sampler: Option<Sampler>,    // from the first token on
-    before: Option<Sampler>,     // where tokens were drafted in the last step: as it was before them
-    lookup: Option<Box<Lookup>>, // from the first draft on
+    sampler: Option<Sampler>,    // created at the first token
+    before: Option<Sampler>,     // copy from before the draft tokens of the last step, if there were any
+    lookup: Option<Box<Lookup>>, // created at the first draft
     scoring: Option<Scoring>,
     constraint: Option<Constraint>,
     output: OutputText,
-    budget: Option<ReasoningBudget>, // until its section is closed
+    budget: Option<ReasoningBudget>, // until the section is closed
     usage: Usage,
     unsent: Vec<u32>,                         // tokens whose text is held back
-    waiting_logprobs: VecDeque<TokenLogprob>, // of tokens whose part in the text is not settled
+    waiting_logprobs: VecDeque<TokenLogprob>, // of tokens whose part in the text is not certain yet
 }
 
-/// What the completions of a job have in common.
+/// Settings that a job's completions share.
 struct Terms {
     sampling: SamplingParams,
     stop: StopConditions,
     ends: Vec<u32>,  // tokens that end a completion
-    never: Vec<u32>, // tokens that are not drawn at all: the model's ends, where those are to be ignored
-    later: Vec<u32>, // both of these
+    never: Vec<u32>, // tokens that are never sampled: the model's end tokens, if they are ignored
+    later: Vec<u32>, // `ends` and `never`
     vocab: usize,
     speculation: Speculation,
     prediction: Arc<[u32]>,
@@ -50,7 +50,7 @@ struct Terms {
 }
 
 impl Generation {
-    /// Those of a job, in order.
+    /// Creates the completions of a job, in order.
     pub fn of_job<'a>(
         job: &'a Job,
         text: &'a TextModel,
@@ -100,12 +100,12 @@ impl Generation {
         })
     }
 
-    /// It begins, with so many tokens of its prompt found in the cache.
+    /// Starts, with `cached_tokens` of its prompt found in the prefix cache.
     pub fn start(&mut self, cached_tokens: u32) {
         self.usage.cached_tokens = cached_tokens;
     }
 
-    /// Whether how its next token is drawn, or what may follow it, depends on the one before.
+    /// Whether sampling or drafting of its next token depends on the one before.
     pub fn reads_history(&self) -> bool {
         self.constraint.is_some()
             || self.budget.is_some()
@@ -113,36 +113,36 @@ impl Generation {
             || Sampler::reads_history(&self.terms.sampling)
     }
 
-    /// Whether tokens are drafted for it: not while its reasoning is bounded, or where the probability of each token says how the
-    /// next is drawn.
+    /// Whether tokens are drafted for it. Not while its reasoning is bounded, or with mirostat, where each token's
+    /// probability affects the next.
     fn speculates(&self) -> bool {
         self.terms.speculation == Speculation::Ngram
             && self.budget.is_none()
             && self.terms.sampling.mirostat.is_none()
     }
 
-    /// Whether the prompt of its job is scored, by its first completion.
+    /// Whether its job's prompt is scored, by the first completion.
     pub fn prompt_is_scored(&self) -> bool {
         self.terms.prompt_is_scored
     }
 
-    /// What is to be scored of its prompt.
+    /// Scoring of its prompt.
     pub fn scoring(&mut self) -> Option<&mut Scoring> {
         self.scoring.as_mut()
     }
 
-    /// Rows before this one are of use to it where they are found in the cache.
+    /// Rows before this one need not be computed if they are cached.
     pub fn skippable_rows(&self) -> usize {
         self.scoring.as_ref().map_or(usize::MAX, Scoring::done)
     }
 
-    /// Whether any token is drawn for it.
+    /// Whether it samples any token.
     pub fn draws(&self) -> bool {
         self.terms.stop.max_tokens > 0
     }
 
-    /// Drafts at most `most` tokens that may follow `tokens`, all of which are known, each with a chance of at least `least`.
-    /// `rates` are what completions before it have found.
+    /// Drafts at most `most` tokens to follow `tokens`, which are all known, each with a chance of at least
+    /// `least`. `rates` are the acceptance rates of earlier completions.
     pub fn draft(
         &mut self,
         tokens: &[u32],
@@ -163,7 +163,7 @@ impl Generation {
         self.cut_draft(draft);
     }
 
-    /// So many tokens are what it goes on from now, at other places than before.
+    /// Restarts prompt lookup after a context shift, with `tokens` tokens at new places.
     pub fn forget_places(&mut self, tokens: usize) {
         let Some(lookup) = self.lookup.take() else { return };
         let terms = &self.terms;
@@ -171,45 +171,45 @@ impl Generation {
         self.lookup = Some(Box::new(Lookup::new(terms.prediction.clone(), tokens, most, lookup.rates())));
     }
 
-    /// Cuts what is drafted down to what its constraint allows.
+    /// Cuts a draft down to what its constraint allows.
     pub fn cut_draft(&self, draft: &mut Vec<u32>) {
         if let Some(constraint) = self.constraint.as_ref().filter(|_| !draft.is_empty()) {
             constraint.cut(draft);
         }
     }
 
-    /// Whether a token may be taken that was drawn after so many others of the same step.
+    /// Whether a token may be taken that was sampled after `after` others of the same step.
     pub fn covers(&self, after: usize) -> bool {
         self.constraint.as_ref().is_none_or(|constraint| constraint.covers(after))
     }
 
-    /// How many of so many tokens may be drafted for it.
+    /// Maximum number of draft tokens for it, at most `most`.
     pub fn drafts_most(&self, most: usize) -> usize {
         let left = self.terms.stop.max_tokens.saturating_sub(self.usage.completion_tokens + 1) as usize;
         if self.speculates() { most.min(left).min(DRAFT_TOKENS_MAX) } else { 0 }
     }
 
-    /// How often drafts of it would have been right.
+    /// Acceptance rates of its drafts.
     pub fn rates(&self) -> Option<&Rates> {
         self.lookup.as_ref().map(|lookup| lookup.rates())
     }
 
-    /// The prompt has been scored, and nothing is drawn: the end.
+    /// Final event of a job that scores its prompt and generates nothing.
     pub fn finish_scored(&self) -> EventKind {
         EventKind::Finished { reason: FinishReason::Length, stop_string: None, usage: self.usage }
     }
 
-    /// A step has computed so many drafted tokens.
+    /// Counts draft tokens that a step has computed.
     pub fn count_drafted(&mut self, tokens: usize) {
         self.usage.draft_tokens += tokens as u32;
     }
 
-    /// One of them is what was drawn in its place.
+    /// Counts an accepted draft token.
     pub fn count_accepted(&mut self) {
         self.usage.accepted_draft_tokens += 1;
     }
 
-    /// Closes a reasoning section that is full, and forgets the bound of one that is closed.
+    /// Closes a reasoning section that is full, and drops the bound of one that is closed.
     fn bound_reasoning(&mut self) {
         let Some(budget) = &mut self.budget else { return };
         if self.output.in_reasoning() {
@@ -220,13 +220,13 @@ impl Generation {
         }
     }
 
-    /// Whether it ends with the tokens it has, of which `assumed` are not known yet, whatever they are.
+    /// Whether it is certainly full with its tokens and `assumed` unknown ones.
     pub fn is_full(&self, assumed: usize) -> bool {
         self.usage.completion_tokens as usize + assumed >= self.terms.stop.max_tokens as usize
     }
 
-    /// Adds how its next token is drawn, after `assumed` that are not known yet, and where it is constrained the work of finding
-    /// its mask; and how the tokens after those that are drafted would be.
+    /// Adds the sampling of its next token, after `assumed` unknown tokens, and of the tokens after each draft
+    /// token. Adds the computation of masks if it is constrained.
     pub fn ask(
         &mut self,
         prompt: &[u32],
@@ -237,7 +237,7 @@ impl Generation {
     ) {
         let drawn = self.usage.completion_tokens as usize + assumed;
         let early = (self.terms.stop.min_tokens as usize).saturating_sub(drawn); // rows
-        // An answer that has not begun has not satisfied its constraint.
+        // An answer that has not started does not satisfy its constraint.
         let reasons = self.constraint.as_ref().is_some_and(Constraint::in_reasoning);
         let masked = self.constraint.as_mut().filter(|_| !reasons);
         let new = || Sampler::new(&self.terms.sampling, self.seed, self.terms.vocab, prompt);
@@ -247,7 +247,7 @@ impl Generation {
         }
         self.before = if draft.is_empty() { None } else { Some(sampler.clone()) };
         for ahead in 0..=draft.len() {
-            // Where there is a mask, it is the mask that says when the answer may end.
+            // With a mask, the mask decides when the answer may end.
             let banned: &[u32] = match masked {
                 Some(_) => &[],
                 None if ahead < early || reasons => &self.terms.later,
@@ -269,8 +269,8 @@ impl Generation {
         }
     }
 
-    /// Takes back what was asked for since the last step was settled, where tokens were drafted: of those, it is
-    /// not known yet how many are taken.
+    /// Rolls back the sampler if the last step had draft tokens: how many of them are accepted is not known yet.
+    /// Returns whether it did.
     pub fn rewind(&mut self) -> bool {
         self.constraint.iter_mut().for_each(Constraint::rewind);
         let before = self.before.take();
@@ -279,12 +279,12 @@ impl Generation {
         rewinds
     }
 
-    /// Asks once more for a token that was asked for before [`Generation::rewind`]: it is taken next.
+    /// Replays the sampling of a token after [`Generation::rewind`]: that token is taken next.
     pub fn pass(&mut self) {
         self.sampler.iter_mut().for_each(Sampler::pass);
     }
 
-    /// Takes a token that was drawn; `full` when the context is. What is to be said of it: a delta, and the end.
+    /// Takes a sampled token; `full` if the context is full. Returns a delta and the end, if there are any.
     pub fn take(
         &mut self,
         sampled: Sampled,
@@ -331,7 +331,7 @@ impl Generation {
             chunk.stop = held_back.stop;
         }
         let logprobs = self.settled_logprobs(text);
-        // The first token is told of as soon as it is drawn, though its text may wait: it ends the prefill.
+        // The first token is reported at once, even if its text is held back: it marks the end of the prefill.
         let says = reason.is_some()
             || self.usage.completion_tokens == 1
             || !logprobs.is_empty()
@@ -364,7 +364,7 @@ impl Generation {
 }
 
 impl Generation {
-    /// Log probabilities of the tokens whose part in the text has become certain: of those that have one, with it.
+    /// Log probabilities of tokens whose part in the text has become certain and is not empty.
     fn settled_logprobs(&mut self, text: &TextModel) -> Vec<TextLogprob> {
         let mut logprobs = Vec::new();
         for shown in self.output.take_settled() {
@@ -372,7 +372,7 @@ impl Generation {
                 continue;
             };
             let own = text.tokenizer.token_bytes(logprob.token);
-            // A character that was cut is shown as U+FFFD; the token's own bytes say more.
+            // A cut character is shown as U+FFFD; the token's own bytes say more.
             let replaced = std::str::from_utf8(own).is_err() && shown == "\u{fffd}".as_bytes();
             let whole = own == shown || replaced;
             logprobs.push(TextLogprob { logprob, part: (!whole).then_some(shown) });
@@ -380,7 +380,7 @@ impl Generation {
         logprobs
     }
 
-    /// No token could be drawn: what is to be said of that.
+    /// Event for when no token could be sampled.
     pub fn undrawn(&self) -> EventKind {
         match self.constraint.as_ref().map_or(Taken::Open, Constraint::undrawn) {
             Taken::Open => EventKind::Failed,
@@ -402,7 +402,7 @@ mod tests {
         text::tests::{demo, demo_with},
     };
 
-    /// What a completion says and uses where the model says the tokens of `said`.
+    /// Text, reasoning and usage of a completion if the model generates the tokens of `said`.
     fn run(job: &Job, said: &str) -> (String, String, Usage) {
         run_as(&demo(), job, said)
     }
@@ -429,7 +429,7 @@ mod tests {
         loop {
             let mut specs = SampleSpecs::default();
             generation.ask(&[1], 0, &[], &mut specs, &mut Vec::new());
-            // The model's own word has the largest logit.
+            // The model's own token has the largest logit.
             let mut logits = vec![0.0; text.vocab];
             logits[said.as_slice().first().copied().unwrap_or(text.eos[0]) as usize] = 50.0;
             let (mut draws, mut drawn) = (hanzo_engine_kernels::Draws::default(), Vec::new());
@@ -485,7 +485,7 @@ mod tests {
                     }
                 }
                 assert_eq!(String::from_utf8_lossy(&shown), answer, "{tools} {stop:?} {max_tokens}");
-                // Space around a call is not the question here.
+                // Whitespace around a call is not checked here.
                 let whole = "The answer 😀 is 42. <b> Look:Done 😀.";
                 let told = answer.trim_end_matches('\u{fffd}').replace('\n', "");
                 assert!(!tools || whole.starts_with(&told), "{answer:?}");
@@ -510,23 +510,23 @@ mod tests {
         let (reasoned, answer, usage) = run(&of(None, true), &whole);
         assert_eq!((reasoned.as_str(), answer.as_str()), (thought, "Forty-two."));
         let own = usage.reasoning_tokens;
-        // Bounds that it does not reach change nothing.
+        // Bounds that are not reached change nothing.
         assert_eq!(run(&of(Some(own + 5), true), &whole).0, thought);
         assert_eq!(run(&of(Some(own + 5), true), &whole).2, usage);
         for tokens_max in 0..own {
             let (reasoned, answer, usage) = run(&of(Some(tokens_max), true), thought);
             assert!(thought.starts_with(&reasoned) && reasoned.len() < thought.len(), "{reasoned}");
-            // What the model goes on with is the answer.
+            // The model continues with the answer.
             assert!(thought.ends_with(&answer) && reasoned.len() + answer.len() == thought.len(), "{answer}");
             assert_eq!(usage.reasoning_tokens, tokens_max);
             let opened = run(&of(Some(tokens_max), false), &format!("<think>\n{thought}"));
             assert!(!opened.1.is_empty() && thought.ends_with(&opened.1), "{opened:?}");
             assert!(opened.2.reasoning_tokens <= tokens_max.max(1), "{opened:?}");
         }
-        // A bound is of the section: who does not reason has an answer as long as it is.
+        // The bound only counts the section: an answer without reasoning may be of any length.
         let (reasoned, answer, _) = run(&of(Some(0), false), thought);
         assert_eq!((reasoned.as_str(), answer.as_str()), ("", thought));
-        // Where nothing is split there is no section.
+        // Without splitting there is no section.
         let unsplit = Job { split_reasoning: false, ..of(Some(0), false) };
         assert_eq!(run(&unsplit, "<think>x</think>y").1, "<think>x</think>y");
     }
@@ -542,7 +542,7 @@ mod tests {
         };
         let said = "<|channel|>analysis<|message|>one two three four five six seven eight nine ten";
         assert!(run_as(&text, &job, said).0.ends_with("ten"));
-        // The mark that opens it is no single token here, and its end counts.
+        // The opening mark is no single token here, and its end counts.
         for tokens_max in 3..8 {
             let bound = Job { reasoning_tokens_max: Some(tokens_max), ..job.clone() };
             let (reasoned, answer, usage) = run_as(&text, &bound, said);

@@ -1,41 +1,42 @@
-//! Attribution of an answer's text to its tokens: each token with the bytes of it that the text shows, in order, so that the
-//! bytes of all tokens are the text. Bytes of reasoning, of calls, of marks and behind a stop string are no token's.
+//! Attribution of an answer's text to tokens. Each token gets the bytes of the text that come from it, in order, so
+//! that all tokens' bytes joined are the text. Reasoning, calls, marks and text after a stop string belong to no
+//! token.
 
 use std::{collections::VecDeque, ops::Range};
 
-/// The tokens of one completion whose part in the text is not settled yet.
+/// Tokens of one completion whose part in the text is not certain yet.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     entries: VecDeque<TokenEntry>,
-    /// Bytes of characters so far.
+    /// Number of bytes of characters so far.
     read: usize,
-    /// Places of text that is not certain yet, in its order.
+    /// Ranges of text that are not certain yet, in order.
     texts: VecDeque<Range<usize>>,
-    /// The bytes that each settled token shows.
+    /// Bytes of the text for each token that is certain.
     settled: Vec<Vec<u8>>,
 }
 
-/// A token.
+/// Token.
 #[derive(Debug)]
 struct TokenEntry {
-    /// Its bytes that have become no characters yet.
+    /// Number of its bytes that have not become characters yet.
     waiting: usize,
-    /// The place of its characters among all.
+    /// Range of its characters among all.
     place: Range<usize>,
     shown: Vec<u8>,
 }
 
 impl Ledger {
-    /// Adds a token of so many bytes.
+    /// Adds a token with `bytes` bytes.
     pub(super) fn add(&mut self, bytes: usize) {
         self.entries.push_back(TokenEntry { waiting: bytes, place: self.read..self.read, shown: Vec::new() });
     }
 
-    /// So many bytes of characters have become whole, and so many bytes of tokens wait.
+    /// Records that `characters` bytes of characters have become whole, and `unfinished` bytes of tokens wait.
     pub(super) fn became(&mut self, characters: usize, unfinished: usize) {
         let waiting: usize = self.entries.iter().map(|entry| entry.waiting).sum();
         let consumed = waiting.saturating_sub(unfinished);
-        // Bytes that are no character are written as another.
+        // Invalid bytes become a replacement character.
         let replaced = consumed != characters;
         let (mut left, mut at) = (consumed, self.read);
         let open = self.entries.iter_mut().filter(|entry| entry.waiting > 0);
@@ -59,18 +60,18 @@ impl Ledger {
         }
     }
 
-    /// Bytes of characters so far.
+    /// Number of bytes of characters so far.
     pub(super) fn read(&self) -> usize {
         self.read
     }
 
-    /// Characters at these places are text, in this order.
+    /// Marks characters in these ranges as text, in this order.
     pub(super) fn is_text(&mut self, places: impl IntoIterator<Item = Range<usize>>) {
         self.texts.extend(places);
     }
 
-    /// More of the text is certain. Nothing before the place `settled` of the characters will become text, unless text behind it
-    /// does too.
+    /// Records more certain text. Characters before `settled` will not become text any more, unless text behind
+    /// them does too.
     pub(super) fn told(&mut self, text: &str, settled: usize) {
         let mut bytes = text.as_bytes();
         while let Some(place) = self.texts.front_mut().filter(|_| !bytes.is_empty()) {
@@ -80,7 +81,7 @@ impl Ledger {
             if place.start >= place.end {
                 self.texts.pop_front();
             }
-            // Bytes of tokens that are settled belong to the first that is not.
+            // Bytes of finished tokens go to the first unfinished one.
             let mut first = 0;
             for entry in &mut self.entries {
                 let place = std::mem::replace(&mut first, entry.place.end)..entry.place.end;
@@ -97,14 +98,14 @@ impl Ledger {
         }
     }
 
-    /// The output has ended: nothing more becomes text.
+    /// Ends the output: nothing more becomes text.
     pub(super) fn end(&mut self) {
         self.texts.clear();
         self.settled.extend(self.entries.drain(..).map(|entry| entry.shown));
     }
 
-    /// The bytes that each token shows that has been settled since this was last asked for; none where a token has no part in the
-    /// text.
+    /// Bytes of the text for each token that became certain since the last call; empty for a token without a part
+    /// in the text.
     pub(super) fn take_settled(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.settled)
     }
@@ -125,7 +126,7 @@ mod tests {
         ledger.is_text(Some(0..4));
         ledger.told("a\u{20ac}", 4);
         assert_eq!(ledger.take_settled(), [b"a\xe2".to_vec(), b"\x82\xac".to_vec()]);
-        // A byte that begins nothing, and a character behind it.
+        // An invalid byte, then a character.
         ledger.add(1);
         ledger.became(0, 1);
         ledger.add(1);
@@ -145,7 +146,7 @@ mod tests {
         assert_eq!(ledger.take_settled(), [] as [Vec<u8>; 0]);
         ledger.told("c", 3);
         assert_eq!(ledger.take_settled(), [b"abc".to_vec()]);
-        // The middle of a token is text, and the next token is none.
+        // The middle of a token is text, and the next token has none.
         ledger.add(4);
         ledger.add(2);
         ledger.became(6, 0);

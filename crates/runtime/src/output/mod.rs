@@ -1,5 +1,5 @@
-//! What a step has computed on its way out: logits become tokens and text ([`Generation`]), hidden states vectors and
-//! scores ([`Reading`]). Which tokens were computed, and in which blocks, is [`crate::sequence`]'s.
+//! Results of a step: logits become tokens and text ([`Generation`]), hidden states become vectors and scores
+//! ([`Reading`]). [`crate::sequence`] decides which tokens are computed, and in which blocks.
 
 mod budget;
 mod constraint;
@@ -16,7 +16,7 @@ pub use reading::{Hidden, HiddenRows, Reading};
 pub use scoring::Scoring;
 pub use text::{Chunk, OutputText};
 
-/// What a sequence is computed for.
+/// Purpose of a sequence.
 pub enum Purpose {
     /// A completion.
     Generate(Generation),

@@ -1,5 +1,5 @@
-//! An input's way from hidden states to a vector or scores: which of its rows are read off each step, and when they are
-//! all there.
+//! Reading of an input's hidden states: which rows are read after each step, and when the vector or scores are
+//! complete.
 
 use hanzo_engine_kernels::KernelError;
 
@@ -8,33 +8,33 @@ use crate::{
     job::{EmbedInput, EventKind},
 };
 
-/// The output side of one input of an embedding job.
+/// Output side of an input of an embedding job.
 pub struct Reading {
     output: Output,
     first: usize, // tokens before it are left out of pooling
     rows: Rows,
-    readout: Option<Readout>, // from the first row on
+    readout: Option<Readout>, // created at the first row
 }
 
 impl Reading {
-    /// Of an input, none of which is computed.
+    /// Creates the reading of an input.
     pub fn new(embedder: &Embedder, output: Output, input: &EmbedInput) -> Reading {
         let rows = Readout::new(embedder, output, &input.tokens, input.prompt_tokens).rows();
         Reading { output, first: input.prompt_tokens, rows, readout: None }
     }
 
-    /// Whether rows that are found in the cache would not be missed.
+    /// Whether cached rows may be skipped: only the last row counts.
     pub fn can_skip(&self) -> bool {
         self.rows == Rows::Last
     }
 
-    /// Forgets what was read: it is computed again.
+    /// Discards everything read, because it will be computed again.
     pub fn forget(&mut self) {
         self.readout = None;
     }
 
-    /// Reads what is wanted of the rows a step ran, with `before` tokens before them; they are the last if it `ends`. With the last of them, gives what is to be said of the
-    /// input.
+    /// Reads the needed rows of a step. The sequence has `before` tokens before them; they are its last if `ends`.
+    /// With the last rows, returns the input's event.
     ///
     /// # Errors
     /// Those of reading the rows.
@@ -58,26 +58,26 @@ impl Reading {
     }
 }
 
-/// Copies rows of a batch, from the given one on, to the host.
+/// Copies rows of a batch to the host, from the given row on.
 pub(crate) type ReadRows<'a> = dyn FnMut(usize, &mut [f32]) -> Result<(), KernelError> + 'a;
 
-/// The hidden states of the step that just ran, and what to make of them.
+/// Access to the hidden states of a step.
 pub struct Hidden<'a> {
-    /// What vectors are made by.
+    /// Settings for vectors and scores.
     pub embedder: &'a Embedder,
-    /// Copies rows of the batch, from the given one on, to the host.
+    /// Copies rows of the batch to the host, from the given row on.
     pub read: &'a mut ReadRows<'a>,
-    /// Room for them.
+    /// Buffer for the rows.
     pub rows: &'a mut Vec<f32>,
 }
 
-/// The hidden states of one sequence.
+/// Hidden states of one sequence.
 pub struct HiddenRows<'a, 'h> {
-    /// Those of the step.
+    /// Hidden states of the step.
     pub hidden: &'a mut Hidden<'h>,
-    /// The sequence's first row in the batch.
+    /// First row of the sequence in the batch.
     pub first: usize,
-    /// How many it has.
+    /// Number of rows.
     pub count: usize,
 }
 

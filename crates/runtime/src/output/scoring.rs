@@ -1,42 +1,43 @@
-//! The log probabilities of a prompt: which of its rows have logits, and how far it is scored. Rows are scored as their chunk
-//! is computed, and what came of a chunk is given out with it, so that nothing is kept of the size of the prompt.
+//! Scoring of a prompt: log probabilities of its tokens. Rows are scored as their chunk is computed, and the scores
+//! of a chunk are sent with it, so memory does not grow with the prompt.
 
 use std::ops::Range;
 
 use hanzo_engine_kernels::{SampleSpec, SampleSpecs};
 
-/// Of one completion.
+/// Progress of scoring for one completion.
 #[derive(Clone, Copy, Debug)]
 pub struct Scoring {
-    top: u32,    // alternatives of each token
-    last: usize, // the prompt's last token: its row scores nothing
-    done: usize, // rows that are scored, from the first
+    top: u32,    // alternatives for each token
+    last: usize, // last token of the prompt: its row scores nothing
+    done: usize, // rows already scored, from the first on
 }
 
 impl Scoring {
-    /// Of a prompt of so many tokens.
+    /// Starts scoring a prompt of `prompt_tokens` tokens.
     pub fn new(top: u8, prompt_tokens: usize) -> Scoring {
         Scoring { top: top.into(), last: prompt_tokens - 1, done: 0 }
     }
 
-    /// Rows before that need not be computed for their logits.
+    /// Rows before this one need no logits.
     pub fn done(&self) -> usize {
         if self.done == self.last { usize::MAX } else { self.done }
     }
 
-    /// Which of these rows are to be scored.
+    /// Rows of this range that are to be scored.
     pub fn of(&self, rows: &Range<usize>) -> Range<usize> {
         let first = rows.start.max(self.done);
         first..rows.end.min(self.last).max(first)
     }
 
-    /// Of `rows` from row `first` on, those that may be computed at once where so many may have logits.
+    /// Number of the `rows` rows from `first` on that one step may compute if at most `logits` of them may have
+    /// logits.
     pub fn rows_within(&self, first: usize, rows: usize, logits: usize) -> usize {
         let scored = self.of(&(first..first + rows));
         if scored.len() <= logits { rows } else { scored.start + logits - first }
     }
 
-    /// Adds how the rows are scored, which `next` tokens follow.
+    /// Adds the scoring of rows whose next tokens are `next`.
     pub fn ask(&self, next: &[u32], specs: &mut SampleSpecs) {
         let (logprobs, end) = (Some(self.top), specs.adjustments.len() as u32);
         let spec = |&token| SampleSpec {
@@ -48,7 +49,7 @@ impl Scoring {
         specs.rows.extend(next.iter().map(spec));
     }
 
-    /// So many more rows are scored.
+    /// Counts `rows` more rows as scored.
     pub fn take(&mut self, rows: usize) {
         self.done += rows;
     }
@@ -64,7 +65,7 @@ mod tests {
         assert_eq!(scoring.rows_within(0, 100, 16), 16);
         assert_eq!(scoring.of(&(0..16)), 0..16);
         scoring.take(16);
-        // It begins again after it lost its blocks: the rows before are computed as fast as any.
+        // After losing its blocks it starts again: earlier rows need no logits.
         assert_eq!(scoring.rows_within(0, 64, 16), 32);
         assert_eq!((scoring.of(&(0..32)), scoring.done()), (16..32, 16));
         scoring.take(16);

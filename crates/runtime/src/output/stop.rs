@@ -1,12 +1,12 @@
-//! Stop strings in a stream of text: the earliest match wins, the longest on a tie, however the text is cut.
+//! Stop strings in a stream of text. The earliest match wins, and the longest on a tie, however the text is cut.
 
-/// Looks for stop strings and holds back only what could still be the beginning of one.
+/// Searches for stop strings, and holds back only a possible start of one.
 #[derive(Debug)]
 pub(super) struct StopMatcher {
     strings: Vec<String>,
     /// Leave the match in the text.
     include: bool,
-    /// A possible beginning of a stop string; shorter than the longest of them.
+    /// Possible start of a stop string; shorter than the longest of them.
     held: String,
     /// Bytes that a match took from the end of the text.
     cut: usize,
@@ -18,8 +18,8 @@ impl StopMatcher {
         StopMatcher { strings, include, held: String::new(), cut: 0 }
     }
 
-    /// Adds text and appends to `out` what is certain. Returns the stop string that matched: `out` then ends with
-    /// the text before it, or with it, and what follows it is dropped.
+    /// Adds text and appends the certain part to `out`. Returns the stop string that matched: `out` then ends with
+    /// the text before it, or with it, and everything after it is dropped.
     pub(super) fn push(&mut self, text: &str, out: &mut String) -> Option<String> {
         if self.strings.is_empty() {
             out.push_str(text);
@@ -29,12 +29,12 @@ impl StopMatcher {
         self.scan(false, out)
     }
 
-    /// Bytes at the end of the text so far that are not in what was certain: they wait, or a match took them.
+    /// Bytes at the end of the text that are not in the certain part: held back, or taken by a match.
     pub(super) fn absent_bytes(&self) -> usize {
         self.held.len() + self.cut
     }
 
-    /// The text has ended: appends what was held back, or returns a match that could have become a longer one.
+    /// Ends the text: appends what was held back, or returns a match that could have become a longer one.
     pub(super) fn finish(&mut self, out: &mut String) -> Option<String> {
         self.scan(true, out)
     }
@@ -73,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    /// By the definition, on the whole text.
+    /// Reference by definition, on the whole text.
     fn naive(text: &str, strings: &[String]) -> Option<(usize, String)> {
         let at = |(start, _)| {
             let matching = strings.iter().filter(|string| text[start..].starts_with(string.as_str()));
@@ -102,7 +102,7 @@ mod tests {
                 if stop.is_some() {
                     break;
                 }
-                // Only a possible beginning of a stop string waits.
+                // Only a possible start of a stop string is held back.
                 let waiting = &seen[out.len()..];
                 prop_assert!(waiting.is_empty() || strings.iter().any(|s| s.len() > waiting.len() && s.starts_with(waiting)));
             }

@@ -1,5 +1,5 @@
-//! The text of one completion: tokens become characters, characters are split into reasoning, answer and tool calls, and
-//! the answer ends at a stop string. One pipe, token by token; it holds back only what is not yet certain.
+//! Text of a completion. Tokens become characters, and characters are split into reasoning, answer and tool calls;
+//! the answer ends at a stop string. It works token by token, and holds back only text that is not certain yet.
 
 use std::sync::Arc;
 
@@ -12,24 +12,24 @@ use crate::{
     text::TextModel,
 };
 
-/// The output of one completion, token by token.
+/// Output text of a completion, token by token.
 #[derive(Debug)]
 pub struct OutputText {
     detokenizer: Detokenizer,
-    /// What tells reasoning and calls from the answer, if there may be either.
+    /// Splits reasoning and calls from the answer, if there may be either.
     splitter: Option<Splitter>,
     stop: StopMatcher,
     /// A stop string has matched: nothing follows.
     stopped: bool,
     /// Characters of the current token.
     characters: String,
-    /// The tokens that the text comes from, where that is asked for.
+    /// Tokens that the text comes from, if requested.
     ledger: Option<Ledger>,
-    /// Whole tool calls after which the completion is over.
+    /// Number of complete tool calls that ends the completion.
     calls_max: u32,
 }
 
-/// What became certain with a token.
+/// Text that became certain with a token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
     /// Text of the answer.
@@ -38,21 +38,22 @@ pub struct Chunk {
     pub reasoning: String,
     /// Parts of tool calls.
     pub calls: Vec<CallDelta>,
-    /// The stop string that matched: the text ends before it, or with it where that was asked for.
+    /// Stop string that matched: the text ends before it, or with it if requested.
     pub stop: Option<String>,
 }
 
 impl OutputText {
-    /// The empty output of a completion of that job.
+    /// Creates the empty output of a job's completion.
     pub fn of_job(text: &TextModel, job: &Job) -> Self {
         let calls = job.calls.as_ref();
         let output = OutputText::new(text, &job.stop, job.starts_in_reasoning, job.split_reasoning, calls);
         OutputText { ledger: job.sampling.logprobs.is_some().then(Ledger::default), ..output }
     }
 
-    /// The empty output of a completion. With `split_reasoning`, text between the model's reasoning markers goes
-    /// to [`Chunk::reasoning`], and with `calls` what calls their tools to [`Chunk::calls`]; no stop string matches in
-    /// either. `starts_in_reasoning` says that the prompt opened the section already. All else is answer.
+    /// Creates an empty output. With `split_reasoning`, text between the model's reasoning markers goes to
+    /// [`Chunk::reasoning`]. With `calls`, calls of these tools go to [`Chunk::calls`]. No stop string matches in
+    /// either. `starts_in_reasoning` means that the prompt already opened the section. Everything else is the
+    /// answer.
     pub fn new(
         text: &TextModel,
         stop: &StopConditions,
@@ -78,7 +79,7 @@ impl OutputText {
         }
     }
 
-    /// Adds a token. A stop string that may still become a longer one, or that begins inside what may become one,
+    /// Adds a token. A stop string that may still become a longer one, or that starts inside what may become one,
     /// is reported once that is decided.
     pub fn push(&mut self, text: &TextModel, id: u32) -> Chunk {
         self.characters.clear();
@@ -96,7 +97,7 @@ impl OutputText {
         chunk
     }
 
-    /// The completion has ended: flushes everything held back.
+    /// Ends the completion: flushes everything held back.
     pub fn finish(&mut self, _text: &TextModel, end: End) -> Chunk {
         self.characters.clear();
         self.detokenizer.finish(&mut self.characters);
@@ -120,13 +121,13 @@ impl OutputText {
         chunk
     }
 
-    /// The bytes of the text that each token shows, of tokens that this has become certain of since it was last asked for, in their
-    /// order; none where a token has no part in the text. All of an ended output are certain.
+    /// Bytes of the text for each token that became certain since the last call, in order; empty for a token
+    /// without a part in the text. After the end of the output all tokens are certain.
     pub fn take_settled(&mut self) -> Vec<Vec<u8>> {
         self.ledger.as_mut().map(Ledger::take_settled).unwrap_or_default()
     }
 
-    /// Enters in the ledger that this text was told.
+    /// Records in the ledger that this text is certain.
     fn account(&mut self, text: &str) {
         let Some(ledger) = &mut self.ledger else { return };
         let settled = match &mut self.splitter {
@@ -146,8 +147,8 @@ impl OutputText {
         }
     }
 
-    /// How many of the last of `tokens`, those pushed since, have no part in the text that was given out: their
-    /// characters wait, or a stop string took them.
+    /// Number of the last of `tokens` (those pushed since) without a part in the returned text: their characters
+    /// are held back, or a stop string took them.
     pub fn absent_tokens(&self, text: &TextModel, tokens: &[u32]) -> usize {
         let mut bytes = self.stop.absent_bytes() + self.detokenizer.unfinished_bytes();
         let is_absent = |&&token: &&u32| {
@@ -165,12 +166,12 @@ impl OutputText {
         self.splitter.as_ref().is_some_and(Splitter::in_reasoning)
     }
 
-    /// Whether there are whole tool calls.
+    /// Whether there are complete tool calls.
     pub fn has_calls(&self) -> bool {
         self.splitter.as_ref().is_some_and(|splitter| splitter.calls() > 0)
     }
 
-    /// Whether there are as many as there may be.
+    /// Whether there are as many tool calls as allowed.
     pub fn has_all_calls(&self) -> bool {
         self.splitter.as_ref().is_some_and(|splitter| splitter.calls() >= self.calls_max)
     }
@@ -180,14 +181,14 @@ impl OutputText {
         self.splitter.as_ref().is_some_and(Splitter::may_reason)
     }
 
-    /// A marker that the vocabulary has as a control token, which is otherwise left out of the text.
+    /// Marker that the vocabulary has as a control token; other control tokens are left out of the text.
     fn marker<'a>(&self, text: &'a TextModel, id: u32) -> Option<&'a str> {
         let splitter = self.splitter.as_ref().filter(|_| text.tokenizer.is_special(id))?;
         let written = std::str::from_utf8(text.tokenizer.token_bytes(id)).ok()?;
         splitter.is_marker(written).then_some(written)
     }
 
-    /// Passes the current characters through the rest of the pipe.
+    /// Passes the current characters through the rest of the pipeline.
     fn pass_on(&mut self) -> Chunk {
         let mut chunk = Chunk::default();
         if self.stopped || self.characters.is_empty() {
@@ -238,7 +239,7 @@ mod tests {
     use super::*;
     use crate::text::tests::demo;
 
-    /// The output of a text, tokenized whole or character by character, and every chunk on the way.
+    /// Output of a text, tokenized whole or character by character, and every chunk in between.
     fn output(
         model: &TextModel,
         text: &str,

@@ -1,4 +1,4 @@
-//! What a load says instead of the files, on the small models of the tests.
+//! Overrides on the small models of the tests.
 
 use std::path::{Path, PathBuf};
 
@@ -63,7 +63,7 @@ fn settings_of_files_give_way() {
         assert_eq!((spec.context_tokens_max, spec.norm.eps), (128, 0.25), "{}", path.display());
         opened.text_model().unwrap();
         opened.check_overrides().unwrap();
-        // What nothing reads is no setting of this model.
+        // A key that nothing reads is no setting of this model.
         let opened = Opened::open_with(&path, &keys(&["contxt=int:1"])).unwrap();
         opened.text_model().unwrap();
         let error = opened.check_overrides().unwrap_err().to_string();

@@ -1,5 +1,6 @@
-//! DRY ("don't repeat yourself", github.com/oobabooga/text-generation-webui/pull/5677): a token that would go on with what the
-//! end of the text repeats is less likely, the more so the longer that is. A repetition does not reach over a sequence breaker.
+//! DRY ("don't repeat yourself", github.com/oobabooga/text-generation-webui/pull/5677): penalises a token that
+//! would continue a repetition of the text's end. The longer the repetition, the larger the penalty. A repetition
+//! does not span a sequence breaker.
 
 use std::sync::Arc;
 
@@ -9,30 +10,30 @@ use crate::{
     tokenizer::Tokenizer,
 };
 
-/// The sequence breakers of a request that names none.
+/// Default sequence breakers.
 pub const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 
-/// How repetitions are made less likely: `multiplier * base ^ (length - allowed_length)` is subtracted from the logit of a
-/// token that would make a repetition of `length` tokens longer.
+/// DRY parameters. A token that would extend a repetition of `length` tokens gets `multiplier * base ^ (length -
+/// allowed_length)` subtracted from its logit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dry {
     /// Above 0.
     pub multiplier: f32,
     /// At least 1.
     pub base: f32,
-    /// Repetitions that are shorter are left alone; tokens.
+    /// Maximum length in tokens of repetitions without a penalty, exclusive.
     pub allowed_length: u32,
-    /// Repetitions of what so many last tokens say; `None`: all, the prompt's too.
+    /// Number of last tokens in which repetitions count; `None`: all, the prompt's included.
     pub last_n: Option<u32>,
-    /// Over what no repetition reaches.
+    /// Sequence breakers.
     pub breakers: Breakers,
 }
 
-/// Texts at which a repetition begins anew.
+/// Texts that no repetition spans.
 #[derive(Clone, Debug)]
 pub struct Breakers {
     texts: Arc<[String]>,
-    tokenizer: Arc<Tokenizer>, // says what a token's text is
+    tokenizer: Arc<Tokenizer>, // gives a token's text
 }
 
 impl PartialEq for Breakers {
@@ -42,7 +43,7 @@ impl PartialEq for Breakers {
 }
 
 impl Breakers {
-    /// Of a model's tokens.
+    /// Creates breakers for a model's tokens.
     pub fn new(texts: &[String], tokenizer: &Arc<Tokenizer>) -> Breakers {
         Breakers { texts: texts.into(), tokenizer: tokenizer.clone() }
     }
@@ -56,12 +57,12 @@ impl Breakers {
         self.texts.iter().map(String::len).max().unwrap_or(0)
     }
 
-    /// Whether a token has one in it.
+    /// Whether a token contains a breaker.
     fn are_in(&self, token: u32) -> bool {
         self.end_in(self.tokenizer.token_bytes(token), 0)
     }
 
-    /// Whether one ends behind the first `known` bytes.
+    /// Whether a breaker ends after the first `known` bytes.
     fn end_in(&self, bytes: &[u8], known: usize) -> bool {
         self.texts.iter().any(|text| {
             let from = (known + 1).saturating_sub(text.len());
@@ -94,20 +95,20 @@ impl Dry {
     }
 }
 
-/// What DRY looks back on in one completion.
+/// DRY state of a completion.
 #[derive(Clone, Debug)]
 pub(super) struct Repetitions {
     dry: Dry,
     tokens: Vec<u32>,
-    since_breaker: usize, // tokens after the last in which a breaker ends
-    last_bytes: Vec<u8>,  // in which a breaker may have begun
-    /// By k above 0: how many of the last tokens stand also k tokens earlier.
+    since_breaker: usize, // tokens after the last one in which a breaker ends
+    last_bytes: Vec<u8>,  // in which a breaker may have started
+    /// By k above 0: number of last tokens that equal the tokens k places earlier.
     repeated: Vec<u32>,
-    next: Vec<(u32, u32)>, // (token, length of the repetition that it would make longer)
+    next: Vec<(u32, u32)>, // (token, length of the repetition that it would extend)
 }
 
 impl Repetitions {
-    /// Of what begins with a prompt.
+    /// Creates the state after a prompt.
     pub(super) fn new(dry: &Dry, prompt: &[u32]) -> Repetitions {
         let mut repetitions = Repetitions {
             dry: dry.clone(),
@@ -121,7 +122,7 @@ impl Repetitions {
         repetitions
     }
 
-    /// A token more.
+    /// Adds a token.
     pub(super) fn push(&mut self, token: u32) {
         self.tokens.push(token);
         let breakers = &self.dry.breakers;
@@ -136,7 +137,7 @@ impl Repetitions {
         self.last_bytes.drain(..self.last_bytes.len().saturating_sub(kept));
     }
 
-    /// What is subtracted from the logits of tokens, each once, ascending.
+    /// Penalties to subtract from logits; each token once, in ascending order.
     pub(super) fn penalties(&mut self, mut penalize: impl FnMut(u32, f32)) {
         let Dry { multiplier, base, allowed_length, last_n, .. } = self.dry;
         let allowed = allowed_length as usize;
@@ -154,7 +155,7 @@ impl Repetitions {
                 self.next.push((tokens[last_n - before], length as u32));
             }
         }
-        // Of each token the longest, which comes first.
+        // For each token the longest repetition, which comes first.
         self.next.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
         self.next.dedup_by_key(|next| next.0);
         for &(token, length) in &self.next {
@@ -166,8 +167,7 @@ impl Repetitions {
     }
 }
 
-/// For each k: how many of the last tokens equal those k tokens earlier, by the Z algorithm on the tokens from the last to the
-/// first.
+/// For each k: number of last tokens that equal those k places earlier, by the Z algorithm on the reversed tokens.
 fn find_repeated(tokens: &[u32], repeated: &mut Vec<u32>) {
     let n = tokens.len();
     let from_end = |at: usize| tokens[n - 1 - at];
@@ -186,7 +186,7 @@ fn find_repeated(tokens: &[u32], repeated: &mut Vec<u32>) {
     }
 }
 
-/// A power by squaring: plain products in a fixed order. Not finite where it is too large.
+/// Power by squaring: plain products in a fixed order, for reproducible results. Infinite if it is too large.
 fn power(base: f64, mut exponent: u32) -> f64 {
     let (mut result, mut square) = (1.0, base);
     while exponent > 0 {

@@ -1,4 +1,4 @@
-//! What was said before, as penalties look back on it: all of it, or so many last tokens.
+//! Previous tokens as penalties see them: all of them, or the last ones only.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,22 +6,22 @@ use hanzo_engine_kernels::Change;
 
 use super::SamplingParams;
 
-/// What a completion's penalties look back on.
+/// Previous tokens of a completion, for its penalties.
 #[derive(Clone, Debug)]
 pub(super) struct History {
     repetition: f32,
     frequency: f32,
     presence: f32,
-    /// The tokens of prompt and completion, or of the window: bit `t % 32` of word `t / 32`. Kept only where a repetition
-    /// penalty reads it.
+    /// Tokens of prompt and completion, or of the window: bit `t % 32` of word `t / 32`. Only kept for a repetition
+    /// penalty.
     seen: Vec<u32>,
-    /// (token, times generated), by token; kept only where a penalty reads it.
+    /// (token, times generated), by token; only kept for the other penalties.
     generated: Vec<(u32, u32)>,
-    /// Where penalties look back on so many last tokens; then nothing is in `generated`.
+    /// Window, if penalties only count the last tokens; then `generated` stays empty.
     window: Option<Window>,
 }
 
-/// The last tokens of prompt and completion.
+/// Last tokens of prompt and completion.
 #[derive(Clone, Debug)]
 struct Window {
     tokens_max: usize,
@@ -29,7 +29,7 @@ struct Window {
     counts: BTreeMap<u32, Counts>,
 }
 
-/// Times that a token is in the window.
+/// Number of times a token is in the window.
 #[derive(Clone, Debug, Default)]
 struct Counts {
     all: u32,
@@ -37,7 +37,7 @@ struct Counts {
 }
 
 impl History {
-    /// Of what begins with a prompt, for a vocabulary of so many tokens.
+    /// Creates the history after a prompt, for a vocabulary of `vocab` tokens.
     pub(super) fn new(params: &SamplingParams, vocab: usize, prompt: &[u32]) -> History {
         let mut history = History {
             repetition: params.repetition_penalty,
@@ -67,7 +67,7 @@ impl History {
         history
     }
 
-    /// A token was drawn.
+    /// Adds a generated token.
     pub(super) fn push(&mut self, token: u32) {
         let subtracts = self.frequency != 0.0 || self.presence != 0.0;
         if let Some(window) = &mut self.window {
@@ -85,12 +85,12 @@ impl History {
         }
     }
 
-    /// The penalty for what was seen, and that as bits; no bits where there is none.
+    /// The repetition penalty, and the tokens it applies to as bits; no bits if there is none.
     pub(super) fn seen(&self) -> (f32, &[u32]) {
         (self.repetition, &self.seen)
     }
 
-    /// What it does to logits besides.
+    /// Other changes to logits: frequency and presence penalties.
     pub(super) fn changes(&self, mut change: impl FnMut(u32, Change)) {
         if self.frequency == 0.0 && self.presence == 0.0 {
             return;
@@ -110,7 +110,7 @@ impl History {
     }
 }
 
-/// Says whether a token is seen; ids outside of the words are left out.
+/// Sets a token's bit; IDs outside the words are ignored.
 fn set(seen: &mut [u32], token: u32, is_seen: bool) {
     if let Some(word) = seen.get_mut(token as usize / 32) {
         *word = *word & !(1 << (token % 32)) | u32::from(is_seen) << (token % 32);

@@ -1,6 +1,6 @@
-//! What a completion brings to the drawing of its tokens: bias, what was said before and penalties for it, which become
-//! adjustments of logits, and the random numbers of its seed. One sampler belongs to one completion. The drawing itself is
-//! the device's ([`hanzo_engine_kernels::sampling`]). Absent: grammars, and any source of randomness besides the seed.
+//! Sampling parameters of a completion: its bias and penalties become adjustments of logits, and its seed gives the
+//! random numbers. Each completion has its own sampler. The device does the sampling itself
+//! ([`hanzo_engine_kernels::sampling`]). Grammars are elsewhere, and the seed is the only source of randomness.
 
 mod dry;
 mod history;
@@ -24,10 +24,10 @@ use dry::Repetitions;
 use history::History;
 pub(crate) use random::Random;
 
-/// The random numbers of XTC are those of another seed, so that with and without it the same numbers draw the same tokens.
+/// XTC has its own random numbers, so that the same numbers sample tokens with and without it.
 const XTC_SEED: u64 = 0x5854_435f_7365_6564;
 
-/// The side of one completion in the choice of its tokens.
+/// Sampler of one completion.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     params: Arc<SamplingParams>,
@@ -39,8 +39,8 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// The sampler of one completion. `seed` is the completion's own (the request's plus the choice's number);
-    /// `params` have been validated for `vocab` tokens; `prompt` is what penalties look back on.
+    /// Creates the sampler of a completion. `seed` is the completion's own (the request's plus the choice's
+    /// number); `params` have been validated for `vocab` tokens; `prompt` counts for penalties.
     pub fn new(params: &SamplingParams, seed: u64, vocab: usize, prompt: &[u32]) -> Sampler {
         Sampler {
             random: Random::new(seed),
@@ -52,13 +52,14 @@ impl Sampler {
         }
     }
 
-    /// Whether what it asks for depends on the token before: that must be known first.
+    /// Whether it depends on the previous token, which must then be known first.
     pub fn reads_history(params: &SamplingParams) -> bool {
         params.penalizes() || params.dry.is_some() || params.mirostat.is_some()
     }
 
-    /// Adds how the next token is drawn. `banned` tokens are ruled out now, such as the end of sequence before `min_tokens`.
-    /// At temperature 0 no random number is used; otherwise exactly one, and one of XTC's where there is XTC.
+    /// Adds the sampling of the next token. `banned` tokens are excluded now, such as end of sequence before
+    /// `min_tokens`. At temperature 0 no random number is used; otherwise exactly one, and one more for XTC if it
+    /// is on.
     pub fn ask(&mut self, banned: &[u32], specs: &mut SampleSpecs) {
         let SamplingParams { temperature, top_k, top_p, min_p, logprobs, .. } = *self.params;
         let uniform = self.next_uniform();
@@ -80,7 +81,7 @@ impl Sampler {
         });
     }
 
-    /// Adds that the next token is this one, whatever its logit. No random number is used.
+    /// Adds a forced token, regardless of its logit. Uses no random number.
     pub fn force(&mut self, token: u32, specs: &mut SampleSpecs) {
         let first = specs.adjustments.len() as u32;
         specs.adjustments.push(Adjustment { token, change: Change::Add(f32::MAX) });
@@ -91,7 +92,7 @@ impl Sampler {
         });
     }
 
-    /// Goes on by one token as [`Sampler::ask`] does, and asks for nothing: that token was asked for of a copy.
+    /// Advances by one token like [`Sampler::ask`], without adding a sampling: a copy has already done so.
     pub fn pass(&mut self) {
         self.next_uniform();
         self.leaves_out_tops();
@@ -101,7 +102,7 @@ impl Sampler {
         if self.params.temperature == 0.0 { 0.0 } else { self.random.uniform() }
     }
 
-    /// XTC's random number of a token: whether it leaves out the top choices.
+    /// Draws XTC's random number for a token: whether it excludes the top choices.
     fn leaves_out_tops(&mut self) -> bool {
         self.params.temperature > 0.0
             && self.params.xtc_probability > 0.0
@@ -120,7 +121,7 @@ impl Sampler {
             xtc_threshold: if xtc { params.xtc_threshold } else { neutral.xtc_threshold },
             probability_min: match params.mirostat {
                 None => neutral.probability_min,
-                // Above 0, so that the token's own is told.
+                // Above 0, so that the token's own probability is reported.
                 Some(_) => {
                     (exp(-self.surprise_max.max(0.0) * std::f64::consts::LN_2) as f32).max(f32::MIN_POSITIVE)
                 }
@@ -136,7 +137,7 @@ impl Sampler {
         let (repetition, seen) = self.history.seen();
         let seen_first = specs.seen.len();
         specs.seen.extend_from_slice(seen);
-        // The penalty is for the logit that a bias has left, and devices penalize first.
+        // The penalty applies to the logit after its bias, but devices penalise first.
         for &(token, _) in &self.params.logit_bias {
             let bit = 1 << (token % 32);
             if let Some(word) = specs.seen[seen_first..].get_mut(token as usize / 32)
@@ -155,7 +156,7 @@ impl Sampler {
         }
     }
 
-    /// The token comes next.
+    /// Adds a token that comes next.
     pub fn remember(&mut self, token: u32) {
         self.history.push(token);
         if let Some(repetitions) = &mut self.repetitions {
@@ -163,7 +164,7 @@ impl Sampler {
         }
     }
 
-    /// The token was drawn, and how likely it was is known.
+    /// Learns a sampled token and its probability.
     pub fn learn(&mut self, sampled: &Sampled) {
         self.remember(sampled.token);
         if let (Some(Mirostat { tau, eta }), Some(probability)) = (self.params.mirostat, sampled.probability)

@@ -1,4 +1,4 @@
-//! How a request wants its tokens chosen, and the ranges that are accepted.
+//! Sampling parameters of a request, and their accepted ranges.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,16 +8,16 @@ use crate::{
     limits::{DYNATEMP_EXPONENT_MAX, LOGIT_BIAS_MAX, MIROSTAT_TAU_MAX, TOP_LOGPROBS_MAX, TOP_N_SIGMA_MAX},
 };
 
-/// How tokens are chosen. The default is neutral: greedy, nothing penalised, nothing reported.
+/// Sampling parameters. The default is neutral: greedy, without penalties or reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SamplingParams {
-    /// 0 to 2; 0 takes the most likely token and draws nothing.
+    /// Temperature, 0 to 2; 0 takes the most likely token and draws nothing.
     pub temperature: f32,
-    /// Only the k most likely tokens; 0: off.
+    /// Keep only the k most likely tokens; 0: off.
     pub top_k: u32,
-    /// Only the smallest set of most likely tokens whose probabilities reach this sum, in (0, 1]; 1: off.
+    /// Keep only the smallest set of most likely tokens whose probabilities reach this sum, in (0, 1]; 1: off.
     pub top_p: f32,
-    /// Only tokens at least this fraction as likely as the most likely one, in [0, 1]; 0: off.
+    /// Keep only tokens at least this fraction as likely as the most likely one, in [0, 1]; 0: off.
     pub min_p: f32,
     /// Divides positive and multiplies negative logits of tokens in the prompt or the completion; above 0, 1: off.
     pub repetition_penalty: f32,
@@ -25,40 +25,44 @@ pub struct SamplingParams {
     pub frequency_penalty: f32,
     /// Subtracted once from tokens that were generated; -2 to 2, 0: off.
     pub presence_penalty: f32,
-    /// The penalties above look back on so many last tokens of prompt and completion; `None`: on all.
+    /// Number of last tokens of prompt and completion that the penalties above count; `None`: all.
     pub repeat_last_n: Option<u32>,
-    /// Makes repetitions of several tokens less likely. Not in what is sent: it holds a model's tokenizer.
+    /// DRY penalty for repetitions of several tokens. Not serialised, because it holds a model's tokenizer.
     #[serde(skip)]
     pub dry: Option<Dry>,
-    /// Only logits at most so many standard deviations below the largest; 0: off.
+    /// Keep only logits at most this many standard deviations below the largest; 0: off.
     pub top_n_sigma: f32,
-    /// How far the temperature goes down where the next token is certain, and up where it is not; 0 to 2, 0: off.
+    /// Range of dynamic temperature: it goes down by this if the next token is certain, and up if it is not; 0 to
+    /// 2, 0: off.
     pub dynatemp_range: f32,
-    /// What the normalized entropy is raised to, to say where in that range.
+    /// Exponent of dynamic temperature, applied to the normalised entropy, which gives the place in that range.
     pub dynatemp_exponent: f32,
-    /// Only tokens whose surprise is nearest to the entropy, whose probabilities reach this sum, in (0, 1]; 1: off.
+    /// Keep only tokens whose surprise is nearest to the entropy, until their probabilities reach this sum, in (0,
+    /// 1]; 1: off.
     pub typical_p: f32,
-    /// How often XTC leaves out the top choices, in [0, 1]; 0: off.
+    /// Probability with which XTC excludes the top choices, in [0, 1]; 0: off.
     pub xtc_probability: f32,
-    /// Of the tokens with this probability XTC leaves the least likely; in [0, 1], above 0.5 it changes nothing.
+    /// XTC keeps only the least likely of the tokens with at least this probability; in [0, 1], above 0.5 it has no
+    /// effect.
     pub xtc_threshold: f32,
-    /// Tokens are as surprising as it says, on average.
+    /// Mirostat: keeps the average surprise of tokens at a target.
     pub mirostat: Option<Mirostat>,
-    /// Added to a token's logit, -100 to 100; entries of one token add up. At most [`LOGIT_BIAS_MAX`] of them.
+    /// Values added to tokens' logits, -100 to 100; entries of one token add up. At most [`LOGIT_BIAS_MAX`]
+    /// entries.
     pub logit_bias: Vec<(u32, f32)>,
-    /// Seed of the first completion; completion i draws with seed + i.
+    /// Seed of the first completion; completion i uses seed + i.
     pub seed: u64,
     /// `Some(k)`: report each token's log probability and the k most likely tokens, 0 to 20.
     pub logprobs: Option<u8>,
 }
 
-/// Mirostat 2 (arxiv.org/abs/2007.14966): tokens more surprising than a bound are left out, and the bound, at first twice
-/// `tau`, moves by `eta` for each bit that the drawn token was more surprising than `tau`.
+/// Mirostat 2 (arxiv.org/abs/2007.14966): tokens more surprising than a bound are excluded. The bound starts at
+/// twice `tau`, and moves by `eta` for each bit by which the sampled token was more surprising than `tau`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mirostat {
-    /// The surprise that is aimed at, in bits.
+    /// Target surprise in bits.
     pub tau: f32,
-    /// How fast the bound moves, in [0, 1].
+    /// Learning rate of the bound, in [0, 1].
     pub eta: f32,
 }
 
@@ -95,7 +99,7 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// Whether a token that was there is less likely, or more.
+    /// Whether it has a penalty for previous tokens.
     pub(super) fn penalizes(&self) -> bool {
         let penalties = (self.repetition_penalty, self.frequency_penalty, self.presence_penalty);
         penalties != (1.0, 0.0, 0.0)

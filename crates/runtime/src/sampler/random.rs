@@ -1,14 +1,14 @@
-//! The sampler's random numbers: xoshiro256** (Blackman and Vigna, 2018) seeded by splitmix64, specified here so
-//! that a seed gives the same draws on every platform and in every release.
+//! Random numbers of the sampler: xoshiro256** (Blackman and Vigna, 2018) seeded by splitmix64. They are specified
+//! here so that a seed gives the same draws on every platform and in every release.
 
-/// A generator; equal seeds give equal sequences.
+/// Random number generator; equal seeds give equal sequences.
 #[derive(Clone, Debug)]
 pub(crate) struct Random {
     state: [u64; 4],
 }
 
 impl Random {
-    /// The generator of a seed; every seed, zero included, is a good one.
+    /// Creates the generator of a seed; every seed, zero included, is good.
     pub(crate) fn new(seed: u64) -> Self {
         let mut counter = seed;
         let state = std::array::from_fn(|_| {
@@ -46,8 +46,8 @@ mod tests {
 
     #[test]
     fn the_sequence_is_the_published_one() {
-        // splitmix64(0) begins with these words; xoshiro256** on state [1, 2, 3, 4] with those below
-        // (the reference implementation's values).
+        // The first words of splitmix64(0), and of xoshiro256** on state [1, 2, 3, 4] (values of the reference
+        // implementation).
         assert_eq!(Random::new(0).state[..2], [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4]);
         let mut random = Random { state: [1, 2, 3, 4] };
         let words: Vec<u64> = (0..5).map(|_| random.next()).collect();

@@ -1,4 +1,5 @@
-//! The sampler and the host's draws against a naive sampler that sorts everything, and against the exact distribution.
+//! The sampler and the host's sampling against a naive sampler that sorts everything, and against the exact
+//! distribution.
 
 use std::sync::LazyLock;
 
@@ -426,7 +427,7 @@ fn what_xtc_draws_of_leaves_the_other_numbers_alone() {
     assert_eq!(draw(0.0), draw(0.7));
 }
 
-/// Whatever is asked for in its range, a token comes of it, the same each time, and log probabilities are of a distribution.
+/// Any parameters in their ranges give a token, the same each time, with log probabilities of a distribution.
 #[test]
 fn every_combination_draws_a_token() {
     let mut state = 0u64;

@@ -1,26 +1,28 @@
-//! What a row more costs a step, learned from how long steps took. Whoever runs the engine has a clock and says so
-//! ([`Engine::took`](crate::engine::Engine::took)); nothing that is drawn depends on it, only what is drafted and how prompts are cut.
+//! Cost of an additional row in a step, learned from step times. The caller of the engine has a clock and reports
+//! them ([`Engine::took`](crate::engine::Engine::took)). Costs never change tokens: they only decide drafts and the
+//! size of prompt chunks.
 
-/// What a row more adds to a step of one row, as a share of what that takes, before steps of different sizes have been timed.
+/// Initial cost of an additional row, as a share of a step with one row, before steps of different sizes have been
+/// timed.
 const ROW_EXPECTED: f64 = 0.25;
-/// How much of what older steps say is kept with each step: some two hundred count.
+/// Decay of older steps with each new one: some two hundred count.
 const KEPT: f64 = 0.995;
-/// The weight of what is expected, as that of so many steps one row from the mean.
+/// Weight of the initial cost, in steps one row away from the mean.
 const EXPECTED_WEIGHT: f64 = 4.0;
-/// A step that took so many times what it should was disturbed, and counts as one that took just that.
+/// A step that took this many times its expected time was disturbed, and is clamped to it.
 const DISTURBED: f64 = 3.0;
-/// Steps before that is known.
+/// Number of steps from which on the expected time counts as known.
 const STEPS_KNOWN: f64 = 8.0;
-/// How much more than its row a draft must be worth: looking for it costs something too, chances are estimates, and where a row
-/// costs nearly as much as a token there is little to gain and as much to lose.
+/// Required worth of a draft relative to its row's cost. Drafting itself costs time, and chances are estimates.
+/// Where a row costs nearly as much as a token there is little to gain and as much to lose.
 const MARGIN: f64 = 1.25;
 
-/// A line through the times of steps over their rows, fitted by least squares that forget (recursive least squares with an
-/// exponential window), and drawn towards what is expected of a row as long as steps all have as many.
+/// Line through the times of steps over their rows: recursive least squares with an exponential window. It is drawn
+/// towards the initial cost while all steps have the same number of rows.
 #[derive(Clone, Copy, Debug)]
 pub struct RowCost {
-    expected: f64,        // of a row, as a share of a step of one
-    steps: f64,           // that count
+    expected: f64,        // of a row, as a share of a step with one row
+    steps: f64,           // weighted count
     rows: f64,            // mean
     seconds: f64,         // mean
     rows_squared: f64,    // sum of squares around the mean
@@ -34,7 +36,7 @@ impl Default for RowCost {
 }
 
 impl RowCost {
-    /// Of rows each of which takes besides what drafting it does, as a share of a step of one row.
+    /// Cost of rows whose drafting also takes time, as a share of a step with one row.
     pub fn of_drafting(share: f64) -> RowCost {
         RowCost {
             expected: (ROW_EXPECTED + share) / (1.0 + share),
@@ -46,7 +48,7 @@ impl RowCost {
         }
     }
 
-    /// A step of so many rows, each with logits, took so long.
+    /// Records the time of a step with `rows` rows, each with logits.
     pub fn learn(&mut self, rows: usize, seconds: f32) {
         let (rows, mut seconds) = (rows as f64, f64::from(seconds));
         if !(seconds > 0.0 && seconds.is_finite()) {
@@ -74,15 +76,15 @@ impl RowCost {
         (self.seconds - slope * self.rows, slope)
     }
 
-    /// What a step of so many rows should take, once some have been timed.
+    /// Expected time of a step with `rows` rows, once some have been timed.
     pub fn seconds(&self, rows: usize) -> Option<f64> {
         let (fixed, slope) = (self.steps > 0.0).then(|| self.line())?;
         Some(fixed + slope * rows as f64)
     }
 
-    /// How likely a drafted token must be to pay for its row, in a step that decodes so many sequences: what the row adds to the
-    /// step, over what a token costs in it. The more rows share what every step costs, the surer a draft has to be; where a row
-    /// costs as much as a token, none is sure enough.
+    /// Minimum chance of a draft token to pay for its row, in a step that decodes `decodes` sequences: the cost of
+    /// the row, divided by the cost of a token. The more rows share the fixed cost of a step, the higher it is. If
+    /// a row costs as much as a token, no draft pays.
     pub fn least_chance(&self, decodes: usize) -> f32 {
         let (fixed, slope) = match self.steps > 0.0 {
             true => self.line(),
@@ -97,7 +99,8 @@ impl RowCost {
 mod tests {
     use super::*;
 
-    /// Steps of a device that takes so long for a step and for a row, with noise, of rows that vary around a number.
+    /// Learns from simulated steps with a fixed time and a time per row, with noise, whose rows vary around a
+    /// number.
     fn learned(fixed: f32, row: f32, around: usize, steps: usize) -> RowCost {
         let (mut cost, mut state) = (RowCost::default(), 5u64);
         let mut random = |below: u64| {
@@ -131,10 +134,10 @@ mod tests {
         for around in [1, 8] {
             assert!(learned(0.0, 1e-3, around, 400).least_chance(around) > 1.0);
         }
-        // A model as large as the one it drafts for must be right more often than one that costs little.
+        // Drafts of a model as large as the target must be accepted more often than those of a cheap one.
         assert!(RowCost::of_drafting(1.0).least_chance(1) > 0.75);
         assert!(RowCost::of_drafting(0.1).least_chance(1) < 0.45);
-        // Beside many, only what is nearly certain does.
+        // In a large batch, only a nearly certain draft pays.
         assert!(RowCost::default().least_chance(1) < 0.35 && RowCost::default().least_chance(64) > 0.95);
     }
 
@@ -143,7 +146,7 @@ mod tests {
         let mut cost = learned(0.0, 1e-3, 1, 400);
         (0..2000).for_each(|_| cost.learn(1, 1e-3));
         assert!(cost.least_chance(1) < 0.5, "{cost:?}");
-        // Times that are none change nothing.
+        // Invalid times change nothing.
         let before = cost.least_chance(1);
         [0.0, -1.0, f32::NAN, f32::INFINITY].into_iter().for_each(|seconds| cost.learn(1, seconds));
         assert!((cost.least_chance(1) - before).abs() < 1e-6);

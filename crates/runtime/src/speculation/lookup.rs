@@ -1,34 +1,35 @@
-//! Drafts by prompt lookup: the last three, two or one tokens are looked for in the prompt and the completion, and what followed
-//! them there is the draft (github.com/apoorvumang/prompt-lookup-decoding).
+//! Drafts by prompt lookup: the last three, two or one tokens are looked up in the prompt and the completion, and
+//! the tokens that followed them there are the draft (github.com/apoorvumang/prompt-lookup-decoding).
 //!
-//! What the completion goes on with is foreseen at every token, and compared with what came, whether it was drafted or not:
-//! that costs no row. So how often a foreseen token is right is known for each length of the match, also while nothing is
-//! drafted, and a row is computed only where it is likely to pay. A completion begins with what its predecessors have found
-//! ([`Rates`]): where texts say nothing twice, little is tried.
+//! A prediction is made at every token and compared with the actual token, whether it was drafted or not; that
+//! costs no row. So acceptance rates for each match length are known even while nothing is drafted, and a row is
+//! computed only if it is likely to pay. A completion starts with the rates of its predecessors ([`Rates`]): for
+//! texts without repetition, little is tried.
 
 use std::sync::Arc;
 
 use crate::limits::LOOKUP_SLOTS_MAX;
 
-/// Longest run of tokens that is looked up.
+/// Maximum number of tokens that are looked up.
 const GRAM_MAX: usize = 3;
-/// Longest match that is told from a longer one.
+/// Maximum length of a match that is counted.
 const LENGTH_MAX: usize = 16;
-/// Lengths of matches that are told apart: 1, 2, 3, 4 to 7, 8 to 15, more.
+/// Classes of match lengths: 1, 2, 3, 4 to 7, 8 to 15, more.
 const CLASSES: usize = 6;
-/// How often a token foreseen by a match is right before anything is known, by the length of the match.
+/// Initial acceptance rate of a predicted token, by class.
 const RIGHT_EXPECTED: [f32; CLASSES] = [0.1, 0.25, 0.5, 0.7, 0.85, 0.95];
-/// Weight of the last token in such a rate.
+/// Weight of the newest token in an acceptance rate.
 const RATE_STEP: f32 = 0.1;
-/// Weight of each token of a completion that has ended in what those after it begin with, and of all its tokens at most.
+/// Weight of each token of a finished completion in the rates for its successors, and maximum weight of all its
+/// tokens.
 const PASSED_ON_STEP: f32 = 0.02;
 const PASSED_ON_MAX: f32 = 0.5;
 
-/// How often what was foreseen was right.
+/// Acceptance rates of predicted tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Rates {
-    right: [f32; CLASSES], // by length of the match
-    seen: [u32; CLASSES],  // tokens that have come where one was foreseen
+    right: [f32; CLASSES], // by class of match length
+    seen: [u32; CLASSES],  // number of predicted tokens that have been compared
 }
 
 impl Default for Rates {
@@ -43,7 +44,7 @@ impl Rates {
         self.seen[class] = self.seen[class].saturating_add(1);
     }
 
-    /// Takes in what a completion has found that has ended.
+    /// Learns from the rates of a finished completion.
     pub fn learn(&mut self, of: &Rates) {
         for ((known, found), &seen) in self.right.iter_mut().zip(of.right).zip(&of.seen) {
             *known += (found - *known) * (PASSED_ON_STEP * seen as f32).min(PASSED_ON_MAX);
@@ -51,29 +52,29 @@ impl Rates {
     }
 }
 
-/// What was said before, to be looked up. It remembers the tokens it has seen by their number: they only grow.
+/// Lookup over the previous tokens. It addresses them by index, because they are only appended to.
 #[derive(Debug)]
 pub struct Lookup {
-    // Places count the prediction's tokens first, then those of prompt and completion.
+    // Indices count the prediction's tokens first, then those of prompt and completion.
     prediction: Arc<[u32]>,
     prompt_tokens: usize,
     seen: usize, // of prompt and completion
-    // (last place after that run of tokens, or 0), by the hash of a run of 1, 2, 3 tokens
+    // (last index after that run of tokens, or 0), by the hash of a run of 1, 2, 3 tokens
     slots: [Vec<u32>; GRAM_MAX],
     source: Option<Source>,
     rates: Rates,
 }
 
-/// Where the next tokens may stand already.
+/// Place where the next tokens may already stand.
 #[derive(Clone, Copy, Debug)]
 struct Source {
-    next: usize,   // place of the next token
-    length: usize, // tokens before it that are the last ones
+    next: usize,   // index of the next token
+    length: usize, // number of tokens before it that equal the last ones
 }
 
 impl Lookup {
-    /// For a prompt of so many tokens; `tokens_max` with the completion. `prediction` is what the completion may be, `rates` what
-    /// others have found.
+    /// Creates a lookup for a prompt of `prompt_tokens` tokens; `tokens_max` includes the completion. `prediction`
+    /// is the predicted completion, `rates` are the rates of earlier completions.
     pub fn new(prediction: Arc<[u32]>, prompt_tokens: usize, tokens_max: usize, rates: &Rates) -> Lookup {
         let count = (prediction.len() + tokens_max).next_power_of_two().clamp(256, LOOKUP_SLOTS_MAX);
         let mut lookup = Lookup {
@@ -89,15 +90,15 @@ impl Lookup {
         lookup
     }
 
-    /// Adds at most `most` tokens that may follow `tokens`, as long as each is right with a chance of at least `least`.
-    /// `tokens` begin with those it was given before.
+    /// Adds at most `most` tokens to follow `tokens`, while each has a chance of at least `least`. `tokens` must
+    /// extend those of the last call.
     pub fn draft(&mut self, tokens: &[u32], most: usize, least: f32, draft: &mut Vec<u32>) {
         self.see(tokens);
         let Some(Source { next, length }) = self.source else { return };
         let (mut chance, first) = (1.0, draft.len());
         for ahead in 0..most {
             chance *= self.rates.right[class(length + ahead)];
-            // What follows the last token of all is what is drafted itself: the text goes round.
+            // Beyond the last token, the draft itself is read: the text repeats.
             let place = next + ahead;
             let known = self.token(tokens, place).or_else(|| {
                 let beyond = place.checked_sub(self.prediction.len() + tokens.len())?;
@@ -109,12 +110,12 @@ impl Lookup {
         }
     }
 
-    /// What it has found.
+    /// Acceptance rates so far.
     pub fn rates(&self) -> &Rates {
         &self.rates
     }
 
-    /// Compares what has come with what was foreseen, and foresees what comes next.
+    /// Compares new tokens with the predictions, and predicts the next.
     fn see(&mut self, tokens: &[u32]) {
         for at in self.seen..tokens.len() {
             let place = self.prediction.len() + at;
@@ -131,7 +132,7 @@ impl Lookup {
         self.seen = tokens.len();
     }
 
-    /// The last of `tokens` has come.
+    /// Compares the last of `tokens` with its prediction.
     fn compare(&mut self, tokens: &[u32]) {
         let followed = self.source.and_then(|Source { next, length }| {
             let right = self.token(tokens, next) == tokens.last().copied();
@@ -148,11 +149,11 @@ impl Lookup {
         };
     }
 
-    /// The last place where the last tokens stood before, by the most of them.
+    /// Last place of the last tokens before, by the longest run.
     fn find(&self, tokens: &[u32]) -> Option<Source> {
         (1..=GRAM_MAX.min(tokens.len())).rev().find_map(|length| {
             let next = self.slots[length - 1][self.slot(&tokens[tokens.len() - length..])] as usize;
-            // Nothing goes from the prediction over into the prompt.
+            // A match must not span the end of the prediction and the start of the prompt.
             let before = if next > self.prediction.len() { next - self.prediction.len() } else { next };
             let is_same = |back: &usize| {
                 self.token(tokens, next - back).is_some_and(|token| token == tokens[tokens.len() - back])
@@ -169,7 +170,7 @@ impl Lookup {
         }
     }
 
-    /// The token at `place` follows these.
+    /// Records that the token at `place` follows these.
     fn insert(&mut self, tokens: &[u32], place: usize) {
         for length in 1..=GRAM_MAX.min(tokens.len()) {
             let slot = self.slot(&tokens[tokens.len() - length..]);
@@ -186,7 +187,7 @@ impl Lookup {
     }
 }
 
-/// Which of the rates is a match's.
+/// Class of a match length.
 fn class(length: usize) -> usize {
     match length {
         0..=3 => length.saturating_sub(1),
@@ -217,7 +218,7 @@ mod tests {
         tokens.extend(23..45);
         assert_eq!(drafted(&mut lookup, &tokens, 8), [45, 46, 47, 48, 49, 100, 101, 20]);
         assert_eq!(drafted(&mut lookup, &tokens, 3), [45, 46, 47]);
-        // What came is not what was foreseen: the last place where 22 stood is the later one.
+        // The actual token differs from the prediction: the last place of 22 is now the later one.
         tokens.extend([7, 22]);
         let mut draft = Vec::new();
         lookup.draft(&tokens, 1, 0.0, &mut draft);
@@ -243,14 +244,14 @@ mod tests {
         assert_eq!(drafted(&mut lookup, &tokens, 3), [510, 511, 512]);
         tokens.extend([9999, 520, 521, 522]);
         assert_eq!(drafted(&mut lookup, &tokens, 1), [523]);
-        // It ends with itself.
+        // The prediction ends.
         tokens.extend(523..538);
         assert_eq!(drafted(&mut lookup, &tokens, 15), [538, 539]);
     }
 
     #[test]
     fn what_is_never_right_is_not_drafted_for_long() {
-        // Each token stood before, and something else follows each time.
+        // Each token occurred before, but is followed by another one each time.
         let mut lookup = Lookup::new(Arc::default(), 1, 4000, &Rates::default());
         let (mut tokens, mut state) = (vec![0u32], 1u64);
         let mut rows = 0;
@@ -280,7 +281,7 @@ mod tests {
             known.learn(lookup.rates());
         }
         assert!(rows[0] > 3 * rows[19], "{rows:?} rows for noise");
-        // What says itself again is believed soon all the same.
+        // A repeating text is trusted soon all the same.
         let mut lookup = Lookup::new(Arc::default(), 1, 400, &known);
         let tokens: Vec<u32> = (0..300).map(|at| at % 40).collect();
         let rows: usize = (40..300).map(|at| drafted(&mut lookup, &tokens[..at], 1).len()).sum();

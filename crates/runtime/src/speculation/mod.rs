@@ -1,12 +1,12 @@
-//! Speculation: tokens that a completion is likely to go on with are computed in the same step as its last one, because a
-//! step of a few rows takes little longer than a step of one. They decide nothing. Of each row the token is drawn as it would
-//! have been without them: with the completion's own random number for that place, penalties and log probabilities
-//! included; a drafted token is kept while it is the token that was drawn before it. So a seed gives the same tokens with
-//! and without speculation, and what is drafted only decides how many of them come in one step. A row is drafted where it is
-//! likely to pay, by what rows have been seen to cost ([`RowCost`]).
+//! Speculative decoding: draft tokens are computed in the same step as a completion's last token, because a step of
+//! a few rows takes little longer than one of a single row. Drafts never change the result. For each row a token is
+//! sampled as it would be without drafts: with the completion's own random number for that place, penalties and log
+//! probabilities included. A draft token is accepted while it equals the sampled one. So a seed gives the same
+//! tokens with and without speculation; drafts only decide how many come in one step. A row is drafted if it is
+//! likely to pay, given the measured cost of rows ([`RowCost`]).
 //!
-//! Where drafts come from is [`Lookup`], and where that has nothing a smaller model, if there is one
-//! ([`DraftModel`](crate::engine::DraftModel)): before a step is made it is given the completions that decode ([`Asked`]).
+//! Drafts come from prompt lookup ([`Lookup`]). If that finds nothing and there is a draft model
+//! ([`DraftModel`](crate::engine::DraftModel)), it gets the decoding completions ([`Asked`]) before each step.
 
 mod cost;
 mod lookup;
@@ -20,35 +20,35 @@ use crate::{fair::Order, kv::BlockHash};
 pub use cost::RowCost;
 pub use lookup::{Lookup, Rates};
 
-/// Where drafts come from.
+/// Source of draft tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Speculation {
-    /// There are none.
+    /// No drafts.
     Off,
-    /// What followed the last few tokens where they stood before, in the prompt or the completion.
+    /// Tokens that followed the last few tokens earlier in the prompt or the completion.
     #[default]
     Ngram,
 }
 
-/// A completion that is to be drafted for.
+/// Completion to draft for.
 pub struct Asked<'a> {
-    /// Whose it is.
+    /// Queue place of the completion.
     pub order: Order,
-    /// Prompt and completion, all of them known.
+    /// Prompt and completion; all tokens are known.
     pub tokens: &'a [u32],
-    /// Names of their full blocks.
+    /// Hashes of their full blocks.
     pub hashes: &'a [BlockHash],
-    /// Tokens that may be drafted, at least 1.
+    /// Maximum number of draft tokens, at least 1.
     pub most: usize,
-    /// Where they go; empty.
+    /// Output for the draft; empty at first.
     pub draft: &'a mut Vec<u32>,
 }
 
 impl Speculation {
-    /// Every source.
+    /// All sources.
     pub const ALL: &[Speculation] = &[Speculation::Off, Speculation::Ngram];
 
-    /// The name in settings.
+    /// Name in settings.
     pub const fn name(self) -> &'static str {
         match self {
             Speculation::Off => "off",
@@ -66,7 +66,7 @@ impl fmt::Display for Speculation {
 impl FromStr for Speculation {
     type Err = String;
 
-    /// By [`Speculation::name`]; the error lists the names there are.
+    /// Parses the output of [`Speculation::name`]; the error lists all names.
     fn from_str(name: &str) -> Result<Speculation, String> {
         Speculation::ALL.iter().copied().find(|speculation| speculation.name() == name).ok_or_else(|| {
             let names: Vec<&str> = Speculation::ALL.iter().map(|speculation| speculation.name()).collect();

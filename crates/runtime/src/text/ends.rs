@@ -1,4 +1,4 @@
-//! Which tokens begin and end a text, by the files and by what they forget.
+//! Tokens at the start and end of a text, from the files, and well-known ones that files omit.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use crate::error::RequestError;
 use crate::load::{TextFiles, TokenizerSource};
 use crate::tokenizer::{Tokenizer, hf};
 
-/// Control tokens that end a turn or a text, whatever a GGUF file's `eos_token_id` says: files made from base
-/// models often name only the end of text.
+/// Control tokens that end a turn or a text, in addition to a GGUF file's `eos_token_id`. Files made from base
+/// models often only name the end of text.
 const END_TOKENS: &[&str] = &[
     "<|im_end|>",
     "<|eot_id|>",
@@ -23,7 +23,7 @@ const END_TOKENS: &[&str] = &[
     "<｜end▁of▁sentence｜>",
 ];
 
-/// The texts of the tokens that begin and end a text, as a template's variables; empty where there is none.
+/// Texts of the tokens that begin and end a text, for a template's variables; empty if there is none.
 pub(super) fn boundary_tokens(text: &TextFiles, tokenizer: &Tokenizer) -> (String, String) {
     let spelled = |id: u32| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned();
     let by_id = |id: Option<u32>| id.map(spelled).unwrap_or_default();
@@ -45,7 +45,7 @@ pub(super) fn boundary_tokens(text: &TextFiles, tokenizer: &Tokenizer) -> (Strin
     }
 }
 
-/// The end tokens the files name, and those they forget.
+/// End tokens that the files name, and those that they omit.
 pub(super) fn end_tokens(
     text: &TextFiles,
     tokenizer: &Tokenizer,
@@ -67,7 +67,7 @@ pub(super) fn end_tokens(
     let after_call = after_call.and_then(|token| tokenizer.token_id(token));
     tokens.extend(after_call.filter(|&id| tokenizer.is_special(id)));
     if tool_format == Some(ToolFormat::Harmony) {
-        // An answer is several messages: the end of one is not its end, a call is.
+        // An answer consists of several messages: only the last one's end, or a call, ends it.
         tokens.retain(|&id| tokenizer.token_bytes(id) != b"<|end|>");
         tokens.extend(["<|return|>", "<|call|>"].iter().filter_map(|token| tokenizer.token_id(token)));
     }
@@ -76,7 +76,7 @@ pub(super) fn end_tokens(
     tokens
 }
 
-/// Texts that end a completion, and tokens that do: a control token's text never appears in a completion.
+/// Splits stops into texts and control tokens: a control token's text never appears in a completion.
 pub(super) fn stops(texts: &[String], tokenizer: &Tokenizer) -> (Vec<String>, Vec<u32>) {
     let (mut left, mut tokens) = (Vec::new(), Vec::new());
     for text in texts {
@@ -90,7 +90,7 @@ pub(super) fn stops(texts: &[String], tokenizer: &Tokenizer) -> (Vec<String>, Ve
     (left, tokens)
 }
 
-/// What closes a model's reasoning, before an answer and before a call.
+/// Tokens that close the model's reasoning, before an answer and before a call.
 pub(super) fn reasoning_ends(
     markers: Option<&ReasoningMarkers>,
     format: Option<ToolFormat>,

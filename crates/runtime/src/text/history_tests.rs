@@ -1,5 +1,6 @@
-//! Past calls in conversations: whatever a chat template knows of tools, its prompt has them in the form that the model's own are
-//! read in. The templates are of our own, in the shapes of families that have no word for past calls.
+//! Past calls in conversations: however much a chat template supports tools, its prompt has past calls in the form
+//! in which the model's own calls are parsed. The templates are ours, in the style of families that do not support
+//! past calls.
 
 use hanzo_engine_formats::{End, Piece, Reading, Splitter, Tool, ToolFormat};
 use serde_json::{Value, json};
@@ -191,7 +192,7 @@ fn tools_are_offered_where_a_template_refuses_or_forgets_the_system() {
             assert!(prompt.contains("sunny"), "{prompt}");
         }
     }
-    // What has no tools is refused in the template's own words.
+    // Without tools, the refusal keeps the template's own words.
     let plain = Chat { tools: Vec::new(), ..chat(Some("Be kind."), "", &json!({})) };
     let error = demo_with(GEMMA_2).render(&plain, &|| false).expect_err("refused").to_string();
     assert!(error.contains("System role not supported"), "{error}");

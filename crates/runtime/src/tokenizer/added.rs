@@ -1,41 +1,41 @@
-//! Added tokens in a text: those that are looked for before anything else happens to it, the leftmost first, then the
-//! longest. The text of a control token that somebody else has written is not that token.
+//! Search for added tokens in a text, before any other step: the leftmost first, then the longest. Text from a
+//! request never becomes a control token.
 
 use std::ops::Range;
 
 use aho_corasick::{AhoCorasick, Input, MatchKind};
 
-/// Looks for added tokens.
+/// Finds added tokens.
 #[derive(Debug)]
 pub(super) struct AddedFinder {
     matcher: AhoCorasick,
     /// Whether a pattern is a control token, by its number.
     control: Vec<bool>,
-    /// The longest other pattern that a pattern begins with, by its number.
+    /// Longest other pattern that is a prefix of a pattern, by its number.
     shorter: Vec<Option<usize>>,
-    /// Bytes of the patterns.
+    /// Lengths of the patterns in bytes.
     lengths: Vec<usize>,
 }
 
-/// An added token in a text.
+/// Added token in a text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
-    /// Where it begins, in bytes.
+    /// Start in bytes.
     pub(super) start: usize,
-    /// Where it ends.
+    /// End in bytes.
     pub(super) end: usize,
-    /// Which it is, in the order the finder was given them.
+    /// Number of the token, in the order in which the finder got them.
     pub(super) number: usize,
 }
 
-/// Whether a part of a text is, even in part, among `ranges`, which are ascending and apart from each other.
+/// Whether a part of a text overlaps one of `ranges`, which are ascending and disjoint.
 pub(super) fn overlaps(ranges: &[Range<usize>], part: &Range<usize>) -> bool {
     let first = ranges.partition_point(|range| range.end <= part.start);
     ranges.get(first).is_some_and(|range| range.start < part.end)
 }
 
-/// The longest other text that each text begins with. In order of the alphabet, a text stands after all those it begins
-/// with, and between them is nothing that does not begin with them too.
+/// Longest other text that is a prefix of each text. In alphabetical order, a text follows all its prefixes, and
+/// every text in between has the same prefixes.
 fn shorter(texts: &[&str]) -> Vec<Option<usize>> {
     let mut order: Vec<usize> = (0..texts.len()).collect();
     order.sort_unstable_by_key(|&number| (texts[number], number));
@@ -58,8 +58,8 @@ fn shorter(texts: &[&str]) -> Vec<Option<usize>> {
 }
 
 impl AddedFinder {
-    /// Of the tokens' texts, each with whether it is a control token. Errors say why they cannot be searched for: an empty
-    /// one would be found everywhere, and without end.
+    /// Creates a finder from the tokens' texts, each with whether it is a control token. Errors say why they cannot
+    /// be searched for: an empty text would be found everywhere, endlessly.
     pub(super) fn new<'a>(tokens: impl IntoIterator<Item = (&'a str, bool)>) -> Result<Self, String> {
         let (texts, control): (Vec<&str>, Vec<bool>) = tokens.into_iter().unzip();
         if texts.contains(&"") {
@@ -73,7 +73,7 @@ impl AddedFinder {
         Ok(AddedFinder { matcher, control, shorter: shorter(&texts), lengths })
     }
 
-    /// Says whether a token is a control token.
+    /// Sets whether a token is a control token.
     pub(super) fn set_control(&mut self, number: usize, control: bool) {
         self.control[number] = control;
     }
@@ -83,8 +83,7 @@ impl AddedFinder {
         self.control[number]
     }
 
-    /// The first token of a text from byte `at` on. Control tokens are passed over where `is_plain` says so of their
-    /// place.
+    /// First token of a text from byte `at` on. Skips control tokens whose place `is_plain`.
     pub(super) fn next(
         &self,
         text: &str,
@@ -99,7 +98,7 @@ impl AddedFinder {
             if is_allowed(&found) {
                 return Some(found);
             }
-            // A shorter one may begin here, another inside.
+            // A shorter token may start here, or another one inside.
             let mut shorter = self.shorter[found.number];
             while let Some(number) = shorter {
                 let found = Found { start, end: start + self.lengths[number], number };
@@ -121,7 +120,8 @@ mod tests {
     fn what_a_text_begins_with() {
         let texts = ["ab", "a", "abc", "b", "abd", "ab", "ba", "abce"];
         assert_eq!(shorter(&texts), [Some(1), None, Some(5), None, Some(5), Some(1), Some(3), Some(2)]);
-        // In somebody else's text, of control tokens that begin each other, the longest that is none is found.
+        // In plain text, the longest token that is no control token is found, even if control tokens are prefixes
+        // of each other.
         let tokens = [("<a", false), ("<a>", true), ("<a><", true), ("><", false), ("<", true)];
         let finder = AddedFinder::new(tokens).expect("a finder");
         let found = |is_plain: &dyn Fn(Range<usize>) -> bool| {

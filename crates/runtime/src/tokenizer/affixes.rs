@@ -1,5 +1,5 @@
-//! The tokens a model expects around a text, and around and between the two texts of a pair: BERT's
-//! `[CLS] a [SEP] b [SEP]`, with the type of each token.
+//! Tokens that a model expects around a text, and around and between the texts of a pair: BERT's `[CLS] a [SEP] b
+//! [SEP]`, with the type of each token.
 
 use std::collections::HashMap;
 
@@ -8,18 +8,18 @@ use serde_json::Value;
 use super::hf::{Source, text_of, token_text};
 use crate::error::LoadError;
 
-/// Around a text, and around a pair.
+/// Tokens around a text, and around a pair.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Affixes {
-    /// Before a text.
+    /// Tokens before a text.
     pub(super) prefix: Vec<u32>,
-    /// After a text.
+    /// Tokens after a text.
     pub(super) suffix: Vec<u32>,
-    /// None: the model does not say what a pair looks like.
+    /// Tokens of a pair; `None`: the model does not define pairs.
     pub(super) pair: Option<PairAffixes>,
 }
 
-/// Around and between the texts of a pair; each token with its type.
+/// Tokens around and between the texts of a pair; each with its type.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct PairAffixes {
     pub(super) before: Vec<(u32, u32)>,
@@ -45,7 +45,7 @@ impl Affixes {
     }
 }
 
-/// Those of `tokenizer.json`'s post-processor, unless `tokenizer_config.json` says otherwise.
+/// Reads the post-processor of `tokenizer.json`; settings of `tokenizer_config.json` take precedence.
 pub(super) fn of_json(
     source: &Source,
     post_processor: Option<&Value>,
@@ -105,7 +105,7 @@ pub(super) fn of_json(
     Ok(affixes)
 }
 
-/// A piece of a template: a text's place, or a token.
+/// Part of a template: the place of a text, or a token.
 enum Piece {
     Text { second: bool, of_type: u32 },
     Token { id: u32, of_type: u32 },
@@ -127,7 +127,7 @@ fn template(source: &Source, processor: &Value, vocab: &HashMap<String, u32>) ->
         match piece {
             Piece::Text { second, of_type } => {
                 if texts == 2 || second != (texts == 1) {
-                    return Ok(affixes); // Not a and then b: nothing this can make a pair of.
+                    return Ok(affixes); // not a, then b: no pair format
                 }
                 pair.types[texts] = of_type;
                 texts += 1;

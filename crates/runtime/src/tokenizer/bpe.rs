@@ -1,5 +1,5 @@
-//! Byte-pair encoding by the `tokenizers` crate, from parts that have been checked first: the crate trusts its
-//! input, so whatever could make it panic, draw random numbers or misnumber a token is refused here.
+//! Byte-pair encoding by the `tokenizers` crate. All parts are checked first, because the crate trusts its input:
+//! anything that could make it panic, draw random numbers or misnumber a token is refused here.
 
 use std::collections::HashMap;
 
@@ -10,38 +10,38 @@ use tokenizers::{
 
 use crate::limits::VOCAB_MAX;
 
-/// Everything a byte-pair tokenizer is made of.
+/// Parts of a byte-pair tokenizer.
 #[derive(Default)]
 pub(super) struct Parts {
-    /// Token texts and ids, added tokens included.
+    /// Token texts and IDs, added tokens included.
     pub(super) vocab: HashMap<String, u32>,
     /// Pairs of token texts, best first.
     pub(super) merges: Vec<(String, String)>,
-    /// Tokens found in text before anything else happens to it.
+    /// Tokens found in text before any other step.
     pub(super) added: Vec<AddedToken>,
     pub(super) normalizer: Option<NormalizerWrapper>,
     pub(super) pre_tokenizer: Option<PreTokenizerWrapper>,
-    /// A word that is a token is that token, whatever the merges make of it.
+    /// A word that is a token becomes that token, regardless of merges.
     pub(super) ignore_merges: bool,
     /// Characters outside the vocabulary become tokens of their bytes, `<0x00>` to `<0xFF>`.
     pub(super) byte_fallback: bool,
-    /// What other characters become; they vanish without it.
+    /// Token for other characters; without it they are dropped.
     pub(super) unknown: Option<String>,
-    /// Neighbouring unknown characters become one token.
+    /// Merge consecutive unknown characters into one token.
     pub(super) fuse_unknown: bool,
-    /// Behind the last character of each word (CLIP).
+    /// Suffix of the last character of each word (CLIP).
     pub(super) word_end: Option<String>,
 }
 
-/// A part that cannot be used.
+/// Part that cannot be used.
 pub(super) struct Unusable {
-    /// Which part.
+    /// Part.
     pub(super) part: Part,
-    /// Why.
+    /// Reason.
     pub(super) reason: String,
 }
 
-/// The parts an error can be about; the caller knows what its format calls them.
+/// Parts that an error can be about; the caller knows their names in its format.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Part {
     Vocab,
@@ -80,7 +80,7 @@ impl Parts {
             return Err(unusable(Part::Added, format!("{:?} is not in the vocabulary", token.content)));
         }
         let vocab: Vocab = self.vocab.into_iter().collect();
-        // No cache: it would be one per thread that ever encoded, kept after the model is gone.
+        // No cache: the crate would keep one for every thread that ever encoded, even after the model is gone.
         let mut builder = BPE::builder()
             .vocab_and_merges(vocab, self.merges)
             .cache_capacity(0)

@@ -1,7 +1,6 @@
-//! GPT-2's spelling of bytes: a byte-level vocabulary writes each of the 256 bytes as one printable character.
+//! GPT-2's byte alphabet: a byte-level vocabulary writes each of the 256 bytes as one printable character.
 
-/// The character that stands for a byte: itself where it is printable Latin-1, otherwise the next free one from
-/// U+0100 on.
+/// Character for a byte: itself if it is printable Latin-1, otherwise the next free one from U+0100 on.
 pub(super) fn char_of(byte: u8) -> char {
     let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     if printable(byte) {
@@ -12,9 +11,9 @@ pub(super) fn char_of(byte: u8) -> char {
         .expect("a character because all below U+D800 are and there are 68 of these")
 }
 
-/// The bytes that token texts stand for.
+/// Bytes of the characters in token texts.
 pub(super) struct ByteChars {
-    /// By character, up to the highest one in use.
+    /// Byte for each character, up to the highest one in use.
     bytes: [Option<u8>; 0x144],
 }
 
@@ -27,7 +26,7 @@ impl ByteChars {
         ByteChars { bytes }
     }
 
-    /// Appends the bytes a token's text stands for; a text with other characters stands for itself.
+    /// Appends the bytes of a token's text; a text with other characters is taken as it is.
     pub(super) fn decode(&self, text: &str, out: &mut Vec<u8>) {
         let start = out.len();
         for c in text.chars() {

@@ -1,8 +1,8 @@
-//! SentencePiece's map of characters to their normal forms (`precompiled_charsmap`): a double array of bytes whose leaves
-//! point into texts, each of which ends with a zero byte. The crate that applies it takes its lengths and indices for
-//! right, so all of them are looked at first.
+//! Checks SentencePiece's map of characters to their normal forms (`precompiled_charsmap`): a double-array trie of
+//! bytes whose leaves point into texts, each ended by a zero byte. The crate that applies it trusts its lengths and
+//! indices, so all are checked first.
 //!
-//! Format: the length of the array in bytes, its units, the texts; numbers are little endian, of 32 bits
+//! Format: the length of the array in bytes, its units, the texts. Numbers are 32-bit little endian
 //! (github.com/s-yata/darts-clone).
 
 use crate::limits::{CHARS_MAP_BYTES_MAX, CHARS_MAP_CHARS_MAX};
@@ -10,7 +10,7 @@ use crate::limits::{CHARS_MAP_BYTES_MAX, CHARS_MAP_CHARS_MAX};
 /// Bytes of a unit, and of the length.
 const UNIT_BYTES: usize = 4;
 
-/// A unit of the array: where its children are, and for which byte it is one.
+/// Unit of the array: the offset of its children, and the byte that leads to it.
 #[derive(Clone, Copy)]
 struct Unit(u32);
 
@@ -32,7 +32,7 @@ impl Unit {
     }
 }
 
-/// Checks a map. The error says what is wrong with it.
+/// Checks a map. The error names the problem.
 pub(super) fn check(map: &[u8]) -> Result<(), String> {
     if map.len() > CHARS_MAP_BYTES_MAX {
         return Err(format!("it has {} bytes; at most {CHARS_MAP_BYTES_MAX} are read", map.len()));
@@ -47,12 +47,12 @@ pub(super) fn check(map: &[u8]) -> Result<(), String> {
         units.as_chunks::<UNIT_BYTES>().0.iter().map(|&unit| Unit(u32::from_le_bytes(unit))).collect();
     let texts = str::from_utf8(texts).map_err(|error| format!("its texts are not UTF-8: {error}"))?;
     let ends = ends(texts);
-    // Every state that reading some bytes can lead to, each once.
+    // Visits every state that input bytes can reach, each once.
     let outside = || "an index in its array points outside of it".to_owned();
     let mut seen = vec![false; units.len()];
     let mut states = vec![units[0].offset()];
     while let Some(state) = states.pop() {
-        // A byte is read by looking at the unit beside the state that it names, whichever byte it is.
+        // Reading any byte accesses the unit at the state XOR that byte.
         if state | 0xff >= units.len() {
             return Err(outside());
         }
@@ -85,7 +85,7 @@ pub(super) fn check(map: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// For each byte of the texts, where the text that it is in ends.
+/// For each byte of the texts, the end of its text.
 fn ends(texts: &str) -> Vec<usize> {
     let mut ends = vec![texts.len(); texts.len()];
     let mut end = texts.len();
@@ -98,9 +98,9 @@ fn ends(texts: &str) -> Vec<usize> {
     ends
 }
 
-/// Checks a map that is written in base 64, as JSON has it.
+/// Checks a map in base 64, its form in JSON.
 pub(super) fn check_base64(text: &str) -> Result<(), String> {
-    // Four characters stand for three bytes.
+    // Four characters encode three bytes.
     if text.len() / 4 * 3 > CHARS_MAP_BYTES_MAX {
         return Err(format!(
             "it has {} characters; at most {} are read",
@@ -135,9 +135,9 @@ mod tests {
 
     use super::*;
 
-    /// A map that makes `text` of `a`, its array of so many blocks.
+    /// Map from `a` to `text`.
     fn map(text: &[u8]) -> Vec<u8> {
-        // The root leads to state 256, where `a` leads to a unit whose leaf is at state 512.
+        // The root leads to state 256; from there `a` leads to a unit with its leaf at state 512.
         let mut units = vec![0_u32; 768];
         units[0] = 256 << 10;
         let at = 256 ^ usize::from(b'a');
@@ -177,7 +177,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(500))]
 
-        /// What is taken never panics, whatever was done to it.
+        /// An accepted map never causes a panic, however it was changed.
         #[test]
         fn a_changed_map_is_refused_or_runs(
             changes in prop::collection::vec((0usize..3100, any::<u8>()), 0..12),

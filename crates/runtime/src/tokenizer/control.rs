@@ -1,12 +1,14 @@
-//! Which tokens structure a prompt, whatever a model's files call them: many mark the tokens around their turns as ordinary
-//! added tokens, which are shown. What counts as shown is the files' word; what a request may write is not.
+//! Recognition of tokens that structure a prompt, whatever a model's files call them. Many files mark the tokens
+//! around turns as ordinary added tokens, which are shown. The files decide what is shown, but not what a request
+//! may write.
 
-/// Names in angle brackets that begin, end or part texts.
+/// Names in angle brackets that begin, end or separate texts.
 const BOUNDARIES: &[&str] = &["s", "bos", "eos", "sop", "eop", "cls", "sep"];
 
-/// Whether an added token's text has the form of one that structures a prompt: `<|…|>`, also with one bar, `<｜…｜>`,
-/// `[|…|]`, `<…_of_turn>`, `<extra_id_0>` and `<reserved_0>`, `<s>` and the other boundaries, and capitals in brackets,
-/// as `[/INST]`. Marks that models read in the texts of a history, such as `<think>`, `[THINK]` and `<tool_call>`, have not.
+/// Whether an added token's text has the form of one that structures a prompt: `<|…|>`, also with a single bar,
+/// `<｜…｜>`, `[|…|]`, `<…_of_turn>`, `<extra_id_0>` and `<reserved_0>`, `<s>` and the other boundaries, and capitals
+/// in brackets, such as `[/INST]`. Marks that models read in past messages, such as `<think>`, `[THINK]` and
+/// `<tool_call>`, do not have it.
 pub(super) fn has_form(text: &str) -> bool {
     let text = text.trim();
     let inside =
@@ -34,8 +36,8 @@ pub(super) fn has_form(text: &str) -> bool {
             && bare != "THINK"
 }
 
-/// Whether the token that ends a model's texts is nothing else. Some models end theirs with an ordinary character, such as
-/// a line's end, without which nothing can be written.
+/// Whether a model's end token has no other use. Some models end texts with an ordinary character, such as a line
+/// break, without which nothing can be written.
 pub(super) fn only_ends(text: &str) -> bool {
     text.trim().chars().nth(1).is_some()
 }

@@ -1,6 +1,6 @@
-//! A `tokenizer.json` in the `tokenizer.ggml` keys of a GGUF file: byte pairs, with the name of the pre-tokenizer that splits
-//! texts as the file's own does, and SentencePiece's pieces, whose scores are the ranks of the merges that make them. What
-//! such keys cannot say is refused.
+//! Converts `tokenizer.json` to the `tokenizer.ggml` keys of a GGUF file. Supported are byte pairs, with the name
+//! of the pre-tokenizer that splits texts as the file does, and SentencePiece pieces, whose scores are the ranks of
+//! their merges. Anything that such keys cannot express is refused.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,7 +13,7 @@ use crate::error::{LoadError, shorten};
 use crate::gguf::{Array, Value};
 use crate::json;
 
-/// Token types, as `tokenizer.ggml.token_type` has them.
+/// Token types, as in `tokenizer.ggml.token_type`.
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
@@ -21,7 +21,7 @@ const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
 const BYTE: i32 = 6;
 
-/// Texts that tell pre-tokenizers apart.
+/// Texts that distinguish pre-tokenizers.
 const PROBES: &[&str] = &[
     "I've 'told' 1234567 WE'LL don't\u{2019}t HE'S you'Re",
     "\n \n\n \n\n\n \t \t\t \t\n  \n   \n    \n     \n a  b   c\r\n\r\nd ",
@@ -34,17 +34,17 @@ const PROBES: &[&str] = &[
     "  leading and trailing  ",
 ];
 
-/// The tokens of a text's ends.
+/// Tokens at a text's start and end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ends {
     pub(crate) bos: Option<u32>,
     pub(crate) eos: Option<u32>,
 }
 
-/// Whether a tokenizer puts the token that begins texts before one, and the one that ends them behind it.
+/// Whether a tokenizer adds the token that begins texts, and the one that ends them.
 ///
 /// # Errors
-/// `Unsupported` where it puts others.
+/// `Unsupported` if it adds other tokens.
 pub(crate) fn around(file: &str, tokenizer: &Tokenizer, ends: &mut Ends) -> Result<[bool; 2], LoadError> {
     let one = |tokens: &[u32], known: &mut Option<u32>| match tokens {
         [] => Ok(false),
@@ -62,11 +62,11 @@ pub(crate) fn around(file: &str, tokenizer: &Tokenizer, ends: &mut Ends) -> Resu
     Ok([one(&affixes.prefix, &mut ends.bos)?, one(&affixes.suffix, &mut ends.eos)?])
 }
 
-/// Whether two tokenizers make the same tokens of texts, a sample of the first one's vocabulary among them, but for the token of
-/// what has none.
+/// Checks that two tokenizers make the same tokens from texts, a sample of the first one's vocabulary included. The
+/// token for unknown text may differ.
 ///
 /// # Errors
-/// A text of which they make others.
+/// The first text for which they differ.
 pub(crate) fn agree(first: &Tokenizer, second: &Tokenizer, unknown: Option<u32>) -> Result<(), String> {
     const SAMPLED: usize = 2000;
     let tokens = |of: &Tokenizer, text: &str| {
@@ -88,11 +88,11 @@ pub(crate) fn agree(first: &Tokenizer, second: &Tokenizer, unknown: Option<u32>)
     })
 }
 
-/// The keys of a tokenizer that a load accepts, with a token for each of `rows` rows of the embedding: `model`, `pre`, `tokens`,
+/// Keys for a tokenizer that loads, with a token for each of the embedding's `rows` rows: `model`, `pre`, `tokens`,
 /// `token_type`, `scores`, `merges` and `add_space_prefix`.
 ///
 /// # Errors
-/// `Unsupported` naming the part that they cannot say.
+/// `Unsupported` naming the part that the keys cannot express.
 pub(crate) fn of_json(
     file: &str,
     tokenizer_json: &[u8],
@@ -142,7 +142,7 @@ pub(crate) fn of_json(
     Ok(keys)
 }
 
-/// Tokens and their types by number.
+/// Tokens and their types by ID.
 struct Vocabulary {
     texts: Vec<String>,
     types: Vec<i32>,
@@ -163,14 +163,14 @@ impl Vocabulary {
                 let reason = format!("token {id} has no row in the embedding, which has {rows}");
                 return Err(source.corrupt("model.vocab", reason));
             }
-            // Readers look for such tokens in texts as they are.
+            // Readers search for such tokens in the original text.
             texts[at] = if kind == USER_DEFINED { text.replace('▁', " ") } else { text.clone() };
             types[at] = kind;
         }
         Ok(Self { texts, types })
     }
 
-    /// The library adds the tokens that the settings name, as special ones.
+    /// Marks the tokens that the settings name as control tokens, as the library does.
     fn mark_named(&mut self, config: Option<&Json>) {
         for key in
             ["bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token", "mask_token"]
@@ -184,7 +184,7 @@ impl Vocabulary {
         }
     }
 
-    /// What SentencePiece calls the token of the unknown and those of bytes.
+    /// Marks the unknown token and the byte tokens of SentencePiece.
     fn mark_pieces(&mut self, model: &Model) {
         for (text, kind) in self.texts.iter().zip(&mut self.types) {
             if model.unk_token.as_ref() == Some(text) {
@@ -196,7 +196,7 @@ impl Vocabulary {
     }
 }
 
-/// Tokens that some vocabularies do not mark as special and that are nothing else.
+/// Whether a token structures prompts although some vocabularies do not mark it as special.
 fn looks_special(text: &str) -> bool {
     let between = |start, end| text.starts_with(start) && text.ends_with(end);
     ["<pad>", "<mask>", "<2mass>", "[@BOS@]"].contains(&text)
@@ -205,7 +205,7 @@ fn looks_special(text: &str) -> bool {
         || between("<unused", ">")
 }
 
-/// Whether texts get a space in front.
+/// Whether a space is put before texts.
 fn begins_with_space(parsed: &File) -> bool {
     let prepends = |step: &Json| match step.get("type").and_then(Json::as_str) {
         Some("Prepend") => true,
@@ -223,7 +223,8 @@ fn begins_with_space(parsed: &File) -> bool {
     })
 }
 
-/// SentencePiece joins the two neighbours that make the piece of the best score: the piece of the first merge has the best.
+/// Scores from merges. SentencePiece joins the two neighbours that make the piece with the best score, so the piece
+/// of the first merge gets the best.
 fn scores(vocabulary: &Vocabulary, merges: Vec<(String, String)>) -> Vec<f32> {
     let mut ranks: HashMap<String, usize> = HashMap::with_capacity(merges.len());
     for (rank, (left, right)) in merges.into_iter().enumerate() {
@@ -233,7 +234,7 @@ fn scores(vocabulary: &Vocabulary, merges: Vec<(String, String)>) -> Vec<f32> {
     vocabulary.texts.iter().map(score).collect()
 }
 
-/// The name of the pre-tokenizer that splits texts as this file's does.
+/// Name of the pre-tokenizer that splits texts as this file does.
 fn pre_name(source: &Source<'_>, parsed: &File, model: &Model) -> Result<&'static str, LoadError> {
     const KEY: &str = "pre_tokenizer";
     let steps = |step: &hf::Step| {
@@ -274,6 +275,6 @@ fn pre_name(source: &Source<'_>, parsed: &File, model: &Model) -> Result<&'stati
         let reason = "no name of GGUF's stands for how it splits texts";
         return Err(source.unsupported(KEY, shorten(named), reason));
     };
-    // The commonest of several.
+    // The most common of several.
     Ok(names.iter().find(|name| **name == "llama-bpe").unwrap_or(&names[0]))
 }

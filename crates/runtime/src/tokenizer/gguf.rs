@@ -1,7 +1,6 @@
-//! A tokenizer from GGUF metadata: `gpt2` (byte-level BPE), `gemma4` and `whitespace` (BPE of text as it is) and
-//! `llama` (SentencePiece BPE); those of encoders are in
-//! [`super::gguf_pieces`]. What the keys mean is
-//! GGUF's specification and the practice of the files there are.
+//! Tokenizers from GGUF metadata: `gpt2` (byte-level BPE), `gemma4` and `whitespace` (BPE of plain text) and
+//! `llama` (SentencePiece BPE). Those of encoders are in [`super::gguf_pieces`]. The meaning of the keys follows
+//! GGUF's specification and existing files.
 
 use std::collections::HashMap;
 
@@ -45,7 +44,7 @@ const EOS: &str = "tokenizer.ggml.eos_token_id";
 const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
 const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
 const ADD_SEPARATOR: &str = "tokenizer.ggml.add_sep_token";
-/// The misspelling is the format's.
+/// The misspelling belongs to the format.
 pub(super) const SEPARATOR: &str = "tokenizer.ggml.seperator_token_id";
 pub(super) const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
 pub(super) const ADD_SPACE: &str = "tokenizer.ggml.add_space_prefix";
@@ -53,11 +52,11 @@ pub(super) const ADD_SPACE: &str = "tokenizer.ggml.add_space_prefix";
 const KNOWN_MODELS: &str =
     "gpt2, gemma4, whitespace, llama, bert and t5 are; rwkv, plamo2 and hybriddna are not";
 
-/// What a token is for: the values of `tokenizer.ggml.token_type`.
+/// Type of a token: the values of `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Kind {
     Normal,
-    /// Stands for what has no token.
+    /// Stands for text without a token.
     Unknown,
     /// Structures the text and is not part of it.
     Control,
@@ -65,18 +64,18 @@ pub(super) enum Kind {
     UserDefined,
     /// Never written.
     Unused,
-    /// One byte, spelled `<0x00>`.
+    /// A single byte, spelled `<0x00>`.
     Byte,
 }
 
-/// Tokens in order of id.
+/// Tokens in order of ID.
 pub(super) struct Vocabulary<'a> {
     pub(super) texts: &'a [String],
     pub(super) kinds: Vec<Kind>,
 }
 
 impl Vocabulary<'_> {
-    /// Ids of tokens that are found in text before merging.
+    /// IDs of tokens that are found in text before merging.
     pub(super) fn added(&self) -> impl Iterator<Item = u32> {
         let is_added = |kind: Kind| matches!(kind, Kind::Control | Kind::UserDefined | Kind::Unknown);
         (0..self.texts.len())
@@ -89,7 +88,7 @@ impl Vocabulary<'_> {
     }
 }
 
-/// The tokenizer that a file's `tokenizer.ggml` keys describe; `ends` are the tokens that end its texts.
+/// Loads the tokenizer of a file's `tokenizer.ggml` keys; `ends` are the tokens that end its texts.
 pub(super) fn load(metadata: &Metadata, ends: &[u32]) -> Result<Tokenizer, LoadError> {
     match metadata.string(MODEL)?.ok_or_else(|| metadata.missing(MODEL))? {
         "gpt2" | "whitespace" => byte_pairs(metadata, None),
@@ -101,7 +100,7 @@ pub(super) fn load(metadata: &Metadata, ends: &[u32]) -> Result<Tokenizer, LoadE
     }
 }
 
-/// Byte pairs; `pre_name` is the model's own where the file's key does not matter.
+/// Loads a byte-pair tokenizer; `pre_name` overrides the file's key.
 fn byte_pairs(metadata: &Metadata, pre_name: Option<&'static str>) -> Result<Tokenizer, LoadError> {
     let vocabulary = vocabulary(metadata)?;
     let pre_name = match pre_name {
@@ -118,7 +117,7 @@ fn byte_pairs(metadata: &Metadata, pre_name: Option<&'static str>) -> Result<Tok
     let mut affixes = affixes(metadata, &vocabulary, pre.add_bos)?;
     affixes.pair = pair(metadata, &vocabulary, &affixes)?;
     let (vocab, mut merges) = (ids(metadata, &vocabulary)?, merges(metadata)?);
-    // Two tokens that make no token are never joined: files whose vocabulary was cut down still have such merges.
+    // Drops merges of two tokens whose union is no token: files with a reduced vocabulary still have such merges.
     let known = |text: &str| vocab.contains_key(text);
     merges.retain(|(left, right)| !(known(left) && known(right)) || known(&[left.as_str(), right].concat()));
     let of_kind = |kind: Kind| vocabulary.kinds.iter().position(|&other| other == kind);
@@ -163,7 +162,7 @@ fn byte_pairs(metadata: &Metadata, pre_name: Option<&'static str>) -> Result<Tok
     Ok(Tokenizer { encoder: Encoder::Words(Box::new(words)), affixes, table, strips_space: false })
 }
 
-/// What changes a text before it is split.
+/// Normalizer of the text before it is split.
 fn normalizer(metadata: &Metadata, pre: &PreTokenizer) -> Result<Option<NormalizerWrapper>, LoadError> {
     Ok(match pre.spelling {
         Spelling::Bytes => pre.nfc.then_some(NormalizerWrapper::NFC(NFC)),
@@ -178,7 +177,7 @@ fn normalizer(metadata: &Metadata, pre: &PreTokenizer) -> Result<Option<Normaliz
     })
 }
 
-/// Two texts as RoBERTa and ModernBERT have them, where a text has tokens on both sides: a further separator stands
+/// Pair format of RoBERTa and ModernBERT, for models with a token on each side of a text. A second separator stands
 /// between the texts if the file says so.
 fn pair(
     metadata: &Metadata,
@@ -198,7 +197,7 @@ fn pair(
     Ok(Some(PairAffixes { before: vec![(first, 0)], between, after: vec![(last, 0)], types: [0, 0] }))
 }
 
-/// The encoder of the crate's tokenizer; `unknown` stands for what is unknown to a Unigram model.
+/// Encoder of the crate's tokenizer; `unknown` is the unknown token of a Unigram model.
 pub(super) fn words(
     metadata: &Metadata,
     tokenizer: tokenizers::Tokenizer,
@@ -240,7 +239,7 @@ fn sentence_piece(metadata: &Metadata, ends: &[u32]) -> Result<Tokenizer, LoadEr
     let ids = ids(metadata, &vocabulary)?;
     let table =
         table(metadata, &vocabulary, |text, out| out.extend_from_slice(text.replace('▁', " ").as_bytes()))?;
-    // Phi-3's added tokens swallow the white space after them; its files do not say so.
+    // Phi-3's added tokens drop the white space after them; its files do not say so.
     let name = metadata.string("general.name")?.unwrap_or_default().to_lowercase();
     let settings = Settings {
         add_space,
@@ -271,7 +270,7 @@ pub(super) fn vocabulary(metadata: &Metadata) -> Result<Vocabulary<'_>, LoadErro
             let mut kinds = Vec::with_capacity(types.len());
             for (id, number) in types.into_iter().enumerate() {
                 kinds.push(match number {
-                    // 0 is undefined: files that say so mean an ordinary token.
+                    // 0 is undefined: files with it mean an ordinary token.
                     0 | 1 => Kind::Normal,
                     2 => Kind::Unknown,
                     3 => Kind::Control,
@@ -311,7 +310,7 @@ pub(super) fn vocabulary(metadata: &Metadata) -> Result<Vocabulary<'_>, LoadErro
     Ok(vocabulary)
 }
 
-/// Ids by text; empty texts, which some files pad with, have none.
+/// IDs by text; empty texts, which pad some files, have none.
 pub(super) fn ids(metadata: &Metadata, vocabulary: &Vocabulary) -> Result<HashMap<String, u32>, LoadError> {
     let mut ids = HashMap::with_capacity(vocabulary.texts.len());
     for (id, text) in vocabulary.texts.iter().enumerate() {
@@ -360,7 +359,7 @@ pub(super) fn table(
     TokenTable::new(tokens).ok_or_else(|| metadata.corrupt(TOKENS, "the tokens' texts are over 4 GiB"))
 }
 
-/// The tokens put before and after a text.
+/// Tokens before and after a text.
 pub(super) fn affixes(
     metadata: &Metadata,
     vocabulary: &Vocabulary,

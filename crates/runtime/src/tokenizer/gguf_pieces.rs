@@ -1,5 +1,5 @@
-//! WordPiece (`bert`) and Unigram (`t5`) tokenizers from GGUF metadata, as llama.cpp's converter writes them: pieces
-//! that begin a word carry `▁`, those inside one carry nothing.
+//! WordPiece (`bert`) and Unigram (`t5`) tokenizers from GGUF metadata, as llama.cpp's converter writes them:
+//! pieces at the start of a word begin with `▁`, those inside a word have no mark.
 
 use std::collections::HashMap;
 
@@ -32,15 +32,15 @@ const BOS: &str = "tokenizer.ggml.bos_token_id";
 const EOS: &str = "tokenizer.ggml.eos_token_id";
 const CHARS_MAP: &str = "tokenizer.ggml.precompiled_charsmap";
 pub(super) const REMOVE_EXTRA: &str = "tokenizer.ggml.remove_extra_whitespaces";
-/// Not a key of files: whether a text stands between tokens as an encoder's does. A `tokenizer.model` that is read as such
-/// metadata is a decoder's.
+/// Internal key, absent from files: whether special tokens stand around a text, as for encoders. Unset for a
+/// decoder's `tokenizer.model`, which is read as such metadata.
 pub(crate) const AROUND_TEXTS: &str = "tokenizer.ggml.around_texts";
 const WORD: char = '▁';
 const CONTINUING: &str = "##";
-/// BERT's own.
+/// BERT's limit.
 const WORD_CHARS_MAX: usize = 100;
 
-/// `tokenizer.ggml.model` is `bert`.
+/// Loads a tokenizer whose `tokenizer.ggml.model` is `bert`.
 pub(super) fn word_piece(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
     let vocabulary = vocabulary(metadata)?;
     let spelled = |text: &str, kind: Kind| match text.strip_prefix(WORD) {
@@ -50,12 +50,12 @@ pub(super) fn word_piece(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
     };
     let mut vocab = HashMap::with_capacity(vocabulary.texts.len());
     for (id, text) in vocabulary.texts.iter().enumerate() {
-        // Of equal pieces the first is found; the others only take up numbers.
+        // If pieces are equal, the first is found; the others only take up IDs.
         vocab.entry(spelled(text, vocabulary.kinds[id])).or_insert(id as u32);
     }
     let lowercase = match metadata.bool(LOWERCASE)? {
         Some(stated) => stated,
-        // Older files do not say; a vocabulary with capital letters is of a model that is cased.
+        // Older files do not say; a vocabulary with capital letters belongs to a cased model.
         None => !has_capitals(&vocabulary),
     };
     let unknown = token(metadata, &vocabulary, UNKNOWN)?.ok_or_else(|| metadata.missing(UNKNOWN))?;
@@ -81,7 +81,7 @@ pub(super) fn word_piece(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
     finish(metadata, parts, &vocabulary, affixes)
 }
 
-/// `tokenizer.ggml.model` is `t5`: a SentencePiece Unigram, that of XLM-RoBERTa among them.
+/// Loads a tokenizer whose `tokenizer.ggml.model` is `t5`: a SentencePiece Unigram, XLM-RoBERTa's included.
 pub(super) fn unigram(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
     let vocabulary = vocabulary(metadata)?;
     let scores = metadata.floats(SCORES)?.ok_or_else(|| metadata.missing(SCORES))?;
@@ -94,7 +94,8 @@ pub(super) fn unigram(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
     let pieces = vocabulary.texts.iter().cloned().zip(scores.iter().map(|&score| f64::from(score))).collect();
     let byte_fallback = vocabulary.kinds.contains(&Kind::Byte);
     let map = chars_map(metadata)?.map(NormalizerWrapper::Precompiled);
-    // A decoder's texts begin and end as its settings say, and keep their white space; an encoder's are a sentence each.
+    // A decoder's texts begin and end as its settings say, and keep their white space; an encoder's input is a
+    // single sentence.
     let (normalizer, pre_tokenizer, affixes, strips_space) = match metadata.bool(AROUND_TEXTS)? {
         None | Some(true) => {
             let affixes = match (
@@ -130,7 +131,7 @@ pub(super) fn unigram(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
     Ok(Tokenizer { strips_space, ..finish(metadata, parts, &vocabulary, affixes)? })
 }
 
-/// White space as SentencePiece has it: a text begins with a space, and spaces are written `▁`.
+/// SentencePiece's handling of white space: a space is put before a text, and spaces are written `▁`.
 fn spaces(
     metadata: &Metadata,
     map: Option<NormalizerWrapper>,
@@ -153,10 +154,10 @@ fn spaces(
     Ok(NormalizerWrapper::Sequence(normalizers::Sequence::new(steps)))
 }
 
-/// The map of characters to their normal forms.
+/// Map of characters to their normal forms.
 pub(super) fn chars_map(metadata: &Metadata) -> Result<Option<Precompiled>, LoadError> {
     let Some(numbers) = metadata.integers(CHARS_MAP)? else { return Ok(None) };
-    // Stored as signed bytes by some.
+    // Some files store signed bytes.
     let bytes: Vec<u8> = numbers.iter().map(|&number| number as u8).collect();
     chars_map::check(&bytes).map_err(|reason| metadata.corrupt(CHARS_MAP, reason))?;
     Precompiled::from(&bytes).map(Some).map_err(|error| metadata.corrupt(CHARS_MAP, error.to_string()))
@@ -172,7 +173,7 @@ fn has_capitals(vocabulary: &Vocabulary) -> bool {
 fn added(vocabulary: &Vocabulary) -> Vec<AddedToken> {
     let token = |id: u32| {
         let text = vocabulary.texts[id as usize].clone();
-        // XLM-RoBERTa's takes the space before it with it; files do not say so.
+        // XLM-RoBERTa's mask token takes the space before it; files do not say so.
         let is_mask = text == "<mask>";
         AddedToken::from(text, true).normalized(false).lstrip(is_mask)
     };
@@ -198,7 +199,7 @@ fn finish(
     Ok(Tokenizer { encoder, affixes, table, strips_space: true })
 }
 
-/// The first token of the two keys that a file has.
+/// First of the two keys' tokens that the file has.
 fn boundary(
     metadata: &Metadata,
     vocabulary: &Vocabulary,

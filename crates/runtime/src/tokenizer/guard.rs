@@ -1,10 +1,10 @@
-//! The `tokenizers` crate trusts what it is given, and panics where a file makes no sense to it in a way that nobody has
-//! thought of. A panic of it is an error of the load or of the one request.
+//! Protection against panics of the `tokenizers` crate, which trusts its input and may panic on invalid files in
+//! unforeseen ways. A panic becomes an error of the load or of the single request.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What `work` gives, or what it said as it panicked. It must not leave anything half-changed that is used again: of a
-/// tokenizer nothing is changed by encoding.
+/// Result of `work`, or the message of its panic. After a panic, `work` must leave no half-changed state that is
+/// used again; encoding does not change a tokenizer.
 pub(super) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let said = panic.downcast_ref::<&str>().map(|said| (*said).to_owned());
@@ -13,8 +13,8 @@ pub(super) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// Texts that a tokenizer is tried on before it is used: characters of every length, of several scripts, that normal
-/// forms change, and white space of every kind.
+/// Texts on which a tokenizer is tested before use: characters of every length, several scripts, characters with
+/// normal forms, and all kinds of white space.
 pub(super) const SAMPLES: &[&str] = &[
     "",
     " ",

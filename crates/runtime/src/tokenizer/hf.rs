@@ -1,6 +1,6 @@
-//! A tokenizer from Hugging Face's `tokenizer.json` and `tokenizer_config.json`. Models of type BPE, byte-level
-//! or in SentencePiece's manner, WordPiece and Unigram. Only what is listed here is handed to the `tokenizers` crate; padding, truncation,
-//! post-processing and decoding are read here, or are none of a model's business.
+//! Tokenizers from Hugging Face's `tokenizer.json` and `tokenizer_config.json`. Model types: BPE, byte-level or
+//! SentencePiece style, WordPiece and Unigram. Only the parts listed here go to the `tokenizers` crate. Padding,
+//! truncation, post-processing and decoding are read here, or ignored.
 
 use std::collections::HashMap;
 
@@ -26,10 +26,10 @@ use crate::{
     },
 };
 
-/// Characters that all steps of a normalizer together may make of one, or put before a text.
+/// Maximum number of characters that all steps of a normalizer together make from one, or put before a text.
 const INSERT_CHARS_MAX: usize = 16;
 
-/// Steps that change text before it is split.
+/// Supported steps that change text before it is split.
 const NORMALIZERS: &[&str] = &[
     "Sequence",
     "NFC",
@@ -45,7 +45,7 @@ const NORMALIZERS: &[&str] = &[
     "Precompiled",
     "Nmt",
 ];
-/// Steps that split text into words.
+/// Supported steps that split text into words.
 const PRE_TOKENIZERS: &[&str] = &[
     "Sequence",
     "Split",
@@ -58,10 +58,10 @@ const PRE_TOKENIZERS: &[&str] = &[
     "BertPreTokenizer",
 ];
 
-/// A part of a tokenizer.
+/// Part of a tokenizer.
 pub(super) type Step = json::Small<TOKENIZER_STEP_VALUES_MAX>;
 
-/// Everything but the model, of which only the kind is read: how the rest of it is read depends on that.
+/// All parts except the model. Only the model's kind is read, because it decides how the rest is read.
 #[derive(Deserialize)]
 pub(super) struct File {
     #[serde(default, deserialize_with = "json::list::<_, _, ADDED_TOKENS_MAX>")]
@@ -79,7 +79,7 @@ struct Kind {
     kind: Option<Step>,
 }
 
-/// The model alone.
+/// Only the model.
 #[derive(Deserialize)]
 struct OfModel<M> {
     model: M,
@@ -126,21 +126,21 @@ pub(super) enum Merge {
     Line(String),
 }
 
-/// How a model's token texts stand for bytes.
+/// Spelling of bytes in a model's token texts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Spelling {
     /// GPT-2's characters.
     ByteLevel,
-    /// SentencePiece's `▁`, and `<0x00>` where there is byte fallback.
+    /// SentencePiece's `▁`, and `<0x00>` with byte fallback.
     Metaspace { strips_space: bool },
-    /// Words with a space between them; the prefix marks pieces inside a word.
+    /// Words separated by spaces; a prefix marks pieces inside a word.
     WordPiece,
 }
 
-/// The mark of a piece inside a word, where nothing else is said.
+/// Default mark of a piece inside a word.
 const CONTINUING: &str = "##";
 
-/// Names the file in errors.
+/// Name of the file for errors.
 pub(super) struct Source<'a>(pub(super) &'a str);
 
 impl Source<'_> {
@@ -158,13 +158,13 @@ impl Source<'_> {
     }
 }
 
-/// The kind of a `tokenizer.json`'s model, where it says one.
+/// Kind of the model in a `tokenizer.json`, if stated.
 pub(crate) fn kind(tokenizer_json: &[u8]) -> Option<String> {
     let parsed: OfModel<Kind> = serde_json::from_slice(tokenizer_json).ok()?;
     parsed.model.kind.map(|json::Small(kind)| text_of(&kind))
 }
 
-/// The tokenizer of a directory's two files; `file` names the first in errors.
+/// Loads the tokenizer of a directory's two files; `file` names the first in errors.
 pub(super) fn load(
     file: &str,
     tokenizer_json: &[u8],
@@ -241,7 +241,7 @@ fn continuing() -> String {
     CONTINUING.to_owned()
 }
 
-/// A tokenizer whose model is WordPiece or Unigram.
+/// Loads a WordPiece or Unigram tokenizer.
 fn load_pieces(
     source: &Source,
     kind: &str,
@@ -263,7 +263,7 @@ fn load_pieces(
         let model: UnigramModel = model_of(source, tokenizer_json)?;
         let mut vocab = HashMap::with_capacity(model.vocab.len());
         for (id, (piece, _)) in model.vocab.iter().enumerate() {
-            // Of equal pieces the first is found; the others only take up numbers.
+            // If pieces are equal, the first is found; the others only take up IDs.
             vocab.entry(piece.clone()).or_insert(id as u32);
         }
         let byte_fallback = model.byte_fallback;
@@ -291,7 +291,7 @@ fn load_pieces(
     Ok(Tokenizer { encoder, affixes, table, strips_space: true })
 }
 
-/// The encoder of the crate's tokenizer; `unknown` stands for what is unknown to a Unigram model.
+/// Encoder of the crate's tokenizer; `unknown` is the unknown token of a Unigram model.
 fn encoder(
     source: &Source,
     tokenizer: tokenizers::Tokenizer,
@@ -302,7 +302,7 @@ fn encoder(
     Ok(Encoder::Words(Box::new(words.with_unknown(unknown))))
 }
 
-/// The model of a file, read as one of its kind.
+/// Parses the model of a file as one of its kind.
 fn model_of<M: serde::de::DeserializeOwned>(source: &Source, tokenizer_json: &[u8]) -> Result<M, LoadError> {
     let parsed: Result<OfModel<M>, _> = serde_json::from_slice(tokenizer_json);
     parsed.map(|parsed| parsed.model).map_err(|error| source.corrupt("model", error.to_string()))
@@ -312,7 +312,7 @@ pub(super) fn value_of(step: &Option<Step>) -> Option<&Value> {
     step.as_ref().map(|json::Small(value)| value)
 }
 
-/// The added tokens, which join the vocabulary, and which of them are special by id.
+/// Added tokens, which join the vocabulary, and whether each is special, by ID.
 fn added(
     source: &Source,
     tokens: Vec<Added>,
@@ -367,7 +367,7 @@ pub(super) fn model(source: &Source, tokenizer_json: &[u8]) -> Result<Model, Loa
     if let Some(prefix) = model.continuing_subword_prefix.as_ref().filter(|prefix| !prefix.is_empty()) {
         return Err(source.unsupported("model.continuing_subword_prefix", prefix, "only none is"));
     }
-    // It is put behind every word before that is tokenized.
+    // It is appended to every word before tokenizing.
     if let Some(end) = model.end_of_word_suffix.as_ref().filter(|end| end.len() > INSERT_CHARS_MAX) {
         let length = end.len();
         let reason = format!("it has {length} bytes; at most {INSERT_CHARS_MAX} are possible");
@@ -388,7 +388,7 @@ pub(super) fn merges(source: &Source, merges: Vec<Merge>) -> Result<Vec<(String,
     merges.into_iter().enumerate().map(pair).collect()
 }
 
-/// A normalizer or pre-tokenizer, after a look at every step of it.
+/// Parses a normalizer or pre-tokenizer after checking every step.
 fn step<T: serde::de::DeserializeOwned>(
     source: &Source,
     key: &str,
@@ -412,7 +412,7 @@ fn step<T: serde::de::DeserializeOwned>(
                 return Err(source.corrupt(key, reason));
             }
         }
-        // The crate panics on one it cannot read; it reads text only.
+        // The crate panics on a map it cannot read; it only accepts text.
         if kind == "Precompiled" {
             let map = step.get("precompiled_charsmap").and_then(Value::as_str).unwrap_or_default();
             chars_map::check_base64(map)
@@ -423,7 +423,7 @@ fn step<T: serde::de::DeserializeOwned>(
         for list in ["normalizers", "pretokenizers"] {
             steps.extend(step.get(list).and_then(Value::as_array).into_iter().flatten());
         }
-        // Each step works on what the one before has made, so they multiply.
+        // Each step works on the output of the one before, so their factors multiply.
         for inserted in ["content", "prepend"] {
             let chars = step.get(inserted).and_then(Value::as_str).map_or(1, |text| text.chars().count());
             inserted_chars = inserted_chars.saturating_mul(chars.max(1));
@@ -529,7 +529,7 @@ fn table(
     TokenTable::new(tokens).ok_or_else(|| source.corrupt("model.vocab", "the tokens' texts are over 4 GiB"))
 }
 
-/// A token in `tokenizer_config.json`: its text, or an object with it.
+/// Text of a token in `tokenizer_config.json`, which is a string or an object with it.
 pub(crate) fn token_text(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value.get("content")?.as_str())
 }

@@ -1,6 +1,6 @@
-//! Long texts of Unigram models, whose likeliest pieces depend on the whole of a word, however long it is. Windows give the
-//! letters of the words: normal forms and the ends of words depend on a few letters beside them. A word is cut into pieces
-//! once all of it is there.
+//! Long texts of Unigram models, whose best segmentation depends on whole words of any length. Windows yield the
+//! characters of words, because normal forms and word boundaries depend on a few neighbours only. A word is
+//! segmented once all of it is there.
 
 use std::ops::Range;
 
@@ -14,18 +14,18 @@ use super::{
     words::{Words, parts_between, within},
 };
 
-/// Marks a letter that begins a word.
+/// Flag of a character that starts a word.
 const BEGINS_WORD: u32 = 1 << 31;
-/// Marks an added token, which is no letter.
+/// Flag of an added token.
 const ADDED: u32 = 1 << 30;
-/// Bytes of a word that the `tokenizers` crate cuts no more.
+/// Words longer than this, in bytes, are segmented here rather than by the `tokenizers` crate.
 const LONG_WORD_BYTES: usize = 4 << 10;
 
-/// The letters of a word so far, in normal form.
+/// Normalised characters of a word so far.
 #[derive(Default)]
 struct OpenWord {
     text: String,
-    /// Its bytes in the whole text.
+    /// Range of the word in the whole text, in bytes.
     range: Range<usize>,
 }
 
@@ -68,7 +68,8 @@ impl Words {
         close(&mut word, out)
     }
 
-    /// The letters of a text and the added tokens among them, for a text that begins at byte `start` of a longer one.
+    /// Characters of a text and the added tokens between them, for a text that starts at byte `start` of a longer
+    /// one.
     fn letters(&self, text: &str, plain: &[Range<usize>], start: usize) -> Result<Vec<EncodedToken>> {
         let mut pieces = self.words_of(text, plain, start > 0)?;
         let mut words = Vec::new();
@@ -97,7 +98,7 @@ impl Words {
         Ok(all)
     }
 
-    /// Appends the tokens of a word; of one that is plain, no control tokens.
+    /// Appends the tokens of a word. A plain word gives no control tokens.
     fn push_word(
         &self,
         word: &str,

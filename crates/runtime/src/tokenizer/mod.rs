@@ -1,6 +1,6 @@
-//! Text to tokens and back. A tokenizer comes from `tokenizer.json` ([`hf`]) or from GGUF metadata ([`gguf`]); either
-//! way it is an encoder, and a table of the exact bytes of every token. Turning a stream of tokens into text as
-//! it comes is [`crate::detokenizer`]'s part.
+//! Tokenization and its inverse. A tokenizer is loaded from `tokenizer.json` ([`hf`]) or from GGUF metadata
+//! ([`gguf`]). It consists of an encoder and a table of the exact bytes of every token. Incremental detokenisation
+//! is in [`crate::detokenizer`].
 
 mod added;
 mod affixes;
@@ -45,10 +45,10 @@ use windows::EncodeFailure;
 use words::Words;
 
 pub(crate) use ggml_keys::{Ends, agree, around, of_json};
-/// The expression of Mistral's Tekken.
+/// Splitting expression of Mistral's Tekken.
 pub(crate) use pre::TEKKEN as TEKKEN_PATTERN;
 
-/// The character that stands for a byte in byte-level vocabularies.
+/// Character for a byte in byte-level vocabularies.
 pub(crate) fn byte_char(byte: u8) -> char {
     byte_level::char_of(byte)
 }
@@ -58,16 +58,16 @@ pub(crate) fn has_control_form(text: &str) -> bool {
     control::has_form(text)
 }
 
-/// Tokens that are decoded between two questions whether anybody waits for them.
+/// Tokens decoded between two checks for interruption.
 const DECODED_AT_ONCE: usize = 1 << 16;
 
-/// Which end of a text that is too long is cut off.
+/// Side on which a text that is too long is cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CutSide {
-    /// The beginning stays.
+    /// Cut the end.
     #[default]
     Right,
-    /// The end stays.
+    /// Cut the beginning.
     Left,
 }
 
@@ -76,9 +76,9 @@ pub enum CutSide {
 pub struct EncodedPair {
     /// All tokens.
     pub tokens: Vec<u32>,
-    /// The type of each.
+    /// Type of each token.
     pub types: Vec<u32>,
-    /// How many there were before any were cut off.
+    /// Number of tokens before the cut.
     pub tokens_uncut: usize,
 }
 
@@ -94,7 +94,7 @@ impl EncodedPair {
     }
 }
 
-/// What is left of a text's tokens.
+/// Tokens that remain after cutting a text.
 pub fn cut(tokens: &[u32], tokens_max: usize, side: CutSide) -> &[u32] {
     let kept = tokens.len().min(tokens_max);
     match side {
@@ -103,7 +103,7 @@ pub fn cut(tokens: &[u32], tokens_max: usize, side: CutSide) -> &[u32] {
     }
 }
 
-/// How many tokens of `tokens_max` are left beside those that stand around texts, `least` at least.
+/// Number of the `tokens_max` tokens left beside those around texts; `least` at least.
 ///
 /// # Errors
 /// [`RequestError::NoRoom`].
@@ -112,8 +112,8 @@ pub(crate) fn room(tokens_max: usize, around: usize, least: usize) -> Result<usi
     room.ok_or(RequestError::NoRoom { around, tokens_max })
 }
 
-/// How many tokens two texts may keep of `room`: the longer one loses first, and keeps the odd token, as Hugging
-/// Face's `longest_first` has it.
+/// Number of tokens that two texts may keep of `room`. The longer one loses first, and keeps the odd token, as in
+/// Hugging Face's `longest_first`.
 fn share(first: usize, second: usize, room: usize) -> (usize, usize) {
     if first + second <= room {
         return (first, second);
@@ -130,14 +130,14 @@ fn share(first: usize, second: usize, room: usize) -> (usize, usize) {
     }
 }
 
-/// A model's tokenizer.
+/// Tokenizer of a model.
 #[derive(Debug)]
 pub struct Tokenizer {
     encoder: Encoder,
-    /// Tokens put around texts, where special tokens are asked for.
+    /// Tokens around texts, if special tokens are requested.
     affixes: Affixes,
     table: TokenTable,
-    /// Encoding puts a space before a text; decoding takes it away.
+    /// Encoding puts a space before a text; decoding removes it.
     strips_space: bool,
 }
 
@@ -149,11 +149,11 @@ enum Encoder {
 }
 
 impl Tokenizer {
-    /// The tokenizer of a model's files.
+    /// Loads the tokenizer of a model's files.
     ///
     /// # Errors
-    /// [`LoadError`] naming the file and the key: missing, corrupt, or of a kind that this build does not know. A
-    /// tokenizer that fails at some plain text is corrupt too.
+    /// [`LoadError`] naming the file and the key: missing, corrupt, or of an unsupported kind. A tokenizer that
+    /// fails on plain text counts as corrupt.
     pub fn load(files: &TextFiles) -> Result<Tokenizer, LoadError> {
         let load = || {
             let mut tokenizer = match &files.tokenizer {
@@ -171,7 +171,7 @@ impl Tokenizer {
             if let Encoder::Words(words) = &mut tokenizer.encoder {
                 words.reserve(&ends, &mut tokenizer.table);
                 for text in guard::SAMPLES {
-                    // What is wrong is said by a panic; a text that has no tokens is no fault.
+                    // Only panics count as faults; a text without tokens does not.
                     drop(words.encode(text, &[], &tokenizer.table, &|| false, &mut Vec::new()));
                     drop(words.encode(
                         text,
@@ -193,32 +193,30 @@ impl Tokenizer {
         })
     }
 
-    /// The tokens of a text. Control tokens written in the text are recognised. `add_special` puts the tokens
-    /// around it that the model expects around a bare text, such as the beginning of sequence; a rendered chat
-    /// has its own.
+    /// Tokens of a text, in which control tokens are recognised. `add_special` adds the tokens that the model
+    /// expects around a bare text, such as beginning of sequence; a rendered chat has its own.
     ///
     /// # Errors
     /// [`RequestError::Invalid`] for a text over [`PROMPT_BYTES_MAX`], or one on which the model's own splitting
-    /// expression needs more steps than it may take.
+    /// expression needs more steps than allowed.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, RequestError> {
         self.encode_around(text, &[], add_special)
     }
 
-    /// The same for a text that is no more than text: what spells a control token is tokenized as its characters are.
+    /// Tokens of a plain text: spelled control tokens are tokenized by their characters.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`].
+    /// As for [`Tokenizer::encode`].
     pub fn encode_plain(&self, text: &str, add_special: bool) -> Result<Vec<u32>, RequestError> {
         self.encode_around(text, slice::from_ref(&(0..text.len())), add_special)
     }
 
-    /// The same for a text of which only the bytes in `plain`, ascending and apart from each other, are no more than
-    /// text: a control token is one that is wholly outside of them, and so is a token that is shown but has the form of
-    /// one, such as `<|user|>`, or ends the model's texts. Others that are shown, such as `<think>`, are recognised
-    /// everywhere.
+    /// Tokens of a text in which only the bytes in `plain` (ascending, disjoint) are plain. Control tokens must be
+    /// wholly outside of them. This also holds for shown tokens that have the form of control tokens, such as
+    /// `<|user|>`, or that end the model's texts. Other shown tokens, such as `<think>`, are recognised everywhere.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`].
+    /// As for [`Tokenizer::encode`].
     pub fn encode_around(
         &self,
         text: &str,
@@ -228,10 +226,10 @@ impl Tokenizer {
         self.encode_until(text, plain, add_special, &|| false)
     }
 
-    /// The same until `interrupted` says so, which it is asked again and again.
+    /// Tokens as of [`Tokenizer::encode_around`], unless `interrupted`, which is checked repeatedly.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`], and [`RequestError::Interrupted`].
+    /// As for [`Tokenizer::encode`], and [`RequestError::Interrupted`].
     pub fn encode_until(
         &self,
         text: &str,
@@ -274,11 +272,11 @@ impl Tokenizer {
         Ok(tokens)
     }
 
-    /// That a text has surely more than `tokens_max` tokens, found without taking it as a whole: while it is tokenized, a
-    /// text takes some seventy times its bytes. What may fit passes, and so does what is short for so many tokens.
+    /// Checks that a text does not surely have more than `tokens_max` tokens, without tokenizing it as a whole:
+    /// tokenizing takes some seventy times a text's bytes. Texts that may fit pass, as do short ones.
     ///
     /// # Errors
-    /// [`RequestError::TooLong`] of `field`, [`RequestError::Interrupted`], and as [`Tokenizer::encode`].
+    /// [`RequestError::TooLong`] of `field`, [`RequestError::Interrupted`], and as for [`Tokenizer::encode`].
     pub fn check_length(
         &self,
         field: &'static str,
@@ -308,14 +306,14 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Ends every text with a token, where it ends with none yet and there is such a token.
+    /// Adds an end token to every text, if none is added yet and the vocabulary has this one.
     pub(crate) fn end_with(&mut self, token: &str) {
         if self.affixes.suffix.is_empty() {
             self.affixes.suffix.extend(self.token_id(token));
         }
     }
 
-    /// The highest token type of a pair of texts; none: the model does not say what a pair looks like.
+    /// Highest token type in a pair of texts; `None`: the model does not define pairs.
     pub fn pair_type_max(&self) -> Option<u32> {
         let pair = self.affixes.pair.as_ref()?;
         let around =
@@ -323,16 +321,16 @@ impl Tokenizer {
         around.chain(pair.types).max()
     }
 
-    /// How many tokens stand before and after a text, where special tokens are asked for.
+    /// Number of special tokens before and after a text.
     pub fn special_around(&self) -> (usize, usize) {
         (self.affixes.prefix.len(), self.affixes.suffix.len())
     }
 
-    /// The tokens of a text as a model expects it alone, `tokens_max` at most: what is too long loses tokens of its
-    /// own on one side. The second value is how many it had.
+    /// Tokens of a single text with the special tokens, at most `tokens_max`: a text that is too long loses tokens
+    /// on one side. The second value is the number before the cut.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`], and where the tokens around a text leave no room for any of its own.
+    /// As for [`Tokenizer::encode`], and if the special tokens leave no room.
     pub fn encode_cut(
         &self,
         text: &str,
@@ -350,12 +348,12 @@ impl Tokenizer {
         Ok(([prefix, own, suffix].concat(), around + count))
     }
 
-    /// The tokens of a pair of texts and the type of each, `tokens_max` at most: while it is too long, the longer
-    /// text loses tokens of its own on one side. The third value is how many it had. None: the model does not say
-    /// what a pair looks like. Neither text can spell a control token, such as the one between them.
+    /// Tokens and types of a pair of texts, at most `tokens_max`: the longer text loses tokens on one side while
+    /// the pair is too long. Also counts the tokens before the cut. `None`: the model does not define pairs.
+    /// Neither text can spell a control token, such as the separator.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode_cut`].
+    /// As for [`Tokenizer::encode_cut`].
     pub fn encode_pair(
         &self,
         first: &str,
@@ -381,13 +379,12 @@ impl Tokenizer {
         Ok(Some(encoded))
     }
 
-    /// The text of tokens; bytes that are not UTF-8 become U+FFFD, unknown ids nothing. Control tokens are left
-    /// out with `skip_special`.
+    /// Text of tokens. Invalid UTF-8 becomes U+FFFD, unknown IDs nothing. `skip_special` leaves out control tokens.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         self.decode_until(ids, skip_special, &|| false).unwrap_or_default()
     }
 
-    /// The same until `interrupted` says so, which it is asked again and again.
+    /// Text of tokens, unless `interrupted`, which is checked repeatedly.
     ///
     /// # Errors
     /// [`RequestError::Interrupted`].
@@ -413,22 +410,22 @@ impl Tokenizer {
         Ok(text)
     }
 
-    /// The exact bytes of a token; none for an unknown id. A character may span tokens.
+    /// Exact bytes of a token; empty for an unknown ID. A character may span tokens.
     pub fn token_bytes(&self, id: u32) -> &[u8] {
         self.table.bytes(id)
     }
 
-    /// Whether a token is a control token, such as an end of turn: no part of the text.
+    /// Whether a token is a control token, such as end of turn: not part of the text.
     pub fn is_special(&self, id: u32) -> bool {
         self.table.is_special(id)
     }
 
-    /// The highest id plus one.
+    /// Highest ID plus one.
     pub fn vocab_size(&self) -> usize {
         self.table.len()
     }
 
-    /// The id of a token by its text as the vocabulary spells it.
+    /// ID of a token by its spelling in the vocabulary.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         match &self.encoder {
             Encoder::Words(words) => words.id(token),

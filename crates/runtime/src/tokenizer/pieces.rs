@@ -1,5 +1,5 @@
-//! WordPiece and Unigram by the `tokenizers` crate, for encoders: from parts that have been checked first, because
-//! the crate trusts its input.
+//! WordPiece and Unigram by the `tokenizers` crate, for encoders. All parts are checked first, because the crate
+//! trusts its input.
 
 use std::collections::HashMap;
 
@@ -10,45 +10,45 @@ use tokenizers::{
 
 use crate::limits::{PIECE_BYTES_MAX, PIECE_NODES_MAX, VOCAB_MAX};
 
-/// The model that cuts words into tokens.
+/// Model that cuts words into tokens.
 pub(super) enum Model {
-    /// The longest piece that fits, from the left (arxiv.org/abs/1609.08144).
+    /// Longest matching piece, from the left (arxiv.org/abs/1609.08144).
     WordPiece {
         vocab: HashMap<String, u32>,
-        /// What a word with an unknown part becomes as a whole.
+        /// Token for a whole word with an unknown part.
         unknown: String,
-        /// In front of pieces inside a word: `##`.
+        /// Prefix of pieces inside a word: `##`.
         continuing: String,
-        /// Longer words are unknown.
+        /// Maximum characters of a word; longer words are unknown.
         word_chars_max: usize,
     },
-    /// The likeliest pieces (arxiv.org/abs/1804.10959).
+    /// Likeliest pieces (arxiv.org/abs/1804.10959).
     Unigram {
-        /// In order of id, each with the logarithm of its probability.
+        /// Pieces in order of ID, each with its log probability.
         pieces: Vec<(String, f64)>,
         unknown: Option<usize>,
         byte_fallback: bool,
     },
 }
 
-/// Everything such a tokenizer is made of.
+/// Parts of such a tokenizer.
 pub(super) struct Parts {
     pub(super) model: Model,
-    /// Tokens found in text before anything else happens to it.
+    /// Tokens found in text before any other step.
     pub(super) added: Vec<AddedToken>,
     pub(super) normalizer: Option<NormalizerWrapper>,
     pub(super) pre_tokenizer: Option<PreTokenizerWrapper>,
 }
 
-/// What cannot be used, by the name of its part, and why.
+/// Name of a part that cannot be used, and the reason.
 pub(super) struct Unusable {
     pub(super) part: &'static str,
     pub(super) reason: String,
 }
 
-/// Bytes of what stands in front of pieces inside a word; every beginning of a word is tried with it.
+/// Maximum bytes of the prefix of pieces inside a word; it is tried with every beginning of a word.
 const CONTINUING_BYTES_MAX: usize = 16;
-/// Longest word that WordPiece looks at: its time grows with the square of it.
+/// Maximum characters of a word in WordPiece, whose time grows with the square of it.
 const WORD_CHARS_MAX: usize = 1_000;
 
 impl Model {
@@ -112,7 +112,7 @@ impl Model {
                 }
                 let mut model = Unigram::from(pieces, unknown, byte_fallback)
                     .map_err(|error| Unusable { part: "vocab", reason: error.to_string() })?;
-                // It would remember words of texts that are long gone.
+                // Disable the cache, which would keep words of past texts.
                 model.resize_cache(0);
                 Ok(ModelWrapper::Unigram(model))
             }
@@ -120,7 +120,7 @@ impl Model {
     }
 }
 
-/// Nodes of a tree of these pieces, or more where they cannot be too many.
+/// Number of trie nodes for these pieces, or an upper bound if that is small enough.
 fn nodes(pieces: &[(String, f64)]) -> usize {
     let bytes = pieces.iter().map(|(text, _)| text.len()).sum();
     if bytes <= PIECE_NODES_MAX {

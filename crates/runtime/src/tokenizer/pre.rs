@@ -1,47 +1,47 @@
-//! How vocabularies of byte pairs split text into words before merging: the expressions of each model's own
-//! `tokenizer.json`, under the names that GGUF files give them in `tokenizer.ggml.pre`. Where none is published, they are
-//! llama.cpp's.
+//! Pre-tokenizers: how byte-pair vocabularies split text into words before merging. They are the expressions of
+//! each model's own `tokenizer.json`, by their names in GGUF's `tokenizer.ggml.pre`. If a model publishes none,
+//! they are llama.cpp's.
 
-/// A pre-tokenizer and what goes with it.
+/// Pre-tokenizer with its options.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PreTokenizer {
-    /// Numbers are cut in threes from their end, before anything else is split.
+    /// Numbers to cut into groups of three from their end, before any other split.
     pub(super) threes: Option<Threes>,
-    /// Applied one after the other, each to the pieces the one before left; matches and the text between them
-    /// are pieces.
+    /// Expressions, applied one after the other to the pieces that the one before left. Matches and the text
+    /// between them are pieces.
     pub(super) patterns: &'static [&'static str],
-    /// A word that is a token is that token, whatever the merges make of it.
+    /// A word that is a token becomes that token, regardless of merges.
     pub(super) ignore_merges: bool,
-    /// Text begins with the beginning-of-sequence token unless the file says otherwise.
+    /// Begin texts with the beginning-of-sequence token, unless the file says otherwise.
     pub(super) add_bos: bool,
-    /// Text is brought into normal form C first.
+    /// Normalise text to NFC first.
     pub(super) nfc: bool,
-    /// How tokens spell text.
+    /// Spelling of text in tokens.
     pub(super) spelling: Spelling,
-    /// A token that takes the white space before it with it.
+    /// Token that also takes the white space before it.
     pub(super) mask: Option<&'static str>,
 }
 
-/// How the texts of a vocabulary's tokens stand for bytes.
+/// Spelling of bytes in a vocabulary's token texts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Spelling {
     /// Each byte is one of GPT-2's characters.
     Bytes,
-    /// As they are, with `▁` for a space; what has no token is spelled by byte tokens, `<0x00>` to `<0xFF>`.
+    /// Plain text with `▁` for a space; text without a token becomes byte tokens, `<0x00>` to `<0xFF>`.
     Spaces,
-    /// As they are, of words without the white space between them.
+    /// Plain words without the white space between them.
     Words,
 }
 
-/// Numbers that are cut in threes from their end, as thousands are. An expression could say so only by looking ahead to the
-/// end of the number from each of its digits, in time that grows with the square of its length.
+/// Numbers cut into groups of three from their end, like thousands. An expression would have to look ahead to the
+/// end of the number at each digit, in quadratic time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Threes {
-    /// What is cut.
+    /// Expression for the numbers.
     pub(super) run: &'static str,
-    /// Whether what is cut is apart from what is beside it.
+    /// Whether a number is separated from the text next to it.
     pub(super) apart: bool,
-    /// A number before such a character is not cut.
+    /// Characters that prevent the cut if they follow the number.
     pub(super) not_before: Option<&'static str>,
 }
 
@@ -102,7 +102,7 @@ const SPARK: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p
 const THREE_DIGITS: &str = r"\p{N}{1,3}";
 const CJK: &str = r"[\u{4E00}-\u{9FA5}\u{3040}-\u{309F}\u{30A0}-\u{30FF}]+";
 
-/// The pre-tokenizers and their names.
+/// Pre-tokenizers and their names.
 const ALL: &[(&[&str], PreTokenizer)] = &[
     (&["default"], plain(&[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"])),
     (
@@ -151,7 +151,7 @@ const ALL: &[(&[&str], PreTokenizer)] = &[
     (&["tekken"], begun(&[TEKKEN])),
     (&["gpt-4o", "llama4", "kanana2", "minimax-m2", "talkie"], plain(&[GPT4O])),
     (&["granite-embed-multi-97m"], whole_words(&[GPT4O])),
-    // A number before a letter is cut by the expression, from its beginning.
+    // The expression cuts a number before a letter, from its beginning.
     (
         &["tiny_aya", "cohere2moe"],
         PreTokenizer {
@@ -209,17 +209,17 @@ const ALL: &[(&[&str], PreTokenizer)] = &[
     (&["whitespace"], PreTokenizer { spelling: Spelling::Words, ..plain(&[]) }),
 ];
 
-/// Every name this build knows.
+/// All known names.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     ALL.iter().flat_map(|(names, _)| names.iter().copied())
 }
 
-/// All of them, with their names.
+/// All pre-tokenizers with their names.
 pub(super) fn all() -> impl Iterator<Item = (&'static [&'static str], &'static PreTokenizer)> {
     ALL.iter().map(|(names, pre)| (*names, pre))
 }
 
-/// The pre-tokenizer a GGUF file names; `default` where it names none.
+/// Pre-tokenizer by its name in a GGUF file; files without a name use `default`.
 pub(super) fn by_name(name: &str) -> Option<PreTokenizer> {
     ALL.iter().find(|(names, _)| names.contains(&name)).map(|&(_, pre)| pre)
 }

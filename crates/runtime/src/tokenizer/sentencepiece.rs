@@ -1,6 +1,6 @@
-//! SentencePiece's byte-pair encoding (`llama` in GGUF files): spaces become `▁`, then the pair of neighbours
-//! whose union is the best-scored piece is joined until none is left; characters without a piece become byte
-//! tokens. Scores, not a list of merges, decide.
+//! SentencePiece's byte-pair encoding (`llama` in GGUF files). Spaces become `▁`. Then the pair of neighbours whose
+//! union has the best score is joined, until none is left. Characters without a piece become byte tokens. Scores
+//! decide, not a list of merges.
 
 use std::{
     cmp::Ordering,
@@ -17,32 +17,32 @@ use super::{
     windows::{EncodeFailure, EncodedToken as Place, Walk, is_long},
 };
 
-/// The character SentencePiece writes for a space.
+/// SentencePiece's character for a space.
 const SPACE: char = '▁';
 
-/// What the file says about the text around pieces.
+/// Settings for the text around pieces.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
-    /// A space is put before a text, and after each added token within it.
+    /// Put a space before a text, and after each added token within it.
     pub(super) add_space: bool,
-    /// White space after an added token is dropped, but for `<unk>`, `<s>` and `<|endoftext|>`, as Phi-3 has it.
+    /// Drop white space after an added token, except after `<unk>`, `<s>` and `<|endoftext|>` (Phi-3).
     pub(super) strip_after_added: bool,
-    /// Characters become their normal forms.
+    /// Map of characters to normal forms.
     pub(super) normal: Option<Precompiled>,
-    /// Spaces around a text are dropped, and several in it become one.
+    /// Drop spaces around a text, and merge repeated spaces.
     pub(super) remove_extra_spaces: bool,
 }
 
-/// A SentencePiece encoder.
+/// SentencePiece encoder.
 #[derive(Debug)]
 pub(super) struct SentencePiece {
     pieces: HashMap<String, Piece>,
     /// Byte tokens by byte; all of them or none.
     bytes: Option<Box<[u32; 256]>>,
-    /// What characters become where there are no byte tokens.
+    /// Token for unknown characters without byte tokens.
     unknown: Option<u32>,
     finder: AddedFinder,
-    /// (id, white space after it is dropped), in the finder's order.
+    /// (ID, whether white space after it is dropped), in the finder's order.
     added: Vec<(u32, bool)>,
     settings: Settings,
 }
@@ -56,15 +56,15 @@ struct Piece {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Use {
-    /// Written, and joined towards.
+    /// Written, and used for joining.
     Written,
-    /// Joined towards, but taken apart again at the end.
+    /// Used for joining, but split again at the end.
     Unused,
     /// Neither: control and byte tokens.
     Reserved,
 }
 
-/// The byte that a byte token's text, `<0x00>` to `<0xFF>`, stands for.
+/// Byte of a byte token's text, `<0x00>` to `<0xFF>`.
 pub(super) fn byte_token(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     let is_plain = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -72,8 +72,8 @@ pub(super) fn byte_token(text: &str) -> Option<u8> {
 }
 
 impl SentencePiece {
-    /// The encoder of a vocabulary; `ids` are the vocabulary's by text, `ends` the tokens
-    /// that end a text. Errors say what is wrong with the tokens.
+    /// Creates the encoder of a vocabulary; `ids` are its IDs by text, `ends` the tokens that end a text. Errors
+    /// name the problem with the tokens.
     pub(super) fn new(
         vocabulary: &Vocabulary,
         scores: &[f32],
@@ -111,7 +111,7 @@ impl SentencePiece {
         let unmarked: BTreeSet<u32> = unmarked.collect();
         for id in vocabulary.added().chain(unmarked) {
             let text = vocabulary.texts[id as usize].as_str();
-            // No text spells it: files have such where a number of tokens had to be filled up.
+            // Empty texts only pad the vocabulary.
             if text.is_empty() {
                 continue;
             }
@@ -135,7 +135,7 @@ impl SentencePiece {
         Ok(SentencePiece { pieces, bytes, unknown, finder, added, settings })
     }
 
-    /// The id of a token by its text.
+    /// ID of a token by its text.
     pub(super) fn id(&self, text: &str) -> Option<u32> {
         self.pieces.get(text).map(|piece| piece.id)
     }
@@ -156,7 +156,7 @@ impl SentencePiece {
         while let Some(found) = self.finder.next(text, from, &is_plain) {
             from = found.end;
             if found.start < at {
-                continue; // a space of its own that the token before it has swallowed
+                continue; // a space that the token before it has taken
             }
             self.encode_plain(&text[at..found.start], interrupted, out)?;
             let (id, strips) = self.added[found.number];
@@ -215,17 +215,17 @@ impl SentencePiece {
         }
     }
 
-    /// A segment of a text, and the piece that writes it.
+    /// Segment of a text, and its piece.
     fn place(&self, spelled: &str, segment: Range<usize>) -> Place {
         let piece = self.pieces.get(&spelled[segment.clone()]).filter(|piece| piece.use_ == Use::Written);
         Place { id: piece.map_or(UNWRITTEN, |piece| piece.id), start: segment.start, end: segment.end }
     }
 }
 
-/// A segment that no piece writes.
+/// Marks a segment without a piece.
 const UNWRITTEN: u32 = u32::MAX;
 
-/// A text without spaces at its ends and with one between words.
+/// Text without spaces at its ends, and with single spaces between words.
 fn single_spaced(text: &str) -> String {
     let mut spaced = String::with_capacity(text.len());
     for word in text.split(' ').filter(|word| !word.is_empty()) {
@@ -240,10 +240,10 @@ fn single_spaced(text: &str) -> String {
 /// No neighbour.
 const NONE: u32 = u32::MAX;
 
-/// A stretch of the text, one character at first.
+/// Part of the text; a single character at first.
 #[derive(Clone, Copy)]
 struct Symbol {
-    /// Bytes; empty once it is part of the symbol to its left.
+    /// Byte range; empty once it is joined to its left neighbour.
     start: u32,
     end: u32,
     previous: u32,
@@ -255,12 +255,12 @@ struct Pair {
     score: f32,
     left: u32,
     right: u32,
-    /// Bytes of the union: if they have changed, the pair is out of date.
+    /// Bytes of the union; if it has changed, the pair is outdated.
     length: u32,
 }
 
 impl Ord for Pair {
-    /// The best score first, the leftmost on a tie.
+    /// The best score first; the leftmost on a tie.
     fn cmp(&self, other: &Self) -> Ordering {
         self.score.total_cmp(&other.score).then(other.left.cmp(&self.left))
     }
@@ -280,13 +280,13 @@ impl PartialEq for Pair {
 
 impl Eq for Pair {}
 
-/// One text being encoded.
+/// Text being encoded.
 struct Merging<'a> {
     model: &'a SentencePiece,
     text: &'a str,
     symbols: Vec<Symbol>,
     pairs: BinaryHeap<Pair>,
-    /// Where an unused piece, by start and end, was joined.
+    /// Boundary inside a joined unused piece, by its start and end.
     joints: HashMap<(u32, u32), u32>,
 }
 
@@ -342,7 +342,7 @@ impl<'a> Merging<'a> {
         self.pairs.push(Pair { score: piece.score, left, right, length: end - start });
     }
 
-    /// What the symbols are now, in order, with unused pieces taken apart.
+    /// Final segments, in order, with unused pieces split again.
     fn segments(&self) -> Vec<(usize, usize)> {
         let mut segments = Vec::new();
         let mut apart = Vec::new();

@@ -1,21 +1,20 @@
-//! What each token writes: its exact bytes, and whether it is a control token. Built once, read for every token
-//! that is generated.
+//! Exact bytes of each token, and whether it is a control token. Built once, read for every generated token.
 
 use crate::limits::VOCAB_MAX;
 
-/// Bytes and kind of every token, by id.
+/// Bytes and kind of every token, by ID.
 #[derive(Debug, Default)]
 pub(super) struct TokenTable {
     bytes: Vec<u8>,
-    /// Where each token's bytes end; they begin where the one before ends.
+    /// End of each token's bytes; they start at the previous end.
     ends: Vec<u32>,
     special: Vec<bool>,
-    /// Tokens that only a model's own words spell: the special ones and those reserved.
+    /// Tokens that text of a request never becomes: special and reserved ones.
     control: Vec<bool>,
 }
 
 impl TokenTable {
-    /// The table of tokens in order of id, each as (bytes, special). `None` if there are more of them than a
+    /// Creates the table from tokens in order of ID, each as (bytes, special). `None` if there are more than a
     /// vocabulary may have, or more than 4 GiB of bytes.
     pub(super) fn new(tokens: impl Iterator<Item = (Vec<u8>, bool)>) -> Option<Self> {
         let mut table = TokenTable::default();
@@ -31,12 +30,12 @@ impl TokenTable {
         Some(table)
     }
 
-    /// The highest id plus one.
+    /// Highest ID plus one.
     pub(super) fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// The bytes of a token; none for an unknown id.
+    /// Bytes of a token; empty for an unknown ID.
     pub(super) fn bytes(&self, id: u32) -> &[u8] {
         let id = id as usize;
         let Some(&end) = self.ends.get(id) else { return &[] };
@@ -44,14 +43,14 @@ impl TokenTable {
         &self.bytes[start as usize..end as usize]
     }
 
-    /// Takes a token for one that structures prompts, though it is shown.
+    /// Marks a shown token as one that structures prompts.
     pub(super) fn reserve(&mut self, id: u32) {
         if let Some(control) = self.control.get_mut(id as usize) {
             *control = true;
         }
     }
 
-    /// Whether a token structures prompts: what a request writes never becomes it.
+    /// Whether a token structures prompts: text of a request never becomes it.
     pub(super) fn is_control(&self, id: u32) -> bool {
         self.control.get(id as usize).copied().unwrap_or(false)
     }

@@ -1,4 +1,4 @@
-//! Tokenizers against their reference implementations (`testdata/make.py`), and against files that are broken.
+//! Tokenizers against their reference implementations (`testdata/make.py`), and with broken files.
 
 mod long;
 mod plain;

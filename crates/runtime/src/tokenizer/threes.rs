@@ -1,4 +1,4 @@
-//! Numbers cut in threes from their end, `1 234 567`, in time that grows with the text's length alone.
+//! Cutting of numbers into groups of three from their end, `1 234 567`, in linear time.
 
 use std::ops::Range as Bytes;
 
@@ -10,14 +10,14 @@ use crate::limits::WINDOW_AGREED_BYTES;
 /// Long numbers of a text.
 #[derive(Debug)]
 pub(super) struct LongRuns {
-    /// Their bytes, ascending.
+    /// Byte ranges, ascending.
     runs: Vec<Bytes<usize>>,
-    /// Places in them where they are cut, ascending, about [`WINDOW_AGREED_BYTES`] from each other.
+    /// Places of cuts in them, ascending, about [`WINDOW_AGREED_BYTES`] apart.
     cuts: Vec<usize>,
 }
 
 impl LongRuns {
-    /// The last place not behind `at` that is in no long number, or where one is cut.
+    /// Last place up to `at` that is not inside a long number, or is one of its cuts.
     pub(super) fn place_before(&self, at: usize) -> usize {
         let run = self.runs.get(self.runs.partition_point(|run| run.end <= at));
         let Some(run) = run.filter(|run| run.start < at) else { return at };
@@ -26,7 +26,7 @@ impl LongRuns {
     }
 }
 
-/// What cuts numbers.
+/// Cuts numbers.
 #[derive(Debug)]
 pub(super) struct CutInThrees {
     run: SysRegex,
@@ -35,14 +35,14 @@ pub(super) struct CutInThrees {
 }
 
 impl CutInThrees {
-    /// The error says what is wrong with the expression.
+    /// Compiles the expressions. The error names the problem.
     pub(super) fn new(threes: Threes) -> std::result::Result<Self, String> {
         let compiled = |pattern| SysRegex::new(pattern).map_err(|error| error.to_string());
         let not_before = threes.not_before.map(compiled).transpose()?;
         Ok(CutInThrees { run: compiled(threes.run)?, apart: threes.apart, not_before })
     }
 
-    /// The pieces of a text.
+    /// Pieces of a text.
     pub(super) fn cut(&self, text: &NormalizedString) -> Result<Vec<NormalizedString>> {
         let ends = self.ends(text.get());
         let mut pieces = Vec::with_capacity(ends.len());
@@ -57,20 +57,20 @@ impl CutInThrees {
         Ok(pieces)
     }
 
-    /// Whether a run that ends there is cut from its end. Another one is cut by expressions, from its beginning.
+    /// Whether a number with this end is cut from its end. Otherwise expressions cut it from its beginning.
     fn is_cut_from_end(&self, text: &str, end: usize) -> bool {
         let next = text[end..].chars().next().map_or(0, char::len_utf8);
         let stop = |not_before: &SysRegex| not_before.find_iter(&text[end..end + next]).next().is_some();
         !self.not_before.as_ref().is_some_and(stop)
     }
 
-    /// The runs of a text that are so long that a window may end in one.
+    /// Numbers of a text that are so long that a window may end in one.
     pub(super) fn long_runs(&self, text: &str) -> LongRuns {
         let (mut runs, mut cuts) = (Vec::new(), Vec::new());
         for (start, end) in self.run.find_iter(text).filter(|(start, end)| end - start > WINDOW_AGREED_BYTES)
         {
             let run = &text[start..end];
-            // Digits before a place or behind it, in whole threes.
+            // Number of digits before the first cut; all others are whole groups of three.
             let first = match self.is_cut_from_end(text, end) {
                 true => run.chars().count() % 3,
                 false => 0,
@@ -87,7 +87,7 @@ impl CutInThrees {
         LongRuns { runs, cuts }
     }
 
-    /// Where the pieces of a text end, ascending; some may be equal.
+    /// Ends of a text's pieces, ascending; some may be equal.
     fn ends(&self, text: &str) -> Vec<usize> {
         let mut ends = Vec::new();
         for (start, end) in self.run.find_iter(text).filter(|&(_, end)| self.is_cut_from_end(text, end)) {

@@ -1,6 +1,6 @@
-//! The likeliest pieces of a long word (Unigram, arxiv.org/abs/1804.10959), as the `tokenizers` crate finds them: the same
-//! scores, added in the same order. Time and memory grow with the word's length alone, two bytes for each of its bytes, and
-//! the search can be interrupted.
+//! Segmentation of a long word by a Unigram model (arxiv.org/abs/1804.10959), with the results of the `tokenizers`
+//! crate: the same scores, added in the same order. Time and memory are linear in the word's length, two bytes per
+//! byte, and the search can be interrupted.
 
 use std::{collections::VecDeque, mem, ops::Range};
 
@@ -10,44 +10,45 @@ use super::{
 };
 use crate::limits::PIECE_BYTES_MAX;
 
-/// The id of a node where no piece ends.
+/// ID of a node at which no piece ends.
 const NO_PIECE: u32 = u32::MAX;
-/// How far the score of a character that is no piece lies below the lowest of all pieces, as in SentencePiece.
+/// Distance of an unknown character's score below the lowest piece score, as in SentencePiece.
 const UNKNOWN_PENALTY: f64 = 10.0;
-/// Bytes between two questions whether to give up.
+/// Bytes between two checks for interruption.
 const ASK_EVERY_BYTES: usize = 1 << 16;
-// Lengths of pieces are kept in 16 bits.
+// Lengths of pieces are stored in 16 bits.
 const _: () = assert!(PIECE_BYTES_MAX <= u16::MAX as usize);
 
-/// A Unigram vocabulary.
+/// Unigram vocabulary.
 #[derive(Debug)]
 pub(super) struct Unigram {
     trie: PieceTrie,
     scores: Vec<f64>, // by id
     unknown: u32,
     unknown_score: f64,
-    /// The pieces that stand for bytes, where every byte has one and the model falls back to them.
+    /// Byte pieces, if every byte has one and the model falls back to them.
     bytes: Option<Box<[u32; 256]>>,
     longest: usize, // bytes
 }
 
-/// The beginnings of all pieces. The children of a node have consecutive numbers, ascending by their bytes.
+/// Trie of all pieces. Children of a node have consecutive numbers, ascending by their bytes.
 #[derive(Debug)]
 struct PieceTrie {
-    bytes: Vec<u8>,           // (node) the byte that leads to it
-    first_children: Vec<u32>, // (node + 1)
-    ids: Vec<u32>,            // (node) the piece that ends here, or NO_PIECE
+    bytes: Vec<u8>,           // (node) byte that leads to it
+    first_children: Vec<u32>, // (node + 1) number of the first child
+    ids: Vec<u32>,            // (node) piece that ends here, or NO_PIECE
 }
 
-/// The pieces of a word.
+/// Segmentation of a word.
 pub(super) struct PieceCut<'a> {
     unigram: &'a Unigram,
     word: &'a str,
-    lengths: Vec<u16>, // (byte) of the piece that begins there
+    lengths: Vec<u16>, // (byte) length of the piece that starts there
 }
 
 impl Unigram {
-    /// Of the pieces in order of id, each with the logarithm of its probability. The last of equal pieces counts.
+    /// Creates the vocabulary from pieces in order of ID, each with its log probability. The last of equal pieces
+    /// counts.
     pub(super) fn new<'a>(
         pieces: impl Iterator<Item = (&'a str, f64)>,
         unknown: u32,
@@ -60,7 +61,7 @@ impl Unigram {
         let bytes = byte_fallback.then(|| {
             let mut bytes = Box::new([NO_PIECE; 256]);
             for text in &texts {
-                // As the crate spells them.
+                // The crate's spelling.
                 if let Some(byte) = byte_token(text).filter(|byte| **text == format!("<0x{byte:02X}>")) {
                     bytes[usize::from(byte)] = trie.id(text).unwrap_or(NO_PIECE);
                 }
@@ -70,7 +71,7 @@ impl Unigram {
         Self { trie, scores, unknown, unknown_score: lowest - UNKNOWN_PENALTY, bytes, longest }
     }
 
-    /// Cuts a word into its likeliest pieces.
+    /// Segments a word into its likeliest pieces.
     ///
     /// # Errors
     /// [`EncodeFailure::Interrupted`].
@@ -80,7 +81,7 @@ impl Unigram {
         interrupted: &dyn Fn() -> bool,
     ) -> Result<PieceCut<'a>, EncodeFailure> {
         let mut lengths = self.last_lengths(word, interrupted)?;
-        // Each length moves from where its piece ends to where it begins.
+        // Moves each length from the end of its piece to the start.
         let (mut end, mut length) = (word.len(), lengths[word.len()]);
         while end > 0 {
             let start = end - usize::from(length);
@@ -90,10 +91,10 @@ impl Unigram {
         Ok(PieceCut { unigram: self, word, lengths })
     }
 
-    /// The length of the last piece of the likeliest way to each place.
+    /// For each place, the length of the last piece on the best path to it.
     fn last_lengths(&self, word: &str, interrupted: &dyn Fn() -> bool) -> Result<Vec<u16>, EncodeFailure> {
         let mut lengths = vec![0_u16; word.len() + 1];
-        // A place's score is asked for before the scores of places beyond the longest piece are known.
+        // Scores are kept in a ring as long as the longest piece.
         let mut scores = vec![0.0; self.longest.max(char::MAX.len_utf8()) + 1];
         let places = scores.len();
         let mut asked = 0;
@@ -108,7 +109,7 @@ impl Unigram {
             let mut offer = |length: usize, score: f64| {
                 let (end, score) = (at + length, score + so_far);
                 if lengths[end] == 0 || score > scores[end % places] {
-                    // At most PIECE_BYTES_MAX.
+                    // at most PIECE_BYTES_MAX
                     (lengths[end], scores[end % places]) = (length as u16, score);
                 }
             };
@@ -126,7 +127,7 @@ impl Unigram {
 }
 
 impl PieceCut<'_> {
-    /// The tokens of the pieces, in order. Unknown pieces in a row are one.
+    /// Tokens of the pieces, in order. Consecutive unknown pieces are one token.
     pub(super) fn tokens(&self) -> impl Iterator<Item = EncodedToken> {
         let mut next = 0;
         std::iter::from_fn(move || {
@@ -153,7 +154,7 @@ impl PieceCut<'_> {
         self.unigram.trie.id(&self.word[piece]).is_none_or(|id| id == self.unigram.unknown)
     }
 
-    /// The tokens of one piece: of one that is unknown, those of its bytes, where each has one.
+    /// Tokens of a piece. An unknown piece becomes its bytes, if each has a piece.
     fn tokens_of(&self, piece: Range<usize>) -> impl Iterator<Item = EncodedToken> {
         let text = &self.word[piece.clone()];
         let known = self.unigram.trie.id(text);
@@ -172,11 +173,11 @@ impl PieceCut<'_> {
 impl PieceTrie {
     fn new(texts: &[&str]) -> Self {
         let mut order: Vec<(&[u8], u32)> = (0..).zip(texts).map(|(id, text)| (text.as_bytes(), id)).collect();
-        // Of equal texts the last stands first, and stays.
+        // Of equal texts the last comes first, and stays.
         order.sort_unstable_by(|a, b| a.0.cmp(b.0).then(b.1.cmp(&a.1)));
         order.dedup_by_key(|(text, _)| *text);
         let mut trie = Self { bytes: vec![0], first_children: Vec::new(), ids: Vec::new() };
-        // Nodes in the order of their numbers: the texts that begin with each, and how long it is.
+        // Nodes in the order of their numbers: the texts that start with each, and its depth.
         let mut nodes = VecDeque::from([(0..order.len(), 0)]);
         while let Some((texts, length)) = nodes.pop_front() {
             let ends = order.get(texts.start).filter(|(text, _)| !texts.is_empty() && text.len() == length);
@@ -201,7 +202,7 @@ impl PieceTrie {
         children.binary_search(&byte).ok().map(|number| first + number)
     }
 
-    /// The pieces that a text begins with, the shortest first: the bytes and the id of each.
+    /// Pieces that are prefixes of a text, the shortest first: length in bytes and ID of each.
     fn beginnings(&self, text: &[u8]) -> impl Iterator<Item = (usize, u32)> {
         let nodes = text.iter().scan(0, |node, &byte| {
             *node = self.child(*node, byte)?;
@@ -210,7 +211,7 @@ impl PieceTrie {
         (1..).zip(nodes).filter(|&(_, id)| id != NO_PIECE)
     }
 
-    /// The piece that a text is.
+    /// ID of the piece that equals a text.
     fn id(&self, text: &str) -> Option<u32> {
         let node = text.bytes().try_fold(0, |node, byte| self.child(node, byte))?;
         Some(self.ids[node]).filter(|&id| id != NO_PIECE)
@@ -224,7 +225,7 @@ mod tests {
 
     use super::*;
 
-    /// Pieces with ties between ways to write a text, some of them twice, a token that is spelled, and characters of several bytes.
+    /// Pieces with ties between segmentations, some of them duplicates, a special token, and multi-byte characters.
     fn vocabulary(byte_fallback: bool) -> Vec<(String, f64)> {
         let texts =
             ["<unk>", "a", "aa", "aaa", "aaaaa", "b", "ab", "ba", "é", "éa", "日", "日本", "b", "x☃", "☃☃"];
@@ -233,7 +234,7 @@ mod tests {
         let mut pieces: Vec<(String, f64)> =
             texts.iter().zip(scores).map(|(text, score)| ((*text).to_owned(), score)).collect();
         if byte_fallback {
-            // A byte of a snowman has none.
+            // One byte of a snowman has no piece.
             let bytes = (0..=255_u8).filter(|&byte| byte != 0x98);
             pieces.extend(bytes.map(|byte| (format!("<0x{byte:02X}>"), -20.0)));
         }

@@ -1,6 +1,6 @@
-//! Long texts, encoded window by window. A tokenizer takes some hundred times a text's bytes while it works, and cannot
-//! be interrupted; a window bounds both. Neighbouring windows overlap, and are joined where both have the same tokens
-//! for a long stretch: far from both edges, the tokens do not depend on where a window begins or ends.
+//! Long texts, encoded window by window. A tokenizer needs some hundred times a text's bytes while it works, and
+//! cannot be interrupted; windows bound both. Neighbouring windows overlap. They are joined where both have the
+//! same tokens for a long stretch: far from both edges, tokens do not depend on where a window begins or ends.
 //!
 //! For byte-pair encoding this is exact. A sequence of tokens is a text's encoding if each two neighbours are the
 //! encoding of their own text, and every two neighbours of the result come from one window.
@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::threes::LongRuns;
 use crate::limits::{WINDOW_AGREED_BYTES, WINDOW_BYTES, WINDOW_BYTES_MAX, WINDOW_OVERLAP_BYTES};
 
-/// A token and the bytes of the text that it stands for.
+/// Token with its byte range in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EncodedToken {
     pub(super) id: u32,
@@ -18,14 +18,14 @@ pub(super) struct EncodedToken {
     pub(super) end: usize,
 }
 
-/// Why a text has no tokens.
+/// Reason why a text has no tokens.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum EncodeFailure {
-    /// Nobody waits for them any more.
+    /// The caller no longer waits for them.
     Interrupted,
-    /// The tokens from this byte on depend on more text than a window holds.
+    /// Tokens from this byte on depend on more text than a window holds.
     Unbroken(usize),
-    /// The encoder's own words.
+    /// Error of the encoder.
     Encoder(String),
 }
 
@@ -40,39 +40,39 @@ pub(super) fn is_long(text: &str) -> bool {
     text.len() > 2 * WINDOW_BYTES
 }
 
-/// A part of the text with its tokens.
+/// Part of the text with its tokens.
 struct TextWindow {
     range: Range<usize>,
     pieces: Vec<EncodedToken>,
-    /// The first piece began in the window before.
+    /// Whether the first token began in the previous window.
     continues: bool,
 }
 
-/// Where two windows are joined: the number of pieces of the first, and the first piece of the second.
+/// Joint of two windows: the number of tokens kept of the first, and the index of the second's first.
 struct Joint {
     kept: usize,
     from: usize,
-    /// The last piece of the first goes on as the first of the second.
+    /// Whether the first window's last token continues as the second's first.
     continues: bool,
 }
 
-/// A walk over a long text.
+/// Encoding of a long text.
 pub(super) struct Walk<'a> {
-    /// The whole text.
+    /// Whole text.
     pub(super) text: &'a str,
     /// Encodes a part of the text.
     pub(super) encode: &'a dyn Fn(Range<usize>) -> Result<Vec<EncodedToken>, EncodeFailure>,
     /// Whether to give up.
     pub(super) interrupted: &'a dyn Fn() -> bool,
-    /// Long numbers that are cut in threes: windows begin and end within them only where they are cut.
+    /// Long numbers that are cut into threes: windows begin and end within them only at cuts.
     pub(super) runs: Option<&'a LongRuns>,
 }
 
 impl Walk<'_> {
-    /// Gives `emit` every token of the text, in order.
+    /// Passes every token of the text to `emit`, in order.
     ///
     /// # Errors
-    /// [`EncodeFailure`], those of `emit` among them.
+    /// [`EncodeFailure`], including those of `emit`.
     pub(super) fn run(
         &self,
         emit: &mut dyn FnMut(EncodedToken) -> Result<(), EncodeFailure>,
@@ -103,7 +103,8 @@ impl Walk<'_> {
         Ok(TextWindow { range: start..end, pieces, continues: false })
     }
 
-    /// Where the next window begins: where a token does, so that runs of one character are cut alike in both.
+    /// Start of the next window. It is the start of a token, so that runs of one character are cut alike in both
+    /// windows.
     fn overlap_start(&self, window: &TextWindow) -> usize {
         let earliest = window.range.end.saturating_sub(WINDOW_OVERLAP_BYTES).max(window.range.start + 1);
         let pieces = window.pieces.windows(2);
@@ -114,13 +115,13 @@ impl Walk<'_> {
         self.place_before(start, window.range.start)
     }
 
-    /// The last place behind `start` and not behind `at` at which a window may begin or end.
+    /// Last place after `start` and up to `at` at which a window may begin or end.
     fn place_before(&self, at: usize, start: usize) -> usize {
         let place = boundary_before(self.text, at);
         self.runs.map(|runs| runs.place_before(place)).filter(|&cut| cut > start).unwrap_or(place)
     }
 
-    /// The same window with twice the text, from where its own pieces begin.
+    /// The same window with twice the text, from the start of its own tokens.
     fn grown(&self, window: &TextWindow) -> Result<TextWindow, EncodeFailure> {
         let unbroken = || EncodeFailure::Unbroken(window.range.start);
         let bytes = 2 * (window.range.end - window.range.start);
@@ -142,7 +143,7 @@ impl Walk<'_> {
     }
 }
 
-/// The second window without the pieces that were taken from the first.
+/// The second window without the tokens taken from the first.
 fn after(window: &TextWindow, mut next: TextWindow, joint: Joint) -> TextWindow {
     next.pieces.drain(..joint.from);
     if joint.continues {
@@ -152,16 +153,16 @@ fn after(window: &TextWindow, mut next: TextWindow, joint: Joint) -> TextWindow 
     next
 }
 
-/// Where to join two windows, if they agree.
+/// Finds a joint of two windows, if they agree.
 fn joint(window: &TextWindow, next: &TextWindow) -> Option<Joint> {
     let overlap = next.range.start..window.range.end;
     let (a, b) = (&window.pieces[..], &next.pieces[..]);
-    // Nothing but text without tokens, such as white space of models that drop it.
+    // Only text without tokens, such as white space of models that drop it.
     let last_end = a.last().map_or(0, |piece| piece.end);
     if last_end <= overlap.start && b.first().is_none_or(|piece| piece.start >= overlap.end) {
         return Some(Joint { kept: a.len(), from: 0, continues: false });
     }
-    // One token for all of it, such as that of an unknown word.
+    // A single token for all of it, such as an unknown word.
     if let (Some(last), Some(first)) = (a.last(), b.first())
         && last.id == first.id
         && last.start < overlap.start
@@ -172,7 +173,7 @@ fn joint(window: &TextWindow, next: &TextWindow) -> Option<Joint> {
         return Some(Joint { kept: a.len() - 1, from: 0, continues: true });
     }
     let (mut i, mut j) = (a.partition_point(|piece| piece.start < overlap.start), 0);
-    let mut run = 0; // pieces of the current stretch that both have
+    let mut run = 0; // length of the current run of equal tokens
     while i < a.len() && j < b.len() {
         if a[i] != b[j] {
             run = 0;
@@ -196,7 +197,7 @@ fn joint(window: &TextWindow, next: &TextWindow) -> Option<Joint> {
     }
     None
 }
-/// The last place of a text that is not behind `at` and within no character.
+/// Last place up to `at` that is not inside a character.
 fn boundary_before(text: &str, at: usize) -> usize {
     let at = at.min(text.len());
     (0..=at).rev().find(|&place| text.is_char_boundary(place)).unwrap_or(0)

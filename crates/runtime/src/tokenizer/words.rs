@@ -1,6 +1,6 @@
-//! Encoding by the `tokenizers` crate, which knows one kind of text: whatever spells a control token becomes it. What
-//! somebody else has written must not, so such texts go the crate's own way step by step: added tokens, normalizer,
-//! words, model. Where nothing in a text spells a control token, both ways give the same, and the crate's is taken.
+//! Encoding by the `tokenizers` crate, in which any spelled control token becomes that token. Plain text must not,
+//! so it goes through the crate's steps one by one: added tokens, normalizer, words, model. If a text spells no
+//! control token, both ways agree, and the crate's own is used.
 
 use std::{ops::Range, sync::OnceLock};
 
@@ -22,42 +22,42 @@ use super::{
     windows::{EncodeFailure, EncodedToken, Walk, is_long},
 };
 
-/// BPE, WordPiece or Unigram.
+/// BPE, WordPiece or Unigram encoder.
 #[derive(Debug)]
 pub(super) struct Words {
     tokenizer: tokenizers::Tokenizer,
-    /// Tokens looked for in the text as it is.
+    /// Added tokens that are searched for in the original text.
     raw: Added,
-    /// Tokens looked for in the normalized text.
+    /// Added tokens that are searched for in the normalised text.
     normalized: Added,
-    /// Normalizing may make a control token of what spells none.
+    /// Normalisation may create a spelled control token.
     normalizes_control: bool,
-    /// Cuts numbers before anything else is split.
+    /// Cuts numbers before any other split.
     threes: Option<CutInThrees>,
-    /// The token that stands for what is unknown to a Unigram model.
+    /// Unknown token of a Unigram model.
     unknown: u32,
-    /// The pieces of a Unigram model, from its first long text on.
+    /// Pieces of a Unigram model, created at the first long text.
     unigram: OnceLock<Unigram>,
     inside: Inside,
 }
 
-/// How the text is changed and split where it does not begin: nothing is put before it.
+/// Steps for text that does not start a text: nothing is put before it.
 #[derive(Debug)]
 struct Inside {
     normalizer: Option<NormalizerWrapper>,
     pre_tokenizer: Option<PreTokenizerWrapper>,
 }
 
-/// Added tokens and what finds them.
+/// Added tokens and their finder.
 #[derive(Debug)]
 struct Added {
     finder: AddedFinder,
-    /// In the finder's order.
+    /// Tokens in the finder's order.
     tokens: Vec<(u32, AddedToken)>,
 }
 
 impl Words {
-    /// Of the crate's tokenizer; `table` says which tokens are control tokens.
+    /// Creates an encoder from the crate's tokenizer; `table` knows the control tokens.
     pub(super) fn new(
         tokenizer: tokenizers::Tokenizer,
         table: &TokenTable,
@@ -99,26 +99,26 @@ impl Words {
         })
     }
 
-    /// Cuts numbers in threes first, where a model does.
+    /// Adds the cutting of numbers into threes, if the model needs it.
     pub(super) fn with_threes(mut self, threes: Option<Threes>) -> std::result::Result<Self, String> {
         self.threes = threes.map(CutInThrees::new).transpose()?;
         Ok(self)
     }
 
-    /// Has `unknown` stand for what is unknown to a Unigram model.
+    /// Sets the unknown token of a Unigram model.
     pub(super) fn with_unknown(self, unknown: Option<usize>) -> Self {
-        // Ids are below VOCAB_MAX.
+        // IDs are below VOCAB_MAX.
         Words { unknown: unknown.map_or(self.unknown, |id| id as u32), ..self }
     }
 
-    /// The pieces of a Unigram model; none of another.
+    /// Pieces of a Unigram model; `None` for other models.
     fn unigram(&self) -> Option<&Unigram> {
         let ModelWrapper::Unigram(model) = self.tokenizer.get_model() else { return None };
         let pieces = || model.iter().map(|(text, score)| (text.as_str(), *score));
         Some(self.unigram.get_or_init(|| Unigram::new(pieces(), self.unknown, model.byte_fallback())))
     }
 
-    /// Takes the tokens that have the form of control tokens, and `ends`, for control tokens too.
+    /// Also treats `ends`, and tokens with the form of control tokens, as control tokens.
     pub(super) fn reserve(&mut self, ends: &[u32], table: &mut TokenTable) {
         for (id, token) in self.raw.tokens.iter().chain(&self.normalized.tokens) {
             if control::has_form(&token.content) {
@@ -140,7 +140,7 @@ impl Words {
             self.tokenizer.get_normalizer().is_some() && self.normalized.tokens.iter().any(is_control);
     }
 
-    /// The id of a token by its text.
+    /// ID of a token by its text.
     pub(super) fn id(&self, text: &str) -> Option<u32> {
         self.tokenizer.token_to_id(text)
     }
@@ -186,7 +186,7 @@ impl Words {
         })
     }
 
-    /// The tokens of a text as a whole.
+    /// Tokens of a text, encoded as a whole.
     pub(super) fn encoding(
         &self,
         text: &str,
@@ -209,8 +209,8 @@ impl Words {
         self.encode_by_steps(text, plain, table, false)
     }
 
-    /// How many control tokens a text has by the crate's way, where none of them is in `plain`; none where the
-    /// crate's way does not tell.
+    /// Number of control tokens that the crate finds in a text, if none of them is in `plain`; `None` if it must be
+    /// encoded step by step.
     fn control_in(&self, text: &str, plain: &[Range<usize>]) -> Option<usize> {
         if self.normalizes_control {
             return None;
@@ -231,7 +231,8 @@ impl Words {
         Some(count)
     }
 
-    /// The tokens of a text by the crate's steps, but for control tokens in `plain`. `is_inside`: other text stands before it.
+    /// Tokens of a text by the crate's steps, without control tokens in `plain`. `is_inside`: other text comes
+    /// before it.
     pub(super) fn encode_by_steps(
         &self,
         text: &str,
@@ -247,7 +248,7 @@ impl Words {
         pieces.into_encoding(None, 0, OffsetType::Byte)
     }
 
-    /// The words of a text in normal form, and the added tokens between them, but for control tokens in `plain`.
+    /// Normalised words of a text, and the added tokens between them, without control tokens in `plain`.
     pub(super) fn words_of(
         &self,
         text: &str,
@@ -279,7 +280,7 @@ impl Words {
         Ok(pieces)
     }
 
-    /// The model's tokens of a word; of one that is plain, no control tokens.
+    /// Tokens of a word. A plain word gives no control tokens.
     pub(super) fn word_tokens(&self, word: &str, is_plain: bool, table: &TokenTable) -> Result<Vec<Token>> {
         match is_plain {
             true => self.plain_tokens(word, table),
@@ -287,8 +288,7 @@ impl Words {
         }
     }
 
-    /// The model's tokens of a word, but for control tokens: models have those among their pieces too, and what spells
-    /// one is taken apart.
+    /// Tokens of a plain word. Models have control tokens among their pieces too; a part that spells one is split.
     fn plain_tokens(&self, word: &str, table: &TokenTable) -> Result<Vec<Token>> {
         let mut tokens = Vec::new();
         let mut parts: Vec<_> = std::iter::once(0..word.len()).collect();
@@ -308,7 +308,7 @@ impl Words {
         Ok(tokens)
     }
 
-    /// Where to cut a text so that the control tokens among its tokens are taken apart, ascending.
+    /// Places at which to cut a text so that control tokens among its tokens are split, ascending.
     pub(super) fn control_cuts(
         &self,
         text: &str,
@@ -319,7 +319,7 @@ impl Words {
         for token in tokens.filter(|token| table.is_control(token.id)) {
             let spelled = text.get(token.start..token.end).unwrap_or_default();
             let Some(first) = spelled.chars().next().map(char::len_utf8) else { continue };
-            // What stands for the unknown does not spell itself.
+            // The unknown token does not spell itself.
             if self.tokenizer.id_to_token(token.id).is_some_and(|text| text == spelled) {
                 if first == spelled.len() {
                     cuts.push(token.start);
@@ -331,8 +331,8 @@ impl Words {
     }
 }
 
-/// The parts of `text`, which is the part `part` of a word, between places where control tokens are taken apart; the last first.
-/// One character alone has no other way to be written: it is left out.
+/// Parts of `text`, which is the part `part` of a word, between cuts, the last first. A single character cannot be
+/// split further: it is left out.
 pub(super) fn parts_between(
     text: &str,
     part: Range<usize>,
@@ -347,7 +347,7 @@ pub(super) fn parts_between(
     })
 }
 
-/// The ranges inside a part of a text, counted from its beginning.
+/// Ranges inside a part of a text, relative to its start.
 pub(super) fn within(ranges: &[Range<usize>], part: &Range<usize>) -> Vec<Range<usize>> {
     let first = ranges.partition_point(|range| range.end <= part.start);
     let inside = ranges[first..].iter().take_while(|range| range.start < part.end);
@@ -356,7 +356,7 @@ pub(super) fn within(ranges: &[Range<usize>], part: &Range<usize>) -> Vec<Range<
         .collect()
 }
 
-/// A normalizer that puts nothing before a text.
+/// Normalizer without a prefix for texts.
 fn without_prefix(normalizer: NormalizerWrapper) -> Option<NormalizerWrapper> {
     match normalizer {
         NormalizerWrapper::Prepend(_) => None,
@@ -368,7 +368,7 @@ fn without_prefix(normalizer: NormalizerWrapper) -> Option<NormalizerWrapper> {
     }
 }
 
-/// A pre-tokenizer that does not take a text for the first.
+/// Pre-tokenizer that does not treat a text as the first one.
 fn without_first_space(mut pre_tokenizer: PreTokenizerWrapper) -> PreTokenizerWrapper {
     match &mut pre_tokenizer {
         PreTokenizerWrapper::Metaspace(spaces) if spaces.prepend_scheme == PrependScheme::First => {
@@ -385,7 +385,7 @@ fn without_first_space(mut pre_tokenizer: PreTokenizerWrapper) -> PreTokenizerWr
 }
 
 impl Added {
-    /// Cuts a text at the tokens in it, as the crate does.
+    /// Cuts a text at its added tokens, as the crate does.
     fn cut(
         &self,
         text: NormalizedString,
@@ -394,7 +394,7 @@ impl Added {
         let slice = |part: &Range<usize>| {
             text.slice(Part::Normalized(part.clone())).ok_or("an added token ends inside a character")
         };
-        // What cannot be placed is taken for plain.
+        // Text whose original place is unknown counts as plain.
         let is_plain = |part: Range<usize>| {
             slice(&part).map_or(true, |slice| {
                 let (start, end) = slice.offsets_original();
@@ -410,7 +410,7 @@ impl Added {
         Ok(pieces)
     }
 
-    /// The tokens in a text and what is between them.
+    /// Added tokens in a text and the text between them.
     fn parts(&self, text: &str, is_plain: &dyn Fn(Range<usize>) -> bool) -> Vec<(Option<u32>, Range<usize>)> {
         let mut parts = Vec::new();
         let (mut at, mut done) = (0, 0);

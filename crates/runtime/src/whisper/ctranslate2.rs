@@ -1,6 +1,7 @@
-//! CTranslate2's `model.bin` of a Whisper model (github.com/OpenNMT/CTranslate2, `python/ctranslate2/specs/model_spec.py`,
-//! `_serialize`): version, name and revision, then variables, then aliases. Strings have their length and a zero. Bytes
-//! with a scale for each row (`weight_scale`) become Q8_0, whose codes are the same.
+//! Reads CTranslate2's `model.bin` of a Whisper model (github.com/OpenNMT/CTranslate2,
+//! `python/ctranslate2/specs/model_spec.py`, `_serialize`): version, name and revision, then variables, then
+//! aliases. Strings are preceded by their length and end with a zero. 8-bit integers with a scale for each row
+//! (`weight_scale`) become Q8_0, whose codes are the same.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -17,19 +18,19 @@ use crate::mapped::ModelBytes;
 use crate::regular;
 use crate::tensor::Tensor;
 
-/// The file in a directory.
+/// Name of the file in a directory.
 pub(crate) const FILE: &str = "model.bin";
-/// The version that is written since 2021.
+/// File version written since 2021.
 const VERSION: u32 = 6;
-/// The name of the only kind of model that is read here.
+/// Name of the only supported kind of model.
 const KIND: &str = "WhisperSpec";
-/// Dimensions of a variable at most.
+/// Maximum number of dimensions of a variable.
 const DIMENSIONS_MAX: usize = 4;
-/// Numbers of a block of Q8_0, and its bytes.
+/// Weights of a block of Q8_0, and its bytes.
 const BLOCK: usize = 32;
 const BLOCK_BYTES: usize = 34;
 
-/// A variable as it is stored.
+/// Variable as stored.
 struct Variable {
     shape: Vec<usize>,
     kind: u8,
@@ -42,14 +43,14 @@ const I16: u8 = 2;
 const F16: u8 = 4;
 const BF16: u8 = 5;
 
-/// Whether a file begins as one of a Whisper model does.
+/// Whether a file starts like one of a Whisper model.
 pub(crate) fn is_whisper(path: &Path) -> bool {
     let mut start = [0; 6 + KIND.len()];
     let read = regular::open(path).and_then(|(mut file, _)| file.read_exact(&mut start));
     read.is_ok() && start.ends_with(KIND.as_bytes())
 }
 
-/// Opens a file: the model's shape, and its tensors by transformers' names.
+/// Opens a file. Returns the model's shape, and its tensors by transformers' names.
 pub(super) fn open(path: &Path) -> Result<(WhisperSpec, BTreeMap<String, Tensor>), LoadError> {
     let bytes = ModelBytes::map(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
     read(&path.display().to_string(), &bytes)
@@ -281,7 +282,7 @@ impl Model {
         Ok(())
     }
 
-    /// A matrix of parts that are stacked by rows, and its addends.
+    /// Matrix of parts stacked by rows, and its bias.
     fn linear(
         &self,
         from: &str,
@@ -317,7 +318,7 @@ impl Model {
         }
     }
 
-    /// Bytes with a scale for each row.
+    /// Tensor from 8-bit integers with a scale for each row.
     fn codes(&self, name: &str, shape: &[usize], codes: &ModelBytes) -> Result<Tensor, LoadError> {
         let scale_name = format!("{name}_scale");
         let scales = self.variable(&scale_name)?;
@@ -332,7 +333,7 @@ impl Model {
         else {
             return Err(self.corrupt(&scale_name, "expected float32".into()));
         };
-        // What they divide by is kept as a half.
+        // The scale's reciprocal is stored as a half.
         let sound = |scale: &f32| scale.is_finite() && *scale > 0.0 && f16::from_f32(1.0 / scale).is_finite();
         if scales.len() != rows || !scales.iter().all(sound) {
             return Err(self.corrupt(&scale_name, format!("expected {rows} numbers above 0.000016")));
@@ -345,7 +346,7 @@ impl Model {
             bytes,
         };
         if !whole {
-            // Few numbers: convolutions, whose rows are three dimensions.
+            // Small tensors become floats: convolutions, whose rows have three dimensions.
             let row = |(row, codes): (usize, &[u8])| {
                 codes
                     .iter()

@@ -1,7 +1,7 @@
-//! The engine of Whisper models: sounds in, transcripts out, a step at a time. A step takes a window a piece further through the
-//! encoder, if one is at hand, or all windows that were heard a token further through the decoder, whosever they are: as many at
-//! once as there are, because a token of eight windows takes little longer than one of one. Which sound's window is next goes round
-//! among clients, so that a short one waits for no long one's end.
+//! Engine of Whisper models: sounds in, transcripts out, one step at a time. A step takes a window a piece further
+//! through the encoder, if one is waiting. Otherwise it takes all encoded windows, of any sound, one token further
+//! through the decoder. Decoding is batched because a token for eight windows takes little longer than for one.
+//! Clients take turns for the next window, so that a short sound does not wait for the end of a long one.
 
 use std::collections::BTreeMap;
 
@@ -20,40 +20,41 @@ use crate::engine::{EngineMemory, EngineStats, StepReport};
 use crate::error::{LoadError, StepError};
 use crate::job::{ClientId, Event, EventKind, JobId};
 
-/// Products of a piece of a window's way, in millions: some 15 ms of two cores, which another model's token may wait for.
+/// Products of a piece of a window, in millions: some 15 ms on two cores, for which another model's token may have
+/// to wait.
 const PIECE_MILLIONS: usize = if cfg!(test) { 1 } else { 1_000 };
-/// Heads that words are found by where a model's files name none.
+/// Number of heads for word timestamps if the model's files name none.
 const HEADS_DEFAULT: usize = 10;
 
-/// How large a Whisper model's engine is made.
+/// Size of a Whisper model's engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WhisperConfig {
-    /// Windows whose texts are drawn at once; at least 1.
+    /// Windows decoded at once; at least 1.
     pub windows: usize,
 }
 
-/// A sound to be written down.
+/// Sound to be transcribed.
 #[derive(Clone, Debug)]
 pub struct TranscribeJob {
-    /// Its name.
+    /// ID of the job.
     pub id: JobId,
-    /// What is asked.
+    /// Options, in tokens.
     pub asked: Asked,
-    /// Lower runs earlier.
+    /// Priority; lower runs earlier.
     pub priority: i32,
-    /// Who asks; `None`: nobody else asks for it.
+    /// Client that sent the job. `None`: the job counts as its own client.
     pub client: Option<ClientId>,
 }
 
-/// A sound in line.
+/// Queued sound.
 struct Waiting {
     hearing: Hearing,
     priority: i32,
     client: Option<ClientId>,
-    turns: u64, // windows of its client's when it was its turn last
+    turns: u64, // windows that its client had had at its last turn
 }
 
-/// One Whisper model on one device.
+/// Engine: one Whisper model on one device.
 pub struct WhisperEngine {
     model: Whisper,
     vocabulary: std::sync::Arc<Vocabulary>,
@@ -61,7 +62,7 @@ pub struct WhisperEngine {
     heads: Vec<(usize, usize)>,
     sounds: BTreeMap<JobId, Waiting>,
     free: Vec<usize>,
-    at_hand: Option<JobId>, // whose window is in the encoder
+    at_hand: Option<JobId>, // sound whose window is in the encoder
     logits: Vec<f32>,
     prompt_tokens: u64,
     completion_tokens: u64,
@@ -69,7 +70,7 @@ pub struct WhisperEngine {
 }
 
 impl WhisperEngine {
-    /// What [`WhisperEngine::new`] takes.
+    /// Memory that [`WhisperEngine::load`] takes.
     pub fn memory(
         backend: &AnyBackend,
         files: &WhisperFiles,
@@ -78,7 +79,7 @@ impl WhisperEngine {
     ) -> EngineMemory {
         let memory = Whisper::memory(backend, files, weight_type, config.windows);
         let (spec, shape) = (&files.spec, files.spec.heads(files.spec.decoder));
-        // Logits of a step, a window's frames for each slot and once more, and the keys that words are found by.
+        // Logits of a step, a window's frames for each slot and one more, and the keys for word timestamps.
         let logits = 2 * config.windows * spec.vocab;
         let frames = (config.windows + 1) * 2 * (spec.frames() + 100) * spec.mels;
         let keys = config.windows * heads_of(files).len() * spec.rows * shape.head_dim;
@@ -86,10 +87,10 @@ impl WhisperEngine {
         EngineMemory { scratch_bytes: memory.scratch_bytes + host as u64, ..memory }
     }
 
-    /// Reads and packs all weights, and makes all buffers.
+    /// Reads and packs all weights, and allocates all buffers.
     ///
     /// # Errors
-    /// `Kernel` where the backend cannot pack a type or give the memory.
+    /// `Kernel` if the backend cannot pack a type or give the memory.
     pub fn load(
         backend: AnyBackend,
         files: &WhisperFiles,
@@ -112,10 +113,10 @@ impl WhisperEngine {
         })
     }
 
-    /// Takes a sound in line; its samples come by [`WhisperEngine::push`].
+    /// Queues a sound; its samples come by [`WhisperEngine::push`].
     pub fn submit(&mut self, job: TranscribeJob) {
         let TranscribeJob { id, asked, priority, client } = job;
-        // Who comes later begins where the others are.
+        // A later client starts level with the others.
         let least = self.sounds.values().map(|sound| sound.turns).min().unwrap_or(0);
         let own = self.sounds.values().filter(|sound| client.is_some() && sound.client == client);
         let turns = own.map(|sound| sound.turns).max().unwrap_or(least);
@@ -123,42 +124,42 @@ impl WhisperEngine {
         self.sounds.insert(id, Waiting { hearing, priority, client, turns });
     }
 
-    /// Samples that a sound can use now.
+    /// Number of samples that a sound can use now.
     pub fn wants(&self, job: JobId) -> usize {
         let frames = self.model.spec.frames();
         self.sounds.get(&job).map_or(0, |sound| sound.hearing.wants(&self.bank, frames))
     }
 
-    /// Adds samples to a sound; none end it.
+    /// Adds samples to a sound; `None` ends it.
     pub fn push(&mut self, job: JobId, samples: Option<&[f32]>) {
         if let Some(sound) = self.sounds.get_mut(&job) {
             sound.hearing.push(&self.bank, samples);
         }
     }
 
-    /// Forgets a sound. No further event names it.
+    /// Cancels a sound. No further event names it.
     pub fn cancel(&mut self, job: JobId) {
         let Some(sound) = self.sounds.remove(&job) else { return };
-        // What of it is in the encoder is thrown away by the next window.
+        // The next window discards its part in the encoder.
         self.at_hand = self.at_hand.filter(|&other| other != job);
         self.free.extend(sound.hearing.slot());
     }
 
-    /// Begins no window of a sound until it is set back.
+    /// Pauses or resumes a sound: while paused, none of its windows starts.
     pub fn set_paused(&mut self, job: JobId, paused: bool) {
         if let Some(sound) = self.sounds.get_mut(&job) {
             sound.hearing.paused = paused;
         }
     }
 
-    /// Whether a step would do something.
+    /// Whether a step would compute something.
     pub fn has_work(&self) -> bool {
         let spec = &self.model.spec;
         let ready = |sound: &Waiting| sound.hearing.is_ready(spec.mels, spec.frames());
         self.sounds.values().any(|sound| sound.hearing.slot().is_some() || ready(sound))
     }
 
-    /// Gauges and counters, now.
+    /// Current gauges and counters.
     pub fn stats(&self) -> EngineStats {
         let running = self.sounds.values().filter(|sound| sound.hearing.slot().is_some()).count();
         EngineStats {
@@ -171,7 +172,7 @@ impl WhisperEngine {
         }
     }
 
-    /// One step. Does nothing when there is nothing to do. After an error the engine is of no further use.
+    /// Runs one step. Does nothing if there is no work. After an error the engine cannot be used any longer.
     ///
     /// # Errors
     /// The backend's.
@@ -191,7 +192,7 @@ impl WhisperEngine {
         })
     }
 
-    /// The sound whose window is next: of the highest priority, and of them the one whose client had fewest.
+    /// Sound whose window is next: of the highest priority, and among those the one whose client had the fewest.
     fn next(&self) -> Option<JobId> {
         let spec = &self.model.spec;
         let ready = self.sounds.iter().filter(|(_, sound)| sound.hearing.is_ready(spec.mels, spec.frames()));
@@ -199,8 +200,8 @@ impl WhisperEngine {
         ready.min_by_key(|(id, sound)| (sound.priority, sound.turns, **id)).map(|(id, _)| *id)
     }
 
-    /// Whether what was heard waits for another window, so that their texts are drawn together: one is at hand, or there is one and
-    /// room for it. There is room for few, so none waits for long; and none for one of lower priority.
+    /// Whether encoded windows wait for another one, so that they are decoded together: one is being encoded, or is
+    /// ready and has a slot. Slots are few, so no window waits long; and none waits for one of lower priority.
     fn gathers(&self) -> bool {
         let coming = self.at_hand.or_else(|| self.free.last().and_then(|_| self.next()));
         let Some(coming) = coming.and_then(|job| self.sounds.get(&job)) else { return false };
@@ -208,7 +209,7 @@ impl WhisperEngine {
         heard.map(|sound| sound.priority).min().is_none_or(|first| coming.priority <= first)
     }
 
-    /// Takes the window at hand further, or the next one.
+    /// Advances the window in the encoder, or the next one.
     fn listen(&mut self, events: &mut Vec<Event>) -> Result<bool, KernelError> {
         let Some(job) = self.at_hand.or_else(|| self.begin()) else { return Ok(false) };
         let Some(followed) = self.model.listen(PIECE_MILLIONS)? else { return Ok(true) };
@@ -228,7 +229,7 @@ impl WhisperEngine {
         Ok(true)
     }
 
-    /// Begins with the next window, where there is one and room for it.
+    /// Starts the next window, if there is one and a free slot.
     fn begin(&mut self) -> Option<JobId> {
         let (mels, frames) = (self.model.spec.mels, self.model.spec.frames());
         let (&slot, job) = (self.free.last()?, self.next()?);
@@ -248,7 +249,7 @@ impl WhisperEngine {
         Some(job)
     }
 
-    /// Ends the sounds of which nothing is left to be heard.
+    /// Ends the sounds that have nothing left to transcribe.
     fn finish(&mut self, events: &mut Vec<Event>) {
         let (mels, frames) = (self.model.spec.mels, self.model.spec.frames());
         let vocabulary = &self.vocabulary;
@@ -263,7 +264,7 @@ impl WhisperEngine {
         });
     }
 
-    /// One token more for all windows that were heard.
+    /// Decodes one token for all encoded windows.
     fn write(&mut self, events: &mut Vec<Event>) -> Result<(usize, usize, usize), KernelError> {
         self.find_words(events)?;
         let (mut jobs, mut writings) = (Vec::new(), Vec::new());
@@ -287,7 +288,7 @@ impl WhisperEngine {
                 _ => continue,
             };
             let rows: usize = writings.iter().map(|writing: &Writing| writing.tokens.len()).sum();
-            // One that does not fit beside the others comes with the next step.
+            // A window that does not fit beside the others comes with the next step.
             if rows + writing.tokens.len() > self.model.rows_written() {
                 continue;
             }
@@ -318,7 +319,7 @@ impl WhisperEngine {
         Ok((prefill, decode, jobs.len()))
     }
 
-    /// A sound's rows have logits.
+    /// Takes the logits of a sound's rows.
     fn drawn(&mut self, id: JobId, mut rows: Vec<&mut [f32]>, events: &mut Vec<Event>) {
         let Some(sound) = self.sounds.get_mut(&id) else { return };
         let (hearing, vocabulary) = (&mut sound.hearing, &*self.vocabulary);
@@ -358,7 +359,7 @@ impl WhisperEngine {
         tell(id, told, events);
     }
 
-    /// Finds when the words of texts that are whole are said.
+    /// Computes word timestamps for finished texts.
     fn find_words(&mut self, events: &mut Vec<Event>) -> Result<(), KernelError> {
         let shape = self.model.spec.heads(self.model.spec.decoder);
         let looked = (self.heads.len(), shape.head_dim, self.model.spec.rows);
@@ -382,7 +383,7 @@ fn tell(job: JobId, told: Vec<Transcript>, events: &mut Vec<Event>) {
     events.extend(told.into_iter().map(event));
 }
 
-/// The heads that words are found by.
+/// Heads for word timestamps.
 fn heads_of(files: &WhisperFiles) -> Vec<(usize, usize)> {
     files.guidance.alignment_heads.clone().unwrap_or_else(|| {
         let decoder = files.spec.decoder;

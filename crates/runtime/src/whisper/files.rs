@@ -1,5 +1,6 @@
-//! A Whisper model on disk, opened: its shape, its text files, what its makers say of decoding, and its tensors by the names
-//! that transformers gives them, whichever library wrote them. Every shape is checked; weights are read when they are packed.
+//! Files of an opened Whisper model: its shape, its text files, its makers' settings for decoding, and its tensors
+//! by transformers' names, whichever library wrote them. Every shape is checked; weights are read when they are
+//! packed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,44 +24,44 @@ use crate::overrides::{Overrides, Watched};
 use crate::spec::Config;
 use crate::tensor::Tensor;
 
-/// Names of the matrices of tokens that a model reads and writes.
+/// Names of the token embedding and of the output head.
 const EMBEDDING: &str = "decoder.embed_tokens.weight";
 const HEAD: &str = "proj_out.weight";
 
-/// What a model's makers say of decoding.
+/// Makers' settings for decoding.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Guidance {
-    /// Tokens that are never drawn; none: those that stand for no speech in any Whisper.
+    /// Tokens that are never sampled; `None`: those without speech in every Whisper model.
     pub(crate) suppressed: Option<Vec<u32>>,
-    /// Whether it knows other languages than English.
+    /// Whether it supports other languages than English.
     pub(crate) multilingual: Option<bool>,
-    /// Layer and head of the cross-attention that follows the sound; none: those of the last layers.
+    /// Layers and heads of the cross-attention that align with the sound; `None`: those of the last layers.
     pub(crate) alignment_heads: Option<Vec<(usize, usize)>>,
 }
 
-/// An opened Whisper model.
+/// Whisper model, opened.
 #[derive(Debug)]
 pub struct WhisperFiles {
-    /// What it is, for people.
+    /// General information about the model.
     pub info: ModelInfo,
-    /// Its shape.
+    /// Shape.
     pub spec: WhisperSpec,
-    /// Its text files.
+    /// Text files.
     pub text: TextFiles,
     pub(crate) guidance: Guidance,
     tensors: BTreeMap<String, Tensor>,
-    /// What matrices are quantised to as they are packed, by the names of `tensors`.
+    /// Types that matrices are quantised to at packing, by the names of `tensors`.
     packed: BTreeMap<String, Target>,
 }
 
-/// Whether a `config.json` is of a Whisper model.
+/// Whether a `config.json` belongs to a Whisper model.
 fn is_whisper(config: &Config) -> bool {
     config.get("model_type").and_then(Value::as_str) == Some("whisper")
 }
 
 impl WhisperFiles {
-    /// Opens a directory with a Whisper model, of transformers, CTranslate2 or whisper.cpp, or the last one's file; none where it
-    /// is another.
+    /// Opens a directory with a Whisper model of transformers, CTranslate2 or whisper.cpp, or a whisper.cpp file.
+    /// Returns `None` for other models.
     ///
     /// # Errors
     /// [`LoadError`] naming the file and the key, tensor or file in it.
@@ -117,7 +118,7 @@ impl WhisperFiles {
     /// Opens a directory of CTranslate2.
     ///
     /// # Errors
-    /// As [`WhisperFiles::from_directory`].
+    /// As for [`WhisperFiles::from_directory`].
     pub(crate) fn from_ctranslate2(
         directory: &Path,
         config: &mut Config,
@@ -140,7 +141,7 @@ impl WhisperFiles {
     /// Opens a file of whisper.cpp.
     ///
     /// # Errors
-    /// As [`WhisperFiles::from_directory`].
+    /// As for [`WhisperFiles::from_directory`].
     fn from_ggml(path: &Path, overrides: &Overrides) -> Result<(WhisperFiles, Watched), LoadError> {
         let ggml::GgmlFile { spec, tokenizer_json, tensors } = ggml::open(path)?;
         let file = path.display().to_string();
@@ -190,7 +191,7 @@ impl WhisperFiles {
         Ok(files)
     }
 
-    /// The type most bytes of the matrices are stored in.
+    /// Type in which most bytes of the matrices are stored.
     fn dominant_type(&self) -> String {
         let mut bytes_of = BTreeMap::new();
         for tensor in self.tensors.values().filter(|tensor| tensor.shape.len() > 1) {
@@ -200,7 +201,8 @@ impl WhisperFiles {
         dominant.map_or_else(|| "unknown".to_owned(), |(dtype, _)| dtype.to_string())
     }
 
-    /// Every tensor is there, has its shape, and is asked for; the others are left out if they are known to change nothing.
+    /// Checks that every tensor is there with its shape, and that no unknown tensor is left. Known tensors without
+    /// effect are dropped.
     fn check(&mut self) -> Result<(), LoadError> {
         self.settle_head();
         let WhisperSpec { mels, hidden, rows, tokens, vocab, .. } = self.spec;
@@ -239,7 +241,7 @@ impl WhisperFiles {
         let mut rest = std::mem::take(&mut self.tensors);
         for (name, shape) in want {
             let Some(mut tensor) = rest.remove(&name) else {
-                // Keys have no addend.
+                // Keys have no bias.
                 if name.ends_with("k_proj.bias") {
                     self.tensors.insert(name.clone(), zeros(&self.text.file, name, shape[0]));
                     continue;
@@ -251,7 +253,7 @@ impl WhisperFiles {
                 });
             };
             tensor.check_shape(&shape)?;
-            // A convolution multiplies rows of neighbours, whose columns are in this order.
+            // A convolution is a product of neighbouring rows, whose columns are in this order.
             if let [outputs, inputs, taps] = shape[..] {
                 tensor.shape = vec![outputs, inputs * taps];
             }
@@ -268,7 +270,7 @@ impl WhisperFiles {
         }
     }
 
-    /// Settles a head that is tied to the embedding by the matrices that are stored, as for other families.
+    /// Decides from the stored matrices whether a tied head is its own matrix, as for other families.
     fn settle_head(&mut self) {
         if self.spec.own_head {
             return;
@@ -287,10 +289,11 @@ impl WhisperFiles {
         }
     }
 
-    /// Has matrices packed in fewer bits than they are stored in. Those of convolutions and places keep theirs: they are small.
+    /// Marks matrices to be packed with fewer bits than stored. Convolutions and position embeddings stay, because
+    /// they are small.
     ///
     /// # Errors
-    /// `Unsupported` with a rule that is about none of them.
+    /// `Unsupported` for a rule that matches none of them.
     pub(crate) fn quantise(&mut self, isq: Option<Isq>, rules: &[IsqRule]) -> Result<(), LoadError> {
         let multiplied = super::packing::quantisable(&self.spec).into_iter();
         let matrices = multiplied.map(|(name, layer)| {
@@ -302,18 +305,18 @@ impl WhisperFiles {
         Ok(())
     }
 
-    /// How many matrices are quantised to each type, and how many stay in each; none where none is quantised.
+    /// Summary of the types that matrices are quantised to, and of those that stay; `None` if none is quantised.
     pub(crate) fn packed_summary(&self) -> Option<String> {
         let matrices = self.tensors.iter().filter(|(_, tensor)| tensor.shape.len() > 1);
         packed_summary(matrices.map(|(name, tensor)| (self.packed.get(name).copied(), tensor.dtype)))
     }
 
-    /// What a matrix is quantised to by its load, if it is.
+    /// Type that a matrix is quantised to at load, if any.
     pub(super) fn quantised_to(&self, name: &str) -> Option<Target> {
         self.packed.get(name).copied()
     }
 
-    /// A tensor by its name; all that a model has are there.
+    /// Tensor by its name; all tensors of the model are there.
     pub(super) fn tensor(&self, name: &str) -> &Tensor {
         self.tensors.get(name).expect("every tensor of the spec is there because opening refuses otherwise")
     }
@@ -345,7 +348,7 @@ fn zeros(file: &str, name: String, length: usize) -> Tensor {
     Tensor { file: file.into(), name, dtype: DType::F32, shape: vec![length], bytes }
 }
 
-/// What the first of the files says that says something.
+/// Merges the settings of the files; the first file that has a setting counts.
 fn guidance(configs: [Option<&Config>; 2]) -> Result<Guidance, LoadError> {
     let mut guidance = Guidance::default();
     for config in configs.into_iter().flatten() {
@@ -366,7 +369,7 @@ fn list<'a>(config: &'a Config, key: &str) -> Result<Option<&'a Vec<Value>>, Loa
     config.typed(key, "a list", Value::as_array)
 }
 
-/// A list of tokens; an empty one, or that of -1, says nothing.
+/// Reads a list of tokens; an empty list, or one that contains -1, counts as none.
 fn tokens(config: &Config, key: &str) -> Result<Option<Vec<u32>>, LoadError> {
     let Some(values) = list(config, key)? else { return Ok(None) };
     if values.iter().any(|value| value.as_i64() == Some(-1)) {

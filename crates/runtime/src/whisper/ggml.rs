@@ -1,7 +1,8 @@
-//! whisper.cpp's file of a Whisper model (github.com/ggml-org/whisper.cpp, `whisper_model_load`; written by its
-//! `models/convert-*-to-ggml.py` and by its `quantize`): sizes, a filter bank, the tokens' bytes, tensors by OpenAI's names. Tokens
-//! that are no text are not in it: their numbers follow from the sizes, as there. Nor are the merges of its tokenizer, which
-//! are found again from the order of its tokens. The bank is our own.
+//! Reads whisper.cpp's file of a Whisper model (github.com/ggml-org/whisper.cpp, `whisper_model_load`; written by
+//! its `models/convert-*-to-ggml.py` and by its `quantize`): sizes, a filter bank, the tokens' bytes, and tensors
+//! by OpenAI's names. Special tokens are not in the file: their IDs follow from the sizes, as in whisper.cpp. The
+//! tokenizer's merges are not in it either, and are recovered from the order of its tokens. The filter bank is not
+//! used.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read as _;
@@ -19,41 +20,42 @@ use crate::regular;
 use crate::tensor::Tensor;
 use crate::tokenizer::byte_char;
 
-/// How a file begins: `ggml` as a number.
+/// First bytes of a file: `ggml` as a number.
 const MAGIC: [u8; 4] = 0x6767_6d6c_u32.to_le_bytes();
-/// Versions of quantised types are thousands of a file's type; this one is that of all ggml's formats since 2023.
+/// Version of quantised types, stored in thousands of a file's type; this version is that of all ggml formats since
+/// 2023.
 const QUANTIZATION_VERSION: u32 = 2;
 const VERSION_FACTOR: u32 = 1000;
-/// Tokens of models that know English alone, and the text among them; all others have one more of text.
+/// Size of the vocabulary of English-only models, and its text tokens; all others have one more text token.
 const ENGLISH_VOCAB: usize = 51_864;
 const ENGLISH_TEXT: usize = 50_256;
-/// Tokens between those of languages and those of moments.
+/// Tokens between the languages and the timestamps.
 const TASKS: [&str; 6] = ["translate", "transcribe", "startoflm", "startofprev", "nospeech", "notimestamps"];
-/// Bytes of a token, and of a tensor's name, at most.
+/// Maximum bytes of a token, and below of a tensor's name.
 const TOKEN_BYTES_MAX: usize = 192;
-/// Bytes of all tokens: a multilingual vocabulary has a fifth of it.
+/// Maximum bytes of all tokens; a multilingual vocabulary has a fifth of it.
 const TEXT_BYTES_MAX: usize = 2 << 20;
 const NAME_BYTES_MAX: usize = 256;
-/// Dimensions of a tensor at most.
+/// Maximum number of dimensions of a tensor.
 const DIMENSIONS_MAX: usize = 4;
 
-/// A file, read.
+/// Contents of a file.
 pub(super) struct GgmlFile {
     pub(super) spec: WhisperSpec,
-    /// As the library `tokenizers` writes one.
+    /// `tokenizer.json`, as the library `tokenizers` writes it.
     pub(super) tokenizer_json: Vec<u8>,
-    /// By transformers' names.
+    /// Tensors by transformers' names.
     pub(super) tensors: BTreeMap<String, Tensor>,
 }
 
-/// Whether a file begins as whisper.cpp's do.
+/// Whether a file starts like whisper.cpp's.
 pub(crate) fn is_ggml(path: &Path) -> bool {
     let mut start = [0; MAGIC.len()];
     let read = regular::open(path).and_then(|(mut file, _)| file.read_exact(&mut start));
     read.is_ok() && start == MAGIC
 }
 
-/// The only such file of a directory, by its extension and its first bytes.
+/// The only whisper.cpp file of a directory, found by extension and first bytes.
 pub(crate) fn in_directory(directory: &Path) -> Option<PathBuf> {
     let named = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "bin");
     let entries = std::fs::read_dir(directory).ok()?;
@@ -131,11 +133,11 @@ pub(super) fn read(file: &str, bytes: &ModelBytes) -> Result<GgmlFile, LoadError
     Ok(GgmlFile { spec, tokenizer_json, tensors })
 }
 
-/// Layers, and heads in them.
+/// Pairs of layer and head.
 type Heads = &'static [(usize, usize)];
 
-/// Heads of the cross-attention that follow the sound in OpenAI's models, as they published them (`whisper/__init__.py`), by layers that
-/// write and tokens. Others are followed by what is known of none.
+/// Heads of the cross-attention that align with the sound in OpenAI's models, as published (`whisper/__init__.py`),
+/// by number of decoder layers and vocabulary size. Other models use the default heads.
 const ALIGNMENT_HEADS: [(usize, usize, Heads); 10] = [
     (4, 51_864, &[(1, 0), (2, 0), (2, 5), (3, 0), (3, 1), (3, 2), (3, 3), (3, 4)]),
     (4, 51_865, &[(2, 2), (3, 0), (3, 2), (3, 3), (3, 4), (3, 5)]),
@@ -200,7 +202,7 @@ const ALIGNMENT_HEADS: [(usize, usize, Heads); 10] = [
     ),
 ];
 
-/// The heads that follow the sound, where the model is one of OpenAI's by its sizes.
+/// Alignment heads, if the sizes are those of one of OpenAI's models.
 pub(super) fn alignment_heads(spec: &WhisperSpec) -> Option<Vec<(usize, usize)>> {
     let found = ALIGNMENT_HEADS
         .iter()
@@ -246,7 +248,7 @@ impl Reader<'_> {
         }
         let mut shape =
             (0..rank).map(|_| Ok(self.u32("a tensor")? as usize)).collect::<Result<Vec<_>, LoadError>>()?;
-        // The fastest comes first there.
+        // whisper.cpp stores the fastest dimension first.
         shape.reverse();
         let name = self.take("a tensor's name", length)?;
         let name =
@@ -265,7 +267,7 @@ impl Reader<'_> {
         let size = rows.zip(dtype.bytes_of(cols)).and_then(|(rows, row)| rows.checked_mul(row));
         let size = size.ok_or_else(|| self.corrupt(&what, format!("{shape:?} is no shape of {dtype}")))?;
         let bytes = self.take(&what, size)?;
-        // Addends of convolutions are columns there.
+        // Biases of convolutions are stored as columns.
         if name.ends_with(".bias") {
             shape = vec![shape.iter().product()];
         }
@@ -273,7 +275,7 @@ impl Reader<'_> {
     }
 }
 
-/// OpenAI's name of a tensor as transformers has it; one that nobody has stays, and is refused by it.
+/// Converts OpenAI's name of a tensor to transformers' name. Unknown names stay, and are refused later.
 fn canonical(name: &str) -> String {
     let Some((side, rest)) = name.split_once('.') else { return name.to_owned() };
     let whole = [
@@ -308,7 +310,7 @@ fn canonical(name: &str) -> String {
     own.map_or_else(|| name.to_owned(), |own| format!("{side}.layers.{layer}.{own}"))
 }
 
-/// The file's tokens of text, and all that follow from the sizes, as a tokenizer.
+/// Builds the tokenizer from the file's text tokens, and from the special tokens that follow from the sizes.
 fn tokenizer(reader: &mut Reader<'_>, vocab: usize, rows: usize) -> Result<Vec<u8>, LoadError> {
     let count = reader.u32("tokens")? as usize;
     if count > vocab {
@@ -370,14 +372,14 @@ fn tokenizer(reader: &mut Reader<'_>, vocab: usize, rows: usize) -> Result<Vec<u
     Ok(tokenizer.to_string().into_bytes())
 }
 
-/// The two tokens that each token of several bytes was merged of: what its bytes come to by the merges of the tokens before it,
-/// in their order. One that does not come to two of them was made by no merge.
+/// Recovers the two tokens that each longer token was merged from: what its bytes become by the merges of earlier
+/// tokens, in order. A token that does not become two parts was made by no merge.
 fn merges(words: &[Vec<u8>]) -> Vec<(&[u8], &[u8])> {
     let ranks: HashMap<&[u8], usize> =
         words.iter().enumerate().rev().map(|(rank, word)| (word.as_slice(), rank)).collect();
     let mut merges = Vec::new();
     for (rank, word) in words.iter().enumerate().filter(|(_, word)| word.len() > 1) {
-        // Where parts end.
+        // Positions where parts end.
         let mut ends: Vec<usize> = (0..=word.len()).collect();
         while ends.len() > 3 {
             let pairs = ends.windows(3).enumerate();
@@ -395,7 +397,7 @@ fn merges(words: &[Vec<u8>]) -> Vec<(&[u8], &[u8])> {
     merges
 }
 
-/// Bytes as the letters that byte-level tokenizers have for them.
+/// Spells bytes with the characters of byte-level tokenizers.
 fn letters(bytes: &[u8]) -> String {
     bytes.iter().map(|&byte| byte_char(byte)).collect()
 }

@@ -1,5 +1,5 @@
-//! One sound on its way through a model: the frames it has brought, where its next window begins, what was said before.
-//! What it waits for is its [`Phase`]; the engine moves it on.
+//! Progress of one sound through a model: its frames, the start of its next window, and the previous text. Its
+//! [`Phase`] is what it waits for; the engine advances it.
 
 use super::SAMPLE_RATE;
 use super::mel::{self, HOP, MelBank, MelFrames};
@@ -9,27 +9,27 @@ use super::vocabulary::{Asked, Vocabulary};
 use super::window::{Cut, Tried, Try, Verdict, cut};
 use super::words;
 
-/// Above this temperature a window's text tells nothing of the next one.
+/// Above this temperature a window's text is not used as context for the next one.
 const CONDITION_TEMPERATURE_MAX: f32 = 0.5;
 
-/// What a sound waits for.
+/// Phase of a sound: what it waits for.
 #[derive(Debug)]
 pub(super) enum Phase {
     /// Frames, or a slot for its next window.
     Window,
-    /// Its window is heard.
+    /// Encoding of its window.
     Heard { slot: usize },
-    /// Its language is to be found out.
+    /// Language detection.
     Language { slot: usize },
-    /// Its window's text is drawn.
+    /// Decoding of its window.
     Drawn { slot: usize, attempt: Box<Try>, tried: usize },
-    /// Its words' times are to be found.
+    /// Word timestamps.
     Words { slot: usize, tried: Box<Tried> },
-    /// It is over.
+    /// Nothing: it has ended.
     Over,
 }
 
-/// A sound and its request.
+/// Sound and its request.
 #[derive(Debug)]
 pub(super) struct Hearing {
     pub(super) asked: Asked,
@@ -40,9 +40,9 @@ pub(super) struct Hearing {
     frames: Vec<f32>, // (frames, mels), of the sound from `seek` on
     samples: u64,
     ended: bool,
-    /// Frames before the window at hand.
+    /// Frames before the current window.
     seek: usize,
-    /// Frames of the window at hand that are of the sound.
+    /// Frames of the current window that belong to the sound.
     window: usize,
     pub(super) followed: Followed,
     pub(super) language: Option<u32>,
@@ -78,7 +78,7 @@ impl Hearing {
         }
     }
 
-    /// The slot that it holds.
+    /// Slot that it holds.
     pub(super) fn slot(&self) -> Option<usize> {
         match self.phase {
             Phase::Heard { slot }
@@ -89,13 +89,14 @@ impl Hearing {
         }
     }
 
-    /// Samples that it can use now: as many as its next window lacks, and a second more for the frames at its edge.
+    /// Number of samples that it can use now: those missing from its next window, and one second more for the
+    /// frames at its edge.
     pub(super) fn wants(&self, bank: &MelBank, frames: usize) -> usize {
         let have = self.frames.len() / bank.bands();
         if self.ended { 0 } else { (frames + 100).saturating_sub(have) * HOP }
     }
 
-    /// Adds samples; none end the sound.
+    /// Adds samples; `None` ends the sound.
     pub(super) fn push(&mut self, bank: &MelBank, samples: Option<&[f32]>) {
         match samples {
             Some(samples) => {
@@ -110,8 +111,8 @@ impl Hearing {
         }
     }
 
-    /// Frames of the sound from where its next window begins, once they are known: a whole window's, or all there are. None
-    /// where there are too few yet.
+    /// Frames of the sound in its next window, once they are known: those of a whole window, or all that are left.
+    /// `None` if there are too few yet.
     fn ahead(&self, mels: usize, frames: usize) -> Option<usize> {
         let have = self.frames.len() / mels;
         if self.ended {
@@ -121,17 +122,17 @@ impl Hearing {
         (have >= frames).then_some(frames)
     }
 
-    /// Whether a step can begin with its next window.
+    /// Whether a step can start its next window.
     pub(super) fn is_ready(&self, mels: usize, frames: usize) -> bool {
         !self.paused && matches!(self.phase, Phase::Window) && self.ahead(mels, frames).is_some()
     }
 
-    /// Whether there is nothing left to be heard.
+    /// Whether nothing is left to transcribe.
     pub(super) fn is_over(&self, mels: usize, frames: usize) -> bool {
         self.is_ready(mels, frames) && self.ahead(mels, frames) == Some(0)
     }
 
-    /// The frames of its next window, as the model hears them; none where the sound is over.
+    /// Frames of its next window as the model's input; `None` if the sound is over.
     pub(super) fn begin_window(&mut self, mels: usize, frames: usize) -> Option<Vec<f32>> {
         self.window = self.ahead(mels, frames)?;
         if self.window == 0 {
@@ -140,12 +141,13 @@ impl Hearing {
         let have = self.frames.len().min(self.window * mels);
         let mut window = self.frames[..have].to_vec();
         mel::normalize(&mut window);
-        // Not silence, which OpenAI's goes on with, but as faster-whisper fills it up: fewer words of short sounds are wrong so.
+        // Padded with zeros as in faster-whisper, instead of silence as in OpenAI's code: fewer words of short
+        // sounds are wrong.
         window.resize(frames * mels, 0.0);
         Some(window)
     }
 
-    /// The language is known.
+    /// Sends the first event once the language is known.
     pub(super) fn start(&mut self, vocabulary: &Vocabulary, probability: f32, events: &mut Vec<Transcript>) {
         if !self.started {
             self.started = true;
@@ -154,14 +156,14 @@ impl Hearing {
         }
     }
 
-    /// Begins to draw the window's text, at the first temperature or the next.
+    /// Starts to decode the window's text, at the temperature of try `tried`.
     pub(super) fn attempt(&mut self, vocabulary: &Vocabulary, slot: usize, tried: usize) {
         let asked = &self.asked;
         let temperature = asked.temperatures[tried];
         let seed = asked.seed.wrapping_add((self.seek as u64) << 8).wrapping_add(tried as u64);
         let mut history = asked.prompt.clone();
         if asked.condition {
-            // The prompt stays in front of as much of the text as there is room for.
+            // The prompt stays in front of as much previous text as fits.
             let room = vocabulary.prompt_max().saturating_sub(history.len());
             history.extend(&self.history[self.history.len() - room.min(self.history.len())..]);
         }
@@ -170,7 +172,7 @@ impl Hearing {
         self.phase = Phase::Drawn { slot, attempt: Box::new(attempt), tried };
     }
 
-    /// A try has come to its end: what comes of it.
+    /// Judges a finished try.
     pub(super) fn judge(&mut self, vocabulary: &Vocabulary, events: &mut Vec<Transcript>) {
         let Phase::Drawn { slot, attempt, tried } = std::mem::replace(&mut self.phase, Phase::Window) else {
             return;
@@ -189,7 +191,7 @@ impl Hearing {
         }
     }
 
-    /// The tokens of a step that finds the words' times, and how many are before the text.
+    /// Tokens of the step for word timestamps, and the number of them before the text.
     pub(super) fn words_step(&self, vocabulary: &Vocabulary, tried: &Tried) -> (Vec<u32>, usize) {
         let mut tokens = vocabulary.beginning(self.language, self.asked.translate);
         let before = tokens.len();
@@ -200,14 +202,14 @@ impl Hearing {
         (tokens, before)
     }
 
-    /// The text whose words are timed, that of whole segments, and its probabilities.
+    /// Text for word timestamps, that of whole segments, and its probabilities.
     fn words_text(&self, vocabulary: &Vocabulary, tried: &Tried) -> (Vec<u32>, Vec<f32>) {
         let cut = cut(vocabulary, &tried.drawn, self.window);
         let text = cut.parts.iter().flat_map(|part| &part.drawn).filter(|drawn| drawn.token < vocabulary.end);
         text.map(|drawn| (drawn.token, drawn.logprob.exp())).unzip()
     }
 
-    /// The heads have looked: `queries` of the tokens of [`Hearing::words_step`].
+    /// Computes word timestamps from the `queries` of the tokens of [`Hearing::words_step`].
     pub(super) fn find_words(
         &mut self,
         vocabulary: &Vocabulary,
@@ -225,7 +227,7 @@ impl Hearing {
         self.take(vocabulary, &tried, &cut, Some(timed), events);
     }
 
-    /// A window's segments are known.
+    /// Takes the segments of a window.
     fn take(
         &mut self,
         vocabulary: &Vocabulary,
@@ -265,7 +267,7 @@ impl Hearing {
         let mut frames = cut.frames;
         if let Some(timed) = timed {
             words::attach(timed, &mut segments, &counts, offset_s, &mut self.spoken_s);
-            // The next window begins behind the last word rather than at a moment that may be in the middle of one.
+            // The next window starts after the last word, because the last timestamp may be in the middle of one.
             let last = segments.iter().rev().find_map(|segment| segment.words.last()).map(|word| word.end_s);
             if let Some(last) = last.filter(|&last| !cut.ends_with_moment && last > offset_s) {
                 let behind = (last * 100.0).round() as usize;
@@ -290,7 +292,7 @@ impl Hearing {
         self.advance(frames);
     }
 
-    /// Goes on behind so many frames.
+    /// Advances by `frames` frames.
     fn advance(&mut self, frames: usize) {
         let mels = self.mels;
         let frames = frames.max(1);
@@ -299,7 +301,7 @@ impl Hearing {
         self.phase = Phase::Window;
     }
 
-    /// The sound is over.
+    /// Ends the sound.
     pub(super) fn finish(&mut self, vocabulary: &Vocabulary, events: &mut Vec<Transcript>) {
         self.start(vocabulary, if self.asked.language.is_some() { 1.0 } else { 0.0 }, events);
         self.phase = Phase::Over;

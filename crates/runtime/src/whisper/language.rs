@@ -1,4 +1,4 @@
-//! The languages that Whisper was trained on, in the order of their tokens, and what else they are called.
+//! Languages that Whisper was trained on, in the order of their tokens, and their other names.
 
 /// Codes and English names.
 const LANGUAGES: [(&str, &str); 100] = [
@@ -125,14 +125,14 @@ pub(super) fn codes() -> impl Iterator<Item = &'static str> {
     LANGUAGES.iter().map(|(code, _)| *code)
 }
 
-/// The code that a code or a name means.
+/// Code for a code or a name.
 pub(super) fn code_of(word: &str) -> Option<&'static str> {
     let word = word.trim().to_lowercase();
     let named = LANGUAGES.iter().find(|(code, name)| *code == word || *name == word).map(|(code, _)| *code);
     named.or_else(|| ALIASES.iter().find(|(name, _)| *name == word).map(|(_, code)| *code))
 }
 
-/// Whether words of a language are not told apart by spaces.
+/// Whether the language does not separate words with spaces.
 pub(super) fn has_no_spaces(code: &str) -> bool {
     matches!(code, "zh" | "ja" | "th" | "lo" | "my" | "yue")
 }

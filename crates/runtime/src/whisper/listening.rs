@@ -1,6 +1,7 @@
-//! A window's way through the encoder in pieces of some rows, so that others' steps go on between them: the convolutions, layers, and
-//! the keys and values that the decoder reads. What rows add up to waits on the host between pieces. Of a layer, queries, keys and values
-//! are made first, for some rows after the other, and then the rest. No row's bits depend on where the cuts are.
+//! Encoding of a window in pieces of some rows, so that other sequences' steps run in between: the convolutions,
+//! the layers, and the keys and values that the decoder reads. Between pieces, the residual rows wait on the host.
+//! In each layer, queries, keys and values of all rows are computed piece by piece first, then the rest. Results do
+//! not depend on the cuts, bit for bit.
 
 use std::ops::Range;
 
@@ -12,47 +13,47 @@ use hanzo_engine_kernels::{
 use super::network::{Followed, Linear, Whisper, layer_norm, mlp_of, unfold};
 use super::spec::WhisperSpec;
 
-/// Rows of a piece at most.
+/// Maximum rows of a piece.
 const PIECE_ROWS: usize = if cfg!(test) { QUERIES_PART } else { 10 * QUERIES_PART };
-/// A product in attention takes about as long as so many of a matrix.
+/// Cost of a product in attention, relative to one with weights.
 const ATTENTION_COST: usize = 2;
-/// Products in which a piece's size is told.
+/// Unit for products.
 const MILLION: f64 = 1e6;
 
-/// Rows that a step over a window has at most.
+/// Maximum rows of a step over a window.
 pub(super) fn rows_at_once(backend: &AnyBackend, spec: &WhisperSpec) -> usize {
     if backend.attends_in_parts() { spec.rows.min(PIECE_ROWS) } else { spec.rows }
 }
 
-/// The window at hand.
+/// Current window.
 pub(super) struct Listening {
     slot: usize,
     at: At,
-    heads: Vec<(usize, usize)>, // layer and head, whose keys are kept
+    heads: Vec<(usize, usize)>, // layers and heads whose keys are kept
     frames: Vec<f32>,           // (frames, mels)
-    heard: Vec<f32>,            // (frames, hidden): what the first convolution gives
-    sums: Vec<f32>,             // (rows, hidden): what layers add to
+    heard: Vec<f32>,            // (frames, hidden): output of the first convolution
+    sums: Vec<f32>,             // (rows, hidden): residual
     followed: Followed,
 }
 
-/// Where it is.
+/// Position in the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// Frames up to this are through the first convolution.
+    /// Frames below this have passed the first convolution.
     First(usize),
-    /// Rows up to this are through the second.
+    /// Rows below this have passed the second.
     Second(usize),
-    /// Rows up to this have the layer's queries, keys and values.
+    /// Rows below this have the layer's queries, keys and values.
     Before(usize, usize),
-    /// Rows up to this are through the layer.
+    /// Rows below this have passed the layer.
     Behind(usize, usize),
-    /// Rows up to this are in the slot's memory.
+    /// Rows below this are in the slot's cross-attention cache.
     Memory(usize),
 }
 
 impl Whisper {
-    /// Begins with a window: frames as [`super::mel::normalize`] leaves them, `(frames, mels)`, into a slot. The keys of `heads`
-    /// (layer and head), which words are found by, are kept. One that was under way is forgotten.
+    /// Starts a window: frames as [`super::mel::normalize`] returns them, `(frames, mels)`, into a slot. Keeps the
+    /// keys of `heads` (layer and head) for word timestamps. Discards a window in progress.
     pub(crate) fn hear(&mut self, slot: usize, frames: Vec<f32>, heads: &[(usize, usize)]) {
         assert!(slot < self.windows, "slot {slot} of {}", self.windows);
         let WhisperSpec { mels, hidden, rows, .. } = self.spec;
@@ -69,14 +70,14 @@ impl Whisper {
         });
     }
 
-    /// Takes the window at hand further, as far as about so many millions of products take it. What is kept of it where that was its
-    /// end, and its slot remembers it.
+    /// Advances the current window by about `millions` million products. At its end, returns the kept keys; the
+    /// slot's cross-attention cache is then filled.
     ///
     /// # Errors
     /// The device's.
     ///
     /// # Panics
-    /// Where no window is at hand.
+    /// If there is no current window.
     pub(crate) fn listen(&mut self, millions: usize) -> Result<Option<Followed>, KernelError> {
         let mut window = self.under_way.take().expect("a window was begun");
         let mut left = millions as f64;
@@ -102,7 +103,7 @@ impl Whisper {
         Ok(None)
     }
 
-    /// The next rows of `all`, where one takes so many products, and what they take in millions. A step over them is begun.
+    /// Next rows from `row` on, for products of `cost` a row, and their cost in millions. Begins a step over them.
     fn rows_from(
         &mut self,
         slot: usize,
@@ -124,7 +125,7 @@ impl Whisper {
         Ok((rows, spent))
     }
 
-    /// As many frames as a step has rows.
+    /// First convolution for as many frames as a step has rows.
     fn first_piece(
         &mut self,
         window: &mut Listening,
@@ -199,7 +200,7 @@ impl Whisper {
         Ok((Some(at), spent))
     }
 
-    /// The rest of a layer, of some rows.
+    /// The rest of a layer for some rows.
     fn behind_piece(
         &mut self,
         window: &mut Listening,
@@ -239,7 +240,7 @@ impl Whisper {
         Ok((Some(at), spent))
     }
 
-    /// Puts some rows, heard to the end, into the slot's memory.
+    /// Writes some encoded rows to the slot's cross-attention cache.
     fn memory_piece(
         &mut self,
         window: &mut Listening,

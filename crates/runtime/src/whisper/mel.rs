@@ -1,32 +1,32 @@
-//! What Whisper hears of a sound: the logarithm of its power in bands of the mel scale, a frame for each hundredth of a second
-//! (transformers' `WhisperFeatureExtractor`). Frames are made as samples come; what depends on a window as a whole, the
-//! floor under its loudest number, is [`normalize`].
+//! Whisper's input features: the logarithm of a sound's power in bands of the mel scale, one frame for every 10 ms
+//! (transformers' `WhisperFeatureExtractor`). Frames are computed as samples arrive. [`normalize`] applies the
+//! floor relative to a window's loudest number, which depends on the whole window.
 
 use std::f32::consts::TAU;
 
 use super::SAMPLE_RATE;
 
-/// Samples that a frame is made of.
+/// Samples of a frame.
 pub(crate) const FRAME: usize = 400;
-/// Samples from a frame to the next.
+/// Samples from one frame to the next.
 pub(crate) const HOP: usize = 160;
 /// Frequencies of a frame.
 const BINS: usize = FRAME / 2 + 1;
-/// The factors of [`FRAME`], in the order of the transform's passes.
+/// Factors of [`FRAME`], in the order of the transform's passes.
 const RADICES: [usize; 4] = [5, 5, 4, 4];
 
-/// The filters of one number of bands, and the transform before them.
+/// Mel filters for one number of bands, with the transform before them.
 #[derive(Debug)]
 pub(crate) struct MelBank {
     window: Vec<f32>,              // (FRAME)
     twiddles: Vec<[f32; 2]>,       // (FRAME): the roots of unity
-    bands: Vec<(usize, Vec<f32>)>, // of each its first frequency, and the weights from there on
+    bands: Vec<(usize, Vec<f32>)>, // first frequency of each, and its weights from there on
 }
 
-/// Frames of a sound whose samples come in parts.
+/// Frames of a sound whose samples arrive in parts.
 #[derive(Debug)]
 pub(crate) struct MelFrames {
-    /// What frames that are not made yet need: the sound from `first` on, mirrored before its beginning.
+    /// Samples that future frames need; the first are mirrored before the sound's start.
     samples: Vec<f32>,
     begun: bool,
 }
@@ -40,7 +40,7 @@ fn hertz_of(mel: f64) -> f64 {
 }
 
 impl MelBank {
-    /// So many bands, of Slaney's scale and area.
+    /// Creates `bands` filters with Slaney's scale and area normalisation.
     pub(crate) fn new(bands: usize) -> MelBank {
         let last = mel_of(SAMPLE_RATE as f64 / 2.0);
         let edges: Vec<f64> =
@@ -77,8 +77,8 @@ impl MelBank {
         self.bands.len()
     }
 
-    /// Frames of two stretches of samples at once, behind each other: the one is the real part of what is transformed, the
-    /// other the imaginary.
+    /// Computes frames of two stretches of samples at once, one after the other in the output: one is the real part
+    /// of the transform's input, the other the imaginary part.
     fn pair(&self, stretches: [&[f32]; 2], work: &mut Work, out: &mut Vec<f32>) {
         for (at, window) in self.window.iter().enumerate() {
             work.re[at] = stretches[0][at] * window;
@@ -104,7 +104,7 @@ impl MelBank {
         }
     }
 
-    /// The discrete Fourier transform in place, by Stockham's passes.
+    /// Discrete Fourier transform in place, by Stockham's passes.
     fn transform(&self, work: &mut Work) {
         let (mut length, mut stride) = (FRAME, 1);
         for radix in RADICES {
@@ -140,7 +140,7 @@ impl MelBank {
     }
 }
 
-/// Room of a transform.
+/// Buffers of a transform.
 struct Work {
     re: Vec<f32>,
     im: Vec<f32>,
@@ -150,7 +150,7 @@ struct Work {
 }
 
 impl MelFrames {
-    /// Of a sound that has not begun.
+    /// Creates the frames of a sound that has not started.
     pub(crate) fn new() -> MelFrames {
         MelFrames { samples: Vec::new(), begun: false }
     }
@@ -163,7 +163,7 @@ impl MelFrames {
             if self.samples.len() <= half {
                 return;
             }
-            // A frame's middle is its moment, so the first ones see the sound mirrored.
+            // Frames are centred on their time, so the first ones see the sound mirrored.
             let mirrored: Vec<f32> = self.samples[1..=half].iter().rev().copied().collect();
             self.samples.splice(0..0, mirrored);
             self.begun = true;
@@ -186,13 +186,13 @@ impl MelFrames {
         self.samples.drain(..ready * HOP);
     }
 
-    /// Ends the sound: what comes after it is silence. Appends the last frames that hear anything of it.
+    /// Ends the sound with silence. Appends the last frames with any of its samples.
     pub(crate) fn finish(&mut self, bank: &MelBank, out: &mut Vec<f32>) {
         self.push(bank, &[0.0; FRAME], out);
     }
 }
 
-/// Raises what is far below a window's loudest number, and brings the numbers near 0. Frames that are silent have the number
+/// Clamps numbers far below a window's maximum, and scales them towards 0. Silent frames must have the number
 /// [`SILENCE`] before.
 pub(crate) fn normalize(frames: &mut [f32]) {
     let loudest = frames.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -200,7 +200,7 @@ pub(crate) fn normalize(frames: &mut [f32]) {
     frames.iter_mut().for_each(|value| *value = (value.max(floor) + 4.0) / 4.0);
 }
 
-/// The logarithm of no power at all.
+/// Logarithm that stands for no power.
 pub(crate) const SILENCE: f32 = -10.0;
 
 #[cfg(test)]

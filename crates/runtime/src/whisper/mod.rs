@@ -1,5 +1,5 @@
-//! Whisper (arxiv.org/abs/2212.04356): speech to text, from samples to segments. What may be asked is `request`, what is
-//! answered `transcript`. Absent: files of sound, voice activity, clocks.
+//! Whisper (arxiv.org/abs/2212.04356): speech to text, from samples to segments. `request` holds the options,
+//! `transcript` the results. Absent: sound files, voice activity detection, clocks.
 
 mod ctranslate2;
 mod engine;
@@ -34,12 +34,13 @@ pub use spec::{Stack, WhisperSpec};
 pub use transcript::{Segment, SpokenToken, Transcript, Word};
 pub use vocabulary::{Asked, Vocabulary};
 
-/// The weights in a directory that CTranslate2's converter has made of a Whisper model; none in any other.
+/// Weights in a directory that CTranslate2's converter made from a Whisper model; `None` for others.
 pub(crate) fn converted(directory: &Path) -> Option<PathBuf> {
     Some(directory.join(ctranslate2::FILE)).filter(|file| ctranslate2::is_whisper(file))
 }
 
-/// The file of whisper.cpp's at this place: itself, or the only one of a directory without settings of another library.
+/// whisper.cpp file at this path: the file itself, or the only one of a directory without another library's
+/// settings.
 pub(crate) fn ggml_file(path: &Path) -> Option<PathBuf> {
     if path.is_dir() {
         return if path.join("config.json").exists() { None } else { ggml::in_directory(path) };
@@ -47,7 +48,7 @@ pub(crate) fn ggml_file(path: &Path) -> Option<PathBuf> {
     Some(path.to_owned()).filter(|path| ggml::is_ggml(path))
 }
 
-/// The tensors of a file of whisper.cpp's.
+/// Tensors of a whisper.cpp file.
 pub(crate) fn census(file: &Path) -> Result<Vec<Stored>, LoadError> {
     let read = ggml::open(file)?;
     let stored = read.tensors.values().map(|tensor| Stored {
@@ -58,5 +59,5 @@ pub(crate) fn census(file: &Path) -> Result<Vec<Stored>, LoadError> {
     Ok(stored.collect())
 }
 
-/// Samples of a second: the sound is one channel of f32 between -1 and 1.
+/// Samples per second. Sound is one channel of f32 between -1 and 1.
 pub const SAMPLE_RATE: usize = 16_000;

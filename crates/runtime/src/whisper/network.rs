@@ -1,7 +1,6 @@
-//! A Whisper model's weights on a backend, and one of its two ways: tokens of many slots through the decoder at once. A window's way
-//! through the encoder into the memory of a slot is in [`super::listening`].
-//!
-//! Absent: which tokens, who asks, what comes of logits.
+//! A Whisper model's weights on a backend, and its decoder: a step takes tokens of many slots at once.
+//! [`super::listening`] runs the encoder, from a window to a slot's cross-attention cache. Choosing tokens and
+//! handling logits is done elsewhere.
 
 use hanzo_engine_kernels::{
     Activation, AnyBackend, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, HeadShape,
@@ -22,17 +21,17 @@ const EPS: f32 = 1e-5;
 /// Tokens of one slot in a step of the decoder.
 #[derive(Clone, Debug)]
 pub(crate) struct Writing {
-    /// Whose memory and cache.
+    /// Slot with the caches.
     pub(crate) slot: usize,
-    /// Tokens that are in its cache.
+    /// Number of tokens in its KV cache.
     pub(crate) before: usize,
-    /// The rows of this step.
+    /// Rows of this step.
     pub(crate) tokens: Vec<u32>,
-    /// Which of them have logits, ascending.
+    /// Rows with logits, ascending.
     pub(crate) wanted: Vec<u32>,
 }
 
-/// Keys of the heads that follow the sound, kept on the host.
+/// Keys of the alignment heads, kept on the host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Followed {
     /// (heads, rows, head_dim)
@@ -53,7 +52,7 @@ pub(super) struct Layer {
     pub(super) norm: Norm,
     pub(super) qkv: Linear,
     pub(super) out: Linear,
-    pub(super) cross: Option<Cross>, // of the decoder
+    pub(super) cross: Option<Cross>, // decoder only
     pub(super) last_norm: Norm,
     pub(super) up: Linear,
     pub(super) down: Linear,
@@ -66,7 +65,7 @@ pub(super) struct Cross {
     pub(super) out: Linear,
 }
 
-/// The model on a backend.
+/// Model on a backend.
 pub(crate) struct Whisper {
     pub(super) backend: AnyBackend,
     pub(crate) spec: WhisperSpec,
@@ -83,7 +82,7 @@ pub(crate) struct Whisper {
     decoder_norm: Norm,
     pub(super) memories: ops::Kv,
     cache: ops::Kv,
-    // Of a step: of an encoder's piece, and some of the decoder's.
+    // Buffers of a step: of an encoder's piece, some also of the decoder.
     pub(super) narrow: ops::Buffer,   // (rows, 3 * mels)
     pub(super) wide: ops::Buffer,     // (rows, 3 * hidden)
     pub(super) pair: ops::Buffer,     // (rows, 2 * hidden)
@@ -91,9 +90,9 @@ pub(crate) struct Whisper {
     pub(super) residual: ops::Buffer, // (rows, hidden)
     pub(super) normed: ops::Buffer,   // (rows, hidden)
     pub(super) inner: ops::Buffer,    // (rows, ffn)
-    // Of the window at hand, from piece to piece.
+    // Buffer of the current window, from piece to piece.
     pub(super) kept: ops::Buffer, // (rows of a window, 3 * hidden)
-    // Of the decoder.
+    // Buffers of the decoder.
     written_residual: ops::Buffer, // (rows written, hidden)
     written: ops::Buffer,          // (rows written, hidden)
     written_inner: ops::Buffer,    // (rows written, ffn)
@@ -103,12 +102,12 @@ pub(crate) struct Whisper {
     pub(super) encoded: Vec<f32>,
 }
 
-/// The largest step.
+/// Bounds of the largest step.
 fn limits(backend: &AnyBackend, spec: &WhisperSpec, windows: usize) -> StepLimits {
     spec.step_limits(rows_at_once(backend, spec), windows)
 }
 
-/// Buffers of so many rows and columns each.
+/// Rows and columns of the buffers.
 fn buffer_shapes(spec: &WhisperSpec, rows: usize, windows: usize) -> [(BufferRole, usize, usize); 11] {
     let hidden = spec.hidden;
     let written = spec.rows_written(windows);
@@ -127,7 +126,7 @@ fn buffer_shapes(spec: &WhisperSpec, rows: usize, windows: usize) -> [(BufferRol
     ]
 }
 
-/// A cache of a layer each for so many slots of so many tokens.
+/// Shape of a KV cache with `slots` slots of `tokens` tokens in each layer.
 fn cache(spec: &WhisperSpec, slots: usize, tokens: usize) -> KvSpec {
     let HeadShape { kv_heads, head_dim, .. } = spec.heads(spec.decoder);
     let layers = vec![KvLayout::Heads { kv_heads, head_dim, window: None }; spec.decoder.layers];
@@ -135,7 +134,7 @@ fn cache(spec: &WhisperSpec, slots: usize, tokens: usize) -> KvSpec {
 }
 
 impl Whisper {
-    /// What [`Whisper::load`] takes for so many windows at once.
+    /// Memory that [`Whisper::load`] takes for `windows` windows.
     pub(crate) fn memory(
         backend: &AnyBackend,
         files: &WhisperFiles,
@@ -149,7 +148,7 @@ impl Whisper {
                 let shapes = shapes_of(files, parts, *multiplied, weight_type);
                 match shapes.iter().all(|shape| backend.supports(shape.dtype)) {
                     true => backend.matrix_bytes(&shapes),
-                    // The load refuses it.
+                    // unsupported types are refused at load
                     false => 0,
                 }
             })
@@ -161,7 +160,7 @@ impl Whisper {
             .into_iter()
             .map(|(role, rows, cols)| backend.buffer_bytes(role, rows, cols))
             .sum();
-        // What waits between pieces, and what a convolution reads.
+        // Data that waits between pieces, and the unfolded input of a convolution.
         let waits = spec.frames() * (spec.mels + spec.hidden) + spec.rows * spec.hidden;
         let unfolded = limits.rows * 3 * spec.hidden.max(spec.mels);
         let host = (waits + unfolded) * size_of::<f32>();
@@ -173,10 +172,10 @@ impl Whisper {
         }
     }
 
-    /// Reads and packs all weights, and makes all buffers.
+    /// Reads and packs all weights, and allocates all buffers.
     ///
     /// # Errors
-    /// `Kernel` where the backend cannot pack a type or give the memory.
+    /// `Kernel` if the backend cannot pack a type or give the memory.
     pub(crate) fn load(
         mut backend: AnyBackend,
         files: &WhisperFiles,
@@ -249,24 +248,24 @@ impl Whisper {
         })
     }
 
-    /// Rows of a step of the decoder at most.
+    /// Maximum rows of a step of the decoder.
     pub(crate) fn rows_written(&self) -> usize {
         self.spec.rows_written(self.windows)
     }
 
-    /// Block ids of a slot in a cache of so many tokens a slot.
+    /// Block ID of a slot in a cache with `tokens` tokens per slot.
     pub(super) fn block(slot: usize, tokens: usize, index: usize) -> u32 {
         (slot * tokens.div_ceil(BLOCK_TOKENS) + index) as u32
     }
 
-    /// The rows of the window that was heard last: `(rows, hidden)`.
+    /// Encoder output of the last window: `(rows, hidden)`.
     #[cfg(test)]
     pub(crate) fn encoded(&self) -> Vec<f32> {
         self.encoded.clone()
     }
 
-    /// One step of the decoder: adds tokens of slots to their caches, and writes the logits that are wanted,
-    /// `(wanted, vocab)`. Of the heads that are asked for it gives the rows' queries, `(heads, rows, head_dim)`.
+    /// Runs one step of the decoder: adds tokens of slots to their caches, and writes the wanted logits, `(wanted,
+    /// vocab)`. Returns the rows' queries of the given heads, `(heads, rows, head_dim)`.
     ///
     /// # Errors
     /// The device's.
@@ -338,8 +337,8 @@ impl Whisper {
     }
 }
 
-/// What a convolution of three taps multiplies at a row: rows `first` to `first + 2` of `x`, each number's three neighbours
-/// beside each other; outside of it are zeros.
+/// Unfolded input of a convolution with three taps: rows `first` to `first + 2` of `x`, with the three neighbours
+/// of each number side by side. Rows outside are zeros.
 pub(crate) fn unfold(x: &[f32], cols: usize, first: isize, out: &mut [f32]) {
     for tap in 0..3 {
         let row =
@@ -352,7 +351,7 @@ pub(crate) fn unfold(x: &[f32], cols: usize, first: isize, out: &mut [f32]) {
     }
 }
 
-/// Of what attention has given in `normed` to what the next layer reads, there too.
+/// From the attention output in `normed` to the next layer's input, also in `normed`.
 fn mlp(
     backend: &mut AnyBackend,
     layer: &Layer,
@@ -368,7 +367,7 @@ fn mlp(
     add_layer_norm(backend, next, residual, branch, normed);
 }
 
-/// Adds what attention has given in `normed`, and leaves in `branch` what the MLP makes of that.
+/// Adds the attention output in `normed` to the residual, and leaves the MLP's output in `branch`.
 pub(super) fn mlp_of(
     backend: &mut AnyBackend,
     layer: &Layer,

@@ -1,4 +1,4 @@
-//! Which matrices and vectors a Whisper model has, in which types they are packed, and from tensors to them.
+//! Matrices and vectors of a Whisper model, their packed types, and packing.
 
 use hanzo_engine_kernels::{AnyBackend, Backend, DType, KernelError, MatrixShape, MatrixSource, ops};
 
@@ -10,17 +10,17 @@ use crate::error::LoadError;
 use crate::network::{Quantiser, stored_as};
 use crate::tensor::Tensor;
 
-/// The name of a head that is not the embedding.
+/// Name of a head that is not tied to the embedding.
 pub(super) const HEAD: &str = "proj_out";
 
-/// What a matrix is packed as, where its load does not quantise it: floats that are multiplied may become bytes.
+/// Packed type of a matrix that is not quantised at load: floats in products may become 8-bit integers.
 pub(super) fn packed_type(tensor: &Tensor, weight_type: WeightType) -> DType {
     let float = matches!(tensor.dtype, DType::F32 | DType::F16 | DType::BF16);
     let whole = tensor.shape[1].is_multiple_of(DType::Q8_0.block_weights());
     if weight_type == WeightType::Q8_0 && float && whole { DType::Q8_0 } else { tensor.dtype }
 }
 
-/// The matrices of a layer, each of the parts that are stacked to it.
+/// Matrices of a layer; each is a list of parts that are stacked.
 pub(super) fn layer_matrices(side: &str, layer: usize) -> Vec<Vec<String>> {
     let of = |part: &str| format!("{side}.layers.{layer}.{part}");
     let mut all = vec![
@@ -37,7 +37,7 @@ pub(super) fn layer_matrices(side: &str, layer: usize) -> Vec<Vec<String>> {
     all
 }
 
-/// Every matrix of a model, and whether it is multiplied rather than looked up.
+/// Every matrix of a model, and whether it is used in products rather than looked up.
 pub(super) fn matrices(spec: &WhisperSpec) -> Vec<(Vec<String>, bool)> {
     let mut all = vec![
         (vec!["encoder.conv1".to_owned()], true),
@@ -54,7 +54,7 @@ pub(super) fn matrices(spec: &WhisperSpec) -> Vec<(Vec<String>, bool)> {
     all
 }
 
-/// Names of the matrices that a load can quantise, with their layers; without one the embedding and the head.
+/// Names of the matrices that can be quantised at load, with their layers; the embedding and the head have none.
 pub(super) fn quantisable(spec: &WhisperSpec) -> Vec<(String, Option<usize>)> {
     let mut all = vec![("decoder.embed_tokens.weight".to_owned(), None)];
     all.extend(spec.own_head.then(|| (format!("{HEAD}.weight"), None)));
@@ -67,7 +67,7 @@ pub(super) fn quantisable(spec: &WhisperSpec) -> Vec<(String, Option<usize>)> {
     all
 }
 
-/// Numbers of all vectors.
+/// Lengths of all vectors.
 pub(super) fn vector_lengths(spec: &WhisperSpec) -> Vec<usize> {
     let hidden = spec.hidden;
     let layer = |stack: Stack| [hidden, hidden, 3 * hidden, hidden, hidden, hidden, stack.ffn, hidden];
@@ -95,7 +95,7 @@ pub(super) fn shapes_of(
     parts.iter().map(shape).collect()
 }
 
-/// From tensors to weights on a backend.
+/// Packs tensors as weights on a backend.
 pub(super) struct Loader<'a> {
     pub(super) backend: &'a AnyBackend,
     pub(super) files: &'a WhisperFiles,
@@ -156,7 +156,7 @@ impl Loader<'_> {
         self.pack(&[name.to_owned()], false)
     }
 
-    /// The head, where it is not the embedding.
+    /// Output head, if it is not tied to the embedding.
     pub(super) fn own_head(&mut self) -> Result<Option<ops::Matrix>, LoadError> {
         let has_one = self.files.spec.own_head;
         has_one.then(|| self.pack(&[HEAD.to_owned()], true)).transpose()

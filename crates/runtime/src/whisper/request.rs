@@ -1,20 +1,21 @@
-//! What may be asked of a transcription.
+//! Options of a transcription.
 
-/// How a sound is to be written down.
+/// Options of a transcription.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TranscribeOptions {
-    /// A code of ISO 639-1 or a language's English name; empty: found out from the first window.
+    /// ISO 639-1 code or English name of the language; empty: detected from the first window.
     pub language: String,
-    /// Into English.
+    /// Translate into English.
     pub translate: bool,
-    /// Text that goes before every window, as context; its end counts.
+    /// Context before every window; if it is too long, its end counts.
     pub prompt: String,
-    /// Tried in order until a window's text is neither repetitive nor unlikely, each 0 to 1; none: 0, 0.2, 0.4, 0.6, 0.8, 1.
+    /// Temperatures, each 0 to 1, tried in order until a window's text is neither repetitive nor unlikely; empty:
+    /// 0, 0.2, 0.4, 0.6, 0.8, 1.
     pub temperatures: Vec<f32>,
-    /// Say when each word is said.
+    /// Compute word timestamps.
     pub word_timestamps: bool,
-    /// Each window sees the text before it.
+    /// Give each window the text before it as context.
     pub condition_on_previous_text: bool,
-    /// Of temperatures above 0.
+    /// Seed for temperatures above 0.
     pub seed: u64,
 }

@@ -1,12 +1,12 @@
-//! Which token may come next, and which does: Whisper's rules of timestamps and suppression (openai-whisper's `decoding.py`).
+//! Sampling of a token under Whisper's rules for timestamps and suppression (openai-whisper's `decoding.py`).
 
 use super::vocabulary::Vocabulary;
 use crate::sampler::Random;
 
-/// Moments of 20 ms that may pass before the first word is said: a second.
+/// Maximum timestamp of the first word, in units of 20 ms: one second.
 const FIRST_MOMENT_MAX: u32 = 50;
 
-/// Rules out what may not come after `drawn`, the tokens of the text so far.
+/// Excludes tokens that must not follow `drawn`, the tokens of the text so far.
 pub(crate) fn rule(vocabulary: &Vocabulary, drawn: &[u32], logits: &mut [f32]) {
     let out = f32::NEG_INFINITY;
     let (first, end) = (vocabulary.first_timestamp as usize, vocabulary.end as usize);
@@ -26,7 +26,7 @@ pub(crate) fn rule(vocabulary: &Vocabulary, drawn: &[u32], logits: &mut [f32]) {
         }
     }
     if let Some(&last) = drawn.iter().rev().find(|token| is_moment(token)) {
-        // The end of one segment may be the beginning of the next; otherwise time goes on.
+        // A segment may start at the previous one's end; otherwise timestamps increase.
         let next = if after_moment && !pair_is_whole { last as usize } else { last as usize + 1 };
         let next = next.min(logits.len());
         logits[first..next].fill(out);
@@ -36,7 +36,7 @@ pub(crate) fn rule(vocabulary: &Vocabulary, drawn: &[u32], logits: &mut [f32]) {
         let behind = (first + FIRST_MOMENT_MAX as usize + 1).min(logits.len());
         logits[behind..].fill(out);
     }
-    // Where all moments together are likelier than any text, it is one of them.
+    // If all timestamps together are likelier than any text token, the next token is a timestamp.
     let largest = logits[first..].iter().copied().fold(out, f32::max);
     if largest > out {
         let sum: f64 = logits[first..].iter().map(|&logit| f64::from(logit - largest).exp()).sum();
@@ -48,21 +48,21 @@ pub(crate) fn rule(vocabulary: &Vocabulary, drawn: &[u32], logits: &mut [f32]) {
     }
 }
 
-/// A token and its log probability.
+/// Token and its log probability.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Drawn {
     pub(crate) token: u32,
     pub(crate) logprob: f32,
 }
 
-/// The logarithm of the sum of all exponentials, and the largest.
+/// Logarithm of the sum of all exponentials, and the largest logit.
 fn log_sum(logits: &[f32]) -> (f64, f32) {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&logit| f64::from((logit - largest).exp())).sum();
     (f64::from(largest) + sum.ln(), largest)
 }
 
-/// Draws a token; the likeliest at temperature 0. `None` where the logits are not numbers.
+/// Samples a token; the likeliest one at temperature 0. `None` if the logits are not numbers.
 pub(crate) fn draw(logits: &[f32], temperature: f32, random: &mut Random) -> Option<Drawn> {
     let (total, largest) = log_sum(logits);
     if !total.is_finite() {
@@ -77,19 +77,19 @@ pub(crate) fn draw(logits: &[f32], temperature: f32, random: &mut Random) -> Opt
             left -= weight(logit);
             left < 0.0
         });
-        // Rounding may leave a rest behind the last.
+        // Rounding may leave a remainder after the last.
         chosen.or_else(|| logits.iter().rposition(|logit| weight(logit) > 0.0))?
     };
     Some(Drawn { token: token as u32, logprob: (f64::from(logits[token]) - total) as f32 })
 }
 
-/// The probability of a token.
+/// Probability of a token.
 pub(crate) fn probability(logits: &[f32], token: u32) -> f32 {
     let (total, _) = log_sum(logits);
     (f64::from(logits[token as usize]) - total).exp() as f32
 }
 
-/// The likeliest language and its probability among them all.
+/// Likeliest language, and its probability among all languages.
 pub(crate) fn language(vocabulary: &Vocabulary, logits: &[f32]) -> Option<(u32, f32)> {
     let of: Vec<f32> = vocabulary.languages.iter().map(|&(_, token)| logits[token as usize]).collect();
     let (total, largest) = log_sum(&of);
@@ -98,7 +98,7 @@ pub(crate) fn language(vocabulary: &Vocabulary, logits: &[f32]) -> Option<(u32, 
     Some((vocabulary.languages[index].1, probability))
 }
 
-/// A text's bytes over those that deflate makes of them: high where it repeats itself.
+/// Bytes of a text divided by its deflated bytes: high if it repeats itself.
 pub(crate) fn compression_ratio(text: &str) -> f32 {
     if text.is_empty() {
         return 0.0;

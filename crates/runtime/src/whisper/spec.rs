@@ -1,4 +1,4 @@
-//! What a Whisper model is, read from a `config.json`.
+//! Shape of a Whisper model, from a `config.json`.
 
 use hanzo_engine_kernels::{HeadShape, StepLimits};
 
@@ -6,54 +6,54 @@ use crate::error::LoadError;
 use crate::limits::VOCAB_MAX;
 use crate::spec::Config;
 
-/// Layers of a stack that anybody has made, and more.
+/// Maximum layers of a stack; more than any published model has.
 const LAYERS_MAX: usize = 128;
-/// Elements of anything at most.
+/// Maximum of any width.
 const WIDTH_MAX: usize = 1 << 16;
-/// Bands of a frame at most.
+/// Maximum bands of a frame.
 const MELS_MAX: usize = 512;
-/// Rows of an encoder's output at most.
+/// Maximum rows of the encoder's output.
 const FRAMES_MAX: usize = 4_096;
-/// Tokens of a context at most.
+/// Maximum tokens of a context.
 const TOKENS_MAX: usize = 4_096;
 
-/// A stack of layers.
+/// Stack of layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stack {
-    /// How many.
+    /// Number of layers.
     pub layers: usize,
-    /// Of attention.
+    /// Attention heads.
     pub heads: usize,
-    /// Inner width of an MLP.
+    /// Width of an MLP.
     pub ffn: usize,
 }
 
-/// A Whisper model's shape.
+/// Shape of a Whisper model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WhisperSpec {
     /// Bands of a frame.
     pub mels: usize,
     /// Elements of a hidden state.
     pub hidden: usize,
-    /// What hears.
+    /// Encoder.
     pub encoder: Stack,
-    /// What writes.
+    /// Decoder.
     pub decoder: Stack,
-    /// Rows of the encoder: a window has twice as many frames.
+    /// Rows of the encoder; a window has twice as many frames.
     pub rows: usize,
     /// Tokens of the decoder's context.
     pub tokens: usize,
     /// Rows of the embedding.
     pub vocab: usize,
-    /// The head is a matrix of its own, and not the embedding.
+    /// Whether the output head is its own matrix, not tied to the embedding.
     pub own_head: bool,
 }
 
 impl WhisperSpec {
-    /// Of the settings that transformers saves.
+    /// Reads transformers' settings.
     ///
     /// # Errors
-    /// [`LoadError`] naming the setting that is missing, wrong, or none that can be run.
+    /// [`LoadError`] naming the setting that is missing, invalid or unsupported.
     pub(crate) fn from_config(config: &Config) -> Result<WhisperSpec, LoadError> {
         let stack = |layers, heads, ffn| -> Result<Stack, LoadError> {
             Ok(Stack {
@@ -84,7 +84,7 @@ impl WhisperSpec {
         Ok(spec)
     }
 
-    /// Whether sizes that no settings bounded are within bounds, or the one that is not.
+    /// Checks that sizes without settings are within bounds; returns the key and reason otherwise.
     pub(super) fn check_sizes(&self) -> Result<(), (&'static str, String)> {
         let sizes = [
             ("num_mel_bins", self.mels, MELS_MAX),
@@ -105,7 +105,7 @@ impl WhisperSpec {
         }
     }
 
-    /// Whether it can be run, or the setting that is wrong and why.
+    /// Checks that the shape is supported; returns the key and reason otherwise.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
         for (key, stack) in
             [("encoder_attention_heads", self.encoder), ("decoder_attention_heads", self.decoder)]
@@ -120,7 +120,7 @@ impl WhisperSpec {
         Ok(())
     }
 
-    /// Heads of a stack's attention.
+    /// Attention heads of a stack.
     pub(super) fn heads(&self, stack: Stack) -> HeadShape {
         HeadShape { heads: stack.heads, kv_heads: stack.heads, head_dim: self.hidden / stack.heads }
     }
@@ -130,17 +130,17 @@ impl WhisperSpec {
         2 * self.rows
     }
 
-    /// Columns of what the first convolution multiplies.
+    /// Columns of the first convolution's unfolded input.
     pub(super) fn first_width(&self) -> usize {
         3 * self.mels
     }
 
-    /// Rows of the decoder in a step: a whole context, and a token of each window besides.
+    /// Maximum rows of a decoder step: a whole context, and a token of each window.
     pub(super) fn rows_written(&self, windows: usize) -> usize {
         self.tokens + windows
     }
 
-    /// The largest step of a model with so many windows under way, of which one has so many rows in the encoder at once.
+    /// Bounds of the largest step with `windows` windows in progress and `rows` rows in the encoder at once.
     pub(super) fn step_limits(&self, rows: usize, windows: usize) -> StepLimits {
         let (encoder, decoder) = (self.heads(self.encoder), self.heads(self.decoder));
         let width = [self.first_width(), 3 * self.hidden, self.encoder.ffn, self.decoder.ffn];

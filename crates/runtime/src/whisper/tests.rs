@@ -1,6 +1,6 @@
-//! Tiny models against transformers' own class (tests/data/whisper/make_whisper.py says how its numbers were made), on the
-//! reference backend and on every tier: frames, rows, logits, tokens with and without rules. Sounds through the engine, alone
-//! and with others.
+//! Tiny models against transformers' own class (tests/data/whisper/make_whisper.py makes the golden numbers), on
+//! the reference backend and on every CPU tier: frames, rows, logits, tokens with and without rules. Also sounds
+//! through the engine, alone and with others.
 
 mod converted;
 mod ggml;
@@ -61,7 +61,7 @@ fn cpu(tier: Tier) -> AnyBackend {
     AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier))
 }
 
-/// What the library computed.
+/// Results of the library.
 struct Golden {
     samples: usize,
     greedy: Vec<u32>,
@@ -239,7 +239,7 @@ impl Rig {
 }
 
 fn options() -> TranscribeOptions {
-    // One temperature: a random model's text is never likely.
+    // Only one temperature: a random model's text is never likely.
     TranscribeOptions { language: "german".into(), temperatures: vec![0.0], ..TranscribeOptions::default() }
 }
 
@@ -320,7 +320,7 @@ fn company_changes_nothing() {
 #[test]
 fn texts_of_windows_that_wait_are_drawn_together() {
     let samples = sound(16_000 * 3);
-    // How many of three sounds with these priorities a step writes that begins a text, and how many steps there were before.
+    // Number of windows, of three sounds with these priorities, that start a text in the same step.
     let begins = |priorities: [i32; 3], windows: usize| -> Vec<(usize, usize)> {
         let mut rig = Rig::new("small", windows);
         for (id, priority) in priorities.into_iter().enumerate() {
@@ -345,11 +345,11 @@ fn texts_of_windows_that_wait_are_drawn_together() {
     let together = begins([0; 3], 3);
     assert_eq!(together[0].0, 3, "{together:?}");
     assert!(together[0].1 > 20, "a window goes in pieces: {together:?}");
-    // Where there is room for two, the third one's comes when one of them is over.
+    // With two slots, the third window starts when one of them is over.
     let two = begins([0; 3], 2);
     assert_eq!(two[0].0, 2, "{two:?}");
     assert_eq!(two.iter().map(|begun| begun.0).sum::<usize>(), 3, "{two:?}");
-    // Who is not as urgent keeps nobody waiting.
+    // A less urgent sound keeps no other waiting.
     let urgent = begins([0, 1, 1], 3);
     assert_eq!(urgent[0].0, 1, "{urgent:?}");
     assert!(urgent[0].1 < together[0].1 / 2, "{urgent:?}");

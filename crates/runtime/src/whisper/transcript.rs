@@ -1,79 +1,79 @@
-//! What a transcription answers: plain data, in order.
+//! Results of a transcription: plain data, in order.
 
 use serde::{Deserialize, Serialize};
 
-/// Something that is known of a sound.
+/// Event of a transcription.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Transcript {
-    /// First.
+    /// First event.
     Started {
-        /// A code of ISO 639-1 (or one of Whisper's own), given or found out.
+        /// ISO 639-1 code (or one of Whisper's own), given or detected.
         language: String,
-        /// 1 where it was given.
+        /// Probability of the language; 1 if it was given.
         probability: f32,
     },
-    /// Text as it is known, which the segment after it repeats.
+    /// New text as soon as it is known; the next segment repeats it.
     Delta(String),
-    /// Final; in order.
+    /// Final segment; in order.
     Segment(Segment),
-    /// Last.
+    /// Last event.
     Finished {
-        /// Samples that were heard.
+        /// Samples received.
         samples: u64,
-        /// Tokens before the text, of all windows together.
+        /// Tokens before the text, over all windows.
         prompt_tokens: u32,
-        /// Tokens that were drawn, of all windows together.
+        /// Generated tokens, over all windows.
         completion_tokens: u32,
     },
 }
 
-/// Something said in one go.
+/// Segment: a passage spoken without a break.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Segment {
-    /// From 0.
+    /// Index, from 0.
     pub index: u32,
-    /// Seconds of the samples that were given.
+    /// Start in seconds, by the given samples.
     pub start_s: f64,
-    /// Likewise.
+    /// End in seconds, by the given samples.
     pub end_s: f64,
-    /// With the space that it begins with.
+    /// Text, with its leading space.
     pub text: String,
-    /// Timestamps included.
+    /// Tokens, timestamps included.
     pub tokens: Vec<SpokenToken>,
-    /// At which its window was drawn.
+    /// Temperature at which its window was decoded.
     pub temperature: f32,
-    /// Of its window's tokens.
+    /// Average log probability of its window's tokens.
     pub average_logprob: f32,
-    /// Of its window's text: its bytes over those that deflate makes of them.
+    /// Compression ratio of its window's text: its bytes divided by its deflated bytes.
     pub compression_ratio: f32,
-    /// That its window has no speech.
+    /// Probability that its window has no speech.
     pub no_speech_probability: f32,
-    /// Where they were asked for.
+    /// Words, if requested.
     pub words: Vec<Word>,
-    /// Hundredths of a second at which its window began.
+    /// Start of its window in hundredths of a second.
     pub seek: u32,
 }
 
-/// A token of a segment.
+/// Token of a segment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SpokenToken {
-    /// Of the model's vocabulary.
+    /// ID in the model's vocabulary.
     pub id: u32,
-    /// A character may span tokens; none of a timestamp.
+    /// Bytes; a character may span tokens. Empty for a timestamp.
     pub bytes: Vec<u8>,
-    /// After suppression, at temperature 1.
+    /// Log probability after suppression, at temperature 1.
     pub logprob: f32,
 }
 
-/// A word and when it is said.
+/// Word with its times.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Word {
-    /// With the space and punctuation that belong to it.
+    /// Word with the space and punctuation that belong to it.
     pub word: String,
-    /// Seconds, as of segments.
+    /// Start in seconds, as for segments.
     pub start_s: f64,
-    /// Likewise.
+    /// End in seconds.
     pub end_s: f64,
-    /// Of its tokens, their mean.
+    /// Mean probability of its tokens.
     pub probability: f32,
 }

@@ -1,4 +1,4 @@
-//! The tokens of a Whisper model that mean something beside text, found by their names, and what is asked of it in them.
+//! Special tokens of a Whisper model, found by their names, and the conversion of options to tokens.
 
 use std::{slice, sync::Arc};
 
@@ -8,15 +8,15 @@ use super::request::TranscribeOptions;
 use crate::error::{LoadError, RequestError};
 use crate::tokenizer::Tokenizer;
 
-/// Signs that stand for no speech, which are not drawn: alone, and with a space before.
+/// Symbols without speech, which are never sampled: alone, and with a space before.
 const SIGNS: &str = "\" # ( ) * + / : ; < = > @ [ \\ ] ^ _ ` { | } ~ 「 」 『 』 << >> <<< >>> -- --- -( -[ (' (\" (( )) ((( ))) [[ ]] {{ \
                      }} ♪♪ ♪♪♪";
-/// Signs whose first token alone is not drawn: they share it.
+/// Symbols whose shared first token alone is not sampled.
 const NOTES: &str = "♩ ♪ ♫ ♬ ♭ ♮ ♯";
-/// Tokens of the vocabulary of models that know English alone.
+/// Vocabulary size of English-only models.
 const ENGLISH_VOCAB: usize = 51_864;
 
-/// Tokens and their meaning.
+/// Special tokens and the tokenizer.
 #[derive(Debug)]
 pub struct Vocabulary {
     pub(crate) tokenizer: Arc<Tokenizer>,
@@ -29,19 +29,19 @@ pub struct Vocabulary {
     pub(crate) no_speech: u32,
     pub(crate) no_timestamps: u32,
     pub(crate) first_timestamp: u32,
-    /// It knows other languages than English.
+    /// Supports other languages than English.
     pub(crate) multilingual: bool,
     pub(crate) suppressed: Vec<u32>,
-    /// Not drawn first: a space alone, and the end.
+    /// Tokens that are not sampled first: a space alone, and the end.
     pub(crate) blank: Vec<u32>,
     /// Tokens of the context.
     pub(crate) tokens_max: usize,
 }
 
-/// What is asked, in tokens.
+/// Options as tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Asked {
-    /// The language's token; none: to be found out.
+    /// Token of the language; `None`: to be detected.
     pub(crate) language: Option<u32>,
     pub(crate) translate: bool,
     pub(crate) prompt: Vec<u32>,
@@ -52,10 +52,10 @@ pub struct Asked {
 }
 
 impl Vocabulary {
-    /// Of an opened model and its tokenizer.
+    /// Finds the tokens of an opened model.
     ///
     /// # Errors
-    /// `Missing` naming a token without which nothing can be asked.
+    /// `Missing` naming a required token.
     pub fn new(files: &WhisperFiles, tokenizer: Arc<Tokenizer>) -> Result<Vocabulary, LoadError> {
         let vocab = files.spec.vocab;
         let words = tokenizer.clone();
@@ -87,7 +87,7 @@ impl Vocabulary {
             translate: token("<|translate|>")?,
             transcribe: token("<|transcribe|>")?,
             previous: token("<|startofprev|>")?,
-            // It is the one before, whatever it is called.
+            // It is the token before, whatever its name.
             no_speech: no_timestamps - 1,
             no_timestamps,
             first_timestamp: no_timestamps + 1,
@@ -128,7 +128,7 @@ impl Vocabulary {
         tokens
     }
 
-    /// What is asked, in tokens. `interrupted` says whether to give up.
+    /// Converts options to tokens. `interrupted` tells whether to give up.
     ///
     /// # Errors
     /// [`RequestError`] naming the field, [`RequestError::Interrupted`].
@@ -174,7 +174,7 @@ impl Vocabulary {
         })
     }
 
-    /// The tokens of a text before the start.
+    /// Tokens of the context text before the start.
     fn prompt_tokens(&self, text: &str, interrupted: &dyn Fn() -> bool) -> Result<Vec<u32>, RequestError> {
         let text = format!(" {text}");
         let plain = 0..text.len();
@@ -196,23 +196,23 @@ impl Vocabulary {
         })
     }
 
-    /// Tokens of text before the start at most.
+    /// Maximum context tokens before the start.
     pub(crate) fn prompt_max(&self) -> usize {
         self.tokens_max / 2 - 1
     }
 
-    /// Tokens that a window is written in at most.
+    /// Maximum tokens of a window's text.
     pub(crate) fn drawn_max(&self) -> usize {
         self.tokens_max / 2
     }
 
-    /// The code of a language's token; English where there is no other.
+    /// Code of a language's token; English by default.
     pub(crate) fn code(&self, token: Option<u32>) -> &'static str {
         let found = self.languages.iter().find(|(_, known)| Some(*known) == token);
         found.map_or("en", |(code, _)| code)
     }
 
-    /// What begins a text in a language.
+    /// Tokens at the start of a text in a language.
     pub(crate) fn beginning(&self, language: Option<u32>, translate: bool) -> Vec<u32> {
         let mut tokens = vec![self.start];
         if self.multilingual {
@@ -222,7 +222,7 @@ impl Vocabulary {
         tokens
     }
 
-    /// The text of tokens; those that are no text are left out.
+    /// Text of tokens; special tokens are left out.
     pub(crate) fn text(&self, tokens: &[u32]) -> String {
         let bytes: Vec<u8> = tokens
             .iter()
@@ -234,5 +234,5 @@ impl Vocabulary {
     }
 }
 
-/// Temperatures of a request at most.
+/// Maximum temperatures of a request.
 const TEMPERATURES_MAX: usize = 16;

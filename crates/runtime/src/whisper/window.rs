@@ -1,23 +1,23 @@
-//! One window's text being drawn: tries at rising temperatures until one is neither repetitive nor unlikely, then the segments
-//! that its moments cut it into, and where the next window begins (openai-whisper's `transcribe.py`).
+//! Decoding of one window: tries at rising temperatures until one is neither repetitive nor unlikely. Then its
+//! timestamps cut the text into segments, and tell where the next window starts (openai-whisper's `transcribe.py`).
 
 use super::rules::{self, Drawn};
 use super::vocabulary::{Asked, Vocabulary};
 use crate::sampler::Random;
 
-/// A text that compresses better repeats itself.
+/// Compression ratio above which a text repeats itself.
 const COMPRESSION_MAX: f32 = 2.4;
-/// A text whose tokens have less on average was guessed.
+/// Average log probability below which a text counts as guessed.
 const LOGPROB_MIN: f32 = -1.0;
-/// A window that is likelier than this to have no speech has none, if its text was guessed too.
+/// Probability of no speech above which a window with a guessed text counts as silent.
 const NO_SPEECH_MAX: f32 = 0.6;
 
-/// One try.
+/// Try at one temperature.
 #[derive(Debug)]
 pub(crate) struct Try {
     /// Tokens before the text.
     pub(crate) prompt: Vec<u32>,
-    /// Which of them begins the text, whose logits tell whether there is speech.
+    /// Index of the token that starts the text; its logits tell whether there is speech.
     pub(crate) start: usize,
     pub(crate) drawn: Vec<Drawn>,
     tokens: Vec<u32>,
@@ -27,10 +27,10 @@ pub(crate) struct Try {
     logprobs: f64,
 }
 
-/// What a try has come to.
+/// Result of a try.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Tried {
-    /// Without the end.
+    /// Tokens without the end.
     pub(crate) drawn: Vec<Drawn>,
     pub(crate) text: String,
     pub(crate) temperature: f32,
@@ -39,38 +39,38 @@ pub(crate) struct Tried {
     pub(crate) no_speech: f32,
 }
 
-/// What is to be done after a try.
+/// Decision after a try.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Verdict {
-    /// Its text is the window's.
+    /// Take its text.
     Take(Tried),
     /// The window has no speech.
     Silence,
-    /// Try again, hotter.
+    /// Try again at a higher temperature.
     Again,
 }
 
-/// A part of a window's tokens that is said in one go.
+/// Part of a window's tokens that is one segment.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Part {
     pub(crate) drawn: Vec<Drawn>,
-    /// Moments of 20 ms from the window's beginning.
+    /// Units of 20 ms from the window's start.
     pub(crate) start: u32,
     pub(crate) end: u32,
 }
 
-/// A window's parts, and what of it they cover.
+/// Parts of a window, and the frames they cover.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Cut {
     pub(crate) parts: Vec<Part>,
     /// Frames to the next window.
     pub(crate) frames: usize,
-    /// Nothing is said behind the last moment.
+    /// The text ends with a timestamp.
     pub(crate) ends_with_moment: bool,
 }
 
 impl Try {
-    /// Of a window in a language, after `history`.
+    /// Starts a try for a window in a language, after `history`.
     pub(crate) fn new(
         vocabulary: &Vocabulary,
         asked: &Asked,
@@ -98,12 +98,12 @@ impl Try {
         }
     }
 
-    /// Takes the logits of the prompt's start.
+    /// Takes the logits at the text's start: the probability of no speech.
     pub(crate) fn hear(&mut self, vocabulary: &Vocabulary, logits: &[f32]) {
         self.no_speech = rules::probability(logits, vocabulary.no_speech);
     }
 
-    /// Draws the next token. False where there is none after it, and `None` where the logits are not numbers.
+    /// Samples the next token. Returns whether another follows; `None` if the logits are not numbers.
     pub(crate) fn draw(&mut self, vocabulary: &Vocabulary, logits: &mut [f32]) -> Option<bool> {
         if logits.iter().any(|logit| logit.is_nan()) {
             return None;
@@ -120,7 +120,7 @@ impl Try {
         Some(self.tokens.len() < vocabulary.drawn_max().min(room))
     }
 
-    /// What came of it; `last` where there is no hotter one.
+    /// Judges the try; `last` if there is no higher temperature.
     pub(crate) fn judge(self, vocabulary: &Vocabulary, last: bool) -> Verdict {
         let text = vocabulary.text(&self.tokens).trim().to_owned();
         let average_logprob = (self.logprobs / (self.tokens.len() + 1) as f64) as f32;
@@ -144,7 +144,7 @@ impl Try {
     }
 }
 
-/// Cuts a window of so many frames where one segment ends and the next begins.
+/// Cuts a window of `frames` frames at the boundaries of its segments.
 pub(crate) fn cut(vocabulary: &Vocabulary, drawn: &[Drawn], frames: usize) -> Cut {
     let first = vocabulary.first_timestamp;
     let moment = |drawn: &Drawn| drawn.token.checked_sub(first);
@@ -166,7 +166,7 @@ pub(crate) fn cut(vocabulary: &Vocabulary, drawn: &[Drawn], frames: usize) -> Cu
         parts.push(Part { drawn: drawn.to_vec(), start: at(drawn.first()), end: at(drawn.last()) });
         from = to;
     }
-    // What comes behind the last whole segment is heard again.
+    // Sound after the last whole segment is transcribed again with the next window.
     let covered = if ends_with_moment { frames } else { 2 * moment(&drawn[from - 1]).unwrap_or(0) as usize };
     let covered = if covered == 0 { frames } else { covered.min(frames) };
     Cut { parts, frames: covered, ends_with_moment }

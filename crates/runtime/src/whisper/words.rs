@@ -1,22 +1,22 @@
-//! When each word is said: a path of least cost through what the heads that follow the sound look at (dynamic time warping;
+//! Word timestamps: the path of least cost through the attention of the alignment heads (dynamic time warping;
 //! openai-whisper's `timing.py`).
 
 use super::language::has_no_spaces;
 use super::transcript::{Segment, Word};
 use super::vocabulary::Vocabulary;
 
-/// Moments of a second.
+/// Timestamp units per second.
 const MOMENTS: f64 = 50.0;
-/// Moments that a look is smoothed over.
+/// Width of the median filter over attention weights.
 const SMOOTHED: usize = 7;
-/// Signs that belong to the word after them, and to the one before.
+/// Punctuation that belongs to the next word, and to the previous one.
 const PREPENDED: &str = "\"'“¿([{-";
 const APPENDED: &str = "\"'.。,，!！?？:：”)]}、";
 const SENTENCE_ENDS: &str = ".。!！?？";
-/// The usual length of a word is at most so long.
+/// Upper bound on the median length of a word.
 const MEDIAN_MAX_S: f64 = 0.7;
 
-/// What the heads look at.
+/// Keys and queries of the alignment heads.
 pub(crate) struct Looks<'a> {
     /// (heads, rows, head_dim)
     pub(crate) keys: &'a [f32],
@@ -24,12 +24,12 @@ pub(crate) struct Looks<'a> {
     pub(crate) queries: &'a [f32],
     pub(crate) heads: usize,
     pub(crate) head_dim: usize,
-    /// Rows of the memory, and those of them that are of the sound.
+    /// Rows of the encoder, and those of them with sound.
     pub(crate) rows: usize,
     pub(crate) rows_heard: usize,
 }
 
-/// A word and its tokens in the text.
+/// Word and its tokens in the text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Timed {
     word: String,
@@ -39,7 +39,7 @@ pub(crate) struct Timed {
     probability: f32,
 }
 
-/// Costs of tokens `from..to` at each moment: what was looked at least costs most. `(tokens, rows_heard)`.
+/// Cost of tokens `from..to` at each row, `(tokens, rows_heard)`: the less attention, the higher the cost.
 fn costs(looks: &Looks<'_>, from: usize, to: usize) -> Vec<f32> {
     let &Looks { keys, queries, heads, head_dim, rows, rows_heard } = looks;
     let tokens = queries.len() / (heads * head_dim);
@@ -58,7 +58,7 @@ fn costs(looks: &Looks<'_>, from: usize, to: usize) -> Vec<f32> {
             let total: f32 = weights.iter().sum();
             weights.iter_mut().for_each(|weight| *weight /= total);
         }
-        // Of each moment over all tokens: how much more than usual.
+        // Normalise each row over all tokens.
         for moment in 0..rows_heard {
             let of = |token: usize| weights[token * rows_heard + moment];
             let mean = (0..tokens).map(of).sum::<f32>() / tokens as f32;
@@ -79,7 +79,7 @@ fn costs(looks: &Looks<'_>, from: usize, to: usize) -> Vec<f32> {
     costs
 }
 
-/// The median of the neighbours of a number, those beyond the ends mirrored.
+/// Median of a number's neighbours, mirrored at the ends.
 fn median(values: &[f32], at: usize) -> f32 {
     let half = SMOOTHED / 2;
     if values.len() <= half {
@@ -94,7 +94,7 @@ fn median(values: &[f32], at: usize) -> f32 {
     near[half]
 }
 
-/// The first moment of each token on the path of least cost.
+/// First row of each token on the path of least cost.
 fn first_moments(costs: &[f32], moments: usize) -> Vec<usize> {
     let tokens = costs.len() / moments;
     let (width, mut total) = (moments + 1, vec![f32::INFINITY; (tokens + 1) * (moments + 1)]);
@@ -130,14 +130,14 @@ fn first_moments(costs: &[f32], moments: usize) -> Vec<usize> {
     first
 }
 
-/// Cuts tokens into words: whole characters, begun by a space or a sign where a language has spaces.
+/// Cuts tokens into words: whole characters, starting at a space or punctuation if the language has spaces.
 fn split(vocabulary: &Vocabulary, code: &str, tokens: &[u32]) -> Vec<(String, usize)> {
     let mut characters: Vec<(String, usize)> = Vec::new();
     let (mut bytes, mut count) = (Vec::new(), 0);
     for (at, &token) in tokens.iter().enumerate() {
         bytes.extend_from_slice(vocabulary.tokenizer.token_bytes(token));
         count += 1;
-        // What is cut off in the middle of a character is whole with the next token.
+        // A character that is cut off is complete with the next token.
         let unfinished = std::str::from_utf8(&bytes).is_err_and(|error| error.error_len().is_none());
         if !unfinished || at + 1 == tokens.len() {
             characters.push((String::from_utf8_lossy(&bytes).into_owned(), count));
@@ -162,7 +162,8 @@ fn split(vocabulary: &Vocabulary, code: &str, tokens: &[u32]) -> Vec<(String, us
     words
 }
 
-/// The words of a window's text, `tokens` with their probabilities, of which the rows of `looks` from `before` on are.
+/// Words of a window's text with their times. `tokens` have the given probabilities; their rows in `looks` start at
+/// `before`.
 pub(crate) fn align(
     vocabulary: &Vocabulary,
     code: &str,
@@ -173,7 +174,7 @@ pub(crate) fn align(
     if tokens.is_empty() || looks.rows_heard == 0 {
         return Vec::new();
     }
-    // The token before the text and the last of it stand for where it begins and ends.
+    // The token before the text and the text's last token mark its start and end.
     let costs = costs(looks, before, before + tokens.len() + 1);
     let first = first_moments(&costs, looks.rows_heard);
     let mut at = 0;
@@ -192,7 +193,7 @@ pub(crate) fn align(
     words
 }
 
-/// Puts signs to the words they belong to; those that are left empty stay for their tokens.
+/// Attaches punctuation to words; emptied entries stay for their tokens.
 fn merge_signs(words: &mut [Timed]) {
     let mut following = words.len().saturating_sub(1);
     for at in (0..words.len().saturating_sub(1)).rev() {
@@ -218,8 +219,8 @@ fn merge_signs(words: &mut [Timed]) {
     }
 }
 
-/// Gives segments their words, and the times of those where they agree; `counts` are the text's tokens of each. `offset_s` is
-/// where the window begins, and `spoken_s` where speech ended before it, which becomes where it ends now.
+/// Assigns words to segments, and adjusts the segments' times to them. `counts` are the text's tokens in each
+/// segment. `offset_s` is the window's start. `spoken_s` is the end of speech before the window, and is updated.
 pub(crate) fn attach(
     mut words: Vec<Timed>,
     segments: &mut [Segment],

@@ -1,4 +1,4 @@
-//! Long texts, whose tokens are those of the text as a whole.
+//! Long texts have the same tokens as when encoded as a whole.
 
 use std::cell::Cell;
 

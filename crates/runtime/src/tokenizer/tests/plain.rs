@@ -1,5 +1,5 @@
-//! Text that somebody else has written is never a control token, in any kind of tokenizer; and a text that spells none is
-//! tokenized as ever.
+//! Plain text never becomes a control token, in any kind of tokenizer. A text that spells none gets its usual
+//! tokens.
 
 use proptest::prelude::*;
 
@@ -217,7 +217,7 @@ fn unflagged() -> Vec<Kind> {
     json["added_tokens"].as_array_mut().expect("a list").push(added(turn, "<｜User｜>", false));
     let from = |json: &Json| from_json(bytes(json), None).expect("loads");
     let (chat_ml, deep_seek) = (from(&json), from(&json));
-    // What ends a text, whatever it looks like.
+    // End tokens count, whatever their form.
     json["added_tokens"].as_array_mut().expect("a list").push(added(turn + 1, "END OF ALL", false));
     let mut ended =
         files(TokenizerSource::HuggingFace { tokenizer_json: bytes(&json), tokenizer_config: None });
@@ -315,7 +315,7 @@ fn an_added_token_is_short() {
     }
 }
 
-/// One would be found at every place of a text, and the next one at the same place.
+/// An empty token would be found at every place of a text, and again at the same place.
 #[test]
 fn an_added_token_that_is_nothing_ends_no_search() {
     let (fixture, mut types) = sentencepiece_fixture();

@@ -1,5 +1,5 @@
-//! How texts are split into words, against Hugging Face's `tokenizers` on another engine of expressions
-//! (`testdata/make_pre_tokenizers.py`), and vocabularies that spell text as it is.
+//! Splitting of texts into words against Hugging Face's `tokenizers` with another regular expression engine
+//! (`testdata/make_pre_tokenizers.py`), and vocabularies that spell plain text.
 
 use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};
 

@@ -1,4 +1,4 @@
-//! CTranslate2's files of a model (made by its own converter, as make_whisper.py says) against the model they were made of.
+//! CTranslate2's files of a model (made by its own converter, see make_whisper.py) against the original model.
 
 use tempfile::TempDir;
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::mapped::ModelBytes;
 use crate::tensor::Tensor;
 
-/// What they were made of, in halves.
+/// Original model, in halves.
 const SOURCE: &str = "turbo";
 
 fn file(kind: &str) -> PathBuf {

@@ -1,4 +1,4 @@
-//! whisper.cpp's files (made as make_ggml.py says) against the models they were made of.
+//! whisper.cpp's files (made as make_ggml.py says) against the original models.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ fn halves_are_the_same_model() {
     assert_eq!(of.spec, files(&source).spec);
     assert_eq!(of.info.parameters, files(&source).info.parameters);
     for tier in Tier::available() {
-        // Which tokens are never drawn is not in such a file.
+        // The file does not store suppressed tokens.
         check_numbers(cpu(tier), &opened, "turbo", &format!("ggml, {tier:?}"));
     }
 }
@@ -34,7 +34,8 @@ fn halves_are_the_same_model() {
 #[test]
 fn blocks_lose_no_more_than_they_must() {
     let source = open("small");
-    // Thirty-two steps between the ends of a block, or 255, of which half is lost, and of scale and end an eleventh bit.
+    // A block has 32 steps between its extremes, or 255. Rounding loses half a step, and storing scale and minimum
+    // loses an eleventh bit.
     for (kind, name, steps, most_off) in [("q5_1", "Q5_1", 31.0, 0.2), ("q8_0", "Q8_0", 254.0, 0.02)] {
         let opened = opened(&file(kind));
         let of = files(&opened);
@@ -100,7 +101,7 @@ fn a_folder_has_one_and_other_files_are_none() {
     let facts = crate::inspect::inspect(&dir.path().join("ggml-turbo.bin")).facts;
     assert_eq!((facts.format, facts.architecture.as_deref()), ("ggml", Some("whisper")));
     assert!(facts.problems.is_empty() && facts.parameters > 80_000, "{facts:?}");
-    // Of two nobody knows which is meant.
+    // Two candidate files are ambiguous.
     fs::copy(file("q8_0"), dir.path().join("ggml-small.bin")).unwrap();
     assert!(Opened::open(dir.path()).is_err());
 }
@@ -111,7 +112,7 @@ fn broken_files_are_refused_and_never_panic() {
     let read = |bytes: Vec<u8>| ggml::read("model.bin", &ModelBytes::from(bytes)).map(|_| ());
     read(whole.clone()).unwrap();
     for length in (0..whole.len()).step_by(4999) {
-        // Where a tensor is whole the others are missing, which opening says.
+        // Even if the cut is at a tensor's end, later tensors are missing, and opening says so.
         let _ = read(whole[..length].to_vec());
     }
     let cut = read(whole[..whole.len() - 1].to_vec()).unwrap_err().to_string();

@@ -1,4 +1,5 @@
-//! Heads of Whisper models: the embedding, a head that is stored alone, and one with other numbers, as in other families.
+//! Output heads of Whisper models: tied to the embedding, a head that is stored alone, and a head with other
+//! numbers, as in other families.
 
 use ::safetensors::tensor::TensorView;
 use ::safetensors::{SafeTensors, serialize};
