@@ -86,10 +86,10 @@ impl Opening {
         Ok(opening)
     }
 
-    /// Chooses the place. If the settings say so, the model is split by rows over all GPUs. Otherwise it goes to
-    /// the first place from `place_first` on that supports the network and is large enough, then to several GPUs
-    /// together, then to GPUs with as many layers as fit and the CPU for the rest. If it fits nowhere, the last
-    /// place is taken.
+    /// Chooses the place. If the settings say so, the model is split by rows over all GPUs. Otherwise it goes to the
+    /// first place from `place_first` on that supports the network and is large enough. If no GPU is, it is split
+    /// over several GPUs together, or GPUs get as many layers as fit and the CPU the rest. If it fits nowhere, the
+    /// last place is taken.
     fn settle(&mut self, models: &Models, place_first: usize) -> Result<(), LoadError> {
         let asked = self.gpu_layers(models)?;
         let is_card = |place: usize| models.places[place].device.is_card();

@@ -5,7 +5,6 @@
 //! The template of such a package is in Go's template language. The file's own template is used first; the
 //! package's is translated if the file has none. The template of a model that was created here is Jinja (translated
 //! if it was given in Go's language), and overrides the file's.
-//! file has none. That of a model that was made here is Jinja, translated where it was not, and goes before the file's.
 
 use hanzo_engine_runtime::{
     Opened, SamplingParams,

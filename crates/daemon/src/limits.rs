@@ -220,8 +220,8 @@ pub(crate) const QUANTIZED_WEIGHTS_AT_ONCE: usize = 16 << 20;
 
 /// Longest keep-alive time besides "for ever": a year.
 pub(crate) const KEEP_ALIVE_MAX: Duration = Duration::from_secs(365 * 86_400);
-/// Turn of a busy model while another waits for its memory. Afterwards it accepts nothing new until the other had
-/// its turn; it finishes what it has begun.
+/// Time that a busy model has while another waits for its memory. Afterwards it accepts nothing new until the other
+/// had its turn; it finishes what it has begun.
 pub(crate) const TURN: Duration =
     if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(5) };
 /// Wait before a model whose load failed is loaded again for a request.

@@ -28,7 +28,7 @@ use hanzo_engine_process::{
 };
 use serde::Serialize;
 
-/// Hosts models behind the gRPC service hanzo.engine.v1
+/// Hosts models behind the gRPC service hanzo.engine.v1.
 #[derive(Parser)]
 #[command(name = "engined", version)]
 struct Flags {

@@ -1,7 +1,7 @@
 //! KV blocks on disk, so that the prefix cache survives a restart. One directory holds the blocks of all models
 //! within a size limit; the least recently used are deleted first. Two threads read and write for all engines,
-//! which never wait for them: a block that finds no room in a queue is not kept. A file's name and checksum cover
-//! its content. A damaged, truncated or foreign file costs only its own block.
+//! which never wait for them: a block that finds no room in a queue is not kept. A file holds a block's name, a
+//! checksum and its content. A damaged, truncated or foreign file costs only its own block.
 
 mod blocks;
 mod file;

@@ -489,7 +489,7 @@ fn files_that_differ_are_other_models() {
     assert_eq!(Identity::parse(&first.to_string()), Some(first));
     assert_eq!(Identity::parse("x"), None);
     assert_eq!(Identity::parse(&"A".repeat(64)), None);
-    // A directory's are taken in one order, whatever the system's, and directories in it are none.
+    // The files of a directory are taken in a fixed order, and its subdirectories are skipped.
     let folder = dir.path().join("folder");
     fs::create_dir_all(folder.join("sub")).unwrap();
     (0..40).for_each(|at| fs::write(folder.join(format!("{:02}", at * 7 % 40)), "x").unwrap());
