@@ -76,7 +76,7 @@ impl Group {
     fn begin(&self, process: u32) -> io::Result<()> {
         make(&self.dir)?;
         self.limit()?;
-        // The model's whole process group is killed, or nothing. Kernels without this setting kill a single
+        // The model's whole cgroup is killed, or nothing. Kernels without this setting kill a single
         // process, which is the same here.
         let _ = fs::write(self.dir.join("memory.oom.group"), "1");
         fs::write(self.dir.join("cgroup.procs"), process.to_string())
