@@ -181,7 +181,7 @@ pub enum LogFormat {
     /// Human-readable lines.
     #[default]
     Pretty,
-    /// One JSON object per line.
+    /// JSON object on each line.
     Json,
 }
 

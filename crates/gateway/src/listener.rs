@@ -12,7 +12,7 @@ use crate::{config::Config, error::GatewayError};
 pub(crate) struct Socket {
     pub(crate) listener: TcpListener,
     pub(crate) address: SocketAddr,
-    /// Another process will accept from it after this gateway.
+    /// Whether another process will accept from it after this gateway.
     pub(crate) is_shared: bool,
 }
 

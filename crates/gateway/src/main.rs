@@ -140,7 +140,7 @@ struct Flags {
     #[arg(long, value_name = "URI")]
     #[serde(skip_serializing_if = "Option::is_none")]
     engine: Option<String>,
-    /// One of several engines, instead of --engine: HOST:PORT, http://…, https://…, dns://NAME:PORT or
+    /// Engine to use, one of several, instead of --engine: HOST:PORT, http://…, https://…, dns://NAME:PORT or
     /// unix:PATH; repeatable, or with commas. Every address of a name is an engine.
     #[arg(long, value_name = "URI", value_delimiter = ',')]
     #[serde(rename = "upstreams", skip_serializing_if = "Vec::is_empty")]

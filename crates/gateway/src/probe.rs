@@ -76,7 +76,7 @@ impl Probe {
         if !matches!(base.scheme(), "http" | "https") || base.path() != "/" || base.query().is_some() {
             return Err(unusable());
         }
-        // Whoever installed one first is as good.
+        // An error means that a provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         // A proxy must not answer for the gateway.
         let builder = Client::builder()

@@ -1,4 +1,4 @@
-//! The routes, and who answers each.
+//! Routes and their handlers.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::{
     models, ollama, openai, openapi, ops, page, responses, scores, surface, tei, tokens, track, vectors,
 };
 
-/// Every route.
+/// All routes.
 pub(crate) fn router(app: Arc<App>, mcp: Mcp) -> Router {
     let router = Router::new()
         .route("/v1/chat/completions", post(openai::chat::handle))
@@ -82,7 +82,7 @@ pub(crate) fn router(app: Arc<App>, mcp: Mcp) -> Router {
         .with_state(app)
 }
 
-/// The routes of the port that is MCP's own.
+/// Routes of the separate MCP port.
 pub(crate) fn mcp_router(app: Arc<App>, mcp: Mcp) -> Router {
     Router::new()
         .route(mcp::PATH, any(mcp::handle).layer(Extension(mcp)))
@@ -94,7 +94,7 @@ pub(crate) fn mcp_router(app: Arc<App>, mcp: Mcp) -> Router {
         .with_state(app)
 }
 
-/// llama.cpp's, and its names of others'.
+/// Routes of llama.cpp's server, and its aliases of others.
 fn llamacpp() -> Router<Arc<App>> {
     Router::new()
         .route("/completion", post(llamacpp::generate::completion))
@@ -114,7 +114,7 @@ fn llamacpp() -> Router<Arc<App>> {
         .route("/v1/health", get(ops::health))
 }
 
-/// Ollama's.
+/// Routes of Ollama.
 fn ollama() -> Router<Arc<App>> {
     Router::new()
         .route("/api/chat", post(ollama::chat::handle))

@@ -1,24 +1,24 @@
-//! Which loaded model a request for vectors or scores is for, where it may leave that open.
+//! Choice of the loaded model for embedding and scoring requests that name none.
 
 use hanzo_engine_proto::v1::{Capability, ModelState, ModelStats, ModelStatus};
 use tonic::Status;
 
 use crate::{app::App, asker::Asker, error::ApiError};
 
-/// The model to ask, and what to ask it for.
+/// Model to ask, and the capability to use.
 #[derive(Debug)]
 pub(crate) struct Selected {
     pub(crate) model: String,
-    /// The first of what is wanted that the model can do.
+    /// First of the wanted capabilities that the model has.
     pub(crate) capability: Capability,
 }
 
-/// The model of that name; of those that can do what is `wanted` the only one where the name is empty, or the only one
-/// that does nothing but such things. The earlier in `wanted`, the rather.
+/// Selects the model of that name. Without a name, it selects the only one with a `wanted` capability, or among
+/// several the only one that does not also generate text. Earlier entries of `wanted` are preferred.
 ///
 /// # Errors
-/// 400 where none or several of the loaded models can do it, 404 where none is loaded, 503 while the only one is
-/// being loaded.
+/// 400 if none or several of the loaded models qualify, 404 if none is loaded, 503 while the only one is being
+/// loaded.
 pub(crate) async fn select(
     app: &App,
     asker: &Asker,
@@ -34,30 +34,30 @@ pub(crate) async fn select(
     let capability = match wanted {
         [_, _, ..] => {
             let shown = app.engine(asker).show(model.clone()).await?;
-            // One that is not loaded is loaded for what its files can.
+            // A model that is not loaded is judged by its files.
             let files_can = || wanted.iter().copied().find(|c| shown.capabilities().any(|own| own == *c));
             shown.status.as_ref().and_then(can).or_else(files_can)
         }
         _ => None,
     };
-    // The engine's refusal of a model that can do nothing of it says what it can.
+    // If it has none of the capabilities, the engine's refusal says what it can do.
     Ok(Selected { model, capability: capability.unwrap_or(first) })
 }
 
-/// The only loaded model that can do the first of what is `wanted` that any can.
+/// Only loaded model with the first of the `wanted` capabilities that any model has.
 pub(crate) async fn sole(app: &App, asker: &Asker, wanted: &[Capability]) -> Result<ModelStats, ApiError> {
     let mut models = app.engine(asker).stats().await?.models;
     let status = |stats: &ModelStats| stats.status.clone().unwrap_or_default();
     models.retain(|m| {
         !matches!(status(m).state(), ModelState::Unspecified | ModelState::Unloaded | ModelState::Failed)
     });
-    // One that is not ready yet, or no more, is asked where no other can: the engine says so, with a 503.
+    // A model that is not ready is chosen only if there is no other; the engine then answers with a 503.
     let ready = |m: &ModelStats| status(m).state() == ModelState::Ready;
     for ready_only in [true, false] {
         for capability in wanted {
             let able = |m: &&ModelStats| (!ready_only || ready(m)) && has(&status(m), *capability);
             let able: Vec<&ModelStats> = models.iter().filter(able).collect();
-            // Where several can, one that does not also write text is made for it.
+            // Among several, one that does not generate text is dedicated to the task.
             let made_for_it: Vec<_> = able.iter().copied().filter(|m| !writes(&status(m))).collect();
             let able = if made_for_it.len() == 1 { made_for_it } else { able };
             match able[..] {
@@ -103,7 +103,7 @@ fn described(status: &ModelStatus) -> String {
     format!("{} ({})", status.name, can.join(", "))
 }
 
-/// What a model can do, as a message says it.
+/// Description of a capability for messages.
 fn word(capability: Capability) -> &'static str {
     match capability {
         Capability::Unspecified => "do something else",

@@ -1,5 +1,5 @@
-//! Detection of engines that hang. A request may wait for minutes in an engine's queue, so silence alone says nothing: the engine is
-//! asked meanwhile whether it is there, and a request on one that does not answer ends.
+//! Detection of hanging engines. A request may wait for minutes in an engine's queue, so silence alone proves
+//! nothing. Meanwhile the engine is asked whether it is alive; if it does not answer, the request ends.
 
 use std::io;
 
@@ -14,19 +14,19 @@ use crate::{
     limits::{ENGINE_QUESTION_TIMEOUT, ENGINE_SILENCE, ENGINE_SILENT_MAX},
 };
 
-/// Awaits the answer of an engine for as long as the engine answers other questions.
+/// Awaits an engine's answer for as long as the engine answers other calls.
 ///
 /// # Errors
-/// The answer's own, or the loss of an engine that answers nothing.
+/// That of the answer, or the loss of an engine that answers nothing.
 pub(crate) async fn while_alive<T>(
     engine: &Client,
     answer: impl Future<Output = Result<T, Status>>,
 ) -> Result<T, Status> {
-    // In memory of their own: whoever awaits this has its future on the stack.
+    // Boxed, because callers keep this future on the stack.
     let mut answer = Box::pin(answer);
     let mut unanswered = 0;
     loop {
-        // A first question may have been lost: the next follows at once.
+        // The first question may have been lost, so the next one follows at once.
         if unanswered == 0
             && let Ok(answered) = timeout(ENGINE_SILENCE, &mut answer).await
         {
@@ -42,7 +42,7 @@ pub(crate) async fn while_alive<T>(
     }
 }
 
-/// The events of an engine's stream for as long as the engine answers.
+/// Events of an engine's stream for as long as the engine answers.
 pub(crate) fn events_while_alive<T: Send + 'static>(
     engine: Client,
     events: Streaming<T>,
@@ -56,10 +56,10 @@ pub(crate) fn events_while_alive<T: Send + 'static>(
     }))
 }
 
-/// Whether an engine answers, be it with an error of its own.
+/// Whether an engine answers, even with an error.
 async fn is_alive(engine: &Client) -> bool {
     let mut engine = engine.clone();
-    // No model has this name: the shortest answer there is.
+    // No model has this name, so the answer is as short as possible.
     let question = engine.stats(v1::StatsRequest { model: "?".to_owned() });
     match timeout(ENGINE_QUESTION_TIMEOUT, question).await {
         Ok(Ok(_)) => true,
@@ -71,6 +71,6 @@ async fn is_alive(engine: &Client) -> bool {
 fn lost() -> Status {
     let time_s = (ENGINE_SILENCE + ENGINE_QUESTION_TIMEOUT * ENGINE_SILENT_MAX).as_secs();
     let reason = format!("it hangs: nothing came from it for {time_s} s");
-    // A cause tells it from what an engine says.
+    // A source distinguishes it from a status sent by an engine.
     Status::from_error(Box::new(io::Error::new(io::ErrorKind::TimedOut, reason)))
 }

@@ -1,5 +1,5 @@
-//! Sounds in messages: base64 and `data:` URIs to the contract's media. Nothing is fetched here, as of pictures; what a sound is, the
-//! engine finds out.
+//! Audio in messages: conversion of base64 and `data:` URIs to the contract's media. As with images, nothing is
+//! fetched here, and the engine detects the format.
 
 use hanzo_engine_media::{PictureError, decode_base64, from_data_uri};
 use hanzo_engine_proto::v1::{self, content_part::Part};
@@ -12,12 +12,12 @@ use crate::{
     pictures,
 };
 
-/// What `format` may say: files that are read.
+/// Allowed values of `format`: file types that can be read.
 const FORMATS: [&str; 10] = ["wav", "mp3", "flac", "ogg", "opus", "webm", "m4a", "mp4", "aac", "aiff"];
-/// A sound of which nothing else is said.
+/// Media type of audio of unknown format.
 const ANY: &str = "audio/*";
 
-/// OpenAI's part: `input_audio` is an object with `data`, in base64, and `format`.
+/// Reads OpenAI's content part: `input_audio` is an object with `data`, in base64, and `format`.
 pub(crate) fn openai(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
     refuse_others(fields)?;
     let mut sound = fields.require("input_audio")?.object()?;
@@ -28,7 +28,7 @@ pub(crate) fn openai(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
     Ok(part(bytes, format!("audio/{format}")))
 }
 
-/// vLLM's part: `audio_url` is an object with `url`, or the URL itself.
+/// Reads vLLM's content part: `audio_url` is an object with `url`, or the URL itself.
 pub(crate) fn by_url(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
     refuse_others(fields)?;
     let mut field = fields.require("audio_url")?;
@@ -49,7 +49,7 @@ pub(crate) fn by_url(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
     Ok(part(bytes, ANY.to_owned()))
 }
 
-/// What is said of a sound that was fetched.
+/// Media type of fetched audio.
 pub(crate) fn of_fetched() -> String {
     ANY.to_owned()
 }

@@ -1,4 +1,4 @@
-//! What the engine says of itself and its models, as JSON: the models of a list, and `/health`.
+//! Models and health of the engine as JSON: entries of model lists, and `/health`.
 
 use hanzo_engine_process::without_directories;
 use hanzo_engine_proto::v1::{self, Capability, ModelState};
@@ -7,39 +7,39 @@ use serde_json::{Value, json};
 
 use crate::fleet::MemberView;
 
-/// One model. The fields after `owned_by` are extensions: a client of OpenAI's reads past them.
+/// Model in a list. The fields after `owned_by` are extensions, which OpenAI's clients ignore.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Model {
     pub(crate) id: String,
     pub(crate) object: &'static str,
     pub(crate) created: i64, // Unix seconds
     pub(crate) owned_by: String,
-    /// `ready`, `loading`, `draining` or `failed` of a model that was loaded, `stored` of one that is not: it answers no
-    /// request until it is.
+    /// `ready`, `loading`, `draining` or `failed` for a loaded model, `stored` for one that must be loaded
+    /// before it can answer.
     pub(crate) state: &'static str,
-    /// The same in the words of llama.cpp's router.
+    /// State in the terms of llama.cpp's router.
     pub(crate) status: RouterStatus,
-    /// Why it failed.
+    /// Reason why loading failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
-    /// Tokens of prompt and completion together, of a model in memory.
+    /// Maximum tokens of prompt and completion together, of a loaded model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) max_model_len: Option<u32>,
-    /// What it can do, such as `chat`, `embed` or `vision`; of a model in memory.
+    /// Capabilities of a loaded model, such as `chat`, `embed` or `vision`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) capabilities: Vec<&'static str>,
-    /// What llama.cpp's server tells of a model; of one in memory.
+    /// Description of a loaded model in the format of llama.cpp's server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) meta: Option<Meta>,
-    /// Of an adapter: where it was loaded from.
+    /// Path of an adapter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) root: Option<String>,
-    /// Of an adapter: the model it is of.
+    /// Base model of an adapter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) parent: Option<String>,
 }
 
-/// What a model is, in llama.cpp's words.
+/// Description of a model in llama.cpp's format.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Meta {
     n_vocab: u32,
@@ -66,7 +66,7 @@ impl Meta {
     }
 }
 
-/// Whether a model is in memory.
+/// State of a model in the terms of llama.cpp's router.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct RouterStatus {
     pub(crate) value: &'static str,
@@ -74,7 +74,7 @@ pub(crate) struct RouterStatus {
     pub(crate) failed: bool,
 }
 
-/// A model's state in JSON.
+/// Name of a model's state in JSON.
 fn state_word(state: ModelState) -> &'static str {
     match state {
         ModelState::Unspecified => "unknown",
@@ -87,7 +87,7 @@ fn state_word(state: ModelState) -> &'static str {
     }
 }
 
-/// What a model can do, in a word; none for what this version does not know.
+/// Name of a capability; None: unknown to this version.
 pub fn capability_word(capability: Capability) -> Option<&'static str> {
     match capability {
         Capability::Unspecified => None,
@@ -108,7 +108,7 @@ pub fn capability_word(capability: Capability) -> Option<&'static str> {
     }
 }
 
-/// The models in memory, the ready ones first, then those that are only stored; by name.
+/// Loaded models, ready ones first, then those that are only stored; each group by name.
 pub(crate) fn models_of(stats: v1::StatsResponse, list: v1::ListResponse) -> Vec<Model> {
     let mut loaded: Vec<Model> =
         stats.models.into_iter().filter_map(|m| m.status).flat_map(with_adapters).collect();
@@ -120,7 +120,7 @@ pub(crate) fn models_of(stats: v1::StatsResponse, list: v1::ListResponse) -> Vec
     loaded
 }
 
-/// A model, and what requests may name of it besides: its adapters, as vLLM lists them.
+/// Model with its adapters as separate entries, as vLLM lists them.
 fn with_adapters(mut status: v1::ModelStatus) -> Vec<Model> {
     let adapters = std::mem::take(&mut status.adapters);
     let model = model_of_status(status);
@@ -135,7 +135,7 @@ fn with_adapters(mut status: v1::ModelStatus) -> Vec<Model> {
     [vec![model], adapters].concat()
 }
 
-/// A model that another server answers.
+/// Model of an upstream server.
 pub(crate) fn model_elsewhere(id: &str, owner: &str) -> Model {
     Model {
         id: id.to_owned(),
@@ -153,7 +153,7 @@ pub(crate) fn model_elsewhere(id: &str, owner: &str) -> Model {
     }
 }
 
-/// A model as the engine shows it, under the name it was asked for if it has none.
+/// Model as the engine describes it; `id` is its name if it has none.
 pub(crate) fn model_of_show(id: String, shown: v1::ShowResponse) -> Model {
     match (shown.status, shown.model) {
         (Some(status), _) => model_of_status(status),
@@ -165,7 +165,7 @@ pub(crate) fn model_of_show(id: String, shown: v1::ShowResponse) -> Model {
     }
 }
 
-/// Everything that is known of a model, under the name it was asked for if it has none.
+/// All details of a model; `id` is its name if it has none.
 pub(crate) fn card(id: String, shown: v1::ShowResponse) -> Value {
     let capabilities: Vec<&str> = shown.capabilities().filter_map(capability_word).collect();
     let stored = shown.model.clone().unwrap_or_default();
@@ -184,7 +184,7 @@ pub(crate) fn card(id: String, shown: v1::ShowResponse) -> Value {
     });
     let model = serde_json::to_value(model_of_show(id, shown)).unwrap_or_default();
     if let Some(card) = card.as_object_mut() {
-        // What is not known is not said.
+        // Unknown values are left out.
         card.retain(|_, value| !(value.as_str() == Some("") || value.as_u64() == Some(0)));
         for (at, name) in ["id", "state", "owned_by", "created", "max_model_len", "error"].iter().enumerate()
         {
@@ -196,7 +196,7 @@ pub(crate) fn card(id: String, shown: v1::ShowResponse) -> Value {
     card
 }
 
-/// A model in memory.
+/// Loaded model.
 pub(crate) fn model_of_status(status: v1::ModelStatus) -> Model {
     let failed = status.state() == ModelState::Failed;
     let meta = Meta::of(&status);
@@ -222,13 +222,13 @@ pub(crate) fn model_of_status(status: v1::ModelStatus) -> Model {
     }
 }
 
-/// A model of the store.
+/// Stored model.
 pub(crate) fn model_of_store(model: v1::StoredModel) -> Model {
     Model {
         object: "model",
         created: model.modified_at_unix_ms / 1000,
         owned_by: owner(&model.name),
-        // One that is loaded under another name answers to its own too.
+        // A model loaded under another name can also be requested by this one.
         state: if model.loaded { "ready" } else { "stored" },
         status: RouterStatus { value: if model.loaded { "loaded" } else { "unloaded" }, failed: false },
         error: None,
@@ -245,12 +245,12 @@ fn owner(name: &str) -> String {
     name.split_once('/').map_or("hanzo", |(owner, _)| owner).to_owned()
 }
 
-/// The f64 that is written with the digits of an f32: `Value` knows f64 alone.
+/// f64 with the decimal digits of an f32, because `Value` has f64 only.
 fn decimal(number: f32) -> f64 {
     number.to_string().parse().unwrap_or(f64::from(number))
 }
 
-/// One model's part of `/health`.
+/// State of a model in `/health`.
 pub(crate) fn model_health(stats: &v1::ModelStats) -> Value {
     let status = stats.status.clone().unwrap_or_default();
     let used = f64::from(stats.kv_blocks_used) / f64::from(stats.kv_blocks_total.max(1));
@@ -292,7 +292,7 @@ pub(crate) fn model_health(stats: &v1::ModelStats) -> Value {
     model
 }
 
-/// The engine's part of `/health`.
+/// State of the engine in `/health`.
 pub(crate) fn engine_health(stats: &v1::StatsResponse) -> Value {
     json!({
         "version": stats.version,
@@ -302,7 +302,7 @@ pub(crate) fn engine_health(stats: &v1::StatsResponse) -> Value {
     })
 }
 
-/// One of several engines in `/health`.
+/// State of one of several engines in `/health`.
 pub(crate) fn member_health(member: &MemberView) -> Value {
     let mut engine =
         json!({"address": member.name, "state": member.state, "requests_in_flight": member.in_flight});

@@ -1,4 +1,4 @@
-//! In whose shape a request is refused before a handler has it: each surface's clients read errors of their own.
+//! Format of errors that occur before a handler runs: each API's clients expect their own.
 
 use axum::response::{IntoResponse as _, Response};
 
@@ -6,10 +6,10 @@ use crate::{
     anthropic::error::AnthropicError, error::ApiError, mcp, ollama::error::OllamaError, tei::error::TeiError,
 };
 
-/// Routes that TEI's clients ask.
+/// Routes of TEI's clients.
 const TEI: [&str; 7] = ["/", "/embed", "/embed_all", "/embed_sparse", "/predict", "/similarity", "/info"];
 
-/// The refusal of a request to that path.
+/// Error response for a request to that path.
 pub(crate) fn refuse(path: &str, error: ApiError) -> Response {
     match path {
         _ if TEI.contains(&path) => TeiError::from(error).into_response(),

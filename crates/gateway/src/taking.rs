@@ -1,5 +1,5 @@
-//! The other end of an answer: a client that takes nothing of it for too long is let go, whatever it speaks. TCP itself keeps such a
-//! connection for as long as its client answers, and with it what it was asked for.
+//! Timeout for clients that do not read their answers, for every protocol. TCP alone keeps such a connection as
+//! long as the client's system responds, and the running request with it.
 
 use std::{
     io,
@@ -13,12 +13,12 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// A connection whose client must take something within a time, where there is something to take.
+/// Connection whose client must read something within a time, while there is something to read.
 #[derive(Debug)]
 pub(crate) struct Taking<S> {
     stream: S,
     within: Duration,
-    end: Option<Pin<Box<Sleep>>>, // None: nothing is waiting to be taken
+    end: Option<Pin<Box<Sleep>>>, // None: nothing is waiting to be read
 }
 
 impl<S> Taking<S> {
@@ -26,7 +26,7 @@ impl<S> Taking<S> {
         Taking { stream, within, end: None }
     }
 
-    /// What became of writing, or that nothing was taken for too long.
+    /// Result of a write, or a timeout if nothing was read for too long.
     fn seen<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.end = None;
@@ -101,7 +101,7 @@ mod tests {
     async fn who_takes_nothing_is_let_go_and_who_takes_little_is_not() {
         let (mut client, server) = duplex(16);
         let mut server = Taking::new(server, WITHIN);
-        // What is taken at once, or after an hour in which there was nothing, is not late.
+        // Data that is read at once, or written after an idle hour, is not late.
         server.write_all(&[0; 16]).await.unwrap();
         client.read_exact(&mut [0; 16]).await.unwrap();
         sleep(WITHIN * 60).await;

@@ -1,4 +1,4 @@
-//! `POST /tokenize` and `POST /detokenize`, in the shapes that vLLM's and llama.cpp's clients know.
+//! `POST /tokenize` and `POST /detokenize`, in the formats of vLLM and llama.cpp.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::{
     request::{either, model},
 };
 
-/// How many tokens a chat's prompt has, where the client has one word for its messages.
+/// Counts the tokens of a chat's prompt. Errors name `messages` as a whole.
 pub(crate) async fn count(
     app: &App,
     asker: &Asker,
@@ -36,7 +36,7 @@ pub(crate) async fn count(
     Ok(answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?.ids.len())
 }
 
-/// Text or messages to token ids.
+/// Converts a text or messages to token ids.
 pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -54,7 +54,7 @@ pub(crate) async fn tokenize(
     Ok(Json(shown.answer(answer)))
 }
 
-/// Token ids to text.
+/// Converts token ids to text.
 pub(crate) async fn detokenize(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -66,26 +66,26 @@ pub(crate) async fn detokenize(
     request.client = asker.id.client();
     let answer = app.engine(&asker).detokenize(request).await;
     let answer = answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?;
-    // vLLM's word and llama.cpp's.
+    // Names of vLLM and llama.cpp.
     Ok(Json(json!({"prompt": answer.text, "content": answer.text})))
 }
 
-/// How `/tokenize` shows tokens.
+/// Format of the tokens in an answer of `/tokenize`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Shown {
     Ids,
-    /// vLLM's: a list of the tokens' texts beside the ids.
+    /// vLLM's: ids, and a separate list of the tokens' texts.
     Strings,
     /// llama.cpp's: each id with its text.
     Pieces,
 }
 
-/// The request of `/tokenize`, and how it is to be answered: `prompt`, or `messages` with the fields of a chat's
-/// prompt, as vLLM has them; or `content`, as llama.cpp has it.
+/// Parses a request of `/tokenize`, and the format of its answer. The request has `prompt`, or `messages` with
+/// the fields of a chat's prompt, as in vLLM; or `content`, as in llama.cpp.
 pub(crate) fn tokenize_request(mut fields: Fields) -> Result<(v1::TokenizeRequest, Shown), ApiError> {
     let model = model(&mut fields)?;
     let content = fields.take("content");
-    // Each server's own default.
+    // The defaults of vLLM and llama.cpp differ.
     let default = content.is_some().then_some(false);
     let (input, add_special_tokens, parse_special) = match (fields.take("prompt"), content) {
         (Some(_), Some(content)) => {
@@ -132,7 +132,7 @@ pub(crate) fn tokenize_request(mut fields: Fields) -> Result<(v1::TokenizeReques
     Ok((request, shown))
 }
 
-/// The tools that a template is shown, each as it came.
+/// Reads tools for the chat template, each as received.
 fn tools(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
     let Some(field) = fields.take("tools") else { return Ok(Vec::new()) };
     let tool = |field: Field| match field.value().is_object() {
@@ -142,7 +142,8 @@ fn tools(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
     field.list_up_to(CHAT_TOOLS_MAX, "tools")?.map(tool).collect()
 }
 
-/// The answer of `/tokenize`. Written as it is: a JSON value of each id would take up eighteen times the id.
+/// Answer of `/tokenize`. It is serialised directly, because a JSON value takes eighteen times the memory of an
+/// id.
 #[derive(Debug, Serialize)]
 pub(crate) struct Tokenized {
     tokens: Tokens,
@@ -166,7 +167,7 @@ struct Token {
     piece: Piece,
 }
 
-/// A token's text, or its bytes where it is only a part of a character.
+/// Text of a token, or its bytes if it is only a part of a character.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Piece {
@@ -175,7 +176,7 @@ enum Piece {
 }
 
 impl Shown {
-    /// The answer of `/tokenize`.
+    /// Answer of `/tokenize`.
     fn answer(self, answer: v1::TokenizeResponse) -> Tokenized {
         let v1::TokenizeResponse { ids, text, context_tokens_max, pieces } = answer;
         let strings = || pieces.iter().map(|piece| String::from_utf8_lossy(piece).into_owned()).collect();
@@ -204,7 +205,7 @@ impl Piece {
     }
 }
 
-/// The request of `/detokenize`: `tokens`, and whether to leave special ones out.
+/// Parses a request of `/detokenize`: `tokens`, and whether to omit special ones.
 pub(crate) fn detokenize_request(mut fields: Fields) -> Result<v1::DetokenizeRequest, ApiError> {
     let model = model(&mut fields)?;
     let ids = fields.require("tokens")?.token_ids()?;

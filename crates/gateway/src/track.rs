@@ -1,5 +1,5 @@
-//! Follows each request from its headers to the last byte of its answer: id, admission, metrics, the engine's times, and
-//! the one line that is logged of it.
+//! Middleware that follows each request from its headers to the last byte of its answer: id, admission,
+//! metrics, the engine's timings, and the access log.
 
 use std::{
     net::IpAddr,
@@ -39,21 +39,21 @@ use crate::{
     watched::Watched,
 };
 
-/// Answers under this path prefix or these paths are about the server itself: they are given while it drains.
+/// Routes about the server itself, which answer even while it drains.
 const OPERATIONS: [&str; 7] =
     ["/health", "/v1/health", "/alive", "/ready", "/version", "/metrics", "/openapi.json"];
 
-/// Of those, the ones that tell of models and clients: they can be made to want a key.
+/// Operational routes that reveal models and clients; a setting can require a key for them.
 const PRIVATE: [&str; 4] = ["/health", "/v1/health", "/version", "/metrics"];
 
-/// The engine's times, as browsers and proxies read them.
+/// Header for the engine's timings, which browsers and proxies understand.
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-/// The address that a connection comes from.
+/// Client address of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClientAddress(pub(crate) IpAddr);
 
-/// One request, counted until this is dropped.
+/// Request being tracked. It is counted until dropped.
 struct Tracked {
     app: Arc<App>,
     id: RequestId,
@@ -70,15 +70,15 @@ struct Tracked {
     _work: Option<Work>, // on its connection
 }
 
-/// What a request holds until it has ended.
+/// Guards that a request holds until it has ended.
 struct Admitted {
     pass: Pass,
     _running: Running,
     _admission: Option<Admission>, // None: it is about the server itself
 }
 
-/// Who shares a share of the room for bodies with others of theirs; None: a connection has one of its own. A proxy may
-/// stand on the loopback.
+/// Client whose requests share a memory limit for bodies. None: the connection has its own limit, as on the
+/// loopback, where a proxy may connect from.
 fn client_of(pass: &Pass, request: &Request) -> Option<Client> {
     if let Some(name) = pass.name() {
         return Some(Client::Key(name.to_owned()));
@@ -87,10 +87,10 @@ fn client_of(pass: &Pass, request: &Request) -> Option<Client> {
     Some(hanzo_engine_access::client_of(address)).filter(|ip| !ip.is_loopback()).map(Client::Address)
 }
 
-/// Why a request is not let in, and whose key it came with.
+/// Error of a request that is not admitted, and its key.
 struct Refused {
     error: Box<ApiError>,
-    pass: Option<Pass>, // None: none that is known, or it was not looked at
+    pass: Option<Pass>, // None: it has no known key, or the key was not checked
 }
 
 impl From<ApiError> for Refused {
@@ -99,18 +99,19 @@ impl From<ApiError> for Refused {
     }
 }
 
-/// Whether a request is about the server itself. The page is: it says nothing of models and clients.
+/// Whether a request is about the server itself. The web page counts as such, because it reveals nothing about
+/// models and clients.
 fn is_operation(method: &Method, route: &str) -> bool {
     OPERATIONS.contains(&route) || (matches!(*method, Method::GET | Method::HEAD) && page::is_own(route))
 }
 
-/// Whether a page of any origin may send the request: it changes nothing, and the page cannot read the answer. MCP
-/// wants the origin checked of every request.
+/// Whether a page of any origin may send the request: it changes nothing, and the page cannot read the answer.
+/// For MCP the origin is always checked.
 fn is_plain_read(method: &Method, route: &str) -> bool {
     matches!(*method, Method::GET | Method::HEAD) && route != mcp::PATH
 }
 
-/// Lets a request in, or says why not.
+/// Admits a request, or returns the reason for refusing it.
 fn admit(app: &App, request: &Request, route: &str) -> Result<Admitted, Refused> {
     app.hosts.check(request.uri(), request.headers())?;
     if !is_plain_read(request.method(), route) {
@@ -121,13 +122,13 @@ fn admit(app: &App, request: &Request, route: &str) -> Result<Admitted, Refused>
     if operation && !(app.config.private_metrics && PRIVATE.contains(&route)) {
         return Ok(Admitted { pass: Pass::anyone(), _running: Running::default(), _admission: None });
     }
-    // What waits for whatever the server may say holds up no drain, and the tools of MCP count themselves.
+    // Streams that wait for messages of the server must not delay the drain, and MCP tools count themselves.
     let (mcp, looks) = (route == mcp::PATH, matches!(*request.method(), Method::GET | Method::HEAD));
     let _admission = if operation { None } else { Some(app.drain.admit()?).filter(|_| !(mcp && looks)) };
     let from = request.extensions().get::<ClientAddress>().map(|from| from.0);
     let pass = app.access.admit(&Presented::of(request.headers()), from);
     let pass = pass.map_err(|refusal| app.refuse(&refusal))?;
-    // What only looks is not counted, as elsewhere.
+    // Read-only requests do not count against the key's limits, as with other servers.
     let _running = match () {
         () if looks || mcp => Running::default(),
         () => pass
@@ -137,7 +138,7 @@ fn admit(app: &App, request: &Request, route: &str) -> Result<Admitted, Refused>
     Ok(Admitted { pass, _running, _admission })
 }
 
-/// The middleware around every route and fallback.
+/// Middleware around every route and fallback.
 pub(crate) async fn track(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>();
     let route = route.map_or("unmatched", MatchedPath::as_str).to_owned();
@@ -165,7 +166,7 @@ pub(crate) async fn track(State(app): State<Arc<App>>, mut request: Request, nex
     let trailers = takes_trailers(request.headers());
     let preflight = page.as_ref().and_then(|page| page.preflight(request.method(), request.headers()));
     let mut response = match preflight {
-        // Whoever asks whether a page may ask sends no key.
+        // A CORS preflight request has no key.
         Some(response) => response,
         None => answer(&mut tracked, request, next).await,
     };
@@ -177,7 +178,7 @@ pub(crate) async fn track(State(app): State<Arc<App>>, mut request: Request, nex
     if let Some(Ok(told)) = tracked.record.so_far().sent_to.map(HeaderValue::try_from) {
         response.headers_mut().insert(SENT_TO, told);
     }
-    // Of an answer that is collected all is known by now; of a stream it can only follow.
+    // For a collected answer all timings are known now; for a stream they can only follow as a trailer.
     let timing = tracked.record.so_far().server_timing();
     let trailers = match timing {
         Some(timing) => {
@@ -192,7 +193,7 @@ pub(crate) async fn track(State(app): State<Arc<App>>, mut request: Request, nex
     response.map(|body| Body::new(TrackedBody { body, trailers, tracked }))
 }
 
-/// Whether the client reads what follows a body.
+/// Whether the client accepts trailers.
 fn takes_trailers(headers: &HeaderMap) -> bool {
     let lists = headers.get_all(header::TE).iter().filter_map(|value| value.to_str().ok());
     lists.flat_map(|list| list.split(',')).any(|word| word.trim().eq_ignore_ascii_case("trailers"))
@@ -203,13 +204,13 @@ fn is_stream(response: &Response) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// Whether a client of gRPC asks, whose port is another.
+/// Whether the request is one of gRPC, which has another port.
 fn is_grpc(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// The answer to a request that is let in, or why it is not.
+/// Answers an admitted request, or refuses it.
 async fn answer(tracked: &mut Tracked, mut request: Request, next: Next) -> Response {
     if is_grpc(request.headers()) {
         let problem = "this port speaks HTTP; the daemon's gRPC has a port of its own (36901, unless server.grpc_port or \
@@ -234,7 +235,7 @@ async fn answer(tracked: &mut Tracked, mut request: Request, next: Next) -> Resp
         request.extensions_mut().insert(tracked.app.bodies.share_of(client));
     }
     let id = match pass.name() {
-        // Whoever has a key is one client, wherever they ask from.
+        // All requests with the same key belong to one client, whatever their addresses.
         Some(name) => tracked.id.clone().asked_by(Some(request_id::Client::with_key(name))),
         None => tracked.id.clone(),
     };
@@ -243,7 +244,8 @@ async fn answer(tracked: &mut Tracked, mut request: Request, next: Next) -> Resp
     let closes = request.version() <= Version::HTTP_11;
     let mut response = next.run(request).await;
     quota::tell(pass.standing(), response.headers_mut());
-    // The rest of such a body is not read, so the connection ends: said, or a client sends its next request on it.
+    // The rest of such a body is not read, so the connection ends. The header says so; otherwise the client
+    // would send its next request on it.
     if closes && [StatusCode::PAYLOAD_TOO_LARGE, StatusCode::REQUEST_TIMEOUT].contains(&response.status()) {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
@@ -264,7 +266,7 @@ impl Drop for Tracked {
 }
 
 impl Tracked {
-    /// The line of the log.
+    /// Writes the log line.
     fn tell(&mut self, status: u16, seconds: f64, trace: Option<&TraceContext>) {
         let (id, method, route) = (self.id.as_str(), &self.method, &self.route);
         let (key, trace) = (self.key.as_deref(), trace.map(TraceContext::id));
@@ -305,10 +307,10 @@ impl Tracked {
     }
 }
 
-/// An answer's body that keeps its request counted until it has been sent or dropped.
+/// Body of an answer. It keeps its request counted until it has been sent or dropped.
 struct TrackedBody {
     body: Body,
-    trailers: bool, // the engine's times follow it
+    trailers: bool, // the engine's timings follow it
     tracked: Tracked,
 }
 

@@ -1,11 +1,11 @@
-//! Request fields that are known but do nothing here: those this build cannot honour, which are refused unless
-//! they ask for nothing, and those that are harmless to ignore. OpenAI's, and what llama.cpp's server and vLLM document.
+//! Request fields of OpenAI, llama.cpp's server and vLLM that are known but have no function here. Those that
+//! this build cannot honour are refused unless they have a neutral value. Harmless ones are ignored.
 
 use serde_json::{Value, json};
 
 use crate::{error::ApiError, fields::Fields, json::Json};
 
-/// The values of an unsupported field that ask for nothing.
+/// Neutral values of an unsupported field.
 #[derive(Clone, Copy)]
 enum Neutral {
     None,
@@ -15,12 +15,13 @@ enum Neutral {
     True,
     Numbers(&'static [f64]),
     Words(&'static [&'static str]),
-    JustText, // ["text"]
-    /// All of this type: it only qualifies another field that is refused itself, or what never happens here.
+    JustText, // the list ["text"]
+    /// Any value of this type: the field only qualifies another one that is refused, or something that never
+    /// happens here.
     Any(Type),
 }
 
-/// A type of JSON.
+/// JSON type.
 #[derive(Clone, Copy)]
 enum Type {
     Boolean,
@@ -29,15 +30,15 @@ enum Type {
     Object,
 }
 
-/// A field, what of it is accepted, and what to use in place of the rest, if there is such a thing.
+/// Field name, its accepted values, and an alternative for the others, if there is one.
 type Known = (&'static str, Neutral, &'static str);
 
-/// Of chats and completions.
+/// Fields of chats and completions.
 const COMMON: [Known; 48] = [
-    // vLLM's: how its engines constrain the text.
+    // vLLM: implementation of constraints.
     ("guided_decoding_backend", Neutral::Any(Type::Text), ""),
     ("guided_whitespace_pattern", Neutral::Any(Type::Text), ""),
-    // vLLM's: sampling.
+    // vLLM: sampling.
     ("use_beam_search", Neutral::False, ""),
     ("length_penalty", Neutral::Numbers(&[1.0]), ""),
     ("watermarking", Neutral::False, ""),
@@ -45,7 +46,7 @@ const COMMON: [Known; 48] = [
     ("bad_words", Neutral::EmptyList, "logit_bias"),
     ("repetition_detection", Neutral::None, "repetition_penalty"),
     ("include_reasoning", Neutral::True, ""),
-    // vLLM's: what is shown. Special tokens never are.
+    // vLLM: output. Special tokens are never shown.
     ("skip_special_tokens", Neutral::True, ""),
     ("spaces_between_special_tokens", Neutral::Any(Type::Boolean), ""),
     ("logprob_token_ids", Neutral::None, "logprobs"),
@@ -55,22 +56,22 @@ const COMMON: [Known; 48] = [
     ("return_mm_kwargs", Neutral::Any(Type::Boolean), ""),
     ("routed_experts_prompt_start", Neutral::Numbers(&[0.0]), ""),
     ("stream_interval", Neutral::Numbers(&[1.0]), ""),
-    // vLLM's: the rest.
+    // vLLM: other fields.
     ("request_id", Neutral::None, "the header x-request-id"),
     ("session_id", Neutral::Any(Type::Text), ""),
     ("kv_transfer_params", Neutral::None, ""),
     ("ec_transfer_params", Neutral::None, ""),
     ("vllm_xargs", Neutral::EmptyObject, ""),
-    // llama.cpp's: sampling.
+    // llama.cpp: sampling.
     ("min_keep", Neutral::Numbers(&[0.0]), ""),
     ("backend_sampling", Neutral::Any(Type::Boolean), ""),
-    // llama.cpp's: how long, and from what.
+    // llama.cpp: limits and cache.
     ("t_max_predict_ms", Neutral::Numbers(&[0.0, -1.0]), ""),
     ("n_indent", Neutral::Numbers(&[0.0]), ""),
-    // Of what may be dropped half is.
+    // A context shift always discards half.
     ("n_discard", Neutral::Numbers(&[0.0]), ""),
     ("n_cache_reuse", Neutral::Numbers(&[0.0]), ""),
-    // What is cached is found by every request.
+    // Every request can use the prefix cache.
     ("id_slot", Neutral::Any(Type::Number), ""),
     ("lora", Neutral::EmptyList, "an adapter by its name in model, as base:adapter"),
     ("speculative.n_max", Neutral::Any(Type::Number), ""),
@@ -79,7 +80,7 @@ const COMMON: [Known; 48] = [
     ("reasoning_format", Neutral::Words(&["auto", "deepseek"]), ""),
     ("reasoning_control", Neutral::False, ""),
     ("parse_tool_calls", Neutral::Any(Type::Boolean), ""),
-    // llama.cpp's: what is shown.
+    // llama.cpp: output.
     ("n_probs", Neutral::Numbers(&[0.0]), "logprobs"),
     ("post_sampling_probs", Neutral::False, "logprobs"),
     ("return_tokens", Neutral::False, "/tokenize"),
@@ -88,7 +89,7 @@ const COMMON: [Known; 48] = [
     ("response_fields", Neutral::EmptyList, ""),
     ("sse_ping_interval", Neutral::None, "the server's setting sse_keep_alive_s"),
     ("verbose", Neutral::False, ""),
-    // Others'.
+    // Other servers.
     ("keep_alive", Neutral::None, ""),
     ("verbosity", Neutral::Words(&["medium"]), ""),
     ("modalities", Neutral::JustText, ""),
@@ -97,9 +98,9 @@ const COMMON: [Known; 48] = [
 const CHAT: [Known; 7] = [
     ("audio", Neutral::None, ""),
     ("web_search_options", Neutral::None, ""),
-    // vLLM's.
+    // Field of vLLM.
     ("echo", Neutral::False, "continue_final_message"),
-    // The template says which there are.
+    // The template decides which ones there are.
     ("add_special_tokens", Neutral::False, ""),
     ("documents", Neutral::EmptyList, "chat_template_kwargs"),
     ("chat_template", Neutral::None, "chat_template_kwargs"),
@@ -107,29 +108,29 @@ const CHAT: [Known; 7] = [
 ];
 
 const COMPLETION: [Known; 7] = [
-    // A text has no pictures.
+    // A text has no images.
     ("mm_processor_kwargs", Neutral::EmptyObject, ""),
     ("media_io_kwargs", Neutral::EmptyObject, ""),
-    // Nothing says where a bare text's reasoning is.
+    // In a bare text, the place of reasoning is unknown.
     ("thinking_token_budget", Neutral::Numbers(&[-1.0]), "a chat"),
     ("reasoning_budget", Neutral::Numbers(&[-1.0]), "a chat"),
     ("thinking_budget_tokens", Neutral::Numbers(&[-1.0]), "a chat"),
-    // vLLM's.
+    // Fields of vLLM.
     ("add_special_tokens", Neutral::True, "a prompt of token ids"),
     ("prompt_embeds", Neutral::None, ""),
 ];
 
 const INFILL: [Known; 1] = [
-    // llama.cpp reads it, and has no such limit either.
+    // llama.cpp reads it, but has no such limit either.
     ("t_max_prompt_ms", Neutral::Any(Type::Number), ""),
 ];
 
-/// Of forms with a sound.
+/// Fields of audio forms.
 const TRANSCRIPTION: [Known; 8] = [
-    // OpenAI's, of models that tell speakers apart.
+    // OpenAI: models that tell speakers apart.
     ("known_speaker_names", Neutral::EmptyList, ""),
     ("known_speaker_references", Neutral::EmptyList, ""),
-    // Of others' servers.
+    // Other servers.
     ("hotwords", Neutral::None, "prompt"),
     ("diarize", Neutral::False, ""),
     ("without_timestamps", Neutral::False, "response_format"),
@@ -138,11 +139,11 @@ const TRANSCRIPTION: [Known; 8] = [
     ("max_completion_tokens", Neutral::None, ""),
 ];
 
-/// Of llama.cpp's own completions.
+/// Fields of llama.cpp's own completions.
 const LLAMA: [Known; 18] = [
     ("t_max_prompt_ms", Neutral::Any(Type::Number), ""),
     ("slot_id", Neutral::Any(Type::Number), ""),
-    // Left over from older versions of its server: today's has no such things either.
+    // Left over from older versions of llama.cpp, which ignores them too.
     ("tfs_z", Neutral::Numbers(&[1.0]), ""),
     ("penalize_nl", Neutral::Any(Type::Boolean), ""),
     ("penalty_prompt", Neutral::EmptyList, ""),
@@ -161,13 +162,13 @@ const LLAMA: [Known; 18] = [
     ("messages", Neutral::None, "/v1/chat/completions"),
 ];
 
-/// Place of bounds where a request's own are not read.
+/// Alternative for bounds that are not read from the whole request.
 const PICTURE_BOUNDS: &str = "min_pixels and max_pixels beside a picture";
 
 const EMBEDDING: [Known; 9] = [
     ("messages", Neutral::None, ""),
     ("late_chunking", Neutral::False, ""),
-    // vLLM's.
+    // Fields of vLLM.
     ("embed_dtype", Neutral::Words(&["float32"]), ""),
     ("endianness", Neutral::Words(&["little", "native"]), ""),
     ("add_special_tokens", Neutral::True, "token ids"),
@@ -177,16 +178,16 @@ const EMBEDDING: [Known; 9] = [
     ("media_io_kwargs", Neutral::EmptyObject, PICTURE_BOUNDS),
 ];
 
-/// Of Cohere's embeddings.
+/// Fields of Cohere's embeddings.
 const COHERE: [Known; 1] = [("max_tokens", Neutral::None, "the model's own length (truncate)")];
 
-/// Of what ranks, scores and classifies.
+/// Fields of reranking, scoring and classification.
 const SCORES: [Known; 10] = [
     ("max_tokens_per_doc", Neutral::None, ""),
     ("max_tokens_per_query", Neutral::None, ""),
     ("max_chunks_per_doc", Neutral::None, ""),
     ("rank_fields", Neutral::None, ""),
-    // vLLM's.
+    // Fields of vLLM.
     ("use_activation", Neutral::True, "raw_scores"),
     ("add_special_tokens", Neutral::True, ""),
     ("request_id", Neutral::None, "the header x-request-id"),
@@ -195,7 +196,7 @@ const SCORES: [Known; 10] = [
     ("media_io_kwargs", Neutral::EmptyObject, PICTURE_BOUNDS),
 ];
 
-/// Fields that change nothing in the answer, and the type they must have.
+/// Ignored fields, with their required types.
 const HARMLESS: [(&str, Type); 8] = [
     ("user", Type::Text),
     ("metadata", Type::Object),
@@ -207,7 +208,7 @@ const HARMLESS: [(&str, Type); 8] = [
     ("prompt_cache_options", Type::Object),
 ];
 
-/// The fields of a list, each with the schema of what is accepted of it.
+/// Fields of a list, each with the schema of its accepted values.
 pub(crate) fn schemas(list: &str) -> Vec<(&'static str, Value)> {
     let lists: &[&[Known]] = match list {
         "chat" => &[&COMMON, &CHAT],
@@ -231,42 +232,42 @@ pub(crate) fn schemas(list: &str) -> Vec<(&'static str, Value)> {
     known.chain(harmless).collect()
 }
 
-/// Takes a chat's unsupported and harmless fields out of `fields`.
+/// Removes a chat's unsupported and harmless fields from `fields`.
 pub(crate) fn chat(fields: &mut Fields) -> Result<(), ApiError> {
     refuse(fields, COMMON.iter().chain(&CHAT))
 }
 
-/// Takes a completion's unsupported and harmless fields out of `fields`.
+/// Removes a completion's unsupported and harmless fields from `fields`.
 pub(crate) fn completion(fields: &mut Fields) -> Result<(), ApiError> {
     refuse(fields, COMMON.iter().chain(&COMPLETION))
 }
 
-/// Takes the unsupported and harmless fields of what fills in a gap out of `fields`.
+/// Removes an infill request's unsupported and harmless fields from `fields`.
 pub(crate) fn infill(fields: &mut Fields) -> Result<(), ApiError> {
     refuse(fields, COMMON.iter().chain(&COMPLETION).chain(&INFILL))
 }
 
-/// Takes the unsupported and harmless fields of a transcription's form out of `fields`.
+/// Removes a transcription form's unsupported and harmless fields from `fields`.
 pub(crate) fn transcription(fields: &mut Fields) -> Result<(), ApiError> {
     refuse(fields, TRANSCRIPTION.iter())
 }
 
-/// Takes the unsupported and harmless fields of llama.cpp's own completions out of `fields`.
+/// Removes the unsupported and harmless fields of llama.cpp's own completions from `fields`.
 pub(crate) fn llama_completion(fields: &mut Fields) -> Result<(), ApiError> {
     refuse(fields, COMMON.iter().chain(&COMPLETION).chain(&LLAMA))
 }
 
-/// Takes an embedding request's unsupported and harmless fields out of `fields`.
+/// Removes an embedding request's unsupported and harmless fields from `fields`.
 pub(crate) fn embedding(fields: &mut Fields) -> Result<(), ApiError> {
     refuse(fields, EMBEDDING.iter())
 }
 
-/// Takes the unsupported and harmless fields of a request for vectors in Cohere's words out of `fields`.
+/// Removes the unsupported and harmless fields of Cohere's embeddings from `fields`.
 pub(crate) fn cohere_embedding(fields: &mut Fields) -> Result<(), ApiError> {
     refuse(fields, COHERE.iter())
 }
 
-/// Takes the unsupported and harmless fields of a request for scores out of `fields`.
+/// Removes a scoring request's unsupported and harmless fields from `fields`.
 pub(crate) fn scores(fields: &mut Fields) -> Result<(), ApiError> {
     refuse(fields, SCORES.iter())
 }
@@ -356,7 +357,7 @@ impl Type {
         }
     }
 
-    /// As JSON Schema calls it.
+    /// Name in JSON Schema.
     fn name(self) -> &'static str {
         match self {
             Type::Boolean => "boolean",

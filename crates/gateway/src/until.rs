@@ -1,4 +1,4 @@
-//! How long the work of one request may go on: its deadline, and the end of the drain.
+//! Time limit of a request's work: its deadline, and the end of the drain.
 
 use std::time::Duration;
 
@@ -7,22 +7,22 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{app::App, error::ApiError};
 
-/// Ends what runs in it with 504 at the deadline, and with 503 when the drain's time is over.
+/// Time limit that ends work with 504 at the deadline, and with 503 when the drain's time is over.
 #[derive(Debug, Clone)]
 pub(crate) struct Until {
-    /// None where no `request_timeout_s` is configured.
+    /// None: `request_timeout_s` is not set.
     pub(crate) deadline: Option<Instant>,
     cut: CancellationToken,
 }
 
 impl Until {
-    /// For a request that begins now.
+    /// Limit of a request that begins now.
     pub(crate) fn of(app: &App) -> Until {
         let deadline = app.config.request_timeout_s.map(|s| Instant::now() + Duration::from_secs(s));
         Until { deadline, cut: app.drain.cut() }
     }
 
-    /// What `work` comes to, if it is in time.
+    /// Result of `work`, if it ends in time.
     pub(crate) async fn run<T, E: Into<ApiError>>(
         &self,
         work: impl Future<Output = Result<T, E>>,
@@ -39,7 +39,7 @@ impl Until {
             () = deadline => Err(ApiError::deadline()),
             done = work => match done {
                 Ok(done) => Ok(done),
-                // The engine keeps the same deadline, and may be the first to notice.
+                // The engine has the same deadline, and may be the first to report it.
                 Err(_) if self.deadline.is_some_and(|d| d <= Instant::now()) => Err(ApiError::deadline()),
                 Err(error) => Err(error.into()),
             },

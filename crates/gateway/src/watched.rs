@@ -1,5 +1,5 @@
-//! The span of a request over HTTP: begun with its headers, told of with its last byte. What the engine does for it are spans
-//! of the engine's own, in the same trace.
+//! Trace span of an HTTP request, from its headers to its last byte. The engine adds its own spans to the same
+//! trace.
 
 use std::time::Instant;
 
@@ -8,16 +8,16 @@ use hanzo_engine_telemetry::{KeyValue, Span, TraceContext, Traces};
 
 use crate::record::Recorded;
 
-/// Which trace a request is part of, and its span where one is made.
+/// Trace of a request, and its span if one is made.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    /// What is passed on: of its span, or as it came where it has none.
+    /// Context to pass on: that of the span, or the received one.
     pub(crate) trace: Option<TraceContext>,
     span: Option<Span>,
 }
 
 impl Watched {
-    /// Of a request that has just arrived. Who asks how the server is has no span.
+    /// Starts the span of a request that has just arrived. Requests about the server itself have none.
     pub(crate) fn arrival(
         traces: &Traces,
         method: &Method,
@@ -41,7 +41,7 @@ impl Watched {
         Watched { trace, span: None }
     }
 
-    /// It has ended.
+    /// Ends the span.
     pub(crate) fn end(
         &mut self,
         (id, route): (&str, &str),
@@ -74,7 +74,7 @@ impl Watched {
     }
 }
 
-/// What a route is called by the semantic conventions for generative models; nothing where they have no name for it.
+/// Name of a route's operation in the semantic conventions for generative AI; None: it has none.
 fn operation(route: &str) -> Option<&'static str> {
     match route {
         "/v1/chat/completions" | "/v1/messages" | "/v1/responses" | "/api/chat" => Some("chat"),

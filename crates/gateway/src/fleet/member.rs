@@ -23,7 +23,7 @@ use crate::{
     error::GatewayError,
 };
 
-/// One daemon.
+/// Daemon behind the gateway.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(super) place: Place,

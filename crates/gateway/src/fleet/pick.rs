@@ -21,7 +21,7 @@ pub(crate) struct Candidate {
 /// Reason of a choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// It has less load than another one drawn at random; or it is the only one.
+    /// Less loaded than another one drawn at random, or the only one.
     Load,
     /// Requests with this prefix go there.
     Affinity,

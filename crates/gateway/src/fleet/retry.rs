@@ -19,7 +19,7 @@ pub(crate) enum Again {
     Refused,
     /// Its queue is full.
     Full,
-    /// It does not know the model.
+    /// The daemon does not know the model.
     NotFound,
 }
 

@@ -43,7 +43,7 @@ impl Resolve for SystemResolver {
 /// Entry of `upstreams`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// One daemon at a URI that needs no lookup: an IP address, `localhost`, or a Unix socket.
+    /// Single daemon at a URI that needs no lookup: an IP address, `localhost`, or a Unix socket.
     Fixed(String),
     /// Name whose every address is a daemon.
     Name { tls: bool, host: String, port: u16 },

@@ -1,6 +1,7 @@
-//! Tools of MCP servers inside one answer: the model is told of them, its calls of them are made here, and it goes on with their
-//! results, for a bounded number of turns. Calls of the client's own tools end the answer as they always do. Whoever makes a
-//! [`Plan`] of a chat may [`offer`] them; [`Generation`](super::generation::Generation) takes the turns.
+//! MCP tools within one answer: the model may call them, the gateway makes the calls, and the model continues
+//! with the results, for a bounded number of turns. Calls of the client's own tools end the answer as usual.
+//! The maker of a chat's [`Plan`] may [`offer`] the tools; [`Generation`](super::generation::Generation) runs
+//! the turns.
 
 use std::{collections::VecDeque, pin::Pin, sync::Arc};
 

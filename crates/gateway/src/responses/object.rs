@@ -1,4 +1,4 @@
-//! The response object: what of its request it repeats, and the text around its items.
+//! Response object: the request's fields that it repeats, and the JSON around its items.
 
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ use crate::{
     request_id::unix_seconds,
 };
 
-/// Fields that a response repeats, and what they are where the request does not say.
+/// Fields that a response repeats, with their values if the request does not set them.
 const REPEATED: [(&str, &str); 18] = [
     ("instructions", "null"),
     ("max_output_tokens", "null"),
@@ -36,7 +36,7 @@ const REPEATED: [(&str, &str); 18] = [
     ("user", "null"),
 ];
 
-/// What a response repeats, as members of an object.
+/// Repeated fields, as members of an object.
 pub(super) fn repeated(fields: &Fields) -> String {
     let mut fields = fields.clone();
     let member = |(name, default): (&str, &str)| {
@@ -46,19 +46,19 @@ pub(super) fn repeated(fields: &Fields) -> String {
     REPEATED.map(member).join(",")
 }
 
-/// How far a response is.
+/// State of a response.
 pub(super) enum State<'a> {
     InProgress,
     Completed,
-    /// It has all the tokens that it may.
+    /// The token limit was reached.
     Incomplete,
     Failed(&'a ApiError),
 }
 
-/// What of a response does not change while it is made.
+/// Parts of a response that do not change while it is written.
 #[derive(Debug)]
 pub(super) struct Frame {
-    /// See [`repeated`].
+    /// Repeated fields, see [`repeated`].
     pub(super) repeated: String,
     pub(super) store: bool,
 }
@@ -102,7 +102,7 @@ fn json(value: &impl Serialize) -> String {
 }
 
 impl Frame {
-    /// The response with these items, which are JSON.
+    /// Response with these items, which are JSON.
     pub(super) fn response(
         &self,
         head: &Head,

@@ -1,5 +1,5 @@
-//! An answer as a response: its items as they are written, and, of a stream, the events that tell of them. Items come one after the
-//! other: reasoning, texts, calls.
+//! Answer in the format of the Responses API: its items, and for streams their events. Items follow one
+//! another: reasoning, texts, calls.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -29,53 +29,53 @@ use crate::{
     },
 };
 
-/// What the request says of its answer.
+/// Settings of the answer in the request.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) frame: Frame,
-    /// Tools that the model sees otherwise, by the name that it calls them by.
+    /// Tools that the model sees under another name or form, by the model's name of each.
     pub(super) called: HashMap<String, Called>,
-    /// The reasoning is told as its summary.
+    /// Whether reasoning is sent as a summary.
     pub(super) summary: bool,
-    /// It is put away in `encrypted_content` too.
+    /// Whether reasoning is also sent in `encrypted_content`.
     pub(super) sealed: bool,
-    /// Events of pieces are filled up to few sizes.
+    /// Whether events of text are padded.
     pub(super) obfuscate: bool,
     pub(super) streamed: bool,
     /// Items of the input that came with the request.
     pub(super) items: Vec<Item>,
 }
 
-/// What is kept of it when it is whole.
+/// How to store the response when it is complete.
 #[derive(Debug)]
 pub(super) struct Keeping {
     pub(super) responses: Responses,
     pub(super) owner: String,
-    /// The response that it follows.
+    /// Previous response.
     pub(super) before: Option<Arc<Kept>>,
 }
 
-/// An answer that is being written.
+/// Answer being written.
 #[derive(Debug)]
 pub(super) struct Reply {
     asked: Asked,
     keeping: Option<Keeping>,
     room: AnswerRoom,
     fault: Option<ApiError>,
-    head: Option<Head>, // once it has begun
+    head: Option<Head>, // None until the answer has begun
     sequence: u64,
-    items: Vec<String>, // those that are whole
-    begun: usize,       // items, whole or not
+    items: Vec<String>, // complete items
+    begun: usize,       // items, complete or not
     has_answer: bool,   // a text or a call
     open: Option<Open>,
-    space: String,                 // white space between items, which is told where text follows
-    early: Vec<String>,            // log probabilities of text that is held back
-    reason: FinishReason,          // why it has ended
-    running: Vec<(String, usize)>, // calls of servers' tools, and their items' places
-    last: String,                  // the response when it has ended
+    space: String,                 // white space between items, sent only before text
+    early: Vec<String>,            // log probabilities of withheld text
+    reason: FinishReason,          // reason of the end
+    running: Vec<(String, usize)>, // running MCP calls, and the positions of their items
+    last: String,                  // the response at its end
 }
 
-/// The item that is being written.
+/// Item being written.
 #[derive(Debug)]
 enum Open {
     Reasoning { text: String },
@@ -108,12 +108,12 @@ impl Reply {
         }
     }
 
-    /// The whole response, and the room that it takes up.
+    /// Whole response, and the memory reserved for it.
     pub(super) fn into_whole(self) -> (String, AnswerRoom) {
         (self.last, self.room)
     }
 
-    /// Tells of an event, whose other members are `rest`.
+    /// Writes an event whose other members are `rest`.
     fn tell(&mut self, frames: &mut Frames, name: &str, rest: &str) {
         if self.asked.streamed {
             frames.text(name, &self.event_text(name, rest), false);
@@ -121,7 +121,7 @@ impl Reply {
         }
     }
 
-    /// The same, of a piece of text.
+    /// Writes an event with a part of a text, padded if requested.
     fn tell_piece(&mut self, frames: &mut Frames, name: &str, rest: &str) {
         if self.asked.streamed {
             frames.text(name, &self.event_text(name, rest), self.asked.obfuscate);
@@ -146,24 +146,24 @@ impl Reply {
         }
     }
 
-    /// Whether a tool is called with a text, by the name that the model calls it by.
+    /// Whether a tool takes a text; `name` is the model's name of it.
     fn is_custom(&self, name: &str) -> bool {
         self.asked.called.get(name).is_some_and(|called| called.custom)
     }
 
-    /// The id of the last item that has begun.
+    /// Id of the last item that has begun.
     fn id(&self, kind: &str) -> String {
         let response = self.head.as_ref().map_or("", |head| &head.id);
         item_id(kind, response, self.asked.items.len() + self.begun - 1)
     }
 
-    /// Where an event is: the item, and the part of it that `list` names.
+    /// Position of an event: the item, and its part in `list`.
     fn place(&self, id: &str, list: &str) -> String {
         let at = format!("\"item_id\":\"{id}\",\"output_index\":{}", self.begun - 1);
         if list.is_empty() { at } else { format!("{at},\"{list}\":0") }
     }
 
-    /// Begins an item, with which what is written goes on.
+    /// Begins an item, which the next events continue.
     fn start(&mut self, open: Open, frames: &mut Frames) {
         self.close(frames, "completed");
         self.begun += 1;
@@ -189,7 +189,7 @@ impl Reply {
         self.open = Some(open);
     }
 
-    /// An item as it is in that state, and its id.
+    /// JSON of an item in that state, and its id.
     fn item(&self, open: &Open, status: &str) -> (String, String) {
         let begins = status == "in_progress";
         match open {
@@ -241,7 +241,7 @@ impl Reply {
         }
     }
 
-    /// Ends the item that is being written.
+    /// Ends the item being written.
     fn close(&mut self, frames: &mut Frames, status: &str) {
         let Some(open) = self.open.take() else { return };
         let (item, id) = self.item(&open, status);
@@ -253,7 +253,7 @@ impl Reply {
         self.items.push(item);
     }
 
-    /// Tells that the parts of an item are whole.
+    /// Writes the events that end the parts of an item.
     fn tell_ends(&mut self, open: &Open, id: &str, frames: &mut Frames) {
         match open {
             Open::Reasoning { text } if self.asked.summary => {
@@ -347,7 +347,7 @@ impl Reply {
     fn call(&mut self, part: v1::ToolCallDelta, frames: &mut Frames) {
         let v1::ToolCallDelta { index, id, name, arguments_json, broken } = part;
         if broken {
-            // It is none: nothing says that it is whole, and what was written of it follows as text.
+            // The call is malformed: no event completes it, and its text follows.
             self.open = None;
             return;
         }
@@ -357,14 +357,14 @@ impl Reply {
         let Some(Open::Call { name, arguments, .. }) = &mut self.open else { return };
         arguments.push_str(&arguments_json);
         let name = name.clone();
-        // The text of a custom tool is known when its arguments are whole.
+        // The text of a custom tool is known when its arguments are complete.
         if !arguments_json.is_empty() && !self.is_custom(&name) {
             let rest = format!("{},\"delta\":{}", self.place(&self.id("fc"), ""), quoted(&arguments_json));
             self.tell_piece(frames, "response.function_call_arguments.delta", &rest);
         }
     }
 
-    /// A call of a server's tool has begun or ended. Those of one turn begin together and end in the same order.
+    /// Begin or end of an MCP call. The calls of a turn begin together and end in the same order.
     fn server(&mut self, call: &ServerCall, frames: &mut Frames) {
         let held = call.outcome.as_ref().map_or(0, |outcome| outcome.text.len());
         if let Err(error) = self.room.grow(2 * (call.arguments.len() + held)) {
@@ -376,7 +376,7 @@ impl Reply {
         let at = |place: usize| format!("\"item_id\":\"{}\",\"output_index\":{place}", id(place));
         if call.outcome.is_none() {
             self.close(frames, "completed");
-            // White space before a call is none before the text that follows.
+            // White space before a call is not repeated before the text that follows.
             self.space.clear();
             let place = self.begun;
             self.begun += 1;
@@ -404,7 +404,7 @@ impl Reply {
     fn finish(&mut self, reason: FinishReason, frames: &mut Frames) {
         self.reason = reason;
         let status = if reason == FinishReason::Length { "incomplete" } else { "completed" };
-        // Agents take an answer that says nothing for none, and ask again.
+        // Agents take an empty answer for a failure and ask again.
         if !self.has_answer && (reason != FinishReason::Length || self.begun == 0) {
             let text = std::mem::take(&mut self.space);
             let logprobs = std::mem::take(&mut self.early);
@@ -413,19 +413,19 @@ impl Reply {
         self.close(frames, status);
     }
 
-    /// What an event brings must fit.
+    /// Reserves memory for an event.
     fn grow(&mut self, delta: &v1::Delta) {
         let call = |call: &v1::ToolCallDelta| call.id.len() + call.name.len() + call.arguments_json.len();
         let calls: usize = delta.tool_calls.iter().map(call).sum();
         let logprobs: usize = delta.logprobs.iter().map(|token| (1 + token.top.len()) * LOGPROB_BYTES).sum();
-        // Once as an item, and once in the response.
+        // Once in an item, and once in the response.
         let bytes = 2 * (delta.text.len() + delta.reasoning.len() + calls + logprobs);
         if let Err(error) = self.room.grow(bytes) {
             self.fault.get_or_insert(error);
         }
     }
 
-    /// Keeps the response that has ended.
+    /// Stores the complete response.
     async fn keep(&mut self, head: &Head, response: String) -> bool {
         let Some(keeping) = self.keeping.take() else { return false };
         let named = |(place, item): (usize, &Item)| {
@@ -472,9 +472,9 @@ impl Shape for Reply {
                 }
                 let (broken, parts): (Vec<_>, Vec<_>) =
                     delta.tool_calls.into_iter().partition(|part| part.broken);
-                // Text of a call that is none comes with the end of it.
+                // A malformed call ends with its text.
                 broken.into_iter().for_each(|part| self.call(part, frames));
-                // Without a text they are of the message that is open, or of one that begins with space.
+                // Without a text, they belong to the open message, or to one that begins with white space.
                 let open = matches!(self.open, None | Some(Open::Message { .. }));
                 let of_text = !delta.text.is_empty() || delta.reasoning.is_empty() && open;
                 let tokens = if of_text { &delta.logprobs[..] } else { &[] };

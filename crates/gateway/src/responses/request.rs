@@ -1,4 +1,4 @@
-//! From the fields of a request to a plan: what to ask the engine, and what the answer is to look like.
+//! Parses a request into a plan for the engine and the settings of the answer.
 
 use std::collections::HashMap;
 
@@ -28,7 +28,7 @@ use crate::{
     unsupported,
 };
 
-/// Fields that ask for what this build has not, and what of them asks for nothing.
+/// Unsupported fields, with their neutral value and the alternative.
 const REFUSED: [(&str, Option<&str>, &str); 9] = [
     ("conversation", None, "send previous_response_id, or the items themselves"),
     ("prompt", None, "send instructions and input"),
@@ -41,7 +41,8 @@ const REFUSED: [(&str, Option<&str>, &str); 9] = [
     ("personality", None, "instructions"),
 ];
 
-/// Of `include`: what never is in an answer here, because OpenAI's own tools do not run here and pictures are not given back.
+/// Values of `include` that never occur in an answer here, because OpenAI's own tools do not run here and
+/// images are not returned.
 const INCLUDE_NEVER: [&str; 6] = [
     "file_search_call.results",
     "web_search_call.results",
@@ -51,25 +52,25 @@ const INCLUDE_NEVER: [&str; 6] = [
     "code_interpreter_call.outputs",
 ];
 
-/// What a request names that may be kept.
+/// Stored objects that a request references.
 #[derive(Debug, Default)]
 pub(super) struct Named {
     pub(super) previous: Option<String>,
     pub(super) items: Vec<String>,
 }
 
-/// A request, read.
+/// Parsed request.
 #[derive(Debug)]
 pub(super) struct Read {
     pub(super) plan: Plan,
     pub(super) asked: Asked,
-    /// What does not fit may be left out, the oldest first.
+    /// Whether the oldest messages may be dropped if the prompt does not fit.
     pub(super) truncates: bool,
-    /// Calls at most of tools that the server runs.
+    /// Maximum calls of tools that the server runs.
     pub(super) server_calls_max: Option<u32>,
 }
 
-/// What of a request makes its prompt.
+/// Fields that make up the prompt.
 #[derive(Debug)]
 pub(super) struct Prompted {
     pub(super) chat: v1::Chat,
@@ -83,7 +84,7 @@ pub(super) struct Prompted {
     truncates: bool,
 }
 
-/// The names in a request, which is read again.
+/// Reads the references in a request, which is parsed again later.
 pub(super) fn named(mut fields: Fields) -> Result<Named, ApiError> {
     let previous = fields.take("previous_response_id").map(Field::string).transpose()?;
     let mut items = Vec::new();
@@ -96,7 +97,7 @@ pub(super) fn named(mut fields: Fields) -> Result<Named, ApiError> {
     Ok(Named { previous, items })
 }
 
-/// A request for a response. `keeps`: whether responses can be kept.
+/// Parses a request. `keeps`: whether responses can be stored.
 pub(super) fn read(
     mut fields: Fields,
     config: &Config,
@@ -126,7 +127,7 @@ pub(super) fn read(
     logprobs |= top > 0;
     let max_tokens = fields.take("max_output_tokens").map(|field| field.integer(1..=u32::MAX)).transpose()?;
     fields.take("metadata").map_or(Ok(()), metadata)?;
-    // What Codex says of itself, for its own service.
+    // Information that Codex sends to its own service.
     fields.take("client_metadata").map(Field::object).transpose()?;
     let prompted = prompt(&mut fields, config.lenient, before)?;
     unsupported::chat(&mut fields)?;
@@ -153,19 +154,19 @@ pub(super) fn read(
         called: prompted.called,
         summary: prompted.summary,
         sealed,
-        // Of events with text alone.
+        // Applies to text events only.
         obfuscate: std::mem::take(&mut plan.streaming.obfuscate),
         streamed: plan.stream,
         items: prompted.items,
     };
-    // The end of a stream says what was used.
+    // The last event of a stream reports usage.
     plan.streaming.include_usage = true;
     plan.sent.know_messages_as_one();
     let server_calls_max = prompted.server_calls_max;
     Ok(Read { plan, asked, truncates: prompted.truncates, server_calls_max })
 }
 
-/// The conversation, the tools, and what is said of reasoning and of the answer's form.
+/// Reads the conversation, the tools, the reasoning settings and the format of the answer.
 pub(super) fn prompt(fields: &mut Fields, lenient: bool, before: &Before<'_>) -> Result<Prompted, ApiError> {
     for (name, nothing, instead) in REFUSED {
         if let Some(field) = fields.take(name)
@@ -214,7 +215,7 @@ pub(super) fn prompt(fields: &mut Fields, lenient: bool, before: &Before<'_>) ->
         messages: conversation.messages,
         tools_json: tools.json,
         template_kwargs_json,
-        // A message that is gone on with has no new turn after it.
+        // A continued message is not followed by a new turn.
         add_generation_prompt: if continue_final_message { Some(false) } else { generation },
         continue_final_message,
     };
@@ -231,7 +232,7 @@ pub(super) fn prompt(fields: &mut Fields, lenient: bool, before: &Before<'_>) ->
     })
 }
 
-/// `reasoning`: whether it is told as its summary, and whether that of earlier turns is not shown again.
+/// Reads `reasoning`: whether it is sent as a summary, and whether reasoning of earlier turns is hidden.
 fn reasoning(field: Field, thinking: &mut Thinking) -> Result<(bool, bool), ApiError> {
     let mut own = field.object()?;
     own.take("effort").map_or(Ok(()), |field| thinking.set_effort(field))?;
@@ -263,7 +264,7 @@ fn reasoning(field: Field, thinking: &mut Thinking) -> Result<(bool, bool), ApiE
     Ok((summary, this_turn))
 }
 
-/// `text`: what the answer must satisfy.
+/// Reads `text`: the constraint on the answer.
 fn text(field: Field) -> Result<Option<Of>, ApiError> {
     let mut own = field.object()?;
     if let Some(field) = own.take("verbosity")
@@ -283,7 +284,7 @@ fn text(field: Field) -> Result<Option<Of>, ApiError> {
         _ => {
             format.require("name")?.text()?;
             format.take("description").map(Field::text).transpose()?;
-            // An answer always satisfies its schema.
+            // The answer always satisfies its schema, so `strict` has no effect.
             format.take("strict").map(Field::boolean).transpose()?;
             let schema = format.require("schema")?;
             if !schema.value().is_object() && !schema.value().is_boolean() {
@@ -296,7 +297,7 @@ fn text(field: Field) -> Result<Option<Of>, ApiError> {
     Ok(of)
 }
 
-/// `include`: whether reasoning is put away too, and whether tokens have their log probabilities.
+/// Reads `include`: whether to send encoded reasoning, and whether to send log probabilities.
 fn include(fields: &mut Fields) -> Result<(bool, bool), ApiError> {
     let (mut sealed, mut logprobs) = (false, false);
     if let Some(field) = fields.take("include") {
@@ -316,7 +317,7 @@ fn include(fields: &mut Fields) -> Result<(bool, bool), ApiError> {
     Ok((sealed, logprobs))
 }
 
-/// Some short texts, which the response repeats.
+/// Checks `metadata`: a few short texts, which the response repeats.
 fn metadata(field: Field) -> Result<(), ApiError> {
     let mut pairs = field.object()?;
     let names = pairs.names();

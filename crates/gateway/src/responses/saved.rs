@@ -1,4 +1,5 @@
-//! Responses that are kept: `GET` and `DELETE /v1/responses/{id}`, `POST /v1/responses/{id}/cancel`, `GET /v1/responses/{id}/input_items`.
+//! Routes of stored responses: `GET` and `DELETE /v1/responses/{id}`, `POST /v1/responses/{id}/cancel`, `GET
+//! /v1/responses/{id}/input_items`.
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ use crate::{
 
 type Id = Result<Path<String>, PathRejection>;
 
-/// `GET /v1/responses/{id}`.
+/// Handler of `GET /v1/responses/{id}`.
 pub(crate) async fn show(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -47,7 +48,7 @@ pub(crate) async fn show(
     Ok(answers::whole(kept.response.clone(), room))
 }
 
-/// `DELETE /v1/responses/{id}`.
+/// Handler of `DELETE /v1/responses/{id}`.
 pub(crate) async fn delete(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -60,7 +61,7 @@ pub(crate) async fn delete(
     Ok(Json(json!({"id": id, "object": "response", "deleted": true})))
 }
 
-/// `POST /v1/responses/{id}/cancel`: what can be asked for is whole already.
+/// `POST /v1/responses/{id}/cancel`. It always fails, because every stored response is complete.
 pub(crate) async fn cancel(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -70,7 +71,7 @@ pub(crate) async fn cancel(
     Err(ApiError::not_in_background())
 }
 
-/// `GET /v1/responses/{id}/input_items`, the last first unless asked otherwise.
+/// `GET /v1/responses/{id}/input_items`, the last first by default.
 pub(crate) async fn input_items(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -131,7 +132,7 @@ pub(crate) async fn input_items(
     Ok(answers::whole(list, room))
 }
 
-/// The response of that id, which takes up room as an answer does.
+/// Loads the response of that id. Memory is reserved for it as for an answer.
 async fn load(app: &App, asker: &Asker, id: Id) -> Result<(String, Arc<Kept>, AnswerRoom), ApiError> {
     let id = path(id)?;
     let mut room = app.answers.room();

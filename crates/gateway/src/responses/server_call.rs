@@ -1,17 +1,18 @@
-//! A call of a tool of an MCP server, which the gateway makes itself, as an item of a response.
+//! Item of a response for an MCP call that the gateway made.
 
 use serde_json::json;
 
 use crate::openai::turns::ServerCall;
 
-/// How far such a call is.
+/// Status of the call.
 pub(super) fn status(call: &ServerCall) -> &'static str {
     call.outcome
         .as_ref()
         .map_or("in_progress", |outcome| if outcome.is_error { "failed" } else { "completed" })
 }
 
-/// The item as it is now, as JSON. Nobody is asked to approve it: who may call it is said where the servers are.
+/// JSON of the item in its current state. No approval is asked for: the operator configures who may call the
+/// tools.
 pub(super) fn item(id: &str, call: &ServerCall) -> String {
     let text = |wanted: bool| {
         call.outcome

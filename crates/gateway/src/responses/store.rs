@@ -1,5 +1,5 @@
-//! The responses that are kept: so many, of so many bytes, of which the least recently used leave first; in memory, or as files that the
-//! next start finds.
+//! Store of responses, bounded in number and bytes; the least recently used are removed first. They are kept in
+//! memory, or as files that survive a restart.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,9 +16,9 @@ use crate::{
     limits::{RESPONSES_BYTES_MAX, RESPONSES_DISK_BYTES_MAX},
 };
 
-/// Kept responses. Cloning it is cheap.
+/// Stored responses. Cloning is cheap.
 #[derive(Debug, Clone)]
-pub(crate) struct Responses(Option<Arc<Shared>>); // None: nothing is kept
+pub(crate) struct Responses(Option<Arc<Shared>>); // None: nothing is stored
 
 #[derive(Debug)]
 struct Shared {
@@ -26,7 +26,7 @@ struct Shared {
     disk: Option<Disk>,
 }
 
-/// What is kept, in the order in which it leaves.
+/// Stored responses, in the order of their removal.
 #[derive(Debug)]
 struct Order {
     by_id: HashMap<String, Entry>,
@@ -45,7 +45,7 @@ struct Entry {
 }
 
 impl Order {
-    /// Puts an entry in, the most recently used one. Gives those that leave for it.
+    /// Adds an entry as the most recently used. Returns the ids that it displaces.
     fn insert(&mut self, id: String, bytes: usize, kept: Option<Arc<Kept>>) -> Vec<String> {
         self.remove(&id);
         self.uses += 1;
@@ -69,7 +69,7 @@ impl Order {
         true
     }
 
-    /// The entry, which has now been used.
+    /// Entry of that id. Marks it as used.
     fn touch(&mut self, id: &str) -> Option<&Entry> {
         let entry = self.by_id.get_mut(id)?;
         self.uses += 1;
@@ -81,10 +81,10 @@ impl Order {
 }
 
 impl Responses {
-    /// As the configuration says: in memory, in a directory, whose whole files are taken up, or nowhere.
+    /// Opens the store that the settings ask for: in memory, in a directory with its existing files, or none.
     ///
     /// # Errors
-    /// [`GatewayError::Config`] where the directory cannot be made or read.
+    /// [`GatewayError::Config`] if the directory cannot be created or read.
     pub(crate) fn open(config: &Config) -> Result<Responses, GatewayError> {
         let default =
             if config.responses_dir.is_some() { RESPONSES_DISK_BYTES_MAX } else { RESPONSES_BYTES_MAX };
@@ -110,12 +110,13 @@ impl Responses {
         Ok(Responses(Some(Arc::new(Shared { order: Mutex::new(order), disk: None }))))
     }
 
-    /// Whether anything is kept.
+    /// Whether responses are stored at all.
     pub(crate) fn are_kept(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Keeps a response under its id. False where it is larger than all room, or its file could not be written.
+    /// Stores a response under its id. False: it is larger than the whole store, or its file could not be
+    /// written.
     pub(super) async fn keep(&self, id: String, kept: Kept) -> bool {
         self.aside(false, move |shared| {
             let bytes = kept.bytes();
@@ -144,7 +145,7 @@ impl Responses {
         .await
     }
 
-    /// What the response of that id takes up, whoever's it is; 0 where there is none.
+    /// Bytes of the response of that id, of any owner; 0 if there is none.
     pub(super) async fn bytes(&self, id: &str) -> usize {
         if !is_id(id) {
             return 0;
@@ -157,7 +158,7 @@ impl Responses {
         .await
     }
 
-    /// The response of that id, if it is this owner's.
+    /// Response of that id, if it has this owner.
     pub(super) async fn load(&self, owner: &str, id: &str) -> Option<Arc<Kept>> {
         if !is_id(id) {
             return None;
@@ -166,14 +167,14 @@ impl Responses {
         self.aside(None, move |shared| shared.load(&id).filter(|kept| kept.owner == owner)).await
     }
 
-    /// Forgets the response of that id. False where this owner has none.
+    /// Removes the response of that id. False: this owner has none.
     pub(super) async fn remove(&self, owner: &str, id: &str) -> bool {
         if self.load(owner, id).await.is_none() {
             return false;
         }
         let id = id.to_owned();
         self.aside(false, move |shared| {
-            // Of two that ask for it at once one has removed it.
+            // If two clients remove it at once, one of them succeeds.
             let removed = shared.order().remove(&id);
             shared.forget(&id);
             removed
@@ -181,7 +182,7 @@ impl Responses {
         .await
     }
 
-    /// What `work` comes to: where there are files, on a thread that may wait for them.
+    /// Runs `work`. If responses are files, it runs on a blocking thread.
     async fn aside<T: Send + 'static>(&self, none: T, work: impl FnOnce(&Shared) -> T + Send + 'static) -> T {
         let Some(shared) = self.0.clone() else { return none };
         if shared.disk.is_none() {
@@ -193,7 +194,7 @@ impl Responses {
 
 impl Shared {
     fn order(&self) -> MutexGuard<'_, Order> {
-        // Nothing in it is half done where a thread may panic.
+        // No panic can leave it inconsistent.
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -250,7 +251,7 @@ mod tests {
     async fn there(responses: &Responses, ids: std::ops::Range<usize>) -> Vec<usize> {
         let mut there = Vec::new();
         for n in ids {
-            // Looking does not change the order here: each is asked once, in the order of use.
+            // Each is loaded once, in the order of use, so the order does not change.
             if responses.load("a", &id(n)).await.is_some() {
                 there.push(n);
             }
@@ -302,7 +303,7 @@ mod tests {
         assert!(first.remove("a", &id(3)).await);
         let file = |n: usize| dir.path().join(format!("{}.json", id(n)));
         let mut bytes = fs::read(file(1)).unwrap();
-        // Still JSON, and not what was written.
+        // Still valid JSON, but not the written content.
         let at = bytes.iter().rposition(|byte| *byte == b'x').unwrap();
         bytes[at] = b'y';
         fs::write(file(1), bytes).unwrap();
@@ -313,10 +314,10 @@ mod tests {
         assert!(!file(1).exists(), "a damaged file is gone");
         assert!(!dir.path().join("resp_half.tmp").exists() && dir.path().join("notes.txt").exists());
         assert_eq!(*next.load("a", &id(2)).await.unwrap(), kept("a", 12));
-        // What the other has written meanwhile is found too.
+        // Files that the other store has written meanwhile are found too.
         assert!(first.keep(id(7), kept("a", 3)).await);
         assert!(next.load("a", &id(7)).await.is_some());
-        // A smaller limit takes the oldest files.
+        // A smaller limit removes the oldest files.
         drop(open(Some(dir.path()), 1 << 20, 1));
         let files = fs::read_dir(dir.path()).unwrap().count();
         assert_eq!(files, 2, "one response and the notes");

@@ -1,5 +1,5 @@
-//! A request's tools and what becomes of them. Functions and custom tools, alone or in a namespace, are called by the model and run by the
-//! client; tools that OpenAI's servers run are refused by name, or left out where the gateway is lenient.
+//! Tools of a request. The model calls functions and custom tools, possibly in a namespace, and the client runs
+//! them. Tools that OpenAI's servers run are refused by name, or left out if the gateway is lenient.
 
 use std::collections::HashMap;
 
@@ -12,36 +12,36 @@ use crate::{
     limits::CHAT_TOOLS_MAX,
 };
 
-/// What a request says of tools.
+/// Tools of a request.
 #[derive(Debug, Default)]
 pub(super) struct Tools {
-    /// Each as templates are shown it.
+    /// Each tool as JSON for chat templates.
     pub(super) json: Vec<String>,
-    /// None where nothing is said.
+    /// Use of the tools; None: no tools.
     pub(super) used: Option<ToolUse>,
-    /// Calls at most of tools that the server runs.
+    /// Maximum calls of tools that the server runs.
     pub(super) server_calls_max: Option<u32>,
-    /// Those that are not as the model sees them, by the name that it calls them by.
+    /// Tools whose name or form differs for the model, by the model's name of each.
     pub(super) called: HashMap<String, Called>,
 }
 
-/// A tool as the client knows it.
+/// Tool as the client knows it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Called {
     pub(super) name: String,
     pub(super) namespace: Option<String>,
-    /// It is called with a text.
+    /// Whether it takes a text.
     pub(super) custom: bool,
 }
 
-/// What the model calls a tool by.
+/// Model's name of a tool.
 pub(super) fn name_shown(namespace: Option<&str>, name: &str) -> String {
     namespace.map_or_else(|| name.to_owned(), |namespace| format!("{namespace}__{name}"))
 }
 
-/// A tool that the model may call.
+/// Tool that the model may call.
 struct Tool {
-    name: String, // as the model sees it
+    name: String, // the model's name
     called: Called,
     json: String,
 }
@@ -73,13 +73,13 @@ pub(super) fn read(fields: &mut Fields, lenient: bool) -> Result<Tools, ApiError
             called.insert(tool.name, tool.called);
         }
     }
-    // Without tools the choice can only be none.
+    // Without tools, no choice is sent.
     let used =
         (!json.is_empty()).then(|| ToolUse { choice: choice.into(), named, parallel, ..ToolUse::default() });
     Ok(Tools { json, used, server_calls_max, called })
 }
 
-/// A tool, or those of a namespace.
+/// Reads a tool, or the tools of a namespace.
 fn several(field: Field, lenient: bool, tools: &mut Vec<Tool>) -> Result<(), ApiError> {
     let mut fields = field.object()?;
     if fields.require("type")?.text()? != "namespace" {
@@ -96,14 +96,14 @@ fn several(field: Field, lenient: bool, tools: &mut Vec<Tool>) -> Result<(), Api
     fields.finish()?;
     let before = tools.len();
     for one in list.take(CHAT_TOOLS_MAX + 1) {
-        // What is said of all of them is said once.
+        // The namespace's description precedes that of its first tool only.
         let of_all = if tools.len() == before { description.as_str() } else { "" };
         tools.extend(tool(one, lenient, Some(&namespace), of_all)?);
     }
     Ok(())
 }
 
-/// A tool in the form that templates know, with what goes before its description; None of one that is left out.
+/// Reads a tool, with a text to put before its description. None: it is left out.
 fn tool(
     field: Field,
     lenient: bool,
@@ -158,13 +158,13 @@ fn tool(
             field.object()?;
             parameters = field.value().to_text();
         }
-        // Arguments always satisfy them.
+        // Arguments always satisfy the schema.
         strict = fields.flag("strict")?;
     }
     if !of_all.is_empty() {
         description = Some(description.map_or(of_all.to_owned(), |text| format!("{of_all}\n\n{text}")));
     }
-    // What its answers look like, which it says itself.
+    // Schema of the output, which shows itself.
     fields.take("output_schema");
     fields.finish()?;
     let called = Called { name: name.string()?, namespace: namespace.map(str::to_owned), custom: is_custom };
@@ -178,11 +178,11 @@ fn tool(
     Ok(Some(Tool { name, called, json }))
 }
 
-/// What the text of a custom tool must be.
+/// Format of a custom tool's text.
 #[derive(Default)]
 struct Format {
-    pattern: Option<String>, // that it matches
-    note: Option<String>,    // for the model to read
+    pattern: Option<String>, // regular expression of the text
+    note: Option<String>,    // description for the model
 }
 
 fn format(field: Field, lenient: bool) -> Result<Format, ApiError> {
@@ -197,7 +197,7 @@ fn format(field: Field, lenient: bool) -> Result<Format, ApiError> {
     fields.finish()?;
     match word {
         "regex" => Ok(Format { pattern: Some(definition), note: None }),
-        // The model sees it, and nothing makes it follow.
+        // The model is shown the grammar, but it is not enforced.
         _ if lenient => {
             let note = format!("The input follows this grammar, in Lark's notation:\n{definition}");
             Ok(Format { pattern: None, note: Some(note) })
@@ -209,7 +209,8 @@ fn format(field: Field, lenient: bool) -> Result<Format, ApiError> {
     }
 }
 
-/// What is to be done with tools, and the name of the one that must be called. Leaves only those that may be.
+/// Reads how tools may be used, and the name of the one that must be called. Removes tools that are not
+/// allowed.
 fn tool_choice(field: Field, tools: &mut Vec<Tool>) -> Result<(ToolChoice, String), ApiError> {
     let some = |choice| match tools.is_empty() {
         true => Err(field.error("only allowed with tools")),
@@ -218,7 +219,7 @@ fn tool_choice(field: Field, tools: &mut Vec<Tool>) -> Result<(ToolChoice, Strin
     if field.value().is_string() {
         return match field.word(&["none", "auto", "required"])? {
             "none" => Ok((ToolChoice::None, String::new())),
-            // What it is without a word, whatever there is to choose from.
+            // The default, allowed even without tools.
             "auto" => Ok((ToolChoice::Auto, String::new())),
             _ => some(ToolChoice::Required),
         };
@@ -255,7 +256,7 @@ fn tool_choice(field: Field, tools: &mut Vec<Tool>) -> Result<(ToolChoice, Strin
     }
 }
 
-/// Leaves only some of the tools. The others are not shown to the model: it would call them.
+/// Keeps some of the tools. The model does not see the others, because it would call them.
 fn allowed(list: Field, tools: &mut Vec<Tool>) -> Result<(), ApiError> {
     let mut allowed = Vec::new();
     for tool in list.list_up_to(CHAT_TOOLS_MAX, "tools")? {

@@ -1,12 +1,13 @@
-//! `truncation: auto`: the oldest turns of a conversation that does not fit are left out, what stands before it never.
+//! `truncation: auto`: drops the oldest turns of a conversation that does not fit, but never the messages
+//! before it.
 
 use hanzo_engine_proto::v1;
 
-/// Of what is left, at least one in so many messages goes at a time: each try is a call of the engine.
+/// Divisor of the remaining messages: share to drop at a time, because each try is a call to the engine.
 const SHARE: usize = 8;
 
-/// Leaves out some of the oldest messages: turns that begin with a user's message, or, of the last turn, calls with their outputs.
-/// False where nothing is left that may go.
+/// Drops some of the oldest messages: whole turns, which begin with a user's message, or within the last turn
+/// calls with their outputs. False: nothing more may be dropped.
 pub(super) fn drop_oldest(messages: &mut Vec<v1::Message>) -> bool {
     let role = |at: usize| messages[at].role.as_str();
     let count = messages.len();
@@ -25,7 +26,7 @@ pub(super) fn drop_oldest(messages: &mut Vec<v1::Message>) -> bool {
         messages.drain(first..end);
         return true;
     }
-    // The question stays, and the last calls with what they gave.
+    // The question stays, and so do the last calls with their outputs.
     let begins = if role_is_user(messages, last_turn) { last_turn + 1 } else { last_turn };
     let is_step = |at: &usize| messages[*at].role == "assistant";
     let least = begins + (count - begins).div_ceil(SHARE);
@@ -44,7 +45,7 @@ fn role_is_user(messages: &[v1::Message], at: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// What is left after each step; `s`, `u`, `a`, `t` are the roles.
+    /// Messages left after each step; `s`, `u`, `a`, `t` are the roles.
     fn steps(roles: &str) -> Vec<String> {
         let role = |letter: char| match letter {
             's' => "system",
@@ -71,7 +72,7 @@ mod tests {
         for nothing in ["", "s", "su", "u", "uat"] {
             assert_eq!(steps(nothing), [""; 0], "{nothing}");
         }
-        // Long ones go in few steps.
+        // Long conversations take few steps.
         assert!(steps(&"ua".repeat(1000)).len() < 60);
     }
 }

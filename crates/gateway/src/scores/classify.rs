@@ -1,4 +1,4 @@
-//! `POST /v1/classify` (and `/classify`) in vLLM's shape.
+//! `POST /v1/classify` (and `/classify`) in vLLM's format.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::{
     vectors::{calls::Caller, inputs::field_name},
 };
 
-/// The route's handler.
+/// Handler of the route.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -42,11 +42,11 @@ pub(crate) async fn handle(
     Ok(Json(List::new("classify", spent, data)))
 }
 
-/// One text's class.
+/// Class of one text.
 #[derive(Serialize)]
 pub(crate) struct Datum {
     index: usize,
-    label: String,   // the most likely one
+    label: String,   // the most likely label
     probs: Vec<f32>, // of each label, in the model's order
     num_classes: usize,
 }

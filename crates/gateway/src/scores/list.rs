@@ -1,4 +1,4 @@
-//! What the answers to lists of texts have in common: vLLM's list, and the usage.
+//! Common parts of answers to lists of texts: vLLM's list, and the usage.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use crate::{
     vectors::calls::Spent,
 };
 
-/// vLLM's answer to a list of texts.
+/// Answer to a list of texts in vLLM's format.
 #[derive(Debug, Serialize)]
 pub(crate) struct List<T> {
     id: String,
@@ -19,7 +19,7 @@ pub(crate) struct List<T> {
 }
 
 impl<T> List<T> {
-    /// An answer whose id starts with `prefix`.
+    /// Answer whose id starts with `prefix`.
     pub(crate) fn new(prefix: &str, spent: Spent, data: Vec<T>) -> List<T> {
         List {
             id: format!("{prefix}-{}", random_id()),
@@ -32,7 +32,7 @@ impl<T> List<T> {
     }
 }
 
-/// Tokens that a request's calls read.
+/// Tokens read by a request's calls.
 #[derive(Debug, Serialize)]
 pub(crate) struct Usage {
     prompt_tokens: u64,

@@ -1,4 +1,4 @@
-//! Texts to numbers, in the shapes of Jina, Cohere and vLLM: ranking, scoring pairs, classifying.
+//! Reranking, scoring of pairs, and classification, in the formats of Jina, Cohere and vLLM.
 
 pub(crate) mod classify;
 mod list;

@@ -1,4 +1,4 @@
-//! Pairs of texts to scores: a reranker's, or the cosines of an embedder's vectors.
+//! Scores of pairs of texts, by a reranker or by the cosine similarity of embeddings.
 
 use std::collections::HashMap;
 
@@ -15,17 +15,17 @@ use crate::{
     },
 };
 
-/// One text and several, or as many as on the other side.
+/// Pairs of texts. The first side has one text for all pairs, or as many as the second.
 #[derive(Debug)]
 pub(crate) struct Pairs {
     pub(crate) first: Vec<String>,
     pub(crate) second: Vec<String>,
-    /// What the two sides are called in the body.
+    /// Names of the two sides in the body.
     pub(crate) names: [&'static str; 2],
 }
 
 impl Pairs {
-    /// A reranker's scores: each different first text is a query.
+    /// Scores by a reranker: each distinct first text is a query.
     pub(super) async fn ranked(
         self,
         caller: &Caller,
@@ -50,7 +50,7 @@ impl Pairs {
         }
         let several = queries.len() > 1;
         let name = move |field: &str| match field.strip_prefix("documents") {
-            // Where there are several queries, an index would be of one query's documents.
+            // With several queries, the engine's index counts one query's documents only.
             Some(_) if several => Some(document_name.to_owned()),
             Some(index) => Some(format!("{document_name}{index}")),
             None if field == "query" => Some(query_name.to_owned()),
@@ -77,7 +77,7 @@ impl Pairs {
         Ok((all, total))
     }
 
-    /// The cosines of an embedder's vectors.
+    /// Cosine similarities of embeddings.
     pub(super) async fn cosines(
         self,
         caller: &Caller,
@@ -86,7 +86,7 @@ impl Pairs {
     ) -> Result<(Vec<f32>, Spent), ApiError> {
         let Pairs { first, second, names } = self;
         let one = first.len() == 1;
-        // A first text, then what it is compared with, then the next one.
+        // Order: a first text, then the texts to compare it with, then the next first text.
         let mut texts = Vec::with_capacity(first.len() + second.len());
         let mut places = Vec::with_capacity(first.len() + second.len());
         let mut second = second.into_iter().enumerate();
@@ -112,7 +112,7 @@ impl Pairs {
     }
 }
 
-/// The cosine of each text that is not a first one with the first one before it, rounded from f64. `firsts[0]` must be
+/// Cosine similarity of each other text with the first text before it, computed in f64. `firsts[0]` must be
 /// true.
 pub(crate) async fn cosines(
     caller: &Caller,
@@ -142,8 +142,8 @@ pub(crate) async fn cosines(
     Ok((scores, spent))
 }
 
-/// 0 where either has no direction. The lengths are divided by, because normalized vectors are of length 1 only to
-/// the last bit of an f32.
+/// Cosine similarity; 0 if either vector is zero. It is divided by the lengths, because normalized vectors have
+/// length 1 only within the precision of f32.
 fn cosine(a: &[f64], b: &[f64]) -> f32 {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
     let lengths = (dot(a, a) * dot(b, b)).sqrt();

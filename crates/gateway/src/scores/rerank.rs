@@ -1,4 +1,4 @@
-//! `POST /v1/rerank`, `/v2/rerank`, and `/rerank` where the body has `documents`: the shape that Jina, Cohere and
+//! `POST /v1/rerank`, `/v2/rerank`, and `/rerank` if the body has `documents`: the format that Jina, Cohere and
 //! vLLM share.
 
 use std::sync::Arc;
@@ -26,10 +26,10 @@ use crate::{
     vectors::calls::Caller,
 };
 
-/// Documents that Cohere counts as one search.
+/// Number of documents that Cohere bills as one search.
 const SEARCH_DOCUMENTS: usize = 100;
 
-/// The handler of `/v1/rerank` and `/v2/rerank`.
+/// Handler of `/v1/rerank` and `/v2/rerank`.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -62,7 +62,7 @@ struct Document {
     text: String,
 }
 
-/// Cohere's: of which of its versions this is the shape, and what it would count.
+/// Cohere's metadata: the version of its API, and what it would bill.
 #[derive(Serialize)]
 struct Meta {
     api_version: ApiVersion,
@@ -119,11 +119,10 @@ pub(crate) async fn answer(
     Ok(Json(answer).into_response())
 }
 
-/// The indices of the `top_n` best scores, all of them where it is 0, the best first. Of equal ones the lower index
-/// is first.
+/// Indices of the `top_n` best scores, the best first; 0: all. Among equal scores the lower index comes first.
 pub(crate) fn best(scores: &[f32], top_n: u32) -> Vec<usize> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
-    // A stable sort.
+    // The sort is stable.
     order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
     if top_n > 0 {
         order.truncate(top_n as usize);

@@ -1,5 +1,5 @@
-//! `POST /v1/score` (and `/score`) in vLLM's shape: how well the texts of each pair go together. A reranker scores
-//! them; of an embedder it is the cosine of their vectors.
+//! `POST /v1/score` (and `/score`) in vLLM's format: relevance of the texts in each pair, by a reranker or by
+//! the cosine similarity of an embedder's vectors.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::{
     vectors::calls::Caller,
 };
 
-/// The route's handler.
+/// Handler of the route.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -46,7 +46,7 @@ pub(crate) async fn handle(
     Ok(Json(List::new("score", spent, data)))
 }
 
-/// The score of one pair.
+/// Score of a pair.
 #[derive(Serialize)]
 pub(crate) struct Datum {
     index: usize,

@@ -1,4 +1,4 @@
-//! What a body asks to be ranked, scored or classified, in the words of Jina, Cohere and vLLM.
+//! Parsers of reranking, scoring and classification requests in the formats of Jina, Cohere and vLLM.
 
 use hanzo_engine_proto::v1;
 
@@ -11,18 +11,18 @@ use crate::{
     unsupported,
 };
 
-/// What a body asks to be ranked.
+/// Parsed reranking request.
 #[derive(Debug)]
 pub(crate) struct Ranking {
-    /// Without its documents and its id; the model is empty where none is named.
+    /// Without documents and id; the model is empty if none is named.
     pub(crate) request: v1::RerankRequest,
     pub(crate) documents: Vec<String>,
-    /// How many results; 0: all.
+    /// Number of results; 0: all.
     pub(crate) top_n: u32,
     pub(crate) return_documents: bool,
 }
 
-/// Reads a body of `/v1/rerank`.
+/// Parses a request of `/v1/rerank`.
 pub(crate) fn ranking(mut fields: Fields<'_>, config: &Config) -> Result<Ranking, ApiError> {
     let model = model(&mut fields)?;
     let query = filled(fields.require("query")?)?;
@@ -39,7 +39,7 @@ pub(crate) fn ranking(mut fields: Fields<'_>, config: &Config) -> Result<Ranking
     Ok(Ranking { request, documents, top_n, return_documents })
 }
 
-/// A document: a string, or an object with a `text`.
+/// Reads a document: a string, or an object with a `text`.
 fn document(field: Field) -> Result<String, ApiError> {
     match field.value() {
         value if value.is_string() => field.string(),
@@ -53,16 +53,16 @@ fn document(field: Field) -> Result<String, ApiError> {
     }
 }
 
-/// What a body asks to be scored.
+/// Parsed scoring request.
 #[derive(Debug)]
 pub(crate) struct Scoring {
-    /// Without the texts and its id; the model is empty where none is named.
+    /// Without texts and id; the model is empty if none is named.
     pub(crate) request: v1::RerankRequest,
     pub(crate) raw_scores_given: bool,
     pub(crate) pairs: Pairs,
 }
 
-/// Reads a body of `/v1/score`.
+/// Parses a request of `/v1/score`.
 pub(crate) fn scoring(mut fields: Fields<'_>, config: &Config) -> Result<Scoring, ApiError> {
     let model = model(&mut fields)?;
     let pairs = pairs(&mut fields, config.embedding_inputs_max)?;
@@ -75,7 +75,7 @@ pub(crate) fn scoring(mut fields: Fields<'_>, config: &Config) -> Result<Scoring
     Ok(Scoring { request, raw_scores_given, pairs })
 }
 
-/// The two sides of a body.
+/// Reads the two sides of the pairs.
 fn pairs(fields: &mut Fields, max: usize) -> Result<Pairs, ApiError> {
     let families = [["text_1", "text_2"], ["queries", "documents"]];
     let names = families.into_iter().find(|names| fields.has(names[0])).unwrap_or(families[0]);
@@ -93,7 +93,7 @@ fn pairs(fields: &mut Fields, max: usize) -> Result<Pairs, ApiError> {
     Ok(Pairs { first, second, names })
 }
 
-/// A text or a list of them.
+/// Reads a text or a list of texts.
 fn texts(field: Field, max: usize) -> Result<Vec<String>, ApiError> {
     match field.value() {
         value if value.is_array() => elements(field, max)?.map(filled).collect(),
@@ -102,7 +102,7 @@ fn texts(field: Field, max: usize) -> Result<Vec<String>, ApiError> {
     }
 }
 
-/// What is asked of an embedder in place of a reranker.
+/// Request to an embedder instead of a reranker.
 pub(crate) fn embedding(request: v1::RerankRequest) -> v1::EmbedRequest {
     v1::EmbedRequest {
         model: request.model,
@@ -114,17 +114,17 @@ pub(crate) fn embedding(request: v1::RerankRequest) -> v1::EmbedRequest {
     }
 }
 
-/// What a body asks to be classified.
+/// Parsed classification request.
 #[derive(Debug)]
 pub(crate) struct Classifying {
-    /// Without its inputs and its id; the model is empty where none is named.
+    /// Without inputs and id; the model is empty if none is named.
     pub(crate) request: v1::ClassifyRequest,
     pub(crate) inputs: Vec<v1::ClassifyInput>,
-    /// The input came alone, not in a list.
+    /// Whether the input was a single text, not a list.
     pub(crate) single: bool,
 }
 
-/// Reads a body of `/v1/classify`.
+/// Parses a request of `/v1/classify`.
 pub(crate) fn classifying(mut fields: Fields<'_>, config: &Config) -> Result<Classifying, ApiError> {
     let model = model(&mut fields)?;
     let input = fields.require("input")?;
@@ -137,7 +137,7 @@ pub(crate) fn classifying(mut fields: Fields<'_>, config: &Config) -> Result<Cla
     Ok(Classifying { request: v1::ClassifyRequest { model, ..options }, inputs, single })
 }
 
-/// The labels and their scores, in the model's order.
+/// Labels and scores, in the model's order.
 pub(crate) fn labels(classification: v1::Classification) -> (Vec<String>, Vec<f32>) {
     classification.labels.into_iter().map(|label| (label.label, label.score)).unzip()
 }
@@ -148,7 +148,7 @@ mod tests {
 
     use crate::{config::Config, fields::searches};
 
-    /// Reads documents to rank; whether they were accepted, and how often a path was searched for.
+    /// Reads documents to rank. Returns whether they were accepted, and the number of path searches.
     fn read(documents: Vec<Value>) -> (bool, usize) {
         let body = json!({"query": "q", "documents": documents});
         searches(&body, |fields| super::ranking(fields, &Config::default()).is_ok())

@@ -1,5 +1,5 @@
-//! `POST /embed`, `/embed_all` and `/embed_sparse`: a vector, the vectors of all tokens, or the weights of the
-//! vocabulary for each of the `inputs`.
+//! `POST /embed`, `/embed_all` and `/embed_sparse`: for each of the `inputs` a vector, the vectors of all
+//! tokens, or weights of the vocabulary.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::{
     vectors::{calls::Caller, inputs::field_name, json::Shape, response},
 };
 
-/// One vector for each input.
+/// Returns one vector for each input.
 pub(crate) async fn embed(
     app: State<Arc<App>>,
     asker: Extension<Asker>,
@@ -28,7 +28,7 @@ pub(crate) async fn embed(
     handle(app, asker, incoming, Capability::Embed, Shape::Vectors).await
 }
 
-/// One vector for each token.
+/// Returns one vector for each token.
 pub(crate) async fn embed_all(
     app: State<Arc<App>>,
     asker: Extension<Asker>,
@@ -37,7 +37,7 @@ pub(crate) async fn embed_all(
     handle(app, asker, incoming, Capability::Embed, Shape::TokenVectors).await
 }
 
-/// The weights that are not 0.
+/// Returns the non-zero weights of the vocabulary.
 pub(crate) async fn embed_sparse(
     app: State<Arc<App>>,
     asker: Extension<Asker>,
@@ -59,7 +59,7 @@ async fn handle(
     answer(&app, &asker, model, received, shape).await
 }
 
-/// Embeds what a body says with that model.
+/// Embeds the inputs of a body with that model.
 pub(super) async fn answer(
     app: &App,
     asker: &Asker,

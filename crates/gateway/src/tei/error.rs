@@ -1,11 +1,11 @@
-//! TEI's shape of an error.
+//! Errors in TEI's format.
 
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use crate::error::{self, ApiError};
 
-/// An error as `{"error", "error_type"}`.
+/// Error as `{"error", "error_type"}`.
 #[derive(Debug)]
 pub(crate) struct TeiError(ApiError);
 

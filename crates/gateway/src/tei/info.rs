@@ -1,4 +1,4 @@
-//! `GET /info`: the model and the limits, null where this server has no such thing.
+//! `GET /info`: the model and the limits; null for values that this server does not have.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::{
     tei::{error::TeiError, words},
 };
 
-/// The route's handler: of the model that an embedding request without a name would go to, else a reranking one,
-/// else a classifying one.
+/// Handler of the route. It describes the model that an embedding request without a name would use, else a
+/// reranking one, else a classifying one.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,

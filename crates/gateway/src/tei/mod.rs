@@ -1,8 +1,8 @@
-//! The routes of text-embeddings-inference, in its shapes: `/embed`, `/embed_all`, `/embed_sparse`, `/rerank`,
-//! `/predict`, `/similarity`, `/info`, and `/`, which is the one of them that the model is for.
+//! Routes of text-embeddings-inference, in its formats: `/embed`, `/embed_all`, `/embed_sparse`, `/rerank`,
+//! `/predict`, `/similarity`, `/info`, and `/`, which acts as the route that suits the model.
 //!
-//! Its clients name no model: it is the only loaded one that can do it. A `model` is taken too. Statuses are those of
-//! all other routes; the body of an error is TEI's.
+//! TEI's clients name no model: the only loaded one with the capability is used. `model` is accepted too.
+//! Statuses are those of all other routes; the body of an error has TEI's format.
 
 pub(crate) mod embed;
 pub(crate) mod error;

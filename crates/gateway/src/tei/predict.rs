@@ -1,4 +1,4 @@
-//! `POST /predict`: the labels of a text, of a pair of texts, or of a list of either, the most likely first.
+//! `POST /predict`: labels of a text, of a pair of texts, or of a list of either, the most likely first.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::{
     vectors::{calls::Caller, inputs::field_name},
 };
 
-/// The route's handler.
+/// Handler of the route.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -43,7 +43,7 @@ struct Prediction {
     label: String,
 }
 
-/// Classifies what a body says with that model.
+/// Classifies the inputs of a body with that model.
 pub(super) async fn answer(
     app: &App,
     asker: &Asker,
@@ -66,7 +66,7 @@ pub(super) async fn answer(
     }
 }
 
-/// The most likely label first.
+/// Sorts predictions by score, the highest first.
 fn predictions((labels, scores): (Vec<String>, Vec<f32>)) -> Vec<Prediction> {
     let prediction = |i: usize| Prediction { score: scores[i], label: labels[i].clone() };
     best(&scores, 0).into_iter().map(prediction).collect()

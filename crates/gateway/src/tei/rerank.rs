@@ -1,4 +1,4 @@
-//! `POST /rerank`: TEI's where the body has `texts`, the shape of Jina, Cohere and vLLM where it has not.
+//! `POST /rerank`: TEI's format if the body has `texts`, else that of Jina, Cohere and vLLM.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::{
     vectors::calls::Caller,
 };
 
-/// The route's handler.
+/// Handler of the route.
 pub(crate) async fn either(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,

@@ -1,4 +1,4 @@
-//! `POST /`: the one of TEI's routes that the model is for.
+//! `POST /`: acts as the TEI route that suits the model.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::{
     vectors::json::Shape,
 };
 
-/// Ranks where there are `texts`, else embeds, or classifies where that is what the model is for.
+/// Ranks if the body has `texts`. Otherwise it embeds, or classifies if that is the model's purpose.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,

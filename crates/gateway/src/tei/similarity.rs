@@ -1,4 +1,4 @@
-//! `POST /similarity`: the cosine of each sentence with a source sentence.
+//! `POST /similarity`: cosine similarity of each sentence with a source sentence.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
     vectors::calls::Caller,
 };
 
-/// The route's handler.
+/// Handler of the route.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,

@@ -1,4 +1,4 @@
-//! What a body asks in TEI's words, and what `/info` answers.
+//! Parsers of requests in TEI's format, and the answer of `/info`.
 
 use hanzo_engine_proto::v1::{self, Capability, EmbedOutput, Embedder};
 use serde_json::{Map, Value, json};
@@ -15,8 +15,8 @@ use crate::{
     },
 };
 
-/// Reads a body of `/embed`, `/embed_all` or `/embed_sparse` but for its model, which was selected: a request without
-/// inputs and id.
+/// Parses a request of `/embed`, `/embed_all` or `/embed_sparse`, except its model, which has been selected.
+/// Inputs and id are left out of the result's request.
 pub(crate) fn embedding(
     mut fields: Fields<'_>,
     config: &Config,
@@ -38,12 +38,12 @@ pub(crate) fn embedding(
         Shape::TokenVectors => EmbedOutput::Tokens,
         Shape::SparseVectors => EmbedOutput::Sparse,
     };
-    // TEI's default, also of models whose files say nothing.
+    // TEI's default, also for models whose files do not specify it.
     let normalize = if pooled { Some(options.normalize.unwrap_or(true)) } else { None };
     Ok((v1::EmbedRequest { output: output.into(), normalize, ..options }, inputs))
 }
 
-/// Takes the object out that huggingface_hub sends beside the inputs, which TEI has no use for: it must be empty.
+/// Reads the object that huggingface_hub sends with the inputs. TEI does not use it, so it must be empty.
 fn no_parameters(fields: &mut Fields) -> Result<(), ApiError> {
     match fields.take("parameters") {
         Some(parameters) => parameters.object()?.finish(),
@@ -51,7 +51,8 @@ fn no_parameters(fields: &mut Fields) -> Result<(), ApiError> {
     }
 }
 
-/// Reads a body of `/rerank` with `texts`: a request without documents and id, the texts, and whether they are shown.
+/// Parses a request of `/rerank` with `texts`: the request without documents and id, the texts, and whether to
+/// return them.
 pub(crate) fn ranking(
     mut fields: Fields<'_>,
     config: &Config,
@@ -66,7 +67,7 @@ pub(crate) fn ranking(
     Ok((v1::RerankRequest { model, query, ..options }, texts, return_text))
 }
 
-/// Reads a body of `/predict` but for its model, which was selected.
+/// Parses a request of `/predict`, except its model, which has been selected.
 pub(crate) fn predicting(mut fields: Fields<'_>, config: &Config) -> Result<Classifying, ApiError> {
     fields.take("model");
     let (inputs, single) = sequences(fields.require("inputs")?, config.embedding_inputs_max)?;
@@ -79,7 +80,8 @@ pub(crate) fn predicting(mut fields: Fields<'_>, config: &Config) -> Result<Clas
 const EXPECTED: &str =
     "expected a string, a pair [string, string], or a list [[string], [string, string], …]";
 
-/// What to classify, and whether it is one. `["a", "b"]` is a pair; a list is a list of lists.
+/// Reads texts to classify, and whether it is a single input. `["a", "b"]` is a pair; a list of inputs is a
+/// list of lists.
 fn sequences(field: Field, max: usize) -> Result<(Vec<v1::ClassifyInput>, bool), ApiError> {
     if field.value().is_string() {
         return Ok((vec![v1::ClassifyInput { text: filled(field)?, pair: None }], true));
@@ -95,7 +97,7 @@ fn sequences(field: Field, max: usize) -> Result<(Vec<v1::ClassifyInput>, bool),
     }
 }
 
-/// A list of one or two strings.
+/// Reads a list of one or two strings.
 fn sequence(field: Field) -> Result<v1::ClassifyInput, ApiError> {
     let Some(mut strings) = field.as_list() else { return Err(field.error(EXPECTED)) };
     let count = strings.clone().count();
@@ -106,7 +108,8 @@ fn sequence(field: Field) -> Result<v1::ClassifyInput, ApiError> {
     Ok(v1::ClassifyInput { text, pair: strings.next().map(filled).transpose()? })
 }
 
-/// Reads a body of `/similarity`: a request without inputs and id, and the source sentence before the others.
+/// Parses a request of `/similarity`: the request without inputs and id, and the source sentence followed by
+/// the others.
 pub(crate) fn similarity(
     mut fields: Fields<'_>,
     config: &Config,
@@ -133,7 +136,7 @@ pub(crate) fn similarity(
     Ok((request, texts))
 }
 
-/// The answer of `/info`: the model as the first of `kinds` that it is.
+/// Answer of `/info`. The model's type is the first of `kinds` that it has.
 pub(super) fn info(stats: v1::ModelStats, kinds: &[Capability], inputs_max: usize) -> Value {
     let status = stats.status.unwrap_or_default();
     let embedder = status.embedder.clone().unwrap_or_default();
@@ -170,7 +173,7 @@ fn labels(embedder: &Embedder) -> Value {
     json!({"id2label": id2label, "label2id": label2id})
 }
 
-/// TEI's word for how the weights are stored; the engine's own where TEI has none.
+/// TEI's name of a weight type, or the engine's name if TEI has none.
 fn dtype(quantization: &str) -> Option<String> {
     match quantization.to_ascii_lowercase().as_str() {
         "" => None,

@@ -1,4 +1,4 @@
-//! One request as several calls to the engine, each of bounded size, a few at a time, answered in order.
+//! Division of a request into several calls of bounded size. A few run at a time; the answers come in order.
 
 use std::{iter::Peekable, sync::Arc, vec};
 
@@ -19,9 +19,9 @@ use crate::{
     until::Until,
 };
 
-/// Something that weighs as many bytes in a call.
+/// Item with a size in bytes.
 pub(crate) trait Weighed {
-    /// About what it adds to the call's message.
+    /// Estimated bytes in the call's message.
     fn bytes(&self) -> usize;
 }
 
@@ -35,7 +35,7 @@ impl Weighed for v1::EmbedInput {
     fn bytes(&self) -> usize {
         match &self.input {
             Some(Input::Text(text)) => text.len(),
-            // Five bytes is the longest varint of an id.
+            // The longest varint of an id has five bytes.
             Some(Input::Tokens(tokens)) => tokens.ids.len() * 5,
             Some(Input::Picture(picture)) => picture.data.len(),
             Some(Input::Chat(chat)) => chat_bytes(chat),
@@ -44,7 +44,7 @@ impl Weighed for v1::EmbedInput {
     }
 }
 
-/// Of what a chat says and shows.
+/// Bytes of a chat's texts and media.
 fn chat_bytes(chat: &v1::Chat) -> usize {
     let parts = chat.messages.iter().flat_map(|message| &message.content);
     let bytes = parts.map(|part| match &part.part {
@@ -61,7 +61,7 @@ impl Weighed for v1::ClassifyInput {
     }
 }
 
-/// What one call takes at most, unless it takes one item alone.
+/// Limits of one call, unless it has a single item.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallLimit {
     inputs: usize,
@@ -69,20 +69,20 @@ pub(crate) struct CallLimit {
 }
 
 impl CallLimit {
-    /// Of calls whose answer is a vector or a number for each input.
+    /// Limits of calls with a vector or a number for each input.
     pub(crate) const NARROW: CallLimit = CallLimit { inputs: CALL_INPUTS_MAX, bytes: CALL_BYTES_MAX };
-    /// Of calls whose answer is far larger than what was asked.
+    /// Limits of calls whose answers are much larger than their inputs.
     pub(crate) const WIDE: CallLimit = CallLimit { inputs: WIDE_CALL_INPUTS_MAX, bytes: WIDE_CALL_BYTES_MAX };
 }
 
-/// The items in pieces, each with the index of its first item.
+/// Items in pieces, each with the index of its first item.
 pub(crate) struct Pieces<T> {
     items: Peekable<vec::IntoIter<T>>,
     next: usize,
     limit: CallLimit,
 }
 
-/// Cuts `items` into pieces within `limit`.
+/// Divides `items` into pieces within `limit`.
 pub(crate) fn pieces<T: Weighed>(items: Vec<T>, limit: CallLimit) -> Pieces<T> {
     Pieces { items: items.into_iter().peekable(), next: 0, limit }
 }
@@ -104,7 +104,7 @@ impl<T: Weighed> Iterator for Pieces<T> {
     }
 }
 
-/// Asks the engine on behalf of one HTTP request: under its id, until its deadline.
+/// Caller of the engine for one HTTP request, with its id and its time limit.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     engine: Engine,
@@ -114,7 +114,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// For a request that begins now, and whose body took up that room.
+    /// Caller for a request that begins now; `room` is the memory of its body.
     pub(crate) fn new(app: &App, asker: &Asker, room: Room) -> Caller {
         Caller {
             engine: app.engine(asker),
@@ -124,14 +124,13 @@ impl Caller {
         }
     }
 
-    /// For the `i`th of several parts of the same request.
+    /// Caller for the `i`th of several parts of the same request.
     pub(crate) fn nested(&self, i: usize, several: bool) -> Caller {
         Caller { id: RequestId::nested(&self.id, i, several), ..self.clone() }
     }
 
-    /// The engine's answers to an embedding request, in the order of its inputs, each checked against what was asked.
-    /// `name` is the surface's word for a field of the engine's request, of which `inputs[i]` has the whole request's
-    /// index.
+    /// Answers to an embedding request in the order of its inputs, each validated against the request. `name`
+    /// gives the client's name of an engine's field; in `inputs[i]` the index is that of the whole request.
     pub(crate) fn embed(
         &self,
         base: v1::EmbedRequest,
@@ -155,7 +154,7 @@ impl Caller {
         })
     }
 
-    /// The engine's scores of `documents` for a query, by document; every call has succeeded.
+    /// Scores of `documents` for a query, in their order, after all calls have succeeded.
     pub(crate) async fn rerank(
         &self,
         base: v1::RerankRequest,
@@ -183,7 +182,7 @@ impl Caller {
         Ok((scores.ok_or_else(|| odd("left a document without a score"))?, spent))
     }
 
-    /// The engine's labels of each input; every call has succeeded.
+    /// Labels of each input, after all calls have succeeded.
     pub(crate) async fn classify(
         &self,
         base: v1::ClassifyRequest,
@@ -210,7 +209,7 @@ impl Caller {
         Ok((classifications, spent))
     }
 
-    /// What `ask` comes to for each piece of `items`, in order.
+    /// Results of `ask` for each piece of `items`, in order.
     fn answers<T, A, F, Ask>(
         &self,
         items: Vec<T>,
@@ -229,8 +228,8 @@ impl Caller {
             calls(pieces(items, limit).peekable(), room).map(move |Call { i, several, start, items }| {
                 let (until, name, count) = (until.clone(), name.clone(), items.len());
                 let call = ask(engine.clone(), until.deadline, id.of_call(i, several), items);
-                // On a task of its own: what the engine has sent is taken in although a slow client is not ready for it.
-                // All requests share the connection to the engine, and nobody else's answers may wait behind it.
+                // In a task, so that the engine's answer is received even if the client is slow. All requests
+                // share the connection to the engine, and other answers must not wait behind this one.
                 let call = AbortOnDropHandle::new(tokio::spawn(async move {
                     let answer = until.run(call).await;
                     let answer = answer.map_err(|e| e.renamed(|field| name(&shifted(field, start))))?;
@@ -244,18 +243,18 @@ impl Caller {
     }
 }
 
-/// A surface's word for a field of the engine's request.
+/// Client's name of an engine's field.
 pub(crate) trait FieldName: Fn(&str) -> Option<String> + Clone + Send + 'static {}
 impl<F: Fn(&str) -> Option<String> + Clone + Send + 'static> FieldName for F {}
 
-/// What a call for the items from `start` on came to.
+/// Answer to a call for `count` items from `start` on.
 struct CallAnswer<A> {
     start: usize,
     count: usize,
     answer: A,
 }
 
-/// What a request's calls read, and which model read it.
+/// Tokens read by a request's calls, and the model.
 #[derive(Debug, Default)]
 pub(crate) struct Spent {
     pub(crate) prompt_tokens: u64,
@@ -263,7 +262,7 @@ pub(crate) struct Spent {
 }
 
 impl Spent {
-    /// Counts one call.
+    /// Counts a call.
     pub(crate) fn add(&mut self, prompt_tokens: u32, model: String) {
         self.prompt_tokens += u64::from(prompt_tokens);
         if self.model.is_empty() {
@@ -279,7 +278,7 @@ struct Call<T> {
     items: Vec<T>,
 }
 
-/// Holds the room for as long as there are items that are in no call.
+/// Calls of a request. Holds the memory of its body as long as there are items without a call.
 fn calls<T: Weighed>(
     mut pieces: Peekable<Pieces<T>>,
     room: Arc<Room>,
@@ -299,7 +298,8 @@ fn calls<T: Weighed>(
     }))
 }
 
-/// A field of a call as a field of the whole request: the index in `inputs[3]` or `documents[3]` counts from `start`.
+/// Converts a call's field to one of the whole request: the index in `inputs[3]` or `documents[3]` counts from
+/// `start`.
 fn shifted(field: &str, start: usize) -> String {
     let parts = field.split_once('[').and_then(|(list, rest)| {
         let (index, rest) = rest.split_once(']')?;
@@ -311,7 +311,7 @@ fn shifted(field: &str, start: usize) -> String {
     }
 }
 
-/// 500: the engine did something that the contract does not have.
+/// 500: the engine violated the contract.
 fn odd(what: &str) -> ApiError {
     ApiError::internal(&format!("the engine {what}"))
 }
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(cut(&[], 2, 10), []);
         assert_eq!(cut(&[1, 2, 3], 2, 10), [(0, vec![1, 2]), (2, vec![3])]);
         assert_eq!(cut(&[4, 6, 1], 9, 10), [(0, vec![4, 6]), (2, vec![1])]);
-        // One that is over the limit goes alone.
+        // An item above the limit gets its own call.
         assert_eq!(cut(&[1, 99, 1], 9, 10), [(0, vec![1]), (1, vec![99]), (2, vec![1])]);
     }
 

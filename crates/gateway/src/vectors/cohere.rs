@@ -1,5 +1,5 @@
-//! `POST /v2/embed`: Cohere's embeddings of texts, of pictures, and of inputs that are either or both. An answer has each kind of numbers that
-//! is asked for, so it is made whole; its inputs are few.
+//! `POST /v2/embed`: Cohere's embeddings of texts, of images, and of inputs that mix both. An answer contains
+//! every requested number type, so it is built as a whole; its inputs are few.
 
 use std::sync::Arc;
 
@@ -35,22 +35,22 @@ use crate::{
     },
 };
 
-/// What a body asks for.
+/// Parsed request.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    /// Without its inputs and its id; the model is empty where none is named.
+    /// Without inputs and id; the model is empty if none is named.
     request: v1::EmbedRequest,
     inputs: Vec<v1::EmbedInput>,
-    /// What the inputs are called: `texts`, `images` or `inputs`.
+    /// Name of the inputs' field: `texts`, `images` or `inputs`.
     called: &'static str,
-    /// Names of prompts, of which the first that the model has goes before texts.
+    /// Prompt names. The first one that the model has is put before texts.
     prompts: &'static [&'static str],
-    /// The texts, where there are nothing else.
+    /// The texts, if all inputs are texts.
     texts: Option<Vec<String>>,
     kinds: Kinds,
 }
 
-/// How numbers are written.
+/// Requested number types.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Kinds {
     float: bool,
@@ -59,7 +59,7 @@ struct Kinds {
     ubinary: bool,
 }
 
-/// What a text is for, and what models call their prompts for it.
+/// Values of `input_type`, and the prompt names that models use for them.
 const PROMPTS: [(&str, &[&str]); 5] = [
     ("search_query", &["search_query", "query", "retrieval.query"]),
     ("search_document", &["search_document", "document", "passage", "retrieval.passage"]),
@@ -68,7 +68,7 @@ const PROMPTS: [(&str, &[&str]); 5] = [
     ("image", &[]),
 ];
 
-/// The route's handler.
+/// Handler of the route.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -113,8 +113,8 @@ pub(crate) async fn handle(
     Ok(Json(answer).into_response())
 }
 
-/// The first of these prompts that a model has; empty where it has none: it makes no difference of what texts are for then. Which it has is
-/// known of one that is loaded, so one that is not is asked something first.
+/// First of these prompts that a model has. Empty: it has none, so it does not distinguish the purposes of
+/// texts. The prompts are known only of a loaded model, so another one is loaded by a first call.
 async fn prompt_of(app: &App, asker: &Asker, model: &str, prompts: &[&str]) -> Result<String, ApiError> {
     let mut engine = app.engine(asker);
     let status = match engine.show(model.to_owned()).await {
@@ -131,7 +131,7 @@ async fn prompt_of(app: &App, asker: &Asker, model: &str, prompts: &[&str]) -> R
     Ok(known.map(|known| (*known).to_owned()).unwrap_or_default())
 }
 
-/// Reads a body.
+/// Parses a request.
 pub(crate) fn request(mut fields: Fields<'_>, config: &Config) -> Result<Asked, ApiError> {
     let model = model(&mut fields)?;
     let words = PROMPTS.map(|(word, _)| word);
@@ -172,7 +172,7 @@ pub(crate) fn request(mut fields: Fields<'_>, config: &Config) -> Result<Asked, 
         None => Kinds { float: true, ..Kinds::default() },
         Some(field) => kinds(field)?,
     };
-    // Cohere's default is to cut.
+    // By default, Cohere truncates.
     let cut = fields.take("truncate").map(|field| field.word(&["NONE", "START", "END"])).transpose()?;
     let side = if cut == Some("START") { TruncateSide::Left } else { TruncateSide::Right };
     let dimensions = fields.take("output_dimension").map(|field| field.integer(1..=u32::MAX)).transpose()?;
@@ -211,7 +211,7 @@ fn kinds(field: Field) -> Result<Kinds, ApiError> {
     }
 }
 
-/// What becomes one vector: a text, a picture, or several parts, as a message of a user has them.
+/// Reads an input for one vector: a text, an image, or several parts like those of a user message.
 fn input(field: Field) -> Result<v1::EmbedInput, ApiError> {
     let mut fields = field.object()?;
     let content = fields.require("content")?;
@@ -263,14 +263,14 @@ fn numbers(packed: &[u8]) -> impl Iterator<Item = f32> {
     packed.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes))
 }
 
-/// The numbers' signs, eight a byte, the first the highest bit: 1 is above 0.
+/// Signs of the numbers, eight to a byte, the highest bit first; 1 means above 0.
 fn signs(packed: &[u8]) -> Vec<u8> {
     let bits: Vec<u8> = numbers(packed).map(|number| u8::from(number > 0.0)).collect();
     let byte = |bits: &[u8]| (0..8).fold(0, |byte, at| byte << 1 | bits.get(at).copied().unwrap_or(0));
     bits.chunks(8).map(byte).collect()
 }
 
-/// The same, with 128 taken from each.
+/// Signs as in [`signs`], with 128 subtracted from each byte.
 fn signed(packed: &[u8]) -> Vec<i8> {
     signs(packed).into_iter().map(|byte| (i16::from(byte) - 128) as i8).collect()
 }

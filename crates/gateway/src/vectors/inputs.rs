@@ -1,5 +1,4 @@
-//! What is to be embedded, and how, in the words of every surface that embeds. What the engine answers is written in
-//! `vectors::json`.
+//! Parsers of embedding inputs and options that all APIs share. `vectors::json` writes the engine's answers.
 
 use hanzo_engine_proto::v1::{self, content_part::Part, embed_input::Input};
 
@@ -12,17 +11,17 @@ use crate::{
     request::{at_most, either, filled, keep_alive, priority, truncation},
 };
 
-/// What to embed, in the order of the request.
+/// Inputs to embed, in the order of the request.
 #[derive(Debug, Default)]
 pub(crate) struct Inputs {
     pub(crate) inputs: Vec<v1::EmbedInput>,
-    /// It came alone, not in a list.
+    /// Whether the input was single, not in a list.
     pub(crate) single: bool,
 }
 
 const EXPECTED: &str = "expected a string, an array of strings, an array of token ids or an array of those";
 
-/// A text, token ids, or a list of either with at most `inputs_max` elements, none of them empty.
+/// Reads a text, token ids, or a list of either with at most `inputs_max` non-empty elements.
 pub(crate) fn inputs(field: Field, inputs_max: usize) -> Result<Inputs, ApiError> {
     let tokens = |ids| v1::EmbedInput { input: Some(Input::Tokens(v1::TokenIds { ids })) };
     let single = |input| Inputs { inputs: vec![input], single: true };
@@ -56,8 +55,9 @@ pub(crate) fn inputs(field: Field, inputs_max: usize) -> Result<Inputs, ApiError
     Ok(Inputs { inputs: list.map(input).collect::<Result<_, _>>()?, single: false })
 }
 
-/// The same, and pictures: objects with a `text`, an `image` or an `image_url`, alone or among strings (Jina's, and the parts of OpenAI's
-/// messages); where all are said to be pictures (Infinity's `modality`), strings are those.
+/// Like [`inputs`], with images: objects with a `text`, an `image` or an `image_url`, alone or mixed with
+/// strings (Jina's format, and OpenAI's content parts). With `are_pictures` (Infinity's `modality`), strings
+/// are images.
 pub(crate) fn pictured(field: Field, inputs_max: usize, are_pictures: bool) -> Result<Inputs, ApiError> {
     let one = |field: Field| match field.value() {
         value if value.is_object() => part(field),
@@ -83,10 +83,10 @@ pub(crate) fn pictured(field: Field, inputs_max: usize, are_pictures: bool) -> R
     Ok(Inputs { inputs: list.map(one).collect::<Result<_, _>>()?, single: false })
 }
 
-/// A text or a picture, by the name that says which.
+/// Reads a text or an image, by the name of its field.
 fn part(field: Field) -> Result<v1::EmbedInput, ApiError> {
     let mut fields = field.object()?;
-    // The part of a message says it twice.
+    // A content part also names its type.
     fields.take("type").map(|kind| kind.word(&["text", "image", "image_url"])).transpose()?;
     let given = ["text", "image", "image_url"].map(|name| fields.gives(name));
     let input = match given {
@@ -106,10 +106,10 @@ fn part(field: Field) -> Result<v1::EmbedInput, ApiError> {
     Ok(input)
 }
 
-/// A conversation, with the fields of a chat's prompt.
+/// Reads a conversation, with the fields of a chat's prompt.
 pub(crate) fn conversation(fields: &mut Fields) -> Result<Inputs, ApiError> {
     let (chat, _) = prompt::chat(fields)?;
-    // vLLM's default, which is not that of chats.
+    // vLLM's default, which differs from that of chats.
     let generation = chat.add_generation_prompt.unwrap_or(false);
     let chat = v1::Chat { add_generation_prompt: Some(generation), ..chat };
     let input = v1::EmbedInput { input: Some(Input::Chat(chat)) };
@@ -124,13 +124,12 @@ fn text(field: Field) -> Result<v1::EmbedInput, ApiError> {
     Ok(text_input(filled(field)?))
 }
 
-/// A text as the engine takes it.
+/// Text as an input for the engine.
 pub(crate) fn text_input(text: String) -> v1::EmbedInput {
     v1::EmbedInput { input: Some(Input::Text(text)) }
 }
 
-/// The fields of an embedding request that are the same on all surfaces; the inputs, the output and the id are
-/// left open.
+/// Reads the options of an embedding request that all APIs share. Inputs, output and id are left open.
 pub(crate) fn options(fields: &mut Fields) -> Result<v1::EmbedRequest, ApiError> {
     let truncation = truncation(fields)?;
     let dimensions = fields.take("dimensions").map(|f| f.integer(1..=u32::MAX)).transpose()?;
@@ -139,7 +138,7 @@ pub(crate) fn options(fields: &mut Fields) -> Result<v1::EmbedRequest, ApiError>
         None => normalize,
         Some(field) => Some(agreeing(field, normalizes(field)?, normalize)?),
     };
-    // vLLM's: the activation of a vector is that it gets its length.
+    // vLLM: the activation of a vector is its normalization.
     let normalize = match fields.take("use_activation") {
         None => normalize,
         Some(field) => Some(agreeing(field, field.boolean()?, normalize)?),
@@ -164,7 +163,7 @@ pub(crate) fn options(fields: &mut Fields) -> Result<v1::EmbedRequest, ApiError>
     })
 }
 
-/// llama.cpp's number for a norm: -1 is none, 2 the Euclidean one.
+/// Reads llama.cpp's number of a norm: -1 is none, 2 the Euclidean one.
 fn normalizes(field: Field) -> Result<bool, ApiError> {
     match field.value().as_f64() {
         Some(-1.0) => Ok(false),
@@ -177,7 +176,7 @@ fn normalizes(field: Field) -> Result<bool, ApiError> {
     }
 }
 
-/// What a second word for `normalize` says, which must not be another thing.
+/// Value of an alternative field for `normalize`, which must not contradict it.
 fn agreeing(field: Field, named: bool, normalize: Option<bool>) -> Result<bool, ApiError> {
     if normalize.is_some_and(|normalize| normalize != named) {
         return Err(field.error("says another thing than normalize"));
@@ -185,7 +184,8 @@ fn agreeing(field: Field, named: bool, normalize: Option<bool>) -> Result<bool, 
     Ok(named)
 }
 
-/// A surface's word for a field of `EmbedRequest`, where the inputs are called `input` there, and may be one alone.
+/// Client's name of a field of `EmbedRequest`. `input` is the name of the inputs there; `single` means that
+/// there is only one.
 pub(crate) fn field_name(engine: &str, input: &str, single: bool, sent: &SentFields) -> Option<String> {
     if let Some(chat) = engine.strip_prefix("inputs[0].").filter(|field| field.starts_with("chat")) {
         return sent.name(chat);

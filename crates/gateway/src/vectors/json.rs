@@ -1,4 +1,4 @@
-//! Vectors as JSON, from the packed floats that the engine sent, a frame at a time.
+//! Writer of embeddings as JSON, frame by frame, from the engine's packed floats.
 
 use std::time::Instant;
 
@@ -6,24 +6,24 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hanzo_engine_proto::v1;
 use serde::Serialize;
 
-/// How an answer is written.
+/// Format of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Shape {
-    /// OpenAI's objects; the numbers as base64 of little-endian f32, or one by one.
+    /// OpenAI's objects; numbers as base64 of little-endian f32, or as a list.
     OpenAi { base64: bool },
-    /// TEI's: one array of numbers for each input.
+    /// TEI's: an array of numbers for each input.
     Vectors,
     /// TEI's: an array of arrays of numbers for each input.
     TokenVectors,
     /// TEI's: an array of indices and values for each input.
     SparseVectors,
-    /// Ollama's: TEI's in an object, with the model as its client calls it and the time since the request came.
+    /// Ollama's: arrays in an object, with the client's name of the model and the time since the request.
     Ollama { model: String, began: Instant },
     /// llama.cpp's: an object with an array of one array of numbers for each input.
     LlamaCpp,
 }
 
-/// Where in an answer of the engine the writing stands.
+/// Position in an answer of the engine.
 #[derive(Debug)]
 pub(crate) struct Cursor {
     answer: v1::EmbedResponse,
@@ -32,13 +32,13 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// At the start.
+    /// Position at the start.
     pub(crate) fn new(answer: v1::EmbedResponse) -> Cursor {
         Cursor { answer, embedding: 0, row: 0 }
     }
 }
 
-/// Writes an answer's beginning, its vectors, and its end.
+/// Writer of an answer's beginning, its vectors, and its end.
 #[derive(Debug)]
 pub(crate) struct Writer {
     shape: Shape,
@@ -54,12 +54,12 @@ struct Usage {
 }
 
 impl Writer {
-    /// Nothing is written yet.
+    /// Creates a writer.
     pub(crate) fn new(shape: Shape) -> Writer {
         Writer { shape, written: 0, prompt_tokens: 0, model: String::new() }
     }
 
-    /// What comes before the first vector.
+    /// Writes the part before the first vector.
     pub(crate) fn begin(&self, out: &mut Vec<u8>) {
         match &self.shape {
             Shape::Ollama { model, .. } => {
@@ -72,7 +72,7 @@ impl Writer {
         }
     }
 
-    /// Writes on from `cursor` until `out` has `bytes` or more; whether the cursor has come to its end.
+    /// Writes from `cursor` until `out` has at least `bytes`. Returns whether the cursor has reached its end.
     pub(crate) fn write(&mut self, cursor: &mut Cursor, out: &mut Vec<u8>, bytes: usize) -> bool {
         let row_bytes = cursor.answer.dimensions as usize * 4;
         while let Some(embedding) = cursor.answer.embeddings.get(cursor.embedding) {
@@ -128,7 +128,7 @@ impl Writer {
         true
     }
 
-    /// What comes after the last vector.
+    /// Writes the part after the last vector.
     pub(crate) fn end(&self, out: &mut Vec<u8>) {
         out.push(b']');
         if let Shape::Ollama { began, .. } = &self.shape {
@@ -148,7 +148,7 @@ impl Writer {
     }
 }
 
-/// The shortest decimals that read back as the same f32.
+/// Writes numbers as the shortest decimals that parse to the same f32.
 fn numbers(out: &mut Vec<u8>, packed: &[u8]) {
     out.push(b'[');
     for (i, bytes) in packed.chunks_exact(4).enumerate() {
@@ -208,7 +208,7 @@ mod tests {
         }
     }
 
-    /// The whole, written in frames of at least `bytes`.
+    /// Whole answer, written in frames of at least `bytes`.
     fn write(shape: Shape, answers: &[v1::EmbedResponse], bytes: usize) -> Value {
         let mut writer = Writer::new(shape);
         let mut whole = Vec::new();

@@ -1,5 +1,5 @@
-//! The HTTP answer of an embedding request: held until every call has succeeded, as far as there is room, then
-//! written as it is read.
+//! HTTP response of an embedding request. It is held until every call has succeeded, as far as memory permits,
+//! and then written as the client reads.
 
 use std::{collections::VecDeque, io, sync::Arc};
 
@@ -20,8 +20,8 @@ use crate::{
     vectors::json::{Cursor, Shape, Writer},
 };
 
-/// Answers with what `calls` come to. The status is that of the first call that fails, unless the answer was too
-/// large to be held to the end: then it has begun, and breaks off.
+/// Responds with the results of `calls`. The status is that of the first failing call, unless the answer was
+/// too large to be held: then it has begun, and breaks off.
 pub(crate) async fn respond<S>(app: &App, mut calls: S, shape: Shape) -> Result<Response, ApiError>
 where
     S: Stream<Item = Result<v1::EmbedResponse, ApiError>> + Send + Unpin + 'static,
@@ -45,7 +45,7 @@ where
     let mut live = Live { writer: Writer::new(shape), calls, held, next: Part::Begin };
     let content_type = (header::CONTENT_TYPE, "application/json");
     if complete {
-        // The first frame of most answers is all of it, and has a length.
+        // The first frame of most answers is the whole, and so has a length.
         let first = live.frame().await.transpose().map_err(|error| ApiError::internal(&error.to_string()))?;
         let first = first.unwrap_or_default();
         if let Part::Over = live.next {
@@ -62,7 +62,7 @@ fn size(answer: &v1::EmbedResponse) -> usize {
     answer.embeddings.iter().map(bytes).sum()
 }
 
-/// One call's answer, and the room it takes up until it is written.
+/// Answer of one call, and the memory reserved for it until it is written.
 struct Held {
     cursor: Cursor,
     _room: Option<OwnedSemaphorePermit>,
@@ -74,10 +74,10 @@ enum Part {
     Over,
 }
 
-/// An answer that is being written.
+/// Answer being written.
 struct Live<S> {
     writer: Writer,
-    calls: S, // those whose answers are not held
+    calls: S, // calls whose answers are not held
     held: VecDeque<Held>,
     next: Part,
 }
@@ -90,7 +90,8 @@ where
         stream::unfold(self, |mut live| async { live.frame().await.map(|frame| (frame, live)) })
     }
 
-    /// The next bytes to send; None at the end. An error breaks the connection off: what was sent is no whole JSON.
+    /// Next bytes to send; None at the end. An error breaks off the connection, because the JSON sent so far is
+    /// incomplete.
     async fn frame(&mut self) -> Option<io::Result<Bytes>> {
         let mut frame = Vec::with_capacity(JSON_FRAME_BYTES + JSON_FRAME_BYTES / 4);
         match self.next {
