@@ -1,15 +1,17 @@
-//! What makes a backend right: the same numbers as [`ReferenceBackend`](crate::reference::ReferenceBackend)
-//! within stated bounds, and the same bits for a row whatever shares its batch and however its prompt was cut.
+//! Conformance suite. A backend is right if its numbers equal those of
+//! [`ReferenceBackend`](crate::reference::ReferenceBackend) within stated bounds, and a row's bits do not depend on
+//! the rest of its batch or on how its prompt was cut.
 //!
-//! Every `check_` function panics at the first difference, naming the op, the type, the shape and the element.
-//! Give it a function that makes a fresh backend; it is called once for each set of limits. What may differ is
-//! in `bounds.rs`: backends may round as [`Backend::rounding`] says, and over the cache queries, keys and softmax weights
-//! to half precision, no more.
+//! Every `check_` function panics at the first difference, naming the op, the type, the shape and the element. Its
+//! argument is a function that makes a new backend; it is called once for each set of limits. The allowed differences
+//! are in `bounds.rs`: backends may round as [`Backend::rounding`] says, and over the cache they may round queries,
+//! keys and softmax weights to f16, but no more.
 //!
-//! Where [`EXTENT_VARIABLE`] says so, or within [`briefly`], each check tries fewer cases, because emulators take minutes.
+//! With [`EXTENT_VARIABLE`] set to `brief`, or within [`briefly`], each check tries fewer cases, because emulators
+//! take minutes.
 //!
-//! Data is random from fixed seeds, with the awkward cases put in by hand: zeros, outliers, tiny and huge rows,
-//! ragged shapes, buffers larger than the batch, shuffled block tables, neighbours of every length.
+//! Data is random from fixed seeds, with awkward cases added by hand: zeros, outliers, tiny and huge rows, ragged
+//! shapes, buffers larger than the batch, shuffled block tables, neighbours of every length.
 
 mod attention;
 mod bounds;
@@ -74,13 +76,13 @@ use crate::{Backend, EncoderOps};
 pub fn check_all<B: EncoderOps>(make: impl Fn() -> B) {
     check_decoder_ops(&make);
     check_encoder_ops(&make);
-    // What runs both may have models that write what they hear.
+    // A backend that runs both decoders and encoders may run speech recognition.
     check_memory_attention(&make);
-    // Or that see.
+    // It may also run models of images.
     check_mutual_attention(&make);
 }
 
-/// Runs the checks of [`Backend`]: what decoders need.
+/// Runs the checks of [`Backend`], for decoders.
 ///
 /// # Panics
 /// If the backend is wrong.
@@ -129,7 +131,7 @@ pub fn check_decoder_ops<B: Backend>(make: &impl Fn() -> B) {
     check_decoder(make);
 }
 
-/// Runs the checks of [`EncoderOps`]: what encoders need besides.
+/// Runs the checks of [`EncoderOps`], for encoders.
 ///
 /// # Panics
 /// If the backend is wrong.

@@ -10,7 +10,7 @@ use super::scene::{Chunk, STEP_ROWS_MAX, Scene, Setting, history, memory_parts};
 use crate::reference::{ReferenceBackend, formulas, visible};
 use crate::{AttentionParams, Backend, Batch, HeadShape, KvType, Rounding, SequenceSpan};
 
-/// Heads, key-value heads, elements of a head.
+/// Heads, key-value heads, and elements of a head.
 const SHAPES: [(usize, usize, usize); 8] =
     [(8, 2, 64), (2, 2, 128), (4, 2, 80), (4, 1, 256), (7, 1, 64), (8, 1, 128), (3, 3, 64), (6, 3, 80)];
 /// Context and rows of each sequence: decodes and prefill chunks, within a block, at its edge and over many.
@@ -28,7 +28,7 @@ const WORK: [(u32, u32); 11] = [
     (2, 1),
 ];
 
-/// `attention` on mixed batches of decodes and prefill chunks: grouped heads, windows, softcap, sinks, slopes.
+/// Checks `attention` on mixed batches of decodes and prefill chunks: grouped heads, windows, soft cap, sinks, slopes.
 ///
 /// # Panics
 /// If a number is out of bounds.
@@ -37,7 +37,7 @@ pub fn check_attention<B: Backend>(make: &impl Fn() -> B) {
     for (i, (heads, kv_heads, head_dim)) in SHAPES.into_iter().enumerate().step_by(every(3)) {
         let shape = HeadShape { heads, kv_heads, head_dim };
         for (j, setting) in settings(shape, &mut random).into_iter().enumerate() {
-            // The first shape meets every setting, the others two of the plain ones and two of the mixtures.
+            // The first shape is tried with every setting, the others with two plain ones and two mixtures.
             if (i > 0 && (i + j) % 3 != 0) || j % every(2) != 0 {
                 continue;
             }
@@ -48,7 +48,8 @@ pub fn check_attention<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// `attention` of rows to memories: of all keys that their sequence had, those behind them too, or of a part of those, or of none.
+/// Checks cross-attention (`attention` with `memory`): to all keys of a sequence, including later ones, to a part of
+/// them, or to none.
 ///
 /// # Panics
 /// If a number is out of bounds.
@@ -63,8 +64,8 @@ pub fn check_memory_attention<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// `attention` of rows of which some see each other, as those of a picture do: within the step, through a window, and with the
-/// same bits however a step is cut between pictures.
+/// Checks `attention` with rows that see each other, like those of an image: within the step, through a window, and
+/// with the same bits however a step is cut between images.
 ///
 /// # Panics
 /// If a number is out of bounds, or a bit differs.
@@ -99,7 +100,8 @@ pub fn check_mutual_attention<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// The same bits for a row in one go, in chunks, token by token, alone, among others, in any order and in any blocks.
+/// Checks that a row's bits are the same in one step, in chunks, token by token, alone, among others, in any order and
+/// in any blocks.
 ///
 /// # Panics
 /// If a bit differs.
@@ -144,8 +146,8 @@ pub fn check_attention_invariance<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// The same bits for the last rows of contexts over a thousand tokens, whether they come together or one by one: a
-/// device may cut so many keys into parts, and who computes a part must not matter.
+/// Checks that the last rows of contexts over a thousand tokens have the same bits together and one by one. A device
+/// may split so many keys into parts, and the thread that computes a part must not matter.
 ///
 /// # Panics
 /// If a bit differs.
@@ -186,10 +188,10 @@ pub fn check_attention_long_contexts<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// The settings of attention, plain and mixed.
+/// Settings of attention, plain and mixed.
 fn settings(shape: HeadShape, random: &mut Random) -> Vec<Setting> {
     let plain = plain(shape);
-    // From a sink that takes nearly all to one that takes nearly nothing.
+    // From a sink that takes nearly everything to one that takes nearly nothing.
     let sinks =
         Some((0..shape.heads).map(|head| 12.0 - 5.0 * head as f32 + random.normal()).collect::<Vec<f32>>());
     let window = |window| Setting { window: Some(window), ..plain.clone() };
@@ -207,13 +209,13 @@ fn settings(shape: HeadShape, random: &mut Random) -> Vec<Setting> {
         Setting { softcap: Some(30.0), sinks: sinks.clone(), scale: 0.2, ..window(50) },
         Setting { slopes: slopes(shape), ..plain.clone() },
         Setting { softcap: Some(10.0), sinks: sinks.clone(), ..plain.clone() },
-        // A sink has no distance, so that the distances themselves tell and not only their differences.
+        // A sink has no distance, so that the distances themselves matter and not only their differences.
         Setting { slopes: slopes(shape), sinks, ..window(50) },
         Setting { scale: 1.5 * plain.scale, sinks: Some(vec![-1e30; shape.heads]), ..plain },
     ]
 }
 
-/// One for each head: from one that sees little but its own token to one that sees nearly all alike.
+/// Slope of each head: from a head that sees little but its own token to one that sees nearly all tokens alike.
 fn slopes(shape: HeadShape) -> Option<Vec<f32>> {
     Some((0..shape.heads).map(|head| 0.5 / (1 << head) as f32).collect())
 }
@@ -233,7 +235,7 @@ fn plain(shape: HeadShape) -> Setting {
     }
 }
 
-/// The types of cache that can hold such heads.
+/// Cache types that can hold such heads.
 fn kv_types(shape: HeadShape) -> &'static [KvType] {
     let whole = shape.head_dim.is_multiple_of(KvType::Q8_0.group());
     if whole { KvType::ALL } else { &[KvType::F16, KvType::Fp8] }
@@ -248,7 +250,7 @@ fn whole(lengths: &[u32], order: &[usize]) -> Vec<Chunk> {
     order.iter().map(|&sequence| Chunk { sequence, start: 0, rows: lengths[sequence] }).collect()
 }
 
-/// Steps in which every unfinished sequence gets its next chunk, of a size the function gives.
+/// Steps in which every unfinished sequence gets its next chunk, whose size the function returns.
 fn cut(lengths: &[u32], size: &mut dyn FnMut() -> u32) -> Vec<Vec<Chunk>> {
     let mut done = vec![0; lengths.len()];
     let mut steps = Vec::new();
@@ -301,12 +303,12 @@ fn check_scene<B: Backend>(
     errors.finish();
 }
 
-/// σ of a row of output, where a device may hold queries and softmax weights in half precision, or as its operands where
-/// those hold less (then the figures below are theirs). Rounding the query
-/// moves score j by σ_j = `scale 2⁻¹² sqrt(Σ (q k_j)²)`, rounding weight p_j moves it by 2⁻¹² of itself, and a
-/// change of ε in score j moves the output by `p_j ε (v_j - out)`: no more than `Σ p_j (σ_j + 2⁻¹²) |v_j - out|`
-/// even if all moved together. Sums in f32 add [`FLOAT`] of `Σ p_j |v_j|`. Queries that meet keys of Q8_0 may be rounded
-/// to 1/127 of the largest of their 32, an error uniform over one step, of variance step²/12.
+/// σ of a row of output, if a device may hold queries and softmax weights in f16, or in the precision of its operands
+/// if that is lower (the figures below are then scaled). Rounding the query moves score j by σ_j = `scale 2⁻¹² sqrt(Σ
+/// (q k_j)²)`, and rounding weight p_j moves it by 2⁻¹² of itself. A change of ε in score j moves the output by `p_j ε
+/// (v_j - out)`, so the output moves by at most `Σ p_j (σ_j + 2⁻¹²) |v_j - out|` even if all scores moved together.
+/// Sums in f32 add [`FLOAT`] of `Σ p_j |v_j|`. Queries for keys of Q8_0 may be rounded to 1/127 of the largest of
+/// their 32 elements, an error uniform over one step, of variance step²/12.
 fn sigmas(
     scene: &Scene,
     setting: &Setting,
@@ -377,7 +379,7 @@ fn sigmas(
     out
 }
 
-/// Variance of a dot product from rounding the query as the type of cache allows.
+/// Variance of a dot product from rounding the query, as the cache type allows.
 fn rounding_variance(kv_type: KvType, query: &[f32], key: &[f32]) -> f64 {
     match kv_type {
         KvType::F16 | KvType::Fp8 => 0.0,

@@ -1,27 +1,27 @@
-//! How far a backend's numbers may be from the reference's.
+//! Bounds of the differences between a backend's numbers and the reference's.
 //!
-//! Errors of many independent roundings add up like noise, so each element's bound is a standard deviation σ
-//! computed from its own data: no element may err by more than 8 σ, and the mean of the squared errors over a
-//! case may not exceed 2 σ². The first catches a block with a wrong scale or sign, the second anything that is
-//! slightly wrong everywhere. Worst-case bounds would be some √cols wider and hide both.
+//! Errors of many independent roundings add up like noise. So each element's bound is a standard deviation σ computed
+//! from its data: no element may err by more than 8 σ, and the mean of the squared errors over a case may not exceed 2
+//! σ². The first catches a block with a wrong scale or sign, the second anything that is slightly wrong everywhere.
+//! Worst-case bounds would be some √cols wider and hide both.
 
 use half::bf16;
 
 use crate::{Operands, Rounding};
 
-/// Standard deviations that a single element may be off.
+/// Standard deviations by which a single element may differ.
 const ELEMENT_MAX: f64 = 8.0;
-/// Mean squared error of a case, in variances.
+/// Bound of a case's mean squared error, in variances.
 const MEAN_SQUARE_MAX: f64 = 2.0;
-/// Relative error of sums and functions in f32: the σ that makes 8 σ = 1e-5.
+/// Relative error of sums and functions in f32: the σ for which 8 σ = 1e-5.
 pub(super) const FLOAT: f64 = 1.25e-6;
-/// σ of rounding a number to half precision, relative: half of the largest error.
+/// Relative σ of rounding a number to f16: half of the largest error.
 pub(super) const HALF: f64 = 1.0 / 4096.0;
 
-/// σ of rounding a number to bfloat16, relative: half of the largest error, as [`HALF`] is.
+/// Relative σ of rounding a number to bfloat16: half of the largest error, like [`HALF`].
 const BF16: f64 = 1.0 / 512.0;
 
-/// σ of rounding one operand, relative to it.
+/// Relative σ of rounding one operand.
 pub(super) fn operand_sigma(rounding: Rounding) -> f64 {
     match rounding.operands {
         Operands::F32 => 0.0,
@@ -29,42 +29,42 @@ pub(super) fn operand_sigma(rounding: Rounding) -> f64 {
     }
 }
 
-/// Makes numbers what a device's operands hold exactly, where a check tells other errors from that of storing them.
+/// Rounds numbers to what a device's operands hold exactly, for checks that separate other errors from rounding.
 pub(super) fn hold(rounding: Rounding, values: &mut [f32]) {
     if rounding.operands == Operands::Bf16 {
         for value in values {
-            // Halves of what is left are exact too.
+            // Halves of the remaining numbers are exact too.
             *value = if value.abs() < 1e-34 { 0.0 } else { bf16::from_f32(*value).to_f32() };
         }
     }
 }
 
-/// The errors of one case.
+/// Errors of one case.
 pub(super) struct CaseErrors {
     what: String,
-    /// σ of storing a number, relative to it.
+    /// Relative σ of storing a number.
     stored: f64,
     count: usize,
     squares: f64,
 }
 
 impl CaseErrors {
-    /// `what` names the op, type and shape in the message of a failure.
+    /// Starts a case; `what` names the op, type and shape in failure messages.
     pub(super) fn new(what: String) -> Self {
         Self { what, stored: 0.0, count: 0, squares: 0.0 }
     }
 
-    /// As [`CaseErrors::new`], of numbers in a buffer of operands.
+    /// Same as [`CaseErrors::new`], for numbers in a buffer of operands.
     pub(super) fn of_operands(what: String, rounding: Rounding) -> Self {
         Self { stored: operand_sigma(rounding), ..Self::new(what) }
     }
 
-    /// Judges one element, at a row and a column. `slack` is an absolute error that is always allowed.
+    /// Checks one element, at a row and a column. `slack` is an absolute error that is always allowed.
     pub(super) fn check(&mut self, at: (usize, usize), found: f32, expected: f32, sigma: f64, slack: f64) {
         let sigma = sigma.hypot(self.stored * f64::from(expected));
         let error = (f64::from(found) - f64::from(expected)).abs();
         let excess = error - slack - f64::from(expected).abs() * f64::from(f32::EPSILON);
-        // Not a number is not below any bound, so it fails here too.
+        // NaN is not below any bound, so it fails here too.
         assert!(
             excess <= ELEMENT_MAX * sigma,
             "{}: row {}, column {} is {found}, not {expected}: off by {error:e}, allowed {:e}",
@@ -79,7 +79,7 @@ impl CaseErrors {
         }
     }
 
-    /// Judges the case as a whole.
+    /// Checks the case as a whole.
     pub(super) fn finish(self) {
         // A handful of elements may be unlucky together; hundreds may not.
         let allowed = MEAN_SQUARE_MAX * self.count as f64 + 32.0;
@@ -95,8 +95,8 @@ impl CaseErrors {
 
 /// σ of a dot product of weights `w` with activations `a`.
 ///
-/// Always: [`FLOAT`] of `Σ|w a|`, for sums in f32. Where a device's operands are bfloat16, besides, both sides of each
-/// product rounded, each by itself: `Σ 2 ([`BF16`] w a)²`. Where the weights are quantised, besides:
+/// Always [`FLOAT`] of `Σ|w a|`, for sums in f32. With bfloat16 operands also the separate rounding of both sides of
+/// each product: `Σ 2 ([`BF16`] w a)²`. With quantised weights also:
 /// - if the device says so, activations rounded to 1/127 of the largest of their 256 (or fewer): the rounding error is
 ///   uniform over one step, of variance step²/12, so `Σ_256 (max|a| / 127)² / 12 Σ w²`;
 /// - the scales of weights and activations rounded to half precision: `Σ_32 (2⁻¹⁰ Σ|w a|)²`, and where a product
@@ -129,7 +129,7 @@ pub(super) fn dot_sigma(rounding: Rounding, w: &[f32], a: &[f32], quantised: boo
     (variance + (FLOAT * total).powi(2)).sqrt()
 }
 
-/// What may be lost where activations are so small that a device flushes them, or their scale, to zero.
+/// Possible loss if activations are so small that a device flushes them, or their scale, to zero.
 pub(super) fn flush_slack(w: &[f32]) -> f64 {
     1e-34 * w.iter().map(|&w| f64::from(w).abs()).sum::<f64>() + 1e-37
 }

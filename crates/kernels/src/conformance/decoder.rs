@@ -1,4 +1,4 @@
-//! Check of whole steps: a small decoder of two layers, all ops in a row.
+//! Check of whole steps: a small decoder of two layers, with all ops in a row.
 
 use super::bounds::{operand_sigma, same_bits};
 use super::extent::every;
@@ -18,15 +18,16 @@ const HIDDEN: usize = 256;
 const VOCAB: usize = 100;
 const EPS: f32 = 1e-6;
 const SHAPE: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 64 };
-/// Tokens of each sequence: a prompt, then what is decoded one by one.
+/// Tokens of each sequence: a prompt, then the tokens decoded one by one.
 const LENGTHS: [u32; 5] = [5, 17, 2, 34, 20];
-/// The longest of them.
+/// Length of the longest sequence.
 const LENGTH_MAX: usize = 34;
-/// Of those, the tokens that are decoded.
+/// Number of decoded tokens in each sequence.
 const DECODED: u32 = 2;
 
-/// Logits of every token of five sequences, the same to the bit however they share steps; and near the reference's
-/// where the weights are plain floats. Quantised types are checked op by op, since their errors compound here.
+/// Checks the logits of every token of five sequences: the same bits however they share steps, and near the
+/// reference's if the weights are plain floats. Quantised types are checked op by op, because their errors compound
+/// here.
 ///
 /// # Panics
 /// If a bit differs or a number is out of bounds.
@@ -61,7 +62,7 @@ pub fn check_decoder<B: Backend>(make: &impl Fn() -> B) {
         let found = Packed::new(&rig, &model).run(&mut rig, &scene, &steps);
         let mut reference = Rig::new(ReferenceBackend::new(), &limits());
         let expected = Packed::new(&reference, &model).run(&mut reference, &scene, &steps);
-        // Each layer rounds its operands some ten times, one time as much up as down.
+        // Each layer rounds its operands some ten times, up as often as down.
         let roundings = (10 * LAYERS) as f64;
         let allowed = 2e-3 + 8.0 * roundings.sqrt() * operand_sigma(rounding);
         for (found, expected) in found.iter().zip(&expected) {
@@ -97,7 +98,7 @@ fn limits() -> StepLimits {
 }
 
 /// Steps as a scheduler makes them: each sequence's prompt in chunks of at most `chunk`, then its tokens one by one,
-/// all sequences side by side, so that one decodes while another is still prefilling.
+/// all sequences in parallel, so that one decodes while another is still in prefill.
 fn served(sequences: &[usize], chunk: u32) -> Vec<Vec<Chunk>> {
     let mut done = vec![0; LENGTHS.len()];
     let mut steps = Vec::new();
@@ -194,7 +195,7 @@ impl<B: Backend> Packed<B> {
         }
     }
 
-    /// Logits of every position of every sequence, NaN where no step reached.
+    /// Logits of every position of every sequence; NaN for positions that no step reached.
     fn run(&self, rig: &mut Rig<B>, scene: &Scene, steps: &[Vec<Chunk>]) -> Vec<Vec<f32>> {
         let blocks =
             scene.sequences.iter().flat_map(|s| &s.blocks[0]).max().map_or(1, |&last| last as usize + 1);
@@ -206,7 +207,8 @@ impl<B: Backend> Packed<B> {
             ..KvSpec::default()
         };
         let mut kv = ok("kv", rig.backend.kv(&spec));
-        // Made once for the largest step, as a runtime does: smaller steps find the leavings of larger ones.
+        // Buffers are made once for the largest step, as a runtime does: smaller steps find the remains of larger
+        // ones.
         let rows = limits().rows;
         let made = |role, cols| ok("buffer", rig.backend.buffer(role, rows, cols));
         let buffer = |cols| made(BufferRole::Operand, cols);
@@ -262,7 +264,7 @@ impl<B: Backend> Packed<B> {
     }
 }
 
-/// A step's batch, with tokens that depend on sequence and position alone, and logits wanted of every row.
+/// Batch of a step, with tokens that depend on sequence and position alone, and logits of every row.
 fn tokens(scene: &Scene, step: &[Chunk]) -> Batch {
     let mut batch = scene.batch(step);
     let token = |chunk: &Chunk, position: u32| (chunk.sequence as u32 * 31 + position * 17) % VOCAB as u32;

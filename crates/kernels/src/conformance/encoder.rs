@@ -22,8 +22,8 @@ const ACTIVATIONS: [Activation; 6] = [
     Activation::ReluSquared,
 ];
 
-/// `add_embedding` for every supported type: by position and offset, by token type, types given or not; plain floats to
-/// the bit.
+/// Checks `add_embedding` for every supported type: by position and offset, by token type, with and without types;
+/// plain floats to the bit.
 ///
 /// # Panics
 /// If a number is out of bounds.
@@ -32,10 +32,10 @@ pub fn check_add_embedding<B: Backend>(make: &impl Fn() -> B) {
     let mut random = Random::new(50);
     let mut batch = whole_batch(&LENGTHS);
     let typed = Batch { types: (0..ROWS).map(|_| random.below(3) as u32).collect(), ..batch.clone() };
-    // Positions are what the batch says, whatever row that is.
+    // Positions are those of the batch, whatever the row.
     batch.positions.iter_mut().rev().step_by(2).for_each(|position| *position += 5);
     for (i, dtype) in supported(&rig.backend).into_iter().enumerate() {
-        // Wider than a device may unpack at a time, now and then.
+        // Sometimes wider than a device may unpack at a time.
         let cols = if quantised(dtype) { (3 + i % 3) * dtype.block_weights() } else { [100, 1100][i % 2] };
         let table = Weights::random(dtype, 40, cols, &mut random);
         let matrix = rig.matrix(std::slice::from_ref(&table));
@@ -58,7 +58,7 @@ pub fn check_add_embedding<B: Backend>(make: &impl Fn() -> B) {
                 };
                 let weights = table.row(id as usize);
                 for (col, &weight) in weights.iter().enumerate() {
-                    // As for `embed`; and a sum rounds once more.
+                    // As for `embed`, and a sum rounds once more.
                     let group = &weights[col / 32 * 32..cols.min(col / 32 * 32 + 32)];
                     let largest = group.iter().fold(0.0f32, |m, w| m.max(w.abs()));
                     let at = row * cols + col;
@@ -72,8 +72,8 @@ pub fn check_add_embedding<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// `matmul_activated` for every supported type and activation, with and without bias, and the same bits for a row in any
-/// batch; every activation within 1e-6 over its whole range.
+/// Checks `matmul_activated` for every supported type and activation, with and without bias, and the same bits for a
+/// row in any batch; every activation within 1e-6 over its whole range.
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
@@ -156,7 +156,7 @@ fn check_product<B: Backend>(
     }
 }
 
-/// The activation alone: a matrix of one column that holds its arguments.
+/// Checks the activation alone, with a matrix of one column that holds its arguments.
 fn check_curve<B: Backend>(rig: &mut Rig<B>, activation: Activation) {
     let arguments: Vec<f32> = (0..1280)
         .map(|i| (i as f32 - 640.0) / 64.0)
@@ -167,7 +167,7 @@ fn check_curve<B: Backend>(rig: &mut Rig<B>, activation: Activation) {
     for (&x, found) in arguments.iter().zip(found) {
         let expected = formulas::activate(activation, f64::from(x));
         let error = (f64::from(found) - expected).abs();
-        // The argument is a weight, which a device may round, and the result an operand.
+        // The argument is a weight, which a device may round, and the result is an operand.
         let argument = operand_sigma(rig.rounding) * f64::from(x).abs();
         let sigma =
             act_sigma(activation, f64::from(x), argument).hypot(operand_sigma(rig.rounding) * expected);

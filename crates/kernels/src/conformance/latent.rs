@@ -1,4 +1,4 @@
-//! Checks of latent attention: products of each head with its matrix, what goes to the cache, and attention over it.
+//! Checks of latent attention: products of each head with its matrix, writing to the cache, and attention over it.
 
 use super::bounds::{CaseErrors, dot_sigma, operand_sigma, same_bits};
 use super::random::Random;
@@ -13,7 +13,7 @@ use crate::{
 const EPS: f32 = 1e-5;
 const STEP_ROWS_MAX: usize = 200;
 
-/// `heads_matmul` of every type of floats, of ragged and of DeepSeek's shapes.
+/// Checks `heads_matmul` for every float type, with ragged and with DeepSeek's shapes.
 ///
 /// # Panics
 /// If a number is out of bounds, a number that stays has changed, or a bit depends on the batch.
@@ -85,7 +85,8 @@ fn limits(heads: usize, head_dim: usize, sequences: usize) -> StepLimits {
     }
 }
 
-/// `latent_to_cache` and `latent_attention` of short and long sequences, cut in every way, for every type of cache.
+/// Checks `latent_to_cache` and `latent_attention` with short and long sequences, cut in every way, for every cache
+/// type.
 ///
 /// # Panics
 /// If a number is out of bounds, or a bit depends on the batch or on how a prompt was cut.
@@ -156,8 +157,8 @@ impl Play {
         }
     }
 
-    /// What attention gives of each sequence, `(position, heads * rank)`, cut where `starts` says; a step takes the
-    /// next part of every sequence that has one.
+    /// Attention output of each sequence, `(position, heads * rank)`, cut at `starts`. A step takes the next part of
+    /// every sequence that has one.
     fn run<B: Backend>(&self, backend: B, starts: impl Fn(usize) -> Vec<usize>) -> Vec<Vec<f32>> {
         let (shape, width) = (self.shape, self.shape.width());
         let mut rig = Rig::new(backend, &limits(shape.heads, width, self.lengths.len()));
@@ -213,8 +214,8 @@ impl Play {
         out
     }
 
-    /// Compares with the formulas, over latents that are not rounded. What rounding moves is bounded by what it moves of a
-    /// value and of a score.
+    /// Compares with the formulas, over latents that are not rounded. The effect of rounding is bounded by its effect
+    /// on a value and on a score.
     fn check(&self, what: &str, rounding: Rounding, found: &[Vec<f32>]) {
         let LatentHeads { heads, rank, .. } = self.shape;
         let width = self.shape.width();
@@ -224,7 +225,7 @@ impl Play {
             KvType::Q8_0 => 1e-2,
             KvType::Fp8 => 3e-2,
         };
-        // Where operands are rounded, latents and queries are, before the cache rounds what it keeps.
+        // Rounded operands round latents and queries before the cache rounds what it keeps.
         let sigma = sigma.hypot(2.0 * operand_sigma(rounding));
         for (sequence, found) in found.iter().enumerate() {
             let turn = |of: &mut [f32], position: usize| {

@@ -1,4 +1,4 @@
-//! Checks of the ops that multiply by a matrix or read one: `matmul`, `embed`, `logits`.
+//! Checks of ops that multiply by a matrix or read its rows: `matmul`, `embed`, `logits`.
 
 use super::bounds::{CaseErrors, dot_sigma, flush_slack, hold, same_bits};
 use super::extent::every;
@@ -13,7 +13,8 @@ const ROWS_MAX: usize = 33;
 /// Widest matrix of these checks.
 const WIDTH_MAX: usize = 1280;
 
-/// `matmul` for every supported type: ragged shapes, with and without bias, every awkward kind of activation row.
+/// Checks `matmul` for every supported type: ragged shapes, with and without bias, every awkward kind of activation
+/// row.
 ///
 /// # Panics
 /// If a number is out of bounds.
@@ -33,7 +34,7 @@ pub fn check_matmul<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// One matrix of parts of different types, as query, key and value projections may be.
+/// Checks a matrix whose parts have different types, as query, key and value projections may.
 ///
 /// # Panics
 /// If a number is out of bounds.
@@ -55,7 +56,7 @@ pub fn check_mixed_matrix<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// The same bits for a row alone, among others, and in any order; for each supported type.
+/// Checks for each supported type that a row has the same bits alone, among others, and in any order.
 ///
 /// # Panics
 /// If a bit differs.
@@ -79,7 +80,7 @@ pub fn check_matmul_invariance<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// `add_bias`, as exactly as the device rounds: a vector onto each row, whatever the row is.
+/// Checks `add_bias`, as exactly as the device rounds: a vector added to each row.
 ///
 /// # Panics
 /// If a number is out of bounds.
@@ -100,7 +101,7 @@ pub fn check_add_bias<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// `embed` for every supported type; plain floats to the bit.
+/// Checks `embed` for every supported type; plain floats to the bit.
 ///
 /// # Panics
 /// If a number is out of bounds.
@@ -123,7 +124,7 @@ pub fn check_embed<B: Backend>(make: &impl Fn() -> B) {
             let mut errors = CaseErrors::new(what);
             for (row, &token) in tokens.iter().enumerate() {
                 for (col, &weight) in table.row(token as usize).iter().enumerate() {
-                    // Scales may be held in half precision: the last bit of the largest of the block's group.
+                    // Scales may be held in f16: the last bit of the largest of the block's group.
                     let group = &table.row(token as usize)[col / 32 * 32..cols.min(col / 32 * 32 + 32)];
                     let largest = group.iter().fold(0.0f32, |m, w| m.max(w.abs()));
                     let slack =
@@ -136,7 +137,8 @@ pub fn check_embed<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// `logits` for every supported type: the rows asked for and no others, the same bits whichever else are asked for.
+/// Checks `logits` for every supported type: the requested rows only, with the same bits whichever others are
+/// requested.
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
@@ -177,7 +179,7 @@ pub fn check_logits<B: Backend>(make: &impl Fn() -> B) {
 /// Rows of activations, one of each awkward kind, then ordinary ones.
 pub(super) fn activations(rows: usize, cols: usize, random: &mut Random) -> Vec<f32> {
     let mut out = Vec::with_capacity(rows * cols);
-    // In small batches the kinds would hide the ordinary row, so they start somewhere else each time.
+    // In small batches the awkward kinds would displace the ordinary row, so they start at a different one each time.
     let first = random.below(10);
     for row in 0..rows {
         let kind = (first + row) % 10;
@@ -196,12 +198,12 @@ pub(super) fn activations(rows: usize, cols: usize, random: &mut Random) -> Vec<
     out
 }
 
-/// `(rows, cols)` to the rows chosen.
+/// The chosen rows of `(rows, cols)`.
 pub(super) fn gather(values: &[f32], cols: usize, chosen: &[usize]) -> Vec<f32> {
     chosen.iter().flat_map(|&row| values[row * cols..][..cols].iter().copied()).collect()
 }
 
-/// Shapes a type is tried on: whole blocks, and rows that fill no tile.
+/// Shapes to try for a type: whole blocks, and rows that fill no tile.
 fn shapes(dtype: DType) -> Vec<(usize, usize)> {
     match dtype.block_weights() {
         1 => vec![(3, 5), (1, 33), (16, 80), (17, 320), (100, 1000), (32, 1280)],
@@ -244,7 +246,7 @@ fn check_parts<B: Backend>(rig: &mut Rig<B>, parts: &[Weights], batch: usize, ra
     }
 }
 
-/// Judges `found`, `(rows, outputs)`, against the reference's product.
+/// Checks `found`, `(rows, outputs)`, against the reference's product.
 fn compare(
     errors: &mut CaseErrors,
     rounding: Rounding,

@@ -1,4 +1,4 @@
-//! Checks of `add_low_rank` and `gate`: what adapters add to products.
+//! Checks of `add_low_rank` and `gate`: the effect of adapters on products.
 
 use super::bounds::{CaseErrors, FLOAT, dot_sigma, hold, operand_sigma, same_bits};
 use super::linear::gather;
@@ -15,14 +15,14 @@ use crate::{
 const ROWS_MAX: usize = 40;
 const TYPES: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
 
-/// One adapter of one matrix.
+/// Change by an adapter to one matrix.
 #[derive(Default)]
 struct Delta {
     changes: Vec<ChangedOutputs>,
     pairs: Vec<WeightPair>,
 }
 
-/// A change with its numbers.
+/// An element-wise change with its numbers.
 struct ChangedOutputs {
     first: usize,
     factors: Vec<f32>,
@@ -38,7 +38,7 @@ struct WeightPair {
     first: usize,
 }
 
-/// Where a random pair stands: of a rank, or without A.
+/// Position of a random pair, with a rank or without A.
 #[derive(Clone, Copy)]
 struct PairPlace {
     rank: Option<usize>,
@@ -65,7 +65,7 @@ impl WeightPair {
     }
 }
 
-/// A change and pairs as the contract takes them.
+/// Changes and pairs in the contract's form.
 struct DeltaSources<'a> {
     changes: Vec<OutputChange<'a>>,
     pairs: Vec<LowRankPair<'a>>,
@@ -77,7 +77,7 @@ impl DeltaSources<'_> {
     }
 }
 
-/// A matrix's inputs and outputs, and what adapters add to it.
+/// A matrix's inputs and outputs, and the adapters' changes to it.
 struct Adapted {
     cols: usize,
     outputs: usize,
@@ -85,7 +85,7 @@ struct Adapted {
 }
 
 impl Delta {
-    /// Pairs at these places.
+    /// Random pairs at these positions.
     fn random(dtype: DType, cols: usize, pairs: &[PairPlace], random: &mut Random) -> Self {
         let pair = |&PairPlace { rank, first, outputs }: &PairPlace| WeightPair {
             a: rank.map(|rank| Weights::random(dtype, rank, cols, random)),
@@ -96,7 +96,7 @@ impl Delta {
         Self { changes: Vec::new(), pairs: pairs.iter().map(pair).collect() }
     }
 
-    /// With a change of so many outputs from one on.
+    /// The same with an additional change of so many outputs, from `first` on.
     fn changed(mut self, first: usize, outputs: usize, random: &mut Random) -> Self {
         self.changes.push(ChangedOutputs::random(first, outputs, random));
         self
@@ -113,7 +113,7 @@ impl Delta {
         self.pairs.iter().filter_map(|pair| pair.a.as_ref()).map(|a| a.shape.rows).sum()
     }
 
-    /// A row after it, each number with its σ.
+    /// A row after the op, each number with its σ.
     fn expected(&self, rounding: Rounding, x: &[f32], before: &[f32]) -> Vec<(f64, f64)> {
         let unchanged = |&value: &f32| (f64::from(value), FLOAT * f64::from(value).abs());
         let mut row: Vec<(f64, f64)> = before.iter().map(unchanged).collect();
@@ -143,7 +143,7 @@ impl Delta {
 }
 
 impl WeightPair {
-    /// What B reads, and its variances.
+    /// Inputs of B, and their variances.
     fn narrowed(&self, rounding: Rounding, x: &[f32]) -> (Vec<f32>, Vec<f64>) {
         let Some(a) = &self.a else { return (x.to_vec(), vec![0.0; x.len()]) };
         let of_rank = |rank: usize| {
@@ -165,7 +165,7 @@ impl Adapted {
         self.deltas.iter().map(|of| of.as_ref().map(delta)).collect()
     }
 
-    /// `out` after the op, of sequences of so many rows with these adapters.
+    /// `out` after the op, for sequences of so many rows with these adapters.
     fn run<B: Backend>(
         &self,
         rig: &mut Rig<B>,
@@ -218,9 +218,9 @@ impl Adapted {
     }
 }
 
-/// `add_low_rank` of every float type, ranks and widths that fill no vector, parts that leave outputs between them, batches of
-/// several adapters, of ones with nothing to add and of none; the same bits for a row whatever is beside it, and what is no
-/// pair is refused by the tensor's name.
+/// Checks `add_low_rank` for every float type: ranks and widths that fill no vector, parts that leave outputs between
+/// them, and batches of several adapters, of adapters with nothing to add and of none. A row has the same bits
+/// whatever is beside it, and matrices that form no pair are refused by the tensor's name.
 ///
 /// # Panics
 /// If a number is out of bounds, a bit differs, or a bad pair is taken.
@@ -229,7 +229,7 @@ pub fn check_low_rank<B: Backend>(make: &impl Fn() -> B) {
     let mut random = Random::new(90);
     for (dtype, &other) in TYPES.into_iter().zip(TYPES.iter().cycle().skip(1)) {
         for (cols, outputs) in [(256, 512), (33, 70), (80, 16), (1000, 40)] {
-            // As of queries and values beside keys; then of all of it by other ranks.
+            // Adapters of queries and values but not of keys; then of everything, with other ranks.
             let (third, rest) = (outputs / 4, outputs - outputs / 4);
             let mut delta = |dtype, pairs: &[(Option<usize>, usize, usize)]| {
                 let place = |&(rank, first, outputs)| PairPlace { rank, first, outputs };
@@ -242,7 +242,7 @@ pub fn check_low_rank<B: Backend>(make: &impl Fn() -> B) {
                 None,
                 Some(delta(other, &[(Some(7), 0, third), (Some(1), third, middle), (Some(33), rest, last)])),
                 Some(delta(dtype, &[(Some(64), third, outputs - third)])),
-                // Changes before pairs, as of DoRA; a matrix in place of another beside a pair; changes alone.
+                // Changes before pairs, as in DoRA; a replaced matrix beside a pair; changes alone.
                 Some(delta(dtype, &[(Some(5), 0, third), (Some(16), third, middle)])),
                 Some(delta(other, &[(None, 0, third), (Some(4), rest, last)])),
                 Some(Delta::default()),
@@ -290,7 +290,7 @@ pub fn check_low_rank<B: Backend>(make: &impl Fn() -> B) {
     check_refusals(&rig.backend, &mut random);
 }
 
-/// Changes that read inputs rather than outputs, as of a norm in place of another.
+/// Checks changes that read inputs rather than outputs, as for a replaced norm.
 fn check_changes_of_inputs<B: Backend>(rig: &mut Rig<B>, random: &mut Random) {
     for width in [33, 80, 256] {
         let mut change = ChangedOutputs::random(0, width, random);
@@ -301,13 +301,13 @@ fn check_changes_of_inputs<B: Backend>(rig: &mut Rig<B>, random: &mut Random) {
     }
 }
 
-/// An adapter of each row of these sequences.
+/// Adapter of each row of these sequences.
 fn adapters_of(sequences: &[(usize, Option<u32>)]) -> Vec<Option<u32>> {
     sequences.iter().flat_map(|&(rows, adapter)| std::iter::repeat_n(adapter, rows)).collect()
 }
 
-/// `logits` and `sample` of a head that adapters change: the rows of each adapter and no others, the same bits whichever else are
-/// asked for, and tokens drawn from them.
+/// Checks `logits` and `sample` with a head that adapters change: the rows of each adapter and no others, the same
+/// bits whichever other rows are requested, and tokens drawn from the changed logits.
 ///
 /// # Panics
 /// If a number is out of bounds, a bit differs, or a token is not of the changed logits.
@@ -375,7 +375,7 @@ pub fn check_adapted_logits<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// That the tokens that are drawn at temperature 0 are those of the largest of these logits.
+/// Checks that tokens drawn at temperature 0 have the largest of these logits.
 fn check_drawn<B: Backend>(
     rig: &mut Rig<B>,
     batch: &Batch,
@@ -426,7 +426,7 @@ fn check_refusals<B: Backend>(backend: &B, random: &mut Random) {
     refused(LowRankPair { b, ..good });
 }
 
-/// `gate` for every activation, and that it gives between two products what `gated_mlp` does, bit for bit.
+/// Checks `gate` for every activation, and that between two products it gives bit for bit the results of `gated_mlp`.
 ///
 /// # Panics
 /// If a bit differs.
@@ -462,7 +462,7 @@ pub fn check_gate<B: Backend>(make: &impl Fn() -> B) {
                 for i in 0..inner {
                     let (gate, up) = (f64::from(both[i]), f64::from(both[inner + i]));
                     let expected = activate(*activation, gate) * up;
-                    // Where the activation is all but zero, what is left of it is lost.
+                    // If the activation is almost zero, the rest of it is lost.
                     let sigma = FLOAT * (expected.abs() + (gate * up).abs());
                     errors.check((row, i), gated[row * inner + i], expected as f32, sigma, 1e-30);
                 }

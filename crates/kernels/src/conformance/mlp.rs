@@ -12,8 +12,8 @@ use crate::{Activation, Backend, DType, Rounding};
 const ROWS_MAX: usize = 11;
 pub(super) const ACTIVATIONS: [Activation; 3] = [Activation::Silu, Activation::GeluTanh, Activation::GeluErf];
 
-/// `gated_mlp` for every supported type and activation, with parts of different types, and the same bits for a row
-/// in any batch. `hidden` is the device's own business; only `out` is judged.
+/// Checks `gated_mlp` for every supported type and activation, with parts of different types, and the same bits for a
+/// row in any batch. `hidden` is unspecified; only `out` is compared.
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
@@ -29,7 +29,7 @@ pub fn check_gated_mlp<B: Backend>(make: &impl Fn() -> B) {
             mlp.check(&mut rig, &mut random);
         }
     }
-    // Widths that fill no tile, where a type allows them, and every activation at full float precision.
+    // Widths that fill no tile, if a type allows them, and every activation at full float precision.
     for &dtype in types.iter().filter(|dtype| dtype.block_weights() <= 32) {
         let unit = if quantised(dtype) { 32 } else { 10 };
         for activation in ACTIVATIONS.into_iter().step_by(every(2)) {
@@ -112,8 +112,9 @@ impl Mlp {
     }
 }
 
-/// Each output of an MLP and its σ: those of gate and up go through the activation to first order (and their product),
-/// are carried by down's weights, and meet down's own. Biases, where there are some, are of gate, up and down. Without up, what is activated is multiplied by 1.
+/// Outputs of an MLP, each with its σ: the errors of gate and up pass through the activation to first order (and
+/// through their product), are carried by down's weights, and combine with down's own error. Biases, if any, are of
+/// gate, up and down. Without up, the activation is multiplied by 1.
 pub(super) fn mlp_outputs(
     rounding: Rounding,
     activation: Activation,
@@ -152,13 +153,13 @@ pub(super) fn mlp_outputs(
     down.floats.chunks_exact(down.shape.cols).enumerate().map(output).collect()
 }
 
-/// σ of an activation of `x`, which has this σ itself.
+/// σ of an activation of `x`, which itself has this σ.
 pub(super) fn act_sigma(activation: Activation, x: f64, sigma: f64) -> f64 {
     let act = |x| activate(activation, x);
     let step = 1e-4 * (1.0 + x.abs());
     let slope = (act(x + step) - act(x - step)) / (2.0 * step);
-    // Where the curve bends (by at most 1.2) within the error, its square moves the result too; where it breaks,
-    // either side's slope may be the right one.
+    // If the curve bends (by at most 1.2) within the error, the square of the error moves the result too. If it
+    // breaks, either side's slope may be the right one.
     let breaks = match activation {
         Activation::Relu => x.abs() < 8.0 * sigma,
         Activation::ClampedSwish => (x - 7.0).abs() < 8.0 * sigma,

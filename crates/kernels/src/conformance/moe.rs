@@ -1,10 +1,10 @@
 //! Checks of `moe`.
 //!
-//! Which experts a row goes to is not continuous in its scores: where the last of the chosen and the first of the others
-//! are within rounding of each other, two right backends may choose differently. So rows are drawn until the reference's
-//! choice is clear: each chosen score is above each other by more than both may err. (The order among the chosen does
-//! not matter that much: where two of them come the other way round, the same sum is added up in another order.) Exact
-//! ties are made of scores that are zero on any device, those of a router's rows of zeros.
+//! The choice of experts is not continuous in the scores: if the last chosen and the first other expert are within
+//! rounding of each other, two right backends may choose differently. So rows are drawn until the reference's choice
+//! is clear: each chosen score exceeds each other by more than the errors of both. (The order among the chosen matters
+//! less: if two are swapped, the same sum is added in another order.) Exact ties are made with scores that are zero on
+//! any device, from router rows of zeros.
 
 use super::bounds::{CaseErrors, FLOAT, dot_sigma, operand_sigma, same_bits};
 use super::extent::every;
@@ -20,7 +20,7 @@ use crate::{
     MoeOperands, MoeParams, Operands, Rounding,
 };
 
-/// Experts of rows, and what their second products read.
+/// Experts of rows, and the inputs of their down products.
 type Seen = (Vec<u32>, Vec<f32>);
 
 /// Largest batch of these checks.
@@ -29,11 +29,11 @@ const ROWS_MAX: usize = 70;
 const WIDTH_MAX: usize = 1024;
 const EXPERTS_MAX: usize = 64;
 const USED_MAX: usize = 8;
-/// Rows drawn before a router is taken for one that never chooses clearly.
+/// Number of rows drawn before giving up on a router that never chooses clearly.
 const DRAWS_MAX: usize = 10_000;
 
-/// `moe` for every supported type, with parts and experts of different types, gated and not, scorings, numbers of experts and of rows,
-/// ragged shapes, and rows that all go to one expert.
+/// Checks `moe` for every supported type: parts and experts of different types, gated or not, all scorings, several
+/// numbers of experts and rows, ragged shapes, and rows that all go to one expert.
 ///
 /// # Panics
 /// If a number is out of bounds.
@@ -60,7 +60,7 @@ pub fn check_moe<B: Backend>(make: &impl Fn() -> B) {
         moe.check(&mut rig, 13, &mut random);
     }
     for (i, &dtype) in types.iter().filter(|dtype| dtype.block_weights() <= 32).enumerate() {
-        // Widths that fill no tile, where a type allows them.
+        // Widths that fill no tile, if a type allows them.
         let unit = if quantised(dtype) { 32 } else { 10 };
         let shapes = [(2, 1, 1), (3, 3, 2), (8, 2, 33), (7, 4, 20)];
         for (experts, used, rows) in shapes.into_iter().skip(i % every(2)).step_by(every(2)) {
@@ -83,11 +83,11 @@ pub fn check_moe<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// `moe` where scores are equal, and where they are not numbers.
+/// Checks `moe` with equal scores, and with scores that are not numbers.
 ///
 /// # Panics
-/// If an expert of a higher index is chosen before its equal, a row without an order of experts has an output that is a
-/// number, or such a row changes another.
+/// If an expert with a higher index is chosen before its equal, a row without an order of experts has an output that
+/// is a number, or such a row changes another.
 pub fn check_moe_choice<B: Backend>(make: &impl Fn() -> B) {
     let mut rig = Rig::for_experts(make(), ROWS_MAX, WIDTH_MAX, EXPERTS_MAX, USED_MAX);
     let mut random = Random::new(22);
@@ -109,7 +109,8 @@ pub fn check_moe_choice<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// `moe` as the families have it: choices by corrected weights and from groups, biases, scaled inputs and clamps.
+/// Checks the routing variants of model families: choices by corrected weights and from groups, biases, scaled inputs
+/// and clamps.
 ///
 /// # Panics
 /// If a number is out of bounds, or a bit depends on the batch.
@@ -153,7 +154,7 @@ pub fn check_moe_routing<B: Backend>(make: &impl Fn() -> B) {
                 up: numbers(biased, outputs).map(|up| up.iter().map(|up| 4.0 * up).collect()),
                 down: numbers(biased, experts * 256),
                 scale: numbers(scaled, experts),
-                // A power of two, so that it rounds nothing.
+                // A power of two, which rounds nothing.
                 routed: scaled.then_some(-0.5),
             };
             moe.check(&mut rig, 7, &mut random);
@@ -166,7 +167,7 @@ pub fn check_moe_routing<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// `add_shared` with a gate and without.
+/// Checks `add_shared` with a gate and without.
 ///
 /// # Panics
 /// If a number is out of bounds, or a bit depends on the batch.
@@ -206,7 +207,7 @@ pub fn check_add_shared<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// The same bits for a row alone, among others, and in any order; for each supported type.
+/// Checks for each supported type that a row has the same bits alone, among others, and in any order.
 ///
 /// # Panics
 /// If a bit differs.
@@ -230,7 +231,7 @@ pub fn check_moe_invariance<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// Parameters in turns: how scores become weights, and which activation.
+/// Parameters in turn: scorings and activations.
 fn params(i: usize) -> MoeParams {
     MoeParams {
         experts_used: 2,
@@ -244,7 +245,7 @@ fn params(i: usize) -> MoeParams {
     }
 }
 
-/// A type of the fewest bits lost, for routers.
+/// The type that loses the fewest bits, for routers.
 fn plain(types: &[DType]) -> DType {
     let plain = |dtype: &&DType| dtype.block_weights() == 1;
     *types.iter().find(plain).expect("a backend supports one of the plain types")
@@ -257,7 +258,7 @@ struct Vectors {
     up: Option<Vec<f32>>,         // (experts, outputs of the first product)
     down: Option<Vec<f32>>,       // (experts, width)
     scale: Option<Vec<f32>>,      // (experts)
-    /// The router reads rows of its own, so much times those that experts read.
+    /// Factor between the router's rows and the experts' rows, if the router reads separate rows.
     routed: Option<f32>,
 }
 
@@ -269,7 +270,7 @@ struct Moe {
     down: Vec<Weights>,         // (experts)
 }
 
-/// The same on a device.
+/// The mixture on a device.
 struct Packed<B: Backend> {
     router: B::Matrix,
     experts: B::Experts,
@@ -277,7 +278,7 @@ struct Packed<B: Backend> {
 }
 
 impl Moe {
-    /// Experts of `(experts, width, hidden)`, gate, up and down of each of the types given for it.
+    /// Experts of `(experts, width, hidden)`, with gate, up and down of the types given for each.
     fn random(
         router: DType,
         types: impl Fn(usize) -> [DType; 3],
@@ -285,7 +286,7 @@ impl Moe {
         params: MoeParams,
         random: &mut Random,
     ) -> Self {
-        // Scores of variance 2: some experts count for much more than others.
+        // Scores of variance 2: some experts get much larger weights than others.
         let factor = (2.0 / width as f32).sqrt();
         let numbers: Vec<f32> = random.normals(experts * width).iter().map(|w| w * factor).collect();
         let parts = if params.gated { 2 } else { 1 };
@@ -303,7 +304,7 @@ impl Moe {
         Self { params, vectors: Vectors::default(), router, gate_up, down }
     }
 
-    /// Adds to what an expert scores for each input above zero (rows drawn by `clear` have a first such).
+    /// Adds to an expert's score for each first input above zero (rows drawn by `clear` have one).
     fn favour(&mut self, expert: usize, by: f32) {
         let cols = self.width();
         let mut numbers = self.router.floats.clone();
@@ -353,7 +354,7 @@ impl Moe {
         self.run_seen(rig, packed, x).0
     }
 
-    /// What it gives, and what the device tells of it, where it does.
+    /// Output of the mixture, and the routing that the device reports, if it does.
     fn run_seen<B: Backend>(
         &self,
         rig: &mut Rig<B>,
@@ -391,8 +392,8 @@ impl Moe {
         (rig.download("moe", &out, rows, width), seen)
     }
 
-    /// That the experts of each row are those that it goes to, and that their second products made what was found of what they are
-    /// told to have read.
+    /// Checks that the reported experts of each row are the right ones, and that their down products of the reported
+    /// inputs give the output.
     fn check_seen(&self, x: &[f32], found: &[f32], (chosen, inner): &Seen) {
         let (width, used, ffn) = (self.width(), self.params.experts_used, self.down[0].shape.cols);
         for (row, x) in x.chunks_exact(width).enumerate() {
@@ -417,7 +418,7 @@ impl Moe {
                         self.vectors.down.as_ref().map_or(0.0, |bias| f64::from(bias[expert * width + col]));
                     let inner = &inner[pair * ffn..][..ffn];
                     *sum += weight * (dot(weights, inner) + bias);
-                    // What a device rounds activations to before quantised weights goes by the largest of them.
+                    // The rounding of activations before quantised weights depends on the largest of them.
                     let most = inner.iter().fold(0.0f32, |most, x| most.max(x.abs()));
                     let least = if quantised(self.down[expert].shape.dtype) { most } else { 0.0 };
                     let terms = weights.iter().zip(inner).map(|(w, x)| w.abs() * (x.abs() + least));
@@ -458,7 +459,8 @@ impl Moe {
         errors.finish();
     }
 
-    /// Rows with NaN and infinities among others: they change no other row, and a row with NaN has no other output.
+    /// Checks rows with NaN and infinities among others: they change no other row, and a row with NaN has only NaN
+    /// outputs.
     fn check_not_numbers<B: Backend>(&self, rig: &mut Rig<B>, random: &mut Random) {
         let (rows, width) = (11, self.width());
         let mut x = random.normals(rows * width);
@@ -481,7 +483,7 @@ impl Moe {
         }
     }
 
-    /// Each score and its σ.
+    /// Scores and their σ.
     fn scores(&self, rounding: Rounding, x: &[f32]) -> (Vec<f32>, Vec<f64>) {
         let x: Vec<f32> = x.iter().map(|x| self.vectors.routed.unwrap_or(1.0) * x).collect();
         let x = &x[..];
@@ -494,7 +496,7 @@ impl Moe {
         rows.enumerate().map(score).unzip()
     }
 
-    /// A row whose experts are clear.
+    /// Draws a row whose experts are clear.
     fn clear(&self, rounding: Rounding, random: &mut Random) -> Vec<f32> {
         for _ in 0..DRAWS_MAX {
             let mut x = random.normals(self.width());
@@ -506,7 +508,7 @@ impl Moe {
             let mut order: Vec<usize> = (0..scores.len()).collect();
             order.sort_by(|&a, &b| keys[b].total_cmp(&keys[a]));
             let (chosen, others) = order.split_at(self.params.experts_used);
-            // A weight errs by no more than its score and those that it is divided by.
+            // The error of a weight is at most that of its score and of the scores that it is divided by.
             let all = if by_weight { 2.0 * sigmas.iter().fold(FLOAT, |m, &s| m.max(s)) } else { 0.0 };
             let sigma = |e: usize| if by_weight { all } else { sigmas[e] };
             let mut worths = worths;
@@ -518,7 +520,7 @@ impl Moe {
             if !self.params.groups.is_none_or(apart) {
                 continue;
             }
-            // As far as `CaseErrors` lets each of them be off.
+            // The largest errors that `CaseErrors` allows each of them.
             let apart = |a: usize, b: usize| keys[a] - keys[b] > 8.0 * (sigma(a) + sigma(b));
             if chosen.iter().all(|&a| others.iter().all(|&b| apart(a, b)))
                 && self.near_is_clear(&scores, &sigmas, &order)
@@ -529,7 +531,7 @@ impl Moe {
         panic!("{}: no row of {DRAWS_MAX} chooses its experts clearly", self.name());
     }
 
-    /// Whether who is near the chosen, and which of them is first, is beyond what both may err.
+    /// Whether the choice of near experts, and the first among them, is clear despite the errors of both.
     fn near_is_clear(&self, scores: &[f32], sigmas: &[f64], order: &[usize]) -> bool {
         let ExpertScoring::Near { reach } = self.params.scoring else { return true };
         let off = |a: usize, b: usize| 8.0 * (sigmas[a] + sigmas[b]);
@@ -542,10 +544,10 @@ impl Moe {
         })
     }
 
-    /// Each output and its σ: those of the chosen experts' outputs times their weights, and what the weights err by. A
+    /// Outputs and their σ: the σ of the chosen experts' outputs times their weights, and the errors of the weights. A
     /// weight's relative error is that of its score and of the scores it is divided by, together at most twice the
-    /// largest of them; a score's error counts as it is, whatever the score. Without a second factor, whose sign is any,
-    /// what x is rounded by moves all hidden units alike where weights are not 0 on average: σ is taken twice as large.
+    /// largest of them; a score's error counts as it is, whatever the score. Without a second factor, whose sign
+    /// varies, rounding x moves all hidden units alike if weights are not 0 on average, so σ is doubled.
     fn expected(&self, rounding: Rounding, x: &[f32]) -> Vec<(f64, f64)> {
         let (scores, sigmas) = self.scores(rounding, x);
         let chosen = route(&scores, &self.params, self.vectors.correction.as_deref())

@@ -1,4 +1,4 @@
-//! Checks of `rms_norm`, `layer_norm`, either after an addition, and a layer norm of some columns.
+//! Checks of `rms_norm`, of `layer_norm`, of both after an addition, and of a layer norm of some columns.
 
 use super::bounds::{CaseErrors, FLOAT, hold, same_bits};
 use super::linear::{activations, gather};
@@ -18,7 +18,7 @@ const SHAPES: [(usize, usize, f32); 7] = [
     (17, 320, 1e-12),
 ];
 
-/// `rms_norm`: any width, zero, tiny and huge rows, the same bits in any batch.
+/// Checks `rms_norm`: any width, zero, tiny and huge rows, the same bits in any batch.
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
@@ -34,7 +34,7 @@ pub fn check_rms_norm<B: Backend>(make: &impl Fn() -> B) {
     check_parts(make);
 }
 
-/// Parts of rows, each normed by itself.
+/// Checks parts of rows that are normed separately.
 fn check_parts<B: Backend>(make: &impl Fn() -> B) {
     let mut rig = Rig::for_rows(make(), ROWS_MAX, 4096, 1);
     let mut random = Random::new(16);
@@ -50,7 +50,7 @@ fn check_parts<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// `add_rms_norm`: as `rms_norm`, and the residual to the bit.
+/// Checks `add_rms_norm`: as `rms_norm`, and the residual to the bit.
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
@@ -73,7 +73,7 @@ pub fn check_add_rms_norm<B: Backend>(make: &impl Fn() -> B) {
     check_unequal_halves(make);
 }
 
-/// A residual and an addend that differ, so that one cannot stand for the other.
+/// Checks a residual and an addend that differ, so that one cannot be mistaken for the other.
 fn check_unequal_halves<B: Backend>(make: &impl Fn() -> B) {
     let (rows, cols) = (6, 96);
     let mut rig = Rig::for_rows(make(), ROWS_MAX, cols, 1);
@@ -94,8 +94,8 @@ fn check_unequal_halves<B: Backend>(make: &impl Fn() -> B) {
     compare("add_rms_norm", rig.rounding, &found, &after, &vec![1.0; cols], 1e-6);
 }
 
-/// `layer_norm`: any width, with and without a bias, rows far from 0, zero, tiny and huge ones, the same bits in any
-/// batch.
+/// Checks `layer_norm`: any width, with and without a bias, rows far from 0, zero, tiny and huge rows, the same bits
+/// in any batch.
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
@@ -106,13 +106,13 @@ pub fn check_layer_norm<B: Backend>(make: &impl Fn() -> B) {
     });
 }
 
-/// `add_layer_norm`: as `layer_norm`, and the residual to the bit.
+/// Checks `add_layer_norm`: as `layer_norm`, and the residual to the bit.
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
 pub fn check_add_layer_norm<B: Backend>(make: &impl Fn() -> B) {
     check_layers(make, 14, "add_layer_norm", |rig, sum, cols, params, out| {
-        // A quarter and three, which one cannot take for each other, and which add up to the bit.
+        // A quarter and three quarters, which cannot be mistaken for each other and add up to the bit.
         let quarter: Vec<f32> = sum.iter().map(|v| v * 0.25).collect();
         let rest: Vec<f32> = sum.iter().zip(&quarter).map(|(sum, quarter)| sum - quarter).collect();
         let total: Vec<f32> = quarter.iter().zip(&rest).map(|(a, b)| a + b).collect();
@@ -130,8 +130,8 @@ pub fn check_add_layer_norm<B: Backend>(make: &impl Fn() -> B) {
     });
 }
 
-/// `layer_norm_columns`: those columns as `layer_norm` has them, to the bit, all together or so many apart, and the others as they
-/// were.
+/// Checks `layer_norm_columns`: the normed columns have the bits of `layer_norm`, all together or in separate parts,
+/// and the others stay as they were.
 ///
 /// # Panics
 /// If a bit differs.
@@ -178,7 +178,7 @@ pub fn check_layer_norm_columns<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// Runs a layer norm on rows of every awkward kind, `run` writing to a buffer of so many rows.
+/// Runs a layer norm on rows of every awkward kind; `run` writes to a buffer of so many rows.
 fn check_layers<B: Backend>(
     make: &impl Fn() -> B,
     seed: u64,
@@ -190,7 +190,7 @@ fn check_layers<B: Backend>(
     for (case, (rows, cols, eps)) in SHAPES.into_iter().enumerate() {
         let (weight, bias) = (random.normals(cols), random.normals(cols));
         let mut x = activations(rows, cols, &mut random);
-        // Every third row lies far from 0, where a difference of squares has lost all its digits.
+        // Every third row lies far from 0, where a difference of squares would lose all digits.
         for row in x.chunks_exact_mut(cols).step_by(3) {
             row.iter_mut().for_each(|x| *x += 300.0);
         }
@@ -225,15 +225,15 @@ fn check_layers<B: Backend>(
     }
 }
 
-/// σ of a layer norm: the mean is rounded as the numbers it is of are, which moves a number's distance from it; and
-/// beside [`FLOAT`] of the output itself the variance may be that much off.
+/// σ of a layer norm: the mean is rounded like its numbers, which moves a number's distance from it. Besides [`FLOAT`]
+/// of the output itself, the variance may be off by that much.
 fn layer_sigmas(x: &[f32], weight: &[f32], bias: Option<&[f32]>, eps: f32) -> Vec<f64> {
     let count = x.len() as f64;
     let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / count;
     let size = x.iter().map(|&x| f64::from(x).abs()).sum::<f64>() / count;
     let variance = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / count;
     let factor = 1.0 / (variance + f64::from(eps)).sqrt();
-    // A mean that is off counts squared in the variance.
+    // An error of the mean enters the variance squared.
     let mean_sigma = 0.1 * FLOAT * size;
     let stretch = FLOAT + (8.0 * mean_sigma * factor).powi(2);
     let sigma = |(i, &x): (usize, &f32)| {
@@ -275,7 +275,7 @@ fn compare(what: &str, rounding: Rounding, found: &[f32], x: &[f32], weight: &[f
         let mut expected = vec![0.0; cols];
         formulas::rms_norm(x, weight, eps, &mut expected);
         for (col, &expected) in expected.iter().enumerate() {
-            // A row of 1e-36 may be flushed to zero; with any eps it comes out below 1e-29.
+            // A row of 1e-36 may be flushed to zero; with any eps its result is below 1e-29.
             let sigma = FLOAT * f64::from(expected).abs();
             errors.check((row, col), found[row * cols + col], expected, sigma, 1e-28);
         }

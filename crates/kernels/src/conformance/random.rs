@@ -14,7 +14,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// From 0 to `limit - 1`; the bias of the remainder is far below what a test could see.
+    /// A number from 0 to `limit - 1`; the bias of the remainder is far below what a test could see.
     pub(super) fn below(&mut self, limit: usize) -> usize {
         (self.bits() % limit as u64) as usize
     }

@@ -1,4 +1,4 @@
-//! A backend on the bench: uploads, steps, downloads, and buffers with guard rows behind the batch.
+//! Test bench of a backend: uploads, steps, downloads, and buffers with guard rows after the batch.
 
 use super::weights::Weights;
 use crate::{
@@ -6,15 +6,15 @@ use crate::{
     StepLimits,
 };
 
-/// Rows of every buffer that lie behind the batch and must not change.
+/// Rows of every buffer after the batch, which must not change.
 const GUARD_ROWS: usize = 2;
-/// What guard rows, and outputs before an op, hold.
+/// Value of guard rows, and of outputs before an op.
 const GUARD: f32 = -1_073_741_824.0; // -2^30, which every type holds
 
 pub(super) struct Rig<B> {
     pub(super) backend: B,
     pub(super) rounding: Rounding,
-    /// The role of buffers that may have either.
+    /// Role of buffers that may have either role.
     pub(super) role: BufferRole,
 }
 
@@ -46,13 +46,13 @@ impl<B: Backend> Rig<B> {
         ok("vector", self.backend.vector(values))
     }
 
-    /// A buffer of [`Rig::role`], operands unless a check says otherwise: the rows given and guard rows.
+    /// A buffer of [`Rig::role`], operands unless a check says otherwise: the given rows and guard rows.
     pub(super) fn upload(&mut self, rows: &[f32], cols: usize) -> B::Buffer {
         self.upload_as(self.role, rows, cols)
     }
 
-    /// Runs a check once more where inputs and outputs are in buffers of sums, as a network's halves are where norms stand
-    /// behind them.
+    /// Runs a check once more with inputs and outputs in residual buffers, as in networks with a norm after a
+    /// sublayer.
     pub(super) fn with_sums<R>(&mut self, check: impl FnOnce(&mut Self) -> R) -> R {
         self.role = BufferRole::Residual;
         let result = check(self);
@@ -68,7 +68,7 @@ impl<B: Backend> Rig<B> {
         buffer
     }
 
-    /// As [`Rig::upload`], of a sum.
+    /// Same as [`Rig::upload`], for a residual buffer.
     pub(super) fn upload_sum(&mut self, rows: &[f32], cols: usize) -> B::Buffer {
         self.upload_as(BufferRole::Residual, rows, cols)
     }
@@ -78,12 +78,12 @@ impl<B: Backend> Rig<B> {
         self.upload(&vec![GUARD; rows * cols], cols)
     }
 
-    /// A buffer for a sum that an op begins.
+    /// A residual buffer for an op that writes it.
     pub(super) fn blank_sum(&mut self, rows: usize, cols: usize) -> B::Buffer {
         self.upload_sum(&vec![GUARD; rows * cols], cols)
     }
 
-    /// The batch's rows of a buffer, after a look at the guards.
+    /// The batch's rows of a buffer, after checking the guards.
     pub(super) fn download(&self, what: &str, buffer: &B::Buffer, rows: usize, cols: usize) -> Vec<f32> {
         let mut values = vec![0.0; (rows + GUARD_ROWS) * cols];
         ok("read_rows", self.backend.read_rows(buffer, 0, &mut values));
@@ -122,12 +122,12 @@ fn row_limits(rows: usize, width: usize, vocab: usize) -> StepLimits {
     }
 }
 
-/// Unwraps what a working device gives.
+/// Unwraps a result that a working device returns.
 pub(super) fn ok<T>(what: &str, result: Result<T, KernelError>) -> T {
     result.unwrap_or_else(|error| panic!("{what}: {error}"))
 }
 
-/// A batch for ops that look at rows alone: one sequence with these tokens.
+/// A batch for ops that read rows alone: one sequence with these tokens.
 pub(super) fn rows_batch(tokens: &[u32]) -> Batch {
     let rows = tokens.len() as u32;
     Batch {

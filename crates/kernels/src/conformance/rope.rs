@@ -1,4 +1,5 @@
-//! Checks of `rope_to_cache`: what it does to queries, and by way of attention what it put into the cache; and of `rope`.
+//! Checks of `rope_to_cache`, directly for queries and through attention for the cache's content, and checks of
+//! `rope`.
 
 use super::bounds::{CaseErrors, hold, same_bits};
 use super::random::Random;
@@ -9,12 +10,12 @@ use crate::{
     QkvParams, QueryScale, Rope, RopeKind, Rounding, RowSource, SequenceSpan, StepLimits,
 };
 
-/// Context and rows of the sequences, each starting a block. All blocks before are block 0, so that positions can be
+/// Context and rows of the sequences, each starting a block. All earlier blocks are block 0, so that positions can be
 /// large while the cache is small.
 const SPANS: [(u32, u32); 6] = [(1, 1), (32_768, 16), (16, 16), (4_099, 19), (40, 24), (17, 1)];
 const LAYER: usize = 1;
 
-/// What is done to queries and keys, as plain numbers.
+/// Processing of queries and keys, as plain numbers.
 #[derive(Debug)]
 struct Case {
     shape: HeadShape,
@@ -26,19 +27,19 @@ struct Case {
     rope: Option<(RopeKind, Vec<f32>, f32)>,
     query_scale: Option<QueryScale>,
     values_normed: bool,
-    /// Once more with queries alone, over the cache that there is then.
+    /// Whether to run once more with queries alone, over the resulting cache.
     alone: bool,
 }
 
-/// What a backend made of a case.
+/// Results of a backend for a case.
 struct Outcome {
     queries: Vec<f32>,  // (rows, q_width)
     attended: Vec<f32>, // (rows, q_width)
-    values: Vec<f32>,   // (rows, q_width): attention to oneself alone
+    values: Vec<f32>,   // (rows, q_width): attention of each row to itself alone
 }
 
-/// `rope_to_cache` with either kind, whole and partial rotation, magnitudes, norms on and off, positions up to 32,767; the
-/// same bits for a row in any batch. After it only the queries of `qkv` are judged.
+/// Checks `rope_to_cache` with either kind, whole and partial rotation, magnitudes, with and without norms, and
+/// positions up to 32,767; the same bits for a row in any batch. Afterwards only the queries of `qkv` are compared.
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
@@ -100,7 +101,7 @@ fn cases(shape: HeadShape, kv_type: KvType, i: usize, random: &mut Random) -> Ve
             ..case(first, shape.head_dim, 1.0, None, None)
         },
     ];
-    // All heads as one.
+    // All heads normed as one.
     let [q_norm, k_norm] = [shape.heads, shape.kv_heads].map(|heads| norm_of(heads * shape.head_dim));
     cases.push(case(first, shape.head_dim, 1.0, q_norm, k_norm));
     cases
@@ -124,17 +125,17 @@ fn check_case<B: Backend>(make: &impl Fn() -> B, case: &Case, random: &mut Rando
     let mut errors = CaseErrors::of_operands(what, rounding);
     let what = format!("values that rope_to_cache stored, {case:?}");
     let mut values = CaseErrors::of_operands(what, rounding);
-    // Where keys are rounded to some hundredth, so are the scores, and queries besides.
+    // Keys rounded to some hundredth move the scores by as much, and queries as well.
     let slack = match case.kv_type {
         KvType::F16 => 0.03,
         KvType::Q8_0 => 0.06,
-        // Of a number by an eighth, where it is between two.
+        // Relative error of an eighth, between two numbers.
         KvType::Fp8 => 0.2,
     };
-    // One unit of what a value is rounded to: which way a tie goes is the device's own business.
+    // One unit of a value's rounding: the direction of a tie is up to the device.
     let step = |i: usize, value: f32| match case.kv_type {
         KvType::F16 => 1e-3 * f64::from(value).abs(),
-        // Of three bits behind the first, or of 2^-9.
+        // Three bits after the first, or 2^-9.
         KvType::Fp8 => (0.1251 * f64::from(value).abs()).max(0.00196),
         KvType::Q8_0 => {
             let group =
@@ -144,9 +145,9 @@ fn check_case<B: Backend>(make: &impl Fn() -> B, case: &Case, random: &mut Rando
     };
     for (i, expected_out) in expected.attended.iter().enumerate() {
         let at = (i / q_width, i % q_width);
-        // Keys may differ in the last bit of half precision, and by the angle's rounding at large positions: with
-        // scores near 1 that is a few thousandths of the values' unit variance. A key not normed or turned, or
-        // turned another way, is off by some tenths.
+        // Keys may differ in the last bit of f16, and by the angle's rounding at large positions. With scores near 1
+        // that is a few thousandths of the values' unit variance. A key not normed or rotated, or rotated differently,
+        // is off by some tenths.
         errors.check(at, found.attended[i], *expected_out, 0.0, slack);
         values.check(at, found.values[i], expected.values[i], 0.0, step(i, expected.values[i]));
     }
@@ -168,7 +169,7 @@ fn check_case<B: Backend>(make: &impl Fn() -> B, case: &Case, random: &mut Rando
     }
 }
 
-/// A turned pair keeps its length times the magnitude, so that is what its error is measured by: 8e-6 of it for f32
+/// A rotated pair keeps its length times the magnitude, so its error is measured by that: 8e-6 of it for f32
 /// arithmetic, and 2⁻²² of the angle for the rounding of the angle.
 fn compare_queries(case: &Case, rounding: Rounding, found: &[f32], expected: &[f32]) {
     let head_dim = case.shape.head_dim;
@@ -187,7 +188,7 @@ fn compare_queries(case: &Case, rounding: Rounding, found: &[f32], expected: &[f
     errors.finish();
 }
 
-/// What an element of a turned head may be off by.
+/// Allowed error of an element of a rotated head.
 pub(super) fn turn_slack(
     rope: Option<(RopeKind, &[f32])>,
     head: &[f32],
@@ -208,11 +209,12 @@ pub(super) fn turn_slack(
     size * (8e-6 + angle / 4_194_304.0)
 }
 
-/// Epsilon of the norms that `rope` is checked with.
+/// Epsilon of the norms in checks of `rope`.
 const EPS: f32 = 1e-6;
 
-/// `rope` of queries and keys, normed and not, either kind, whole and partial, with magnitudes, tables that alternate
-/// within a step; values and elements past the rotary part to the bit; the same bits for a row in any batch.
+/// Checks `rope` of queries and keys, normed and not, of either kind, whole and partial, with magnitudes, and with
+/// tables that alternate within a step. Values and elements past the rotary part are equal to the bit, and a row has
+/// the same bits in any batch.
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
@@ -314,7 +316,7 @@ pub fn check_rope<B: EncoderOps>(make: &impl Fn() -> B) {
     }
 }
 
-/// Limits of `rope`'s steps but for the shapes.
+/// Limits of `rope`'s steps except for the shapes.
 pub(super) const LIMITS: StepLimits = StepLimits {
     rows: 0,
     sequences: 8,
@@ -351,7 +353,7 @@ fn row_first(sequence: usize) -> usize {
     SPANS[..sequence].iter().map(|span| span.1 as usize).sum()
 }
 
-/// Fills block 0 as a sequence of its own, then runs the sequences chosen in one step.
+/// Fills block 0 as a separate sequence, then runs the chosen sequences in one step.
 fn run<B: Backend>(
     rig: &mut Rig<B>,
     case: &Case,
@@ -422,7 +424,7 @@ fn run<B: Backend>(
     rig.step(&batch, |rig| {
         rig.backend.rope_to_cache(&mut buffer, &params, &mut kv, LAYER);
         if case.alone {
-            // Queries that another layer than the cache's has, normed and turned beside it.
+            // Queries of a layer that has no cache, normed and rotated in the same way.
             std::mem::swap(&mut buffer, &mut queries);
             let params = QkvParams { queries_alone: true, ..params };
             rig.backend.rope_to_cache(&mut buffer, &params, &mut kv, LAYER);
@@ -438,7 +440,7 @@ fn run<B: Backend>(
     }
 }
 
-/// The sequences chosen; sequence s owns blocks 1 + 2 s and 2 + 2 s.
+/// The chosen sequences; sequence s owns blocks 1 + 2 s and 2 + 2 s.
 fn batch(order: &[usize]) -> Batch {
     let mut batch = Batch::default();
     for &sequence in order {

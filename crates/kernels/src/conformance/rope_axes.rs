@@ -1,4 +1,4 @@
-//! Checks of `rope` and `rope_to_cache` of rows with three positions.
+//! Checks of `rope` and `rope_to_cache` for rows with three positions.
 
 use super::bounds::{CaseErrors, hold, same_bits};
 use super::random::Random;
@@ -10,14 +10,14 @@ use crate::{
     RopeAxes, RopeKind, Rounding, StepLimits,
 };
 
-/// Heads of the checks of three positions, and the frequencies of their pairs.
+/// Heads of these checks. `AXES_PAIRS` is the number of their pairs.
 const AXES_SHAPE: HeadShape = HeadShape { heads: 2, kv_heads: 1, head_dim: 40 };
 const AXES_ROWS: usize = 11;
 const AXES_PAIRS: usize = 18;
-/// Positions are below it.
+/// Upper bound of positions.
 const AXES_POSITIONS: u32 = 90;
 
-/// Rows with three positions, which turn their pairs in one way or another.
+/// Rows with three positions, and the assignment of positions to pairs.
 struct AxesCase {
     kind: RopeKind,
     axes: RopeAxes,
@@ -53,7 +53,7 @@ impl AxesCase {
         Rig::new(backend, &StepLimits { rows, width, heads: AXES_SHAPE, ..LIMITS })
     }
 
-    /// The three positions of each row, all equal to the one it has.
+    /// Three equal positions for each row.
     fn as_text() -> Vec<[u32; 3]> {
         (0..AXES_ROWS as u32).map(|at| [at; 3]).collect()
     }
@@ -63,7 +63,7 @@ impl AxesCase {
         QkvParams { rope, ..QkvParams::plain(AXES_SHAPE) }
     }
 
-    /// Judges the first `cols` columns of rows against the formula.
+    /// Checks the first `cols` columns of rows against the formula.
     fn check(&self, what: &str, rounding: Rounding, cols: usize, found: &[f32]) {
         let (width, dim) = (AXES_SHAPE.qkv_width(), AXES_SHAPE.head_dim);
         let mut errors = CaseErrors::of_operands(what.to_owned(), rounding);
@@ -84,7 +84,8 @@ impl AxesCase {
     }
 }
 
-/// Rows with three positions: `rope` turns each pair by its axis; where the three are equal, with the bits of one.
+/// Checks rows with three positions: `rope` rotates each pair by its axis; with three equal positions the bits are
+/// those of one.
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
@@ -111,7 +112,7 @@ pub fn check_rope_axes<B: EncoderOps>(make: &impl Fn() -> B) {
     }
 }
 
-/// As [`check_rope_axes`], of `rope_to_cache`: queries by the formula, keys by what attention over them gives.
+/// Same as [`check_rope_axes`] for `rope_to_cache`: queries by the formula, keys through attention over them.
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
@@ -129,7 +130,7 @@ pub fn check_rope_to_cache_axes<B: Backend>(make: &impl Fn() -> B) {
         let what = format!("attention over keys turned by three positions, {what}");
         let mut errors = CaseErrors::of_operands(what.clone(), rig.rounding);
         for (i, (&found, &expected)) in attended.iter().zip(&expected).enumerate() {
-            // As for what `rope_to_cache` stores in the plain case.
+            // The bound of stored keys in the plain case of `rope_to_cache`.
             errors.check((i / q_width, i % q_width), found, expected, 0.0, 0.03);
         }
         errors.finish();
@@ -141,7 +142,7 @@ pub fn check_rope_to_cache_axes<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// `[q | k | v]` after `rope_to_cache`, of which only the queries count, and attention over what it stored.
+/// `[q | k | v]` after `rope_to_cache`, of which only the queries are compared, and attention over the stored keys.
 fn rope_and_attend<B: Backend>(
     rig: &mut Rig<B>,
     case: &AxesCase,

@@ -1,4 +1,4 @@
-//! Checks of a rotary embedding with two tables of frequencies, of which the type of a row picks one.
+//! Checks of rotary embedding with two tables of frequencies, chosen by the type of a row.
 
 use super::bounds::{CaseErrors, hold, same_bits};
 use super::random::Random;
@@ -21,8 +21,8 @@ fn tables(pairs: usize) -> [Vec<f32>; 2] {
     [0.9f32, 0.6].map(|ratio| (0..pairs as i32).map(|pair| ratio.powi(pair)).collect())
 }
 
-/// Rows whose types differ: each has the bits that its own table gives alone, in `rope_to_cache` and `latent_to_cache`, and
-/// attention finds the keys so.
+/// Checks rows of different types: each has the bits that its table alone gives, in `rope_to_cache` and
+/// `latent_to_cache`, and attention reads keys rotated so.
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
@@ -39,7 +39,7 @@ pub fn check_rope_tables<B: Backend>(make: &impl Fn() -> B) {
         let mut errors = CaseErrors::of_operands(format!("attention over keys of {what}"), rounding);
         let width = SHAPE.q_width();
         for (at, (&found, &expected)) in attended.iter().zip(&expected).enumerate() {
-            // As for what `rope_to_cache` stores in the plain case.
+            // The bound of stored keys in the plain case of `rope_to_cache`.
             errors.check((at / width, at % width), found, expected, 0.0, 0.03);
         }
         errors.finish();
@@ -51,13 +51,13 @@ pub fn check_rope_tables<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// Each row as the table of its type gives it.
+/// Each row as rotated with the table of its type.
 fn by_type(alone: &[Vec<f32>; 2], width: usize) -> Vec<f32> {
     let row = |(row, &table): (usize, &u32)| alone[table as usize][row * width..][..width].to_vec();
     TYPES.iter().enumerate().flat_map(row).collect()
 }
 
-/// The frequencies of one table, or of both, and the batch that asks for them.
+/// Frequencies of one table, or of both, and the batch that selects them.
 fn frequencies(table: Option<usize>, pairs: usize) -> (Vec<f32>, Batch) {
     let batch = rows_batch(&[0; ROWS]);
     match table {
@@ -80,7 +80,7 @@ fn turned<B: Backend>(backend: B, kind: RopeKind, x: &[f32], table: Option<usize
     let layers = vec![KvLayout::Heads { kv_heads, head_dim, window: None }];
     let spec = KvSpec { layers, blocks: 1, kv_type: KvType::F16, ..KvSpec::default() };
     let mut kv = ok("kv", rig.backend.kv(&spec));
-    // A quarter of a head passes unturned.
+    // A quarter of a head is not rotated.
     let (inv_freq, batch) = frequencies(table, 15);
     let inv_freq = rig.vector(&inv_freq);
     let (mut qkv, mut out) = (rig.upload(x, width), rig.blank(ROWS, q_width));
@@ -92,7 +92,7 @@ fn turned<B: Backend>(backend: B, kind: RopeKind, x: &[f32], table: Option<usize
     });
     let what = "rope_to_cache of two tables";
     let mut rows = rig.download(what, &qkv, ROWS, width);
-    // Only the queries are promised to be left in the rows.
+    // Only the queries are specified in the rows afterwards.
     rows.chunks_exact_mut(width).for_each(|row| row[q_width..].fill(0.0));
     (rows, rig.download(what, &out, ROWS, q_width))
 }

@@ -8,12 +8,12 @@ use crate::{Backend, RowOp};
 
 const ROWS_MAX: usize = 40;
 const WIDTH_MAX: usize = 1024;
-/// Columns that the other buffer has more.
+/// Additional columns of the other buffer.
 const MORE: usize = 9;
 
-/// What an op makes of a row, another row and a vector, and what it adds up on the way.
+/// Formula of an op: from a row, another row and a vector to results, each with the sum of its terms' magnitudes.
 type Formula = fn(&[f32], &[f32], &[f32]) -> Vec<(f64, f64)>;
-/// An op made of another buffer and a vector.
+/// Constructor of an op from another buffer and a vector.
 type Op<B, V> = for<'a> fn(&'a B, &'a V) -> RowOp<&'a B, &'a V>;
 /// An op by name, and its formula.
 type Case<B, V> = (&'static str, Op<B, V>, Formula);
@@ -26,7 +26,7 @@ fn size(x: &[f32]) -> f64 {
     (x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / x.len() as f64).sqrt()
 }
 
-/// `row_op` of one stream: every op, ragged widths, the same bits in any batch.
+/// Checks `row_op` with one stream: every op, ragged widths, the same bits in any batch.
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
@@ -125,7 +125,7 @@ pub fn check_row_op<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// `row_op` of several streams.
+/// Checks `row_op` with several streams.
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
@@ -187,7 +187,7 @@ pub fn check_streams<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// Runs an op on rows of so many columns beside others of so many, in one batch and the last row alone.
+/// Runs an op on rows of these widths, in one batch and the last row alone.
 fn check<B: Backend>(
     rig: &mut Rig<B>,
     name: &str,

@@ -1,4 +1,4 @@
-//! Drawing tokens, and rows that come from what was drawn or from the host.
+//! Checks of sampling, and of rows that come from draws or from the host.
 
 use super::bounds::same_bits;
 use super::extent::every;
@@ -12,7 +12,7 @@ use crate::{Backend, DType, LogitsHead, RowSource};
 const ROWS: usize = 12;
 const COLS: usize = 64;
 
-/// A head in which every third token is the twin of the one before.
+/// A head in which every third token equals the one before.
 fn head(vocab: usize, random: &mut Random) -> Weights {
     let mut floats = random.normals(vocab * COLS);
     for token in (1..vocab).filter(|token| token % 3 == 0) {
@@ -21,11 +21,11 @@ fn head(vocab: usize, random: &mut Random) -> Weights {
     Weights::of(DType::F32, vocab, COLS, &floats)
 }
 
-/// Settings of a row, each neutral half of the time.
+/// Settings of a row; each is neutral half of the time.
 fn spec(vocab: usize, specs: &mut SampleSpecs, random: &mut Random) {
     let first = specs.adjustments.len() as u32;
     for _ in 0..random.below(2) * random.below(2 * vocab.min(40)) {
-        // Some tokens more than once, some that are none.
+        // Some tokens more than once, some outside the vocabulary.
         let token = random.below(vocab.min(30) + 2) as u32;
         let change = match random.below(3) {
             0 => Change::Add(8.0 * random.normal()),
@@ -35,7 +35,7 @@ fn spec(vocab: usize, specs: &mut SampleSpecs, random: &mut Random) {
         specs.adjustments.push(Adjustment { token, change });
     }
     let mut or = |neutral: f32, value: f32| if random.below(2) == 0 { neutral } else { value };
-    // At a hundred all weigh nearly the same, and which are left tells which is drawn.
+    // At a temperature of a hundred all tokens weigh nearly the same, so the remaining set decides the draw.
     let temperature = or(0.0, 1.0) * or(1.0, 0.4) * or(1.0, 4.0) * or(1.0, 100.0);
     let (top_p, min_p) = (or(1.0, 0.8) * or(1.0, 0.5), or(0.0, 0.05));
     let top_k = [0, 0, 1, 5, 40, 300, 300, vocab as u32, u32::MAX][random.below(9)];
@@ -50,7 +50,7 @@ fn spec(vocab: usize, specs: &mut SampleSpecs, random: &mut Random) {
     let repetition = [1.0, 1.3, 0.7, 5.0][random.below(4)];
     let uniform = [0.0, 1.0 - f64::EPSILON / 2.0, random.uniform().into(), random.uniform().into()];
     let shape = shape(random);
-    // What a device may draw by itself.
+    // Settings that a device may draw by itself.
     let plain = random.below(2) == 0;
     specs.rows.push(SampleSpec {
         temperature,
@@ -68,7 +68,7 @@ fn spec(vocab: usize, specs: &mut SampleSpecs, random: &mut Random) {
     });
 }
 
-/// A mask that leaves anything between nothing and everything; it may say nothing of the last tokens.
+/// A mask that allows anything between nothing and everything; it may be too short for the last tokens.
 fn masked(vocab: usize, specs: &mut SampleSpecs, random: &mut Random) -> u32 {
     specs.mask_words = vocab.div_ceil(32).max(2) - 1;
     let index = specs.masks.len() / specs.mask_words;
@@ -79,7 +79,7 @@ fn masked(vocab: usize, specs: &mut SampleSpecs, random: &mut Random) -> u32 {
     index as u32
 }
 
-/// Half of all are neutral, and of the others half of the settings.
+/// Half of all shapes are neutral, and half of the settings of the others.
 fn shape(random: &mut Random) -> Shape {
     let shaped = random.below(2) == 0;
     let mut of = |neutral: f32, values: [f32; 3]| {
@@ -95,7 +95,7 @@ fn shape(random: &mut Random) -> Shape {
     }
 }
 
-/// One step that draws.
+/// Runs one step that draws.
 fn draw<B: Backend>(
     rig: &mut Rig<B>,
     head: &B::Matrix,
@@ -115,7 +115,7 @@ fn draw<B: Backend>(
     drawn
 }
 
-/// `sample`: the tokens that the formula gives for the device's own logits, for every setting, and nothing for rows that
+/// Checks `sample`: the tokens of the formula on the device's own logits, for every setting, and none for rows that
 /// are not numbers.
 ///
 /// # Panics
@@ -180,8 +180,8 @@ fn compare(what: &str, found: Option<&Sampled>, expected: Option<&Sampled>) {
     }
 }
 
-/// Rows from what the last step drew are the rows of those tokens, to the bit, and rows that the host wrote stay as they
-/// are.
+/// Checks that rows from the last step's draws are the rows of those tokens, to the bit, and that rows written by the
+/// host stay as they are.
 ///
 /// # Panics
 /// If a bit differs.
@@ -233,8 +233,8 @@ pub fn check_row_sources<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// Where a device runs ahead: two steps under way, the second from what the first draws, and a third that draws nothing, are
-/// what they are one after the other. Each is waited for when the next has been submitted.
+/// Checks running ahead, on devices that do: two steps in flight, the second from the first's draws, and a third that
+/// draws nothing, give the results of sequential steps. Each is waited for after the next is submitted.
 ///
 /// # Panics
 /// If a draw differs.
@@ -254,7 +254,7 @@ pub fn check_running_ahead<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// What three steps draw, with two of them under way or one.
+/// Draws of three steps, with two of them in flight or one.
 fn three_steps<B: Backend>(
     backend: B,
     ahead: bool,

@@ -1,5 +1,5 @@
-//! Sequences with known queries, keys and values, laid out in a paged cache with shuffled blocks, and steps over
-//! any part of them: what the checks of attention and of whole steps are played on.
+//! Sequences with known queries, keys and values in a paged cache with shuffled blocks, and steps over any part of
+//! them. The checks of attention and of whole steps use them.
 
 use std::ops::Range;
 
@@ -13,13 +13,13 @@ use crate::{
     MemorySpan, Operands, QkvParams, Rounding, RowSource, StepLimits,
 };
 
-/// One sequence of a scene.
+/// A sequence of a scene.
 pub(super) struct Sequence {
-    /// Tokens.
+    /// Number of tokens.
     pub(super) length: u32,
     /// Block ids of the whole sequence, in each layer group.
     pub(super) blocks: [Vec<u32>; 2],
-    /// What each token's projection gives.
+    /// Projection of each token.
     pub(super) qkv: Vec<f32>, // (position, qkv_width)
 }
 
@@ -38,19 +38,20 @@ pub(super) struct Setting {
     pub(super) softcap: Option<f32>,
     pub(super) window: Option<u32>,
     pub(super) chunked: bool,
-    /// The sequence as it stands in the cache is the memory of its rows, whose own blocks are others.
+    /// Whether rows see their sequence, as it is in the cache, by cross-attention; their own blocks are different.
     pub(super) memory: bool,
     pub(super) sinks: Option<Vec<f32>>,
     pub(super) slopes: Option<Vec<f32>>,
-    /// Tokens that see each other are so many, from each multiple of it on; those at a step's end that are fewer see what is
+    /// Number of tokens that see each other, from each multiple of it on. Fewer at the end of a step see only what is
     /// before them.
     pub(super) mutual: Option<u32>,
-    /// The layer is in a group of its own, which keeps no more than its window and shares memory with another layer.
+    /// Whether the layer is in a separate group, which keeps no more than its window and shares memory with another
+    /// layer.
     pub(super) grouped: bool,
 }
 
 impl Setting {
-    /// Keys that the token at a position sees up to, where its step has the sequence up to `context`.
+    /// Number of keys that the token at a position sees, if its step has the sequence up to `context`.
     pub(super) fn sees(&self, position: u32, context: u32) -> u32 {
         let end = self.mutual.map(|mutual| (position / mutual + 1) * mutual);
         end.filter(|&end| end <= context).unwrap_or(position + 1)
@@ -64,19 +65,20 @@ pub(super) struct Scene {
     blocks: usize,
 }
 
-/// Layer groups of a play, and after how many blocks a sequence uses one again in the second group.
+/// Layer groups of a play, and the number of blocks after which a sequence reuses one in the second group.
 struct Groups {
     groups: KvGroups,
     period: usize,
 }
 
-/// The layer of these checks; one before and one after it hold something else, in other heads.
+/// The layer of these checks. The layers before and after it hold other data, with other heads.
 const LAYER: usize = 1;
 const OTHER: HeadShape = HeadShape { heads: 1, kv_heads: 1, head_dim: 32 };
 /// Rows of the largest step of these checks.
 pub(super) const STEP_ROWS_MAX: usize = 512;
 
-/// Which of so many rows see which keys of a memory that has so many: of several rows the first see none, and each third another part.
+/// Cross-attention spans of so many rows over so many keys: of several rows the first see none, and each further third
+/// sees another part.
 pub(super) fn memory_parts(rows: u32, keys: u32) -> impl Iterator<Item = (Range<u32>, Range<u32>)> {
     let third = rows / 3;
     let parts = match third {
@@ -87,10 +89,10 @@ pub(super) fn memory_parts(rows: u32, keys: u32) -> impl Iterator<Item = (Range<
 }
 
 impl Scene {
-    /// Sequences of these lengths. Keys and values are normal, and exactly what the type of cache can hold, so that
-    /// storing them rounds nothing; of the queries, half the heads' are normal, and the
-    /// others point at one key each, so that its weight in the softmax is near 1 if the row may see it: its own, its
-    /// neighbours, the first, those at the edges of the window, or any. A mask off by one is then off by everything.
+    /// Sequences of these lengths. Keys and values are normal, and exactly representable in the cache type, so that
+    /// storing them rounds nothing. The queries of half the heads are normal. The others point at one key each, so
+    /// that its weight in the softmax is near 1 if the row may see it: the row's own, its neighbours, the first, those
+    /// at the edges of the window, or any. A mask that is off by one then changes everything.
     pub(super) fn new(
         shape: HeadShape,
         kv_type: KvType,
@@ -134,7 +136,7 @@ impl Scene {
         }
     }
 
-    /// The same tokens in other blocks.
+    /// Moves the tokens to other blocks.
     pub(super) fn move_blocks(&mut self, random: &mut Random) {
         let mut ids: Vec<u32> = (0..self.blocks as u32).collect();
         random.shuffle(&mut ids);
@@ -162,7 +164,7 @@ impl Scene {
         batch
     }
 
-    /// The batch of a step whose rows see their sequences as memories.
+    /// Batch of a step whose rows see their sequences by cross-attention.
     fn memory_batch(&self, step: &[Chunk]) -> Batch {
         let mut batch = Batch::default();
         for chunk in step {
@@ -184,8 +186,8 @@ impl Scene {
         batch
     }
 
-    /// The layer groups of a play. Where the layer is in one of its own, each sequence uses a block again as soon as what was
-    /// in it has left the window, so that nothing is there that a row must not see.
+    /// Layer groups of a play. If the layer is in a separate group, each sequence reuses a block as soon as its
+    /// content has left the window, so that keys that a row must not see are overwritten.
     fn groups(&self, setting: &Setting, steps: &[Vec<Chunk>]) -> Groups {
         let (Some(window), true) = (setting.window, setting.grouped) else {
             return Groups { groups: KvGroups::default(), period: usize::MAX };
@@ -200,8 +202,8 @@ impl Scene {
         }
     }
 
-    /// Plays the steps on a fresh cache: every step writes its keys and values, those from `attend_from` on also
-    /// attend. Gives each sequence's output, NaN where none was asked for.
+    /// Plays the steps on a new cache: every step writes its keys and values, and those from `attend_from` on also
+    /// attend. Returns each sequence's output, NaN where none was computed.
     pub(super) fn play<B: Backend>(
         &self,
         rig: &mut Rig<B>,
@@ -288,7 +290,7 @@ impl Scene {
     }
 }
 
-/// Steps that bring sequences to `start[i]` tokens, in chunks no larger than a step.
+/// Steps that bring sequences to `starts[i]` tokens, in chunks no larger than a step.
 pub(super) fn history(starts: &[u32]) -> Vec<Vec<Chunk>> {
     let mut steps = Vec::new();
     for (sequence, &end) in starts.iter().enumerate() {
@@ -345,7 +347,7 @@ fn projections(
     qkv
 }
 
-/// Rounds a key or value to what the type of cache and a device's operands hold exactly, however a device comes by the
+/// Rounds a key or value to what the cache type and a device's operands hold exactly, however a device computes the
 /// scale.
 fn hold(kv_type: KvType, rounding: Rounding, head: &mut [f32]) {
     match kv_type {
@@ -360,7 +362,7 @@ fn hold(kv_type: KvType, rounding: Rounding, head: &mut [f32]) {
                     Operands::Bf16 => (largest / 127.0).log2().round().exp2(),
                 };
                 for v in group {
-                    // The largest is 127 steps, so that the group's scale is this one again.
+                    // The largest is 127 steps, so that the group's scale is the same again.
                     *v = if v.abs() == largest { 127.0f32.copysign(*v) } else { (*v / scale).round() };
                     *v = v.clamp(-127.0, 127.0) * scale;
                 }

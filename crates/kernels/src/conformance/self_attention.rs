@@ -10,9 +10,9 @@ use crate::backend::QUERIES_PART;
 use crate::reference::{ReferenceBackend, formulas, seen};
 use crate::{EncoderOps, HeadShape, PositionBias, Rounding, SelfAttentionParams, StepLimits};
 
-/// Cases drawn at random.
+/// Number of random cases.
 const CASES: usize = 36;
-/// Heads, key-value heads, elements of a head, lengths: those where a device may cut keys and queries into parts.
+/// Heads, key-value heads, elements of a head, and lengths, at which a device may split keys and queries into parts.
 const LONG: [(usize, usize, usize, &[u32]); 4] = [
     (3, 3, 32, &[600, 255, 256, 257, 1]),
     (2, 1, 64, &[512, 33, 300]),
@@ -39,13 +39,13 @@ struct Setting {
     tables: Tables,
 }
 
-/// The kinds of bias.
+/// Number of kinds of bias.
 const KINDS: usize = 6;
 /// Rows of the tables of a disentangled bias.
 const BUCKETS: u32 = 14;
 
 impl Setting {
-    /// A bias of a kind, below [`KINDS`], with a reach to be clamped at.
+    /// A bias of a kind, below [`KINDS`], with a reach for clamping.
     fn with_bias(mut self, kind: usize, reach: u32, random: &mut Random) -> Setting {
         let HeadShape { heads, .. } = self.shape;
         let mut rows = |count: usize| random.normals(count * self.shape.q_width());
@@ -69,7 +69,7 @@ impl Setting {
         self
     }
 
-    /// What the kind of bias is called in messages.
+    /// Name of the kind of bias in messages.
     fn bias_name(&self) -> String {
         match &self.tables {
             Tables::None => "no bias".into(),
@@ -124,9 +124,9 @@ struct Text {
 }
 
 impl Text {
-    /// Keys and values are normal; of the queries, half the heads' are normal, and the others point at one key each, so
-    /// that its weight in the softmax is near 1 if the row may see it: its own, its neighbours, the first, the last,
-    /// those at the edges of the reach, or any. A mask off by one is then off by everything.
+    /// Random rows. Keys and values are normal. The queries of half the heads are normal, and the others point at one
+    /// key each, so that its weight in the softmax is near 1 if the row may see it: the row's own, its neighbours, the
+    /// first, the last, those at the edges of the reach, or any. A mask that is off by one then changes everything.
     fn new(setting: &Setting, rounding: Rounding, lengths: &[u32], random: &mut Random) -> Text {
         let HeadShape { heads, kv_heads, head_dim } = setting.shape;
         let width = setting.shape.qkv_width();
@@ -190,7 +190,7 @@ impl Text {
         }
     }
 
-    /// The op on these sequences in this order.
+    /// Runs the op on these sequences in this order.
     fn attend<B: EncoderOps>(&self, rig: &mut Rig<B>, setting: &Setting, order: &[usize]) -> Vec<f32> {
         let (width, q_width) = (setting.shape.qkv_width(), setting.shape.q_width());
         let lengths: Vec<u32> = order.iter().map(|&sequence| self.lengths[sequence]).collect();
@@ -209,7 +209,7 @@ impl Text {
     }
 }
 
-/// `self_attention` on ragged batches of whole sequences: shapes and settings drawn at random, and long sequences.
+/// Checks `self_attention` on ragged batches of whole sequences: random shapes and settings, and long sequences.
 ///
 /// # Panics
 /// If a number is out of bounds.
@@ -220,7 +220,7 @@ pub fn check_self_attention<B: EncoderOps>(make: &impl Fn() -> B) {
         let divisors: Vec<usize> = (1..=heads).filter(|&count| heads.is_multiple_of(count)).collect();
         let kv_heads = divisors[random.below(divisors.len())];
         let widest = if heads > 4 { 64 } else { 128 };
-        // Widths that are whole vectors, and any.
+        // Widths of whole vectors, and any.
         let head_dim =
             if case % 2 == 0 { 16 * (1 + random.below(widest / 16)) } else { 8 + random.below(widest - 7) };
         let shape = HeadShape { heads, kv_heads, head_dim };
@@ -258,7 +258,7 @@ pub fn check_self_attention<B: EncoderOps>(make: &impl Fn() -> B) {
     }
 }
 
-/// The same bits for a sequence alone, among others and in any order.
+/// Checks that a sequence has the same bits alone, among others and in any order.
 ///
 /// # Panics
 /// If a bit differs.
@@ -295,7 +295,8 @@ pub fn check_self_attention_invariance<B: EncoderOps>(make: &impl Fn() -> B) {
     }
 }
 
-/// Parts of sequences, on devices that have those: the bits of the whole, wherever in a buffer the sequence lies.
+/// Checks parts of sequences, on devices that support them: the bits of the whole, wherever in a buffer the sequence
+/// is.
 ///
 /// # Panics
 /// If a bit differs.
@@ -338,7 +339,7 @@ pub fn check_self_attention_parts<B: EncoderOps>(make: &impl Fn() -> B) {
 
 /// Settings with no bias.
 fn plain(shape: HeadShape, reach: Option<u32>) -> Setting {
-    // Not the usual one to the bit, so that a device cannot take it for granted.
+    // Not the usual one to the bit, so that a device cannot assume it.
     let scale = 1.1 / (shape.head_dim as f32).sqrt();
     Setting { shape, scale, reach, padding: 0, tables: Tables::None }
 }
@@ -352,7 +353,7 @@ fn check_case<B: EncoderOps>(make: &impl Fn() -> B, setting: &Setting, lengths: 
     let expected = text.attend(&mut reference, setting, &every);
     let vectors = setting.vectors(<[f32]>::to_vec);
     let params = setting.params(&vectors);
-    // The same sums with every number's size for the number.
+    // The same sums with every number's magnitude in place of the number.
     let sizes = setting.vectors(size);
     let sizes = setting.params(&sizes);
     let q_width = setting.shape.q_width();
@@ -372,10 +373,10 @@ fn check_case<B: EncoderOps>(make: &impl Fn() -> B, setting: &Setting, lengths: 
     errors.finish();
 }
 
-/// σ of row `i` of the sequence that starts at row `first`. Sums in f32 move score j by σ_j, [`FLOAT`] of the sizes of
-/// all that is summed, and weight p_j by [`FLOAT`] of itself; a change of ε in score j moves the output by
-/// `p_j ε (v_j - out)`: no more than `Σ p_j (σ_j + FLOAT) |v_j - out|` even if all moved together. Sums of values add
-/// [`FLOAT`] of `Σ p_j |v_j|`. Weights are operands of the second product, and rounded as such.
+/// σ of row `i` of the sequence that starts at row `first`. Sums in f32 move score j by σ_j, [`FLOAT`] of the
+/// magnitudes of all terms, and weight p_j by [`FLOAT`] of itself. A change of ε in score j moves the output by `p_j ε
+/// (v_j - out)`, so it moves by at most `Σ p_j (σ_j + FLOAT) |v_j - out|` even if all scores moved together. Sums of
+/// values add [`FLOAT`] of `Σ p_j |v_j|`. Weights are operands of the second product, and rounded as such.
 fn sigmas(
     text: &Text,
     [params, sizes]: [&SelfAttentionParams<&Vec<f32>, &[u32]>; 2],

@@ -1,4 +1,5 @@
-//! Checks of layers that keep a state: the convolution, the recurrence and the gate behind it, against the reference's.
+//! Checks of layers with recurrent states, against the reference: the convolution, the recurrence and the gate after
+//! it.
 
 use super::bounds::{CaseErrors, hold, operand_sigma, same_bits};
 use super::random::Random;
@@ -11,7 +12,7 @@ use crate::{
 
 /// Rows of one sequence in the largest step.
 const CHUNK_MAX: usize = 64;
-/// σ of what a sum over keys and tokens leaves in f32, relative to the largest number beside it.
+/// Relative σ of a sum over keys and tokens in f32, relative to the largest number beside it.
 const SUM: f64 = 2e-6;
 
 fn limits(sequences: usize) -> StepLimits {
@@ -31,7 +32,7 @@ fn limits(sequences: usize) -> StepLimits {
     }
 }
 
-/// What is played: sequences of these lengths, each a state of its own among more.
+/// A play: sequences of these lengths, each with a state among more.
 struct Play {
     shape: StateShape,
     lengths: Vec<usize>,
@@ -45,14 +46,15 @@ struct Play {
     skip: Option<Vec<f32>>,
 }
 
-/// Which op is played.
+/// Op that is played.
 #[derive(Clone, Copy, PartialEq)]
 enum Op {
     Convolve,
     Recur,
 }
 
-/// `convolve` and `recur` of both rules and every kind of heads, of sequences that come and go, cut in every way.
+/// Checks `convolve` and `recur` with both rules and every kind of heads, for sequences that come and go, cut in every
+/// way.
 ///
 /// # Panics
 /// If a number is out of bounds, or a bit depends on the batch or on how a prompt was cut.
@@ -141,8 +143,8 @@ impl Play {
         }
     }
 
-    /// What the op gives of each sequence. Before them another sequence has each state; sequences begin one step after the
-    /// other, and the shortest go first, so that their places in the batch change.
+    /// Output of the op for each sequence. Another sequence has used each state before. Sequences begin one step after
+    /// the other, and the shortest end first, so that their places in the batch change.
     fn run<B: Backend>(&self, backend: B, op: Op, rows: &[Vec<f32>], cut: usize) -> Vec<Vec<f32>> {
         let (shape, count) = (self.shape, self.lengths.len());
         let mut rig = Rig::new(backend, &limits(count));
@@ -214,7 +216,7 @@ impl Play {
     }
 }
 
-/// `gate_output` of both kinds, with a norm before it, behind it or none.
+/// Checks `gate_output` of both kinds, with a norm before it, after it or none.
 ///
 /// # Panics
 /// If a number is out of bounds, or a bit depends on the batch.

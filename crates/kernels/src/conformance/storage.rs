@@ -1,5 +1,4 @@
-//! Checks of what is not arithmetic: packing and its errors, sizes, copies to and from the host, and the order of
-//! steps.
+//! Checks beyond arithmetic: packing and its errors, sizes, copies to and from the host, and the order of steps.
 
 use super::bounds::{hold, same_bits};
 use super::random::Random;
@@ -10,11 +9,11 @@ use crate::{
     KvType, MatrixShape, MatrixSource, StateRule, StateShape, StepLimits,
 };
 
-/// `pack` refuses what it cannot compute, and says which tensor: bytes that do not make the shape, rows that are not
-/// whole blocks, parts of unequal width, types it does not support.
+/// Checks that `pack` refuses what it cannot compute and names the tensor: bytes that do not fit the shape, rows that
+/// are not whole blocks, parts of unequal width, unsupported types.
 ///
 /// # Panics
-/// If a bad matrix is taken, or refused for another reason.
+/// If a bad matrix is accepted, or refused for another reason.
 pub fn check_pack<B: Backend>(make: &impl Fn() -> B) {
     let backend = make();
     let mut random = Random::new(60);
@@ -50,8 +49,8 @@ pub fn check_pack<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// The sizes a backend reports are at least what the content takes and not far more, so that a memory budget can be
-/// kept by them. That they are exact cannot be seen from outside; a backend asserts it where it allocates.
+/// Checks that reported sizes are at least the content's size and not far more, so that they are fit for a memory
+/// budget. Their exactness cannot be seen from outside; a backend asserts it where it allocates.
 ///
 /// # Panics
 /// If a size is impossible.
@@ -64,7 +63,7 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
             let least = dtype
                 .bytes_of(rows * cols)
                 .unwrap_or_else(|| panic!("{dtype}: {cols} columns are whole blocks"));
-            // At most f32 weights with some scales, rows and columns filled up to 64.
+            // At most f32 weights with some scales, with rows and columns padded to 64.
             let most = rows.next_multiple_of(64) * cols.next_multiple_of(64) * 5;
             assert!(
                 (least..=most).contains(&found),
@@ -83,7 +82,7 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
     for (rows, cols) in [(1, 1), (512, 1024), (7, 4096)] {
         for (role, least) in [(BufferRole::Residual, 4), (BufferRole::Operand, 1)] {
             let found = backend.buffer_bytes(role, rows, cols);
-            // Rows and columns filled up to 64.
+            // Rows and columns padded to 64.
             let most = 4 * rows.next_multiple_of(64) * cols.next_multiple_of(64);
             assert!(
                 (least * rows * cols..=most).contains(&found),
@@ -110,13 +109,13 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
             KvType::Fp8 => elements,
             KvType::Q8_0 => elements + elements / 32 * 2,
         };
-        // At most f32, where that is what a device computes with.
+        // At most f32, if a device computes with that.
         assert!(
             (least..=8 * elements).contains(&found),
             "kv_bytes of {layers} layers, {blocks} blocks of {kv_type} is {found}"
         );
     }
-    // Layers that differ take what each takes alone.
+    // Layers that differ take as much as each takes alone.
     let heads_of = |kv_heads, head_dim| KvLayout::Heads { kv_heads, head_dim, window: None };
     let (few, many) = (heads_of(1, 64), heads_of(4, 256));
     let of_layers =
@@ -127,7 +126,7 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
         2 * bytes(&[few]) + bytes(&[many]),
         "kv_bytes of layers that differ are not those of each"
     );
-    // Layers in one plane take what the largest of them takes alone.
+    // Layers in one plane take as much as the largest of them alone.
     let place = |group, plane| KvPlace { group, plane };
     let places = vec![place(0, 0), place(0, 1), place(1, 0)];
     let groups = KvGroups { windows: vec![None, Some(64)], places };
@@ -136,14 +135,14 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
         2 * bytes(&[many]),
         "kv_bytes of two planes with large layers, one of which has a small one too"
     );
-    // What a device cannot hold it refuses by name, and counts for nothing.
+    // A layout that a device cannot hold is refused by name, and has size 0.
     let latent = KvLayout::Latent { rank: 512, rope_dim: 64 };
     match backend.kv(&of_layers(vec![few, latent])) {
         Ok(_) => assert!(bytes(&[latent]) >= 100 * 16 * 2 * 576, "a latent takes {} bytes", bytes(&[latent])),
         Err(KernelError::UnsupportedKvLayout { layer: 1, layout, .. }) if layout == latent => {}
         Err(error) => panic!("a cache of a latent layer was refused for another reason: {error}"),
     }
-    // States take nothing of a block.
+    // States take no part of a block.
     let shape = StateShape {
         rule: StateRule::Ssd,
         key_heads: 2,
@@ -199,8 +198,8 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
     );
 }
 
-/// New buffers are zero in either role; rows written are read back bit for bit, wherever they start, and change no others; the sum
-/// over one device is the identity.
+/// Checks buffers: new ones are zero in either role; written rows are read back bit for bit, wherever they start, and
+/// change no others; the sum over one device is the identity.
 ///
 /// # Panics
 /// If a bit differs.
@@ -236,8 +235,8 @@ pub fn check_transfers<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// A step may be ended twice or without having begun, and a step cut short leaves nothing behind: the next gives the
-/// same bits.
+/// Checks that a step may be ended twice or without having begun, and that a step cut short leaves nothing behind: the
+/// next gives the same bits.
 ///
 /// # Panics
 /// If `end` fails or a bit differs.

@@ -1,5 +1,6 @@
-//! The suite passes what is right, and fails each of a list of faults in the check, and for the reason, that it
-//! should: a suite that cannot fail proves nothing. The brief one, which is part of the whole one, sees nearly all of them.
+//! Tests of the suite: it passes right backends, and fails each of a list of faults in the right check and for the
+//! right reason. A suite that cannot fail proves nothing. The brief suite, which is part of the complete one, finds
+//! nearly all faults.
 
 mod faulty;
 
@@ -11,7 +12,7 @@ use super::*;
 use crate::reference::ReferenceBackend;
 use crate::{Operands, Rounding};
 
-/// What makes backends with a fault. Each closure would have the whole suite compiled for itself.
+/// Constructor of backends with a fault. Separate closures would each compile the whole suite.
 fn faulty(fault: Fault, declared: Option<Rounding>) -> impl Fn() -> Faulty {
     move || match declared {
         Some(rounding) => Faulty::declaring(fault, rounding),
@@ -60,7 +61,7 @@ fn undeclared_rounding_is_caught() {
         must_fail(Fault::OperandsInBf16, "decoder of", || check_decoder(&make));
     }
     must_fail(Fault::None, "matmul of", || check_matmul(&faulty(Fault::None, Some(none))));
-    // What is wrong by more than is declared is seen under the wider bounds too.
+    // Errors larger than declared are found under the wider bounds too.
     let declared = Rounding { operands: Operands::Bf16, ..none };
     must_fail(Fault::LastGroupDropped, "matmul of", || {
         check_matmul(&faulty(Fault::LastGroupDropped, Some(declared)));
@@ -70,7 +71,7 @@ fn undeclared_rounding_is_caught() {
     });
 }
 
-/// Runs a check that must fail with these words in its message: where the brief one does not, the whole one.
+/// Runs a check that must fail with these words in its message: brief first, and complete if that does not fail.
 fn must_fail(fault: Fault, words: &str, check: impl Fn()) {
     let said = |check: &dyn Fn()| {
         let panic = catch_unwind(AssertUnwindSafe(check)).err()?;

@@ -8,7 +8,7 @@ use crate::{BufferRole, EncoderOps};
 /// Sequences of one row, of fewer rows than a window, and of more.
 const LENGTHS: [u32; 6] = [1, 5, 2, 40, 3, 1];
 
-/// `unfold`: every neighbour in its place, zeros past the ends of a sequence, whatever stands there.
+/// Checks `unfold`: every neighbour in its place, and zeros past the ends of a sequence, whatever the memory holds.
 ///
 /// # Panics
 /// If a bit differs.

@@ -7,7 +7,7 @@ use super::random::Random;
 use crate::quant::{can_dequantize, dequantize_row, quantize_row};
 use crate::{Backend, DType, MatrixShape, MatrixSource};
 
-/// One part of a matrix, as a file holds it and as numbers.
+/// Part of a matrix, in a file's form and as numbers.
 pub(super) struct Weights {
     pub(super) shape: MatrixShape,
     pub(super) bytes: Vec<u8>,
@@ -58,8 +58,8 @@ impl Weights {
     }
 }
 
-/// The types a backend supports; each must be one the reference can decode. Of affine types that differ in nothing but
-/// the length of their groups there is one, but for those of 4 bits.
+/// Types that a backend supports; the reference must be able to decode each. Of affine types that differ only in the
+/// length of their groups it has one, except for those of 4 bits.
 pub(super) fn supported<B: Backend>(backend: &B) -> Vec<DType> {
     let types: Vec<DType> = DType::ALL.iter().copied().filter(|&dtype| backend.supports(dtype)).collect();
     for &dtype in &types {
@@ -76,7 +76,7 @@ pub(super) fn quantised(dtype: DType) -> bool {
     dtype.block_weights() > 1
 }
 
-/// Where the half-precision scale of a block lies, where its minimum's does, and what is usual for the scale.
+/// Offset of a block's f16 scale, offset of its minimum, and the usual size of the scale.
 fn scales(dtype: DType) -> (usize, Option<usize>, f32) {
     match dtype {
         DType::Q1_0 => (0, None, 0.04),
@@ -102,8 +102,8 @@ fn scales(dtype: DType) -> (usize, Option<usize>, f32) {
     }
 }
 
-/// Random codes under a plausible scale. One row in eight has large scales, one tiny ones, one only zeros
-/// (where the format has a zero scale).
+/// Fills a block with random codes under a plausible scale. Of each eight rows one has large scales, one tiny ones, and
+/// one only zeros (if the format has a zero scale).
 fn fill(dtype: DType, block: &mut [u8], row: usize, random: &mut Random) {
     block.iter_mut().for_each(|byte| *byte = random.bits() as u8);
     let factor = match row % 8 {

@@ -1,4 +1,4 @@
-//! A backend with one fault, or with none but the rounding that the bounds allow: the reference, wrapped.
+//! The reference, wrapped: a backend with one fault, or with none but the rounding that the bounds allow.
 
 mod attention;
 mod encoder;
@@ -47,7 +47,7 @@ impl Faulty {
         Self::declaring(fault, Rounding { operands: Operands::F32, bytes_before_quantised: true })
     }
 
-    /// As [`Faulty::new`], with another promise of how it rounds.
+    /// Same as [`Faulty::new`], with a different claim of its rounding.
     pub(super) fn declaring(fault: Fault, declared: Rounding) -> Self {
         let (inner, batch) = (ReferenceBackend::new(), Batch::default());
         Self { inner, fault, declared, batch, open: false, last_drawn: Vec::new() }
@@ -57,7 +57,7 @@ impl Faulty {
         self.fault == Fault::OperandsInBf16
     }
 
-    /// Stores what an op left in a buffer as the device does.
+    /// Rounds an op's output in a buffer as the device stores it.
     fn restore(&mut self, buffer: &mut ReferenceBuffer) {
         if self.rounds_operands() {
             let rows = self.rows_of(buffer, buffer.cols());
@@ -91,7 +91,7 @@ impl Faulty {
         self.write_rows(buffer, 0, &rows).unwrap();
     }
 
-    /// Runs an op on a batch changed for it.
+    /// Runs an op on a modified batch.
     fn with_batch(&mut self, batch: &Batch, op: impl FnOnce(&mut ReferenceBackend)) {
         self.inner.end().unwrap();
         self.inner.begin(batch).unwrap();

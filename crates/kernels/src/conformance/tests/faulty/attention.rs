@@ -1,4 +1,4 @@
-//! The faults of attention over the cache.
+//! Faults of attention over the cache.
 
 use half::f16;
 
@@ -121,7 +121,7 @@ impl Faulty {
                 self.with_batch(&batch, |inner| inner.attention(qkv, &changed, kv, layer, out));
             }
             Fault::HeadsInterleaved => {
-                // Query head h goes where key-value head h % kv_heads is read, and comes back after.
+                // Query head h moves to where key-value head h % kv_heads is read, and comes back afterwards.
                 let home = |head: usize| (head % kv_heads) * (heads / kv_heads) + head / kv_heads;
                 let width = params.width();
                 let rows = self.rows_of(qkv, width);

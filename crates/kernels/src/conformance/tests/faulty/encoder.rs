@@ -1,4 +1,4 @@
-//! The faults of the ops for rows of whole sequences.
+//! Faults of the ops on rows of whole sequences.
 
 use std::ops::Range;
 
@@ -56,7 +56,7 @@ impl Faulty {
         out
     }
 
-    /// `layer_norm_columns`: the rows that it leaves.
+    /// `layer_norm_columns`: the resulting rows.
     pub(super) fn columns_normed(
         &self,
         x: &ReferenceBuffer,
@@ -107,7 +107,7 @@ impl Faulty {
         out
     }
 
-    /// `add_embedding`: the rows that it leaves.
+    /// `add_embedding`: the resulting rows.
     pub(super) fn embedded(&self, table: &[Part], ids: RowIds, out: &ReferenceBuffer) -> Vec<f32> {
         let cols = table[0].shape.cols;
         let mut rows = self.rows_of(out, cols);
@@ -170,7 +170,7 @@ impl Faulty {
                 let axes = changed.axes.map(|axes| RopeAxes { interleaved: !axes.interleaved, ..axes });
                 changed.axes = axes;
             }
-            // The same width, of which other parts count as queries and keys.
+            // The same width, of which other parts are queries and keys.
             Fault::KeysNotTurned => {
                 turned = HeadShape { heads: heads.heads - heads.kv_heads, ..heads };
             }
@@ -299,14 +299,14 @@ impl Faulty {
                 }
             }
             Fault::LastKeyMissed => {
-                // A key that is nobody's: whoever sees it gives it no weight to speak of.
+                // A key that belongs to no row: a row that sees it gives it negligible weight.
                 for span in batch.sequences.iter().filter(|span| span.rows % 16 == 1 && span.rows > 1) {
                     let last = (span.row_first + span.rows - 1) as usize;
                     rows[last * width + q_width..(last + 1) * width].fill(0.0);
                 }
             }
             Fault::HeadsInterleaved if kv_heads > 1 => {
-                // Keys and values lie so that query head h finds those of h % kv_heads where it looks.
+                // Keys and values are placed so that query head h finds those of h % kv_heads.
                 for row in rows.chunks_exact_mut(width) {
                     let both = row[q_width..].to_vec();
                     for (i, to) in row[q_width..].chunks_exact_mut(head_dim).enumerate() {

@@ -1,11 +1,11 @@
-//! What can be wrong with a backend.
+//! List of possible faults of a backend.
 
-/// What is wrong with the backend.
+/// Fault of the backend.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in super::super) enum Fault {
-    /// Nothing: activations are rounded to 8 bits before quantised weights, queries to half precision.
+    /// No fault: activations are rounded to 8 bits before quantised weights, queries to f16.
     None,
-    /// No fault where it is declared: operands are bfloat16 in buffers and products.
+    /// No fault if it is declared: operands are bfloat16 in buffers and products.
     OperandsInBf16,
     SixBitActivations,
     EightBitsBeforeFloats,
@@ -43,7 +43,7 @@ pub(in super::super) enum Fault {
     MaskOfFirstRow,
     NanDrawn,
     NextRowSampled,
-    /// No fault: two steps may be under way.
+    /// No fault: two steps may be in flight.
     RunsAhead,
     LaterDrawsGiven,
     KeysByPosition,

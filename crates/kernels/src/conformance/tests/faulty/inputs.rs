@@ -1,4 +1,4 @@
-//! What faults make of what they are given: rounded numbers, slots of other blocks.
+//! Changes that faults make to inputs: rounded numbers, slots of other blocks.
 
 use half::bf16;
 
@@ -9,8 +9,8 @@ pub(super) fn in_bf16(value: f32) -> f32 {
     bf16::from_f32(value).to_f32()
 }
 
-/// Activations as a device may hold them: integers of up to ±`levels` for each 256, by the largest of them or, if it
-/// is larger, by `shared`.
+/// Activations as a device may hold them: integers of up to ±`levels` for each 256, scaled by the largest of them or,
+/// if it is larger, by `shared`.
 pub(super) fn rounded(x: &[f32], levels: f32, shared: f32) -> Vec<f32> {
     x.chunks(256)
         .flat_map(|x| {
@@ -21,7 +21,7 @@ pub(super) fn rounded(x: &[f32], levels: f32, shared: f32) -> Vec<f32> {
         .collect()
 }
 
-/// Puts each row's slot where the changed block table has its position.
+/// Moves each row's slot to the place that the changed block table gives its position.
 pub(super) fn renumber_slots(batch: &mut Batch) {
     for span in &batch.sequences.clone() {
         for row in 0..span.rows {
@@ -35,8 +35,8 @@ pub(super) fn renumber_slots(batch: &mut Batch) {
     }
 }
 
-/// The batch with these spans and windows in the place of its own. `block` says which block a group has of 16 tokens of a
-/// sequence, which it gets as it was.
+/// The batch with these spans and windows in place of its own. `block` returns the block that a group has for 16
+/// tokens of a sequence, which it is given as it was.
 pub(super) fn laid_out(
     batch: &Batch,
     spans: &[SequenceSpan],
@@ -71,7 +71,7 @@ impl Faulty {
         self.inner.kv_bytes(spec)
     }
 
-    /// The batch of a step that begins.
+    /// Takes the batch of a step that begins.
     pub(super) fn take_batch(&mut self, batch: &Batch) {
         self.batch = batch.clone();
         let shifted = usize::from(self.fault == Fault::NextRowSampled);

@@ -1,11 +1,11 @@
-//! The faults of latent attention.
+//! Faults of latent attention.
 
 use super::{Fault, Faulty, Part, renumber_slots};
 use crate::reference::{ReferenceBuffer, ReferenceKv};
 use crate::{Backend, BufferRole, LatentHeads, LatentParams, Rope};
 
 impl Faulty {
-    /// `heads_matmul` of rows of `x`, of which each head has `stride`.
+    /// `heads_matmul` of rows of `x`, in which each head has `stride` elements.
     pub(super) fn by_head(&self, weights: &[Vec<Part>], x: &[f32], stride: usize) -> Vec<f32> {
         let cols = weights[0][0].shape.cols;
         let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! The faults of adapters.
+//! Faults of adapters.
 
 use std::borrow::Borrow;
 
@@ -6,7 +6,7 @@ use super::{Fault, Faulty};
 use crate::reference::{ReferenceBackend, ReferenceBuffer, formulas};
 use crate::{Activation, Backend, KernelError, LowRankPair, OutputChange, OutputDelta};
 
-/// What one adapter does to the outputs of one matrix.
+/// Change by an adapter to the outputs of one matrix.
 pub(in super::super) struct FaultyLowRank {
     changes: Vec<FaultyChange>,
     pairs: Vec<FaultyPair>,
@@ -56,7 +56,7 @@ impl Faulty {
         })
     }
 
-    /// Changes one row.
+    /// Applies the change to one row.
     fn apply(&self, delta: &FaultyLowRank, x: &[f32], out: &mut [f32]) {
         for FaultyChange { first, factors, addends, reads_input } in &delta.changes {
             for (i, (&factor, &addend)) in factors.iter().zip(addends).enumerate() {
@@ -90,7 +90,7 @@ impl Faulty {
         }
     }
 
-    /// Changes rows of logits, of all rows of `x`.
+    /// Changes rows of logits, for all rows of `x`.
     pub(super) fn change_logits(&self, deltas: &[Option<&FaultyLowRank>], x: &[f32], out: &mut [f32]) {
         let rows = self.batch.logit_rows.len().max(1);
         let (vocab, cols) = (out.len() / rows, x.len() / self.batch.rows());

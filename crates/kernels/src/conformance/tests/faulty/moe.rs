@@ -1,10 +1,10 @@
-//! The faults of a mixture of experts.
+//! Faults of a mixture of experts.
 
 use super::{Fault, Faulty, Part};
 use crate::reference::formulas;
 use crate::{Activation, ExpertGroups, ExpertParts, ExpertScoring, MoeParams, MoeWeights};
 
-/// Rows that an expert takes where one that is full takes no more.
+/// Capacity of an expert, for the fault of full experts.
 const FULL: usize = 30;
 
 impl Faulty {
@@ -106,7 +106,7 @@ impl Faulty {
         if self.fault == Fault::NearByEach
             && let ExpertScoring::Near { .. } = params.scoring
         {
-            // Those chosen before still count among the near.
+            // Experts chosen before still count among the near ones.
             for at in 1..chosen.len() {
                 let alone = MoeParams { experts_used: 1, ..params };
                 let mut scores = scores.clone();

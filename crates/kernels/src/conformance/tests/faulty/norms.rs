@@ -1,4 +1,4 @@
-//! The faults of norms.
+//! Faults of norms.
 
 use super::{Fault, Faulty};
 use crate::reference::{ReferenceBuffer, formulas};

@@ -1,4 +1,4 @@
-//! The faults of products and of what is done to their outputs.
+//! Faults of products and of operations on their outputs.
 
 use super::{Fault, Faulty, Part, in_bf16, rounded};
 use crate::Activation;
@@ -31,7 +31,7 @@ impl Faulty {
                 }
                 for weights in part.floats.chunks_exact(cols) {
                     let mut sum = if self.fault == Fault::SumOrderOfBatch {
-                        // What a kernel that adds up in f32, by another order for larger batches, would do.
+                        // Behaviour of a kernel that sums in f32, in another order for larger batches.
                         let products = weights.iter().zip(&x).map(|(w, x)| w * x);
                         if rows > 4 {
                             products.rev().sum::<f32>().into()

@@ -1,4 +1,4 @@
-//! Faults in turning queries and keys on their way to the cache.
+//! Faults in the rotation of queries and keys on their way to the cache.
 
 use super::{Fault, Faulty};
 use crate::reference::{ReferenceBuffer, ReferenceKv, formulas};

@@ -1,4 +1,4 @@
-//! Faults in drawing.
+//! Faults in sampling.
 
 use super::{Fault, Faulty};
 use crate::reference;

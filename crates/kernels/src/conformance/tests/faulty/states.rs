@@ -1,4 +1,4 @@
-//! The faults of layers that keep a state.
+//! Faults of layers with recurrent states.
 
 use super::{Fault, Faulty};
 use crate::reference::{ReferenceBuffer, ReferenceKv};
@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl Faulty {
-    /// Runs an op on states that are this fault's.
+    /// Runs an op on the states that this fault selects.
     fn with_states(&mut self, op: impl FnOnce(&mut crate::reference::ReferenceBackend)) {
         let mut batch = self.batch.clone();
         if self.fault == Fault::StatesByPlace {
@@ -63,7 +63,7 @@ impl Faulty {
         self.restore(out);
     }
 
-    /// What a row gives depends on how many there are.
+    /// Makes a row's result depend on the number of rows.
     fn nudge(&mut self, out: &mut ReferenceBuffer) {
         if self.fault == Fault::RowsOfChunkMatter && self.batch.rows() > 1 {
             let rows: Vec<f32> =
