@@ -121,7 +121,7 @@ pub(crate) const CHAT_LOGPROBS_MAX: u64 = 20;
 pub(crate) const COMPLETION_LOGPROBS_MAX: u64 = 5;
 /// Maximum characters of an `x-request-id` that is kept.
 pub(crate) const REQUEST_ID_CHARS_MAX: usize = 128;
-/// Maximum seconds in a `Retry-After` by an engine's request.
+/// Maximum seconds in a `Retry-After` that an engine asks for.
 pub(crate) const RETRY_AFTER_S_MAX: u64 = 3600;
 /// Maximum seconds in a `Retry-After` for a key's exhausted limit: as long as the refill takes.
 pub(crate) const KEY_RETRY_AFTER_S_MAX: u64 = 86_400;

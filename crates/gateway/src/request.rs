@@ -87,8 +87,8 @@ pub(crate) struct Truncation {
     pub(crate) side: TruncateSide,
 }
 
-/// Reads `truncate` as TEI defines it (a boolean) or as Cohere does (the end to discard), the side as TEI and
-/// vLLM name it, and vLLM's `truncate_prompt_tokens` if it means the model's limit.
+/// Reads the truncation fields. `truncate` is TEI's boolean, or Cohere's name of the end to discard. The side
+/// has the names of TEI and vLLM. vLLM's `truncate_prompt_tokens` is accepted if it means the model's limit.
 pub(crate) fn truncation(fields: &mut Fields) -> Result<Truncation, ApiError> {
     let mut truncation = Truncation::default();
     let mut set = false;

@@ -140,7 +140,7 @@ async fn begun(mut answered: reqwest::Response) -> Result<reqwest::Response, Sta
     ))
 }
 
-/// Status that the engine would send if no one answers.
+/// Status that the engine would send if it were unavailable.
 fn status_of(error: &ApiError) -> Status {
     let mut metadata = MetadataMap::new();
     if let Some(Ok(word)) = error.code().map(str::parse) {

@@ -111,8 +111,8 @@ impl Target {
         }
     }
 
-    /// Current daemons. A daemon may have an IPv4 and an IPv6 address, so only one family is used: that of the
-    /// first address, or the other one if nothing answers at the first.
+    /// Current daemons. A daemon may have an IPv4 and an IPv6 address, so only one family is used. It is that
+    /// of the first address, or the other one if nothing answers at the first.
     pub(crate) async fn places(&self, resolver: &dyn Resolve) -> io::Result<Vec<Place>> {
         let (tls, host, port) = match self {
             Target::Fixed(uri) => {

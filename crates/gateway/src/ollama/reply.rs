@@ -1,5 +1,5 @@
-//! Answer in Ollama's format, for a chat or a prompt: one object, or a line for each part and a last line with
-//! the reason of the end and the timings. Tool calls are sent when they are complete.
+//! Answer in Ollama's format, for a chat or a prompt. It is one object, or a line for each part and a last line
+//! with the stop reason and the timings. Tool calls are sent when they are complete.
 
 use std::time::{Duration, Instant};
 

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Parses a request of `/embed`, `/embed_all` or `/embed_sparse`, except its model, which has been selected.
-/// Inputs and id are left out of the result's request.
+/// Returns the request without inputs and id, and the inputs.
 pub(crate) fn embedding(
     mut fields: Fields<'_>,
     config: &Config,
