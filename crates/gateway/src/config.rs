@@ -81,8 +81,8 @@ pub struct Config {
     /// API key of the gateway for the engine; it needs no admin scope. Unset: `api_key`.
     pub engine_api_key: Option<Secret>,
     /// Upstream server that speaks OpenAI's API, such as `https://api.openai.com/v1`. It answers chats,
-    /// completions and embeddings of the models below. Unset: nothing is sent elsewhere. Each such request is
-    /// logged and marked by `X-Hanzo-Sent-To`.
+    /// completions and embeddings of the models below. Each request sent there is logged, and its answer has
+    /// the header `X-Hanzo-Sent-To`. Unset: nothing is sent elsewhere.
     pub cloud_url: Option<String>,
     /// API key of the gateway for the upstream server.
     pub cloud_api_key: Option<Secret>,
@@ -109,8 +109,8 @@ pub struct Config {
     pub sound_bytes_max: usize,
     /// Seconds within which a request's body must arrive.
     pub body_timeout_s: u64,
-    /// Maximum connections at once; more wait in the listener's backlog. When it is nearly full, the longest
-    /// idle ones are closed. One address may have a quarter of them.
+    /// Maximum connections at once; more wait in the listener's backlog. When nearly all are in use, the
+    /// longest idle ones are closed. One address may have a quarter of them.
     pub connections_max: usize,
     /// Seconds for a connection's TLS handshake, for its first bytes, and for the headers of a request.
     pub headers_timeout_s: u64,

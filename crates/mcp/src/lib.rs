@@ -1,6 +1,7 @@
-//! Client of Model Context Protocol servers, whose tools are offered to models: configuration (`config`), child
-//! processes (`child`), the life of one server (`server`), and all servers with unique tool names for models
-//! (`servers`). The gateway decides what a model is told of the tools and when it may call them.
+//! Client of Model Context Protocol servers, whose tools are offered to models. It consists of configuration
+//! (`config`), child processes (`child`), the life of one server (`server`), and all servers with unique tool
+//! names for models (`servers`). The gateway decides what a model is told of the tools and when it may call
+//! them.
 
 mod child;
 mod config;
