@@ -1,18 +1,24 @@
-"""Commands, model references, routes and settings that documents name: the programs' own parsers must take them.
+"""Commands, flags, model references, routes, requests and programs that documents show: the programs must take and answer them.
 usage: python .ci/deploy_checks/commands.py FOLDER_OF_THE_THREE_PROGRAMS
 
 A command line gets `--help` at its end: the program then reads every word before it, refuses an unknown command, flag or value, and
 starts nothing. A reference goes to `hanzo-engine pull` with the network forbidden: what cannot be read is refused in other words than
 what is merely not on this machine."""
 import concurrent.futures
+import contextlib
 import functools
+import json
 import os
 import pathlib
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.error
+import urllib.request
 
 import yaml
 
@@ -57,26 +63,29 @@ def spans(text):
         yield "", code.replace("\\|", "|")
 
 
+def uncommented(block):
+    """A shell's text without comments. A quote that is open before a `#` makes it text."""
+    kept = ""
+    for line in block.splitlines(keepends=True):
+        for mark in re.finditer(r"(?<!\S)#", line):
+            if all((kept + line[: mark.start()]).count(quote) % 2 == 0 for quote in "'\""):
+                line = line[: mark.start()] + "\n"
+                break
+        kept += line
+    return kept
+
+
 def simple_commands(block):
     """The words of each command of a shell's text, without variables in front of it."""
-    for line in re.sub(r"\\\n\s*", " ", block).splitlines():
-        lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>()")
-        lexer.commenters, lexer.whitespace_split = "", True
-        try:
-            words = list(lexer)
-        except ValueError:  # a text in quotes over several lines
-            continue
-        command = []
-        for word in [*words, ";"]:
-            if word.startswith("#"):
-                word = ";"
-            if re.fullmatch(r"[|&;<>()]+", word):
-                yield command
-                command = []
-                if word == "#":
-                    break
-            elif command or not re.fullmatch(r"\w+=.*", word):
-                command.append(word)
+    lexer = shlex.shlex(uncommented(re.sub(r"\\\n\s*", " ", block)), posix=True, punctuation_chars="|&;<>()\n")
+    lexer.commenters, lexer.whitespace, lexer.whitespace_split = "", " \t", True
+    words, command = list(lexer), []
+    for word in [*words, ";"]:
+        if re.fullmatch(r"[|&;<>()\n]+", word):
+            yield command
+            command = []
+        elif command or not re.fullmatch(r"\w+=.*", word, re.S):
+            command.append(word)
 
 
 def of_programs(words):
@@ -102,7 +111,11 @@ def command_lines(path):
     text = path.read_text()
     for language, code in spans(text):
         if language in ("sh", "bash", "text", "console"):
-            lines = simple_commands(code)
+            try:
+                lines = list(simple_commands(code))
+            except ValueError as error:  # a quote that does not end
+                expect(language == "text", f"{path.name}: {error}: {code}")
+                continue
         elif language == "" and code.split(" ")[0] in PROGRAMS and " " in code:
             lines = simple_commands(unfolded(code))
         else:
@@ -281,6 +294,96 @@ def routes_of_documents_are_there():
     unknown = [f"{path.relative_to(ROOT)}: no route {route}" for route, path in asked.items() if not any(one.fullmatch(route) for one in known)]
     expect(not unknown, "\n".join(unknown))
     return f"{len(asked)} routes"
+
+
+@contextlib.contextmanager
+def serving():
+    """The HTTP address of a server of the demo model, with no store and no network."""
+    with contextlib.ExitStack() as held:
+        ports = [held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(3)]
+    with tempfile.TemporaryDirectory(prefix="commands-") as home, open(f"{home}/log", "w+") as log:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("HANZO_", "HF_"))}
+        flags = [word for flag, port in zip(("--port", "--grpc-port", "--admin-port"), ports) for word in (flag, str(port))]
+        server = subprocess.Popen([FOLDER / "hanzo-engine", "serve", *flags, "--adapter-updates"], cwd=home, stdout=log, stderr=log,
+                                  env={**clean, "HOME": home, "HF_HUB_OFFLINE": "1"})
+        try:
+            deadline = time.monotonic() + 60
+            while asked(f"http://127.0.0.1:{ports[0]}/ready", None, {}, "GET")[0] != 200:
+                expect(server.poll() is None and time.monotonic() < deadline, f"the server does not come up: {pathlib.Path(log.name).read_text()}")
+                time.sleep(0.1)
+            yield f"127.0.0.1:{ports[0]}"
+        finally:
+            server.terminate()
+            try:
+                server.wait(15)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+
+
+def asked(url, body, headers, method):
+    """(status, text) of an answer; status 0 where nobody answers."""
+    request = urllib.request.Request(url, body and body.encode(), headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError as error:
+        return 0, str(error)
+
+
+def curls(path):
+    """(method, path of the URL, headers, body) of each curl to the HTTP port in a document."""
+    for language, code in spans(path.read_text()):
+        for words in simple_commands(code) if language in ("sh", "bash") or language == "" and code.startswith("curl ") else ():
+            if words[:1] == ["curl"] and "-F" not in words and (url := next((word for word in words if re.search(r"(127\.0\.0\.1|localhost):36900", word)), None)):
+                after = lambda flag: [value for word, value in zip(words, words[1:]) if word == flag]  # noqa: E731
+                headers = dict(header.split(": ", 1) for header in after("-H"))
+                body = next(iter(after("-d")), None)
+                yield next(iter(after("-X")), "POST" if body else "GET"), url.split(":36900")[1] or "/", headers, body
+
+
+def answer_fault(answer):
+    """What is wrong with a request by its answer. A model that is not here, or cannot do what is asked, is not the document's fault."""
+    status, text = answer
+    try:
+        code = json.loads(text)["error"]["code"]
+    except (ValueError, KeyError, TypeError):
+        code = None
+    if status == 200 or code in ("model_not_found", "not_pulled", "model_not_loaded", "model_not_capable") or status in (409, 503) or "this model" in text or (status >= 500 and "HF_HUB_OFFLINE" in text):
+        return None
+    return f"{status}: {text[:300]}"
+
+
+@check
+def requests_of_documents_are_answered():
+    """Each curl as it stands, but for the port; and again with the demo model in place of others, so that its fields are read."""
+    asks = {request: path for path in documents(PAGES) for request in map(lambda r: (r[0], r[1], tuple(r[2].items()), r[3]), curls(path))}
+    expect(len(asks) > 8, f"only {len(asks)} requests were found")
+    faults = []
+    with serving() as http:
+        for (method, route, headers, body), path in asks.items():
+            for sent in {body, re.sub(r'"model": "[^"/]*"', '"model": "hanzo-demo"', body or "") or None}:
+                if said := answer_fault(asked(f"http://{http}{route}", sent, dict(headers), method)):
+                    faults.append(f"{path.relative_to(ROOT)}: {method} {route} {sent or ''}: {said}")
+        expect(answer_fault(asked(f"http://{http}/v1/chat/completions", '{"model": "hanzo-demo", "message": []}', {"content-type": "application/json"}, "POST")),
+               "a field that nobody knows is taken")
+        expect(answer_fault(asked(f"http://{http}/v1/chat/completion", "{}", {"content-type": "application/json"}, "POST")), "a route that is not there answers")
+    expect(not faults, "\n".join(faults))
+    return f"{len(asks)} requests"
+
+
+@check
+def programs_of_documents_run():
+    """Each example in Python that asks the HTTP port, as it stands but for the port, ends well and prints something."""
+    examples = [(path, code) for path in documents(PAGES) for language, code in spans(path.read_text()) if language == "python" and ":36900" in code]
+    expect(examples, "there are none")
+    with serving() as http:
+        for path, code in examples:
+            done = subprocess.run([sys.executable, "-c", code.replace("127.0.0.1:36900", http)], capture_output=True, text=True, timeout=120)
+            expect(done.returncode == 0 and done.stdout.strip(), f"{path.relative_to(ROOT)}: a program ends with {done.returncode}: {done.stderr[-2000:]}")
+    return f"{len(examples)} programs"
 
 
 if __name__ == "__main__":
