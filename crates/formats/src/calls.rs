@@ -1,5 +1,6 @@
-//! Finds the calls in an answer: text is looked through for the markers that begin one, which is then read by its
-//! family's reader. What turns out to be no call is text again, from its marker on.
+//! Streaming detection of tool calls in an answer. The text is searched for the marker that begins a call,
+//! which the family's reader then parses. Text that turns out to be no call becomes text again, from its marker
+//! on.
 
 use crate::{
     format::Syntax,
@@ -7,32 +8,32 @@ use crate::{
     read::{Known, Reader, Step},
 };
 
-/// An answer in the middle of being read.
+/// State of parsing an answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Calls {
     syntax: &'static Syntax,
     state: State,
-    /// White space, and marks that mean nothing alone, that may stand before a call.
+    /// White space and insignificant marks that may precede a call.
     gap: Vec<LocatedText>,
-    /// Text was told.
+    /// True if text was emitted.
     said: bool,
-    /// A call ended, and no text came since.
+    /// True if a call ended and no text followed.
     after_call: bool,
 }
 
 #[derive(Clone, Debug)]
 enum State {
-    /// Text. Held back: the possible beginning of a marker.
+    /// Text. `held` may be the start of a marker.
     Text { held: LocatedText },
-    /// A call, and all that was written of it since its marker, or since the last call that ended in it.
+    /// A call. `raw` is its text since the marker, or since the last call that ended in it.
     Call { reader: Box<Reader>, raw: LocatedText, ended: u32 },
 }
 
-/// Text at the beginning of an answer whose calls begin with a name on a line.
+/// First line of an answer in a format whose calls begin with a name on a line.
 enum FirstLine {
-    /// The name of a tool, a line break and a brace.
+    /// Name of a tool, a line break and a brace.
     Name,
-    /// A piece of that.
+    /// Prefix of such a line.
     MayBeName,
     Other,
 }
@@ -65,16 +66,16 @@ impl Calls {
         Calls { syntax, state: State::text(), gap: Vec::new(), said: false, after_call: false }
     }
 
-    /// Reads text whose first byte stands at a place of the output.
+    /// Parses text. `at` is the offset of its first byte in the output.
     pub(crate) fn push(&mut self, at: usize, text: &str, known: Known, sink: &mut Sink) {
         text.char_indices().for_each(|(offset, c)| self.character(c, at + offset, known, sink));
     }
 
-    /// The place in the output before which nothing can become text any more, unless text behind it does too, of an output of
-    /// which `read` bytes were read.
+    /// Offset in the output before which nothing can become text any more, unless later text does too. `read`
+    /// is the number of bytes read so far.
     pub(crate) fn settled(&self, read: usize) -> usize {
         match (&self.state, self.gap.first()) {
-            // The gap before a call is text where the call is.
+            // If the call fails, the gap before it becomes text as well.
             (State::Call { raw, .. }, _) => raw.at,
             (State::Text { .. }, Some(gap)) => gap.at,
             (State::Text { held }, None) if held.text.is_empty() => read,
@@ -120,7 +121,7 @@ impl Calls {
                         self.state = State::text();
                         sink.give_up();
                         self.is_text(&raw, sink);
-                        // It may begin another.
+                        // The character may begin another call.
                         self.character(c, at, known, sink);
                     }
                 }
@@ -128,7 +129,7 @@ impl Calls {
         }
     }
 
-    /// Decides on what is held, as far as that is possible.
+    /// Decides about the held text, as far as possible.
     fn look(&mut self, known: Known, sink: &mut Sink) {
         loop {
             let State::Text { held } = &mut self.state else { return };
@@ -156,7 +157,7 @@ impl Calls {
             if self.syntax.markers().any(longer) {
                 return;
             }
-            // The longest mark that it begins with; what stands behind is looked at again.
+            // Take the longest mark. The text after it is examined again.
             let marks = self.syntax.marks.iter().filter(|mark| held.text.starts_with(**mark));
             if let Some(mark) = marks.max_by_key(|mark| mark.len()) {
                 let LocatedText { at, text } = std::mem::take(held);
@@ -173,7 +174,7 @@ impl Calls {
                 let LocatedText { at, text } = std::mem::take(held);
                 let (reader, raw) = (Box::new(begin()), LocatedText::at(at));
                 self.state = State::Call { reader, raw, ended: sink.calls() };
-                // One character begins no marker, so this is all of it.
+                // No marker begins with a single held character, so this is all of it.
                 self.push(at, &text, known, sink);
                 return;
             }
@@ -184,7 +185,7 @@ impl Calls {
         }
     }
 
-    /// A character that begins no call.
+    /// Handles a character that begins no call.
     fn plain(&mut self, c: char, at: usize, sink: &mut Sink) {
         let text = String::from(c);
         if c.is_whitespace() {
@@ -213,17 +214,17 @@ impl Calls {
         }
     }
 
-    /// The output has ended. A call that has begun stays one, with the arguments so far. Of a call that has not begun, an
-    /// output that was cut shows nothing.
+    /// Ends the output. A call that has begun remains one, with its arguments so far. If the output was cut,
+    /// the markup of a call that has not begun is dropped.
     pub(crate) fn finish(&mut self, end: End, known: Known, sink: &mut Sink) {
         let cut = end == End::Cut;
         match std::mem::replace(&mut self.state, State::text()) {
-            // Half a mark behind a call means no more than the whole.
+            // A partial mark after a call is as insignificant as the whole mark.
             State::Text { held }
                 if self.after_call && self.syntax.marks.iter().any(|mark| mark.starts_with(&held.text)) => {}
             State::Text { held } if cut && self.is_markup(&held.text) => self.gap.clear(),
             State::Text { held } if cut && self.may_be_named(&held.text, known) => {
-                // The whole name on its line begins the call.
+                // A complete name on its line begins the call.
                 if held.text.contains('\n') {
                     sink.start(held.text.trim(), None);
                 }
@@ -242,23 +243,23 @@ impl Calls {
                 }
             }
         }
-        // Marks that were to begin a call mean nothing without it.
+        // Marks for a call are insignificant if no call follows.
         if cut && self.gap.iter().any(|gap| gap.text.contains('<')) {
             self.gap.clear();
         }
-        // Beside calls, space is nothing; alone, it is what was said.
+        // White space next to calls is insignificant. Otherwise it is part of the answer.
         if !self.after_call {
             self.tell_gap(sink);
         }
     }
 
-    /// Whether a text is a piece of what begins a call with a name.
+    /// Returns true if the text is a prefix of a call that begins with a name.
     fn may_be_named(&self, text: &str, known: Known) -> bool {
         let is_open = self.syntax.named.is_some() && !self.said && !text.is_empty();
         is_open && matches!(first_line(text, known), FirstLine::MayBeName)
     }
 
-    /// Whether a text is the beginning of a mark that stands before a call.
+    /// Returns true if the text is a prefix of a mark that precedes a call.
     fn is_markup(&self, text: &str) -> bool {
         let openers = self.syntax.openers.iter().map(|(marker, _)| *marker);
         let marks = self.syntax.marks.iter().copied().filter(|mark| mark.starts_with('<'));

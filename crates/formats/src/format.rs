@@ -1,4 +1,4 @@
-//! The formats of tool calls: their names, which chat template speaks which, and the marks they are made of.
+//! Formats of tool calls: their names, detection from chat templates, and marks.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,14 +10,15 @@ use crate::read::{
     tagged::{self, Tagged, Tags},
 };
 
-/// How a family of models writes calls.
+/// Format in which a model family writes tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ToolFormat {
     /// `<tool_call>{"name": …, "arguments": …}</tool_call>`: Hermes, Qwen, ERNIE and many others.
     Hermes,
-    /// `<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`: Qwen3-Coder, Seed-OSS, Step.
+    /// `<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`: Qwen3-Coder,
+    /// Seed-OSS, Step.
     QwenCoder,
-    /// `{"name": …, "parameters": …}` as the whole answer, perhaps after `<|python_tag|>`: Llama 3.
+    /// `{"name": …, "parameters": …}` as the whole answer, optionally after `<|python_tag|>`: Llama 3.
     Llama,
     /// `[name(key=value)]`: Llama 3.2 and 4.
     Pythonic,
@@ -27,7 +28,7 @@ pub enum ToolFormat {
     DeepSeek,
     /// `<｜DSML｜function_calls>…`: DeepSeek V3.2; `<｜DSML｜tool_calls>…`: V4.
     DeepSeekDsml,
-    /// Calls as Python in a fence: Gemma up to 3.
+    /// Python calls in a code fence: Gemma up to 3.
     Gemma,
     /// `<|tool_call>call:name{key:value}<tool_call|>`: Gemma 4.
     Gemma4,
@@ -59,7 +60,7 @@ pub enum ToolFormat {
     Lfm2,
     /// `<function_calls>name(key=value)</function_calls>`: OLMo 3.
     Olmo3,
-    /// The name on a line and `{…}` on the next, as the whole answer: GLM-4 up to 0414.
+    /// Name on a line and `{…}` on the next, as the whole answer: GLM-4 up to 0414.
     ChatGlm,
     /// `<|tools_prefix|>[{"name": {…}}]<|tools_suffix|>`: Apertus.
     Apertus,
@@ -71,42 +72,42 @@ pub enum ToolFormat {
     MiniCpm,
 }
 
-/// Begins to read a call.
+/// Creates a reader for a call.
 type Begin = fn() -> Reader;
 
-/// What a format's calls are made of.
+/// Syntax of a format's calls.
 #[derive(Debug)]
 pub(crate) struct Syntax {
-    /// Marks that begin a call, and what reads it from there.
+    /// Marks that begin a call, with the reader for the text after them.
     pub(crate) openers: &'static [(&'static str, Begin)],
-    /// Marks that stand around calls and mean nothing alone.
+    /// Marks around calls that are insignificant by themselves.
     pub(crate) marks: &'static [&'static str],
-    /// A character that begins a call where nothing was said before.
+    /// Character that begins a call if no text came before.
     pub(crate) bare: Option<(char, Begin)>,
-    /// Reads a call that begins with a tool's name on a line of its own, where nothing was said before.
+    /// Reader for a call that begins with a tool's name on its own line, if no text came before.
     pub(crate) named: Option<Begin>,
 }
 
 impl Syntax {
-    /// Every mark.
+    /// All marks.
     pub(crate) fn markers(&self) -> impl Iterator<Item = &'static str> {
         self.openers.iter().map(|(marker, _)| *marker).chain(self.marks.iter().copied())
     }
 
-    /// Whether a text is one of them.
+    /// Returns true if a text is a mark of the format.
     pub(crate) fn has(&self, text: &str) -> bool {
-        // Some are several tokens, or a token and more.
+        // Some marks are several tokens, or a token and more.
         self.markers().any(|marker| marker == text || text.starts_with('<') && marker.starts_with(text))
             || INNER.contains(&text)
     }
 
-    /// Whether a mark begins with this character.
+    /// Returns true if a mark begins with this character.
     pub(crate) fn may_begin(&self, c: char) -> bool {
         self.bare.is_some_and(|(bare, _)| bare == c) || self.markers().any(|marker| marker.starts_with(c))
     }
 }
 
-/// Control tokens around an answer without calls: they are no part of it, so no reader knows them.
+/// Control tokens around an answer without calls. They are not part of the answer, so no reader handles them.
 pub(crate) const AROUND_TEXT: [&str; 2] = ["<|START_RESPONSE|>", "<|END_RESPONSE|>"];
 
 /// Control tokens inside a call.
@@ -145,7 +146,7 @@ fn of_style(style: &'static Style) -> Reader {
     Reader::Literal(Literals::new(style))
 }
 
-/// Objects one behind the other, or a list of them.
+/// Consecutive objects, or a list of them.
 fn objects() -> Reader {
     Reader::Object(Object::lines())
 }
@@ -274,7 +275,7 @@ static GIGA_CHAT: Syntax = Syntax {
 static MINI_CPM: Syntax = Syntax { openers: &[("<function name=\"", || of_tags(&tagged::PARAM))], ..NONE };
 
 impl ToolFormat {
-    /// All of them.
+    /// All formats.
     pub const ALL: [ToolFormat; 28] = [
         ToolFormat::Hermes,
         ToolFormat::QwenCoder,
@@ -306,7 +307,7 @@ impl ToolFormat {
         ToolFormat::MiniCpm,
     ];
 
-    /// Its name, as options have it.
+    /// Name of the format, as in options.
     pub fn name(self) -> &'static str {
         match self {
             ToolFormat::Hermes => "hermes",
@@ -340,10 +341,10 @@ impl ToolFormat {
         }
     }
 
-    /// The format of that name.
+    /// Returns the format with that name.
     ///
     /// # Errors
-    /// What there is instead.
+    /// Lists the known names.
     pub fn by_name(name: &str) -> Result<ToolFormat, String> {
         ToolFormat::ALL.into_iter().find(|format| format.name() == name).ok_or_else(|| {
             let names: Vec<&str> = ToolFormat::ALL.into_iter().map(ToolFormat::name).collect();
@@ -351,14 +352,14 @@ impl ToolFormat {
         })
     }
 
-    /// The format that a chat template asks its model for, by the marks it writes or speaks of. None where it speaks of
-    /// no tools.
+    /// Detects the format that a chat template asks for, by the marks that it writes or mentions. None if it
+    /// does not mention tools.
     pub fn of_template(template: &str) -> Option<ToolFormat> {
         let has = |mark: &str| template.contains(mark);
         if !has("tools") {
             return None;
         }
-        // Marks that no other family has come first; `<tool_call>` is everybody's.
+        // Marks of a single family come first, because many families use `<tool_call>`.
         let by_mark = [
             (has("<|channel|>") && has("<|message|>"), ToolFormat::Harmony),
             (has("｜DSML｜"), ToolFormat::DeepSeekDsml),
@@ -375,7 +376,7 @@ impl ToolFormat {
             (has("<start_function_call>"), ToolFormat::FunctionGemma),
             (has("<|tool_call>") && has("<tool_call|>"), ToolFormat::Gemma4),
             (
-                // It says what there is, and its model knows how to call it.
+                // The template only lists the tools. The model knows how to call them.
                 has("<|tool_call_start|>") || has("<|tool_list_start|>") || has("List of tools: ["),
                 ToolFormat::Lfm2,
             ),
@@ -390,7 +391,7 @@ impl ToolFormat {
             (has("<function_calls>"), ToolFormat::Olmo3),
             (has("<tool_calls>["), ToolFormat::ToolCalls),
             (has("<tool_call>"), ToolFormat::Hermes),
-            // Its model answers with a name, a line break and the arguments.
+            // The model answers with a name, a line break and the arguments.
             (has("[gMASK]"), ToolFormat::ChatGlm),
             (has("<tool_calls>"), ToolFormat::ToolCalls),
             (has("<|python_start|>") || has("func_name1(params_name1="), ToolFormat::Pythonic),
@@ -402,9 +403,9 @@ impl ToolFormat {
         Some(found.unwrap_or(ToolFormat::Hermes))
     }
 
-    /// What closes a section of reasoning that is a message of its own, as the model writes it, up to where the answer begins, or,
-    /// where the answer must be a call, up to where it says to whom. None: reasoning stands between
-    /// [`crate::ReasoningMarkers`], whose [`crate::ReasoningMarkers::closing`] it is.
+    /// Text that closes a reasoning section which is a separate message. It leads up to the start of the answer
+    /// or, if `call` is true, up to the recipient of a call. None: reasoning is enclosed in
+    /// [`crate::ReasoningMarkers`], whose [`crate::ReasoningMarkers::closing`] applies.
     pub fn closing(self, call: bool) -> Option<&'static str> {
         match (self, call) {
             (ToolFormat::Harmony, false) => Some("<|end|><|start|>assistant<|channel|>final<|message|>"),
@@ -413,7 +414,7 @@ impl ToolFormat {
         }
     }
 
-    /// What its calls are made of.
+    /// Syntax of the format's calls.
     pub(crate) fn syntax(self) -> &'static Syntax {
         match self {
             ToolFormat::Hermes => &HERMES,
@@ -448,5 +449,5 @@ impl ToolFormat {
     }
 }
 
-/// Harmony's answers are read by `harmony`.
+/// Harmony's answers are parsed by `harmony`.
 static NONE_AT_ALL: Syntax = NONE;

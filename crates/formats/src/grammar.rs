@@ -1,6 +1,6 @@
-//! The grammar of an answer that may, or must, call tools, in llguidance's dialect of Lark. Text is free until a mark begins a
-//! call; from there on nothing is left to chance: the name is a tool's, and the arguments are what its schema says. What a
-//! reader would take for something else than what the grammar meant is in no grammar.
+//! Grammar of an answer that may or must call tools, in llguidance's dialect of Lark. Text is free until a mark
+//! begins a call. From there on everything is constrained: the name is a tool's, and the arguments fit its
+//! schema. The grammar excludes texts that a reader would parse differently.
 
 mod literals;
 mod shape;
@@ -17,44 +17,45 @@ use self::{
 };
 use crate::{format::ToolFormat, tools::Tool};
 
-/// What an answer is to be.
+/// Requirements for an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Demand<'a> {
-    /// How calls are written.
+    /// Format of tool calls.
     pub format: ToolFormat,
-    /// What may be called; at least one, except where Harmony's channels stand around a document.
+    /// Tools that may be called. At least one, except if Harmony's channels enclose a document.
     pub tools: &'a [Tool],
-    /// It must be a call, not text.
+    /// If true, the answer must be a call.
     pub required: bool,
-    /// More than one call. Harmony's calls each end an answer.
+    /// If true, several calls are allowed. In Harmony each call ends an answer.
     pub parallel: bool,
-    /// A schema, for `%json`, of the document that an answer without calls is.
+    /// Schema, for `%json`, of an answer without calls.
     pub document: Option<&'a str>,
 }
 
-/// Says which control token is spelled so.
+/// Returns the control token with this spelling.
 type Control<'a> = &'a dyn Fn(&str) -> Option<u32>;
-/// Makes a JSON Schema fit for `%json`.
+/// Converts a JSON Schema for `%json`.
 type MakeSchema<'a> = &'a dyn Fn(&str) -> Result<String, String>;
 
 /// Writes rules for a vocabulary.
 struct Writer<'a> {
-    /// The format's marks that are control tokens, the longest first.
+    /// Marks of the format that are control tokens, the longest first.
     controls: Vec<(&'static str, u32)>,
     schema: MakeSchema<'a>,
     rules: String,
-    /// Rules by what they say.
+    /// Names of rules by their text.
     known: HashMap<String, String>,
     next: usize,
 }
 
 impl Demand<'_> {
-    /// The grammar. `control` says which control token of the vocabulary is spelled so, `schema` makes a JSON Schema fit for
-    /// `%json`.
+    /// Builds the grammar. `control` returns the vocabulary's control token with a given spelling. `schema`
+    /// converts a JSON Schema for `%json`.
     ///
     /// # Errors
-    /// Those of `schema`, and what the format has no way to enforce, with the tool's name; where a call need not be valid
-    /// (it is not required, nor the tool strict, nor a document asked for), arguments are enforced as far as they can be.
+    /// Those of `schema`, and features that the format cannot enforce, with the tool's name. If a call need not
+    /// be valid (it is not required, no tool is strict, and no document is requested), arguments are enforced
+    /// as far as possible.
     pub fn grammar(&self, control: Control<'_>, schema: MakeSchema<'_>) -> Result<String, String> {
         let mut writer = Writer::new(self.format, control, schema);
         let start = match Shape::of(self.format) {
@@ -65,10 +66,11 @@ impl Demand<'_> {
         Ok(format!("start: {start}\n{}SPACE: /[ \\n]{{1,4}}/\nTEXT: /(?s:.*)/\n", writer.rules))
     }
 
-    /// The answer, where it is text and calls.
+    /// Grammar of an answer of text and calls.
     fn calls(&self, writer: &mut Writer, shape: &Shape) -> Result<String, String> {
         let (mut calls, mut arguments) = (Vec::new(), Vec::new());
-        // What begins like the document must be told from it by one lexer, so it is a document too.
+        // If a call begins like the document, one lexer must tell them apart. Therefore the call is a document
+        // too.
         let alike = self.document.is_some() && shape.bare == Some("{");
         for tool in self.tools.iter().filter(|_| alike) {
             let whole = whole_call(tool).and_then(|schema| writer.made(&schema.to_string()));
@@ -118,8 +120,8 @@ impl Demand<'_> {
                 format!("{rest} | {other} | \"\"")
             }
             (false, None, None) => {
-                // What spells a mark that is a token would be read as the mark. Masks of texts without it take longer, and models
-                // do not write so.
+                // Plain text that spells a control mark would be parsed as the mark. Excluding it makes masks
+                // slower, and models rarely write it, so it is done only for strict tools.
                 let spelled: Vec<&str> = writer.controls.iter().map(|(mark, _)| *mark).collect();
                 let openers = self.format.syntax().openers.iter().map(|(mark, _)| *mark);
                 let strict = self.tools.iter().any(|tool| tool.strict);
@@ -134,7 +136,8 @@ impl Demand<'_> {
         })
     }
 
-    /// The answer in Harmony's channels: what is thought and what is said to the user on the way, and a call or the answer.
+    /// Grammar of an answer in Harmony's channels: reasoning and comments to the user, then a call or the
+    /// answer.
     fn channels(&self, writer: &mut Writer) -> Result<String, String> {
         let mut ends = Vec::new();
         for tool in self.tools {
@@ -171,7 +174,7 @@ impl Demand<'_> {
         Ok(format!("({thought} | {said})* ({})", ends.join(" | ")))
     }
 
-    /// The rule of a tool's arguments.
+    /// Rule of a tool's arguments.
     fn arguments(&self, writer: &mut Writer, arguments: Arguments, tool: &Tool) -> Result<String, String> {
         let must = self.required || tool.strict || self.document.is_some();
         let of_tool = |reason: String| format!("tool {:?}: parameters: {reason}", tool.name);
@@ -192,7 +195,7 @@ impl Demand<'_> {
     }
 }
 
-/// A call that is nothing but an object, as a schema.
+/// Schema of a call that consists only of an object.
 fn whole_call(tool: &Tool) -> Result<Value, String> {
     let mut arguments = tool.arguments()?;
     crate::tools::refer_below(&mut arguments, "#/properties/parameters");
@@ -204,11 +207,11 @@ fn whole_call(tool: &Tool) -> Result<Value, String> {
     }))
 }
 
-/// Takes out what describes and constrains nothing: it is the most of many schemas.
+/// Removes keywords that describe and do not constrain, which make up most of many schemas.
 fn without_remarks(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
-            // What has one of these names in `properties` is no text.
+            // A property with one of these names is a schema, not a string.
             fields.retain(|key, value| {
                 !(matches!(key.as_str(), "description" | "title" | "$comment" | "$schema")
                     && value.is_string())
@@ -234,7 +237,7 @@ impl<'a> Writer<'a> {
         Writer { controls, schema, rules: String::new(), known: HashMap::new(), next: 0 }
     }
 
-    /// A text, with control tokens where the vocabulary has them as such.
+    /// Expression of a text, with control tokens where the vocabulary has them.
     fn text(&self, text: &str) -> String {
         let mut rest = text;
         let mut out = Vec::new();
@@ -260,18 +263,18 @@ impl<'a> Writer<'a> {
         out.join(" ")
     }
 
-    /// Whether a text has a control token in it.
+    /// Returns true if the text contains a control token.
     fn has_control(&self, text: &str) -> bool {
         self.controls.iter().any(|(mark, _)| text.contains(mark))
     }
 
-    /// A text cut before its first control token, if it has one.
+    /// Splits a text before its first control token, if it has one.
     fn at_control<'t>(&self, text: &'t str) -> Option<(&'t str, &'t str)> {
         let at = self.controls.iter().filter_map(|(mark, _)| text.find(mark)).min()?;
         Some(text.split_at(at))
     }
 
-    /// The terminal of texts in which some do not stand.
+    /// Terminal of texts without these marks.
     fn plain(&mut self, marks: impl Iterator<Item = &'static str>) -> String {
         let absent: Vec<String> = marks.map(without).collect();
         match absent.is_empty() {
@@ -280,13 +283,13 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The terminal of a string of which this is said, and in which its end does not stand.
+    /// Terminal of a string with the constraint `said`, without its end mark.
     fn content(&mut self, said: Option<String>, end: &str) -> String {
         let said = said.map_or_else(String::new, |said| format!("({said}) & "));
         self.terminal(format!("{ANY} & {said}{}", without(end)))
     }
 
-    /// A text between two others, of which it has neither.
+    /// Rule of a text between two others, neither of which it contains.
     fn until(&mut self, open: &str, text: &str, close: &str) -> String {
         let open = self.text(open);
         if self.has_control(close) {
@@ -297,7 +300,7 @@ impl<'a> Writer<'a> {
         self.rule(format!("{open} {text}"))
     }
 
-    /// What stands around arguments.
+    /// Expression of the parts around arguments.
     fn parts(&self, parts: &[Part], name: &str) -> String {
         let mut out = Vec::new();
         let mut text = String::new();
@@ -327,19 +330,19 @@ impl<'a> Writer<'a> {
         out.join(" ")
     }
 
-    /// Text, and what begins calls.
+    /// Expression of text followed by the opening of calls.
     fn begun(&mut self, shape: &Shape, text: &str, format: ToolFormat) -> String {
         let Some((Part::Is(first), others)) = shape.open.split_first() else { return String::new() };
         let others = self.parts(others, "");
-        // What its reader knows a call by.
+        // The mark by which the reader recognises a call.
         let known =
             format.syntax().markers().filter(|mark| first.starts_with(mark)).max_by_key(|mark| mark.len());
         let (mark, rest) = first.split_at(known.map_or(first.len(), str::len));
         format!("{} {} {others}", self.text_before(text, mark), self.text(rest))
     }
 
-    /// Text, and a call without what should begin the calls, of which some models think little; each of `arguments` has a
-    /// tool's name and a rule.
+    /// Expressions of text followed by a call without the opening of calls, which some models leave out.
+    /// `arguments` has a tool's name and a rule each.
     fn unopened(
         &mut self,
         shape: &Shape,
@@ -372,7 +375,7 @@ impl<'a> Writer<'a> {
         calls
     }
 
-    /// Text up to a mark, and the mark.
+    /// Expression of text up to and including a mark.
     fn text_before(&mut self, text: &str, mark: &str) -> String {
         let Some((before, control)) = self.at_control(mark) else {
             return self.lazy_rule(format!("TEXT {}", literal(mark)));
@@ -384,14 +387,14 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A JSON Schema as `%json` takes it, without its remarks.
+    /// Converts a JSON Schema for `%json`, without descriptive keywords.
     fn made(&self, schema: &str) -> Result<Value, String> {
         let mut made = serde_json::from_str(&(self.schema)(schema)?).map_err(|error| error.to_string())?;
         without_remarks(&mut made);
         Ok(made)
     }
 
-    /// A schema as it can be enforced; where it need not be and cannot, that of anything.
+    /// Converts a schema for enforcement. If that fails and need not succeed, returns the schema of any value.
     fn enforced(&self, schema: &Value, must: bool) -> Result<Value, String> {
         match self.made(&schema.to_string()) {
             Err(_) if !must => self.made("{}"),
@@ -399,7 +402,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A rule for a JSON value, laid out as the rest of its schema.
+    /// Rule of a JSON value, with the layout of the schema `of`.
     fn json(&mut self, mut schema: Map<String, Value>, of: &Value) -> String {
         if let Some(layout) = of.get("x-guidance") {
             schema.insert("x-guidance".to_owned(), layout.clone());
@@ -417,7 +420,7 @@ impl<'a> Writer<'a> {
         self.rules.push_str(&format!("{name}: {body}\n"));
     }
 
-    /// The name of a rule that says this.
+    /// Returns the name of a rule with this body.
     fn rule(&mut self, body: String) -> String {
         if let Some(name) = self.known.get(&body) {
             return name.clone();
@@ -428,7 +431,7 @@ impl<'a> Writer<'a> {
         name
     }
 
-    /// The same of a rule that ends as soon as it can.
+    /// Returns the name of a lazy rule, which ends as soon as possible.
     fn lazy_rule(&mut self, body: String) -> String {
         let key = format!("[lazy]: {body}");
         if let Some(name) = self.known.get(&key) {
@@ -440,7 +443,7 @@ impl<'a> Writer<'a> {
         name
     }
 
-    /// The name of a terminal.
+    /// Returns the name of a new terminal.
     fn terminal(&mut self, body: String) -> String {
         self.next += 1;
         let name = format!("T{}", self.next);

@@ -1,5 +1,6 @@
-//! Harmony, GPT-OSS's format: an answer is messages, each with a channel. What is said in `analysis` is reasoning, in
-//! `final` the answer; a message to `functions.name` is a call. Text before the first marker is the answer too.
+//! Harmony, GPT-OSS's format: an answer consists of messages, each with a channel. `analysis` is reasoning and
+//! `final` is the answer. A message to `functions.name` is a call. Text before the first marker also belongs to
+//! the answer.
 
 use crate::{
     json::{Json, Scan},
@@ -8,25 +9,25 @@ use crate::{
     read::Known,
 };
 
-/// The marks between messages and their parts; control tokens in the vocabulary.
+/// Marks between messages and their parts, which are control tokens in the vocabulary.
 pub(crate) const MARKS: [&str; 7] =
     ["<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>"];
 
-/// An output in the middle of being read.
+/// State of parsing an output.
 #[derive(Clone, Debug)]
 pub(crate) struct Harmony {
-    /// The possible beginning of a mark.
+    /// Text that may be the start of a mark.
     held: LocatedText,
     at: At,
 }
 
 #[derive(Clone, Debug)]
 enum At {
-    /// Nothing but what may be a recipient: the prompt ends inside of a head.
+    /// Start of the output. It may begin with a recipient, because the prompt ends inside a header.
     Start {
         raw: LocatedText,
     },
-    /// A message's head, up to its body; as it is written.
+    /// Header of a message, up to its body, as written.
     Head {
         raw: LocatedText,
     },
@@ -40,17 +41,18 @@ enum At {
 }
 
 impl Harmony {
-    /// At the beginning of an output, whose prompt has opened a message of the assistant.
+    /// Starts at the beginning of an output, after the prompt has opened an assistant message.
     pub(crate) fn new() -> Harmony {
         Harmony { held: LocatedText::default(), at: At::Start { raw: LocatedText::default() } }
     }
 
-    /// Whether what comes is reasoning.
+    /// Returns true within reasoning.
     pub(crate) fn in_reasoning(&self) -> bool {
         matches!(self.at, At::Reasoning)
     }
 
-    /// The place in the output before which nothing can become text any more, of which `read` bytes were read.
+    /// Offset in the output before which nothing can become text any more. `read` is the number of bytes read
+    /// so far.
     pub(crate) fn settled(&self, read: usize) -> usize {
         match &self.at {
             At::Start { raw } | At::Head { raw } | At::Call { raw, .. } => raw.at,
@@ -59,7 +61,7 @@ impl Harmony {
         }
     }
 
-    /// Reads text whose first byte stands at a place of the output.
+    /// Parses text. `at` is the offset of its first byte in the output.
     pub(crate) fn push(&mut self, at: usize, text: &str, known: Known, sink: &mut Sink) {
         for (offset, c) in text.char_indices() {
             if self.held.text.is_empty() && c != '<' {
@@ -141,7 +143,7 @@ impl Harmony {
         }
     }
 
-    /// The message that stands open ends.
+    /// Ends the open message.
     fn close(&mut self, sink: &mut Sink) {
         match &self.at {
             At::Call { whole: true, .. } => sink.end(),
@@ -176,8 +178,8 @@ impl Harmony {
         }
     }
 
-    /// The output has ended. A call that has begun stays one, with the arguments so far. Of a mark or a head an output that
-    /// was cut shows nothing, but begins the call whose tool is known.
+    /// Ends the output. A call that has begun remains one, with its arguments so far. If the output was cut, an
+    /// unfinished mark or header is dropped, unless the header names a tool: then the call begins.
     pub(crate) fn finish(&mut self, end: End, known: Known, sink: &mut Sink) {
         let held = std::mem::take(&mut self.held);
         let cut = end == End::Cut;
@@ -197,20 +199,20 @@ impl Harmony {
     }
 }
 
-/// The tool that a head names, where something stands behind its name.
+/// Tool named in a header, if its name is complete.
 fn recipient(raw: &str) -> Option<&str> {
     let (_, to) = raw.split_once("to=")?;
     let (name, _) = to.split_once(|c: char| c.is_whitespace() || c == '<')?;
     Some(name.strip_prefix("functions.").unwrap_or(name))
 }
 
-/// Whether a message's beginning, right behind its role, may say whom it is for.
+/// Returns true if the text after a message's role may name a recipient.
 fn may_be_recipient(raw: &str) -> bool {
     let word = raw.trim_start();
     raw.len() <= HEAD_CHARS_MAX && (word.starts_with("to=functions.") || "to=functions.".starts_with(word))
 }
 
-/// Tells a head that no body came to, without its marks, where it says more than a head does.
+/// Emits a header without a body as text, without its marks, if it has other text than a header's.
 fn tell_head(raw: &LocatedText, sink: &mut Sink) {
     let (mut pieces, mut at) = (Vec::new(), 0);
     while at < raw.text.len() {
@@ -237,7 +239,8 @@ fn tell_head(raw: &LocatedText, sink: &mut Sink) {
     }
 }
 
-/// The kind of message that a head begins: `<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json`.
+/// Determines the kind of message from its header: `<|start|>assistant<|channel|>commentary to=functions.f
+/// <|constrain|>json`.
 fn body(mut raw: LocatedText, known: Known, sink: &mut Sink) -> At {
     let words = || {
         let between = |c: char| c.is_whitespace() || matches!(c, '<' | '>' | '|');

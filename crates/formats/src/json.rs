@@ -1,21 +1,21 @@
-//! JSON as it comes, character by character: what is no JSON is seen at its first wrong character.
+//! Streaming JSON scanner, character by character. Invalid JSON is detected at its first wrong character.
 
 use crate::limits::ARGUMENTS_DEPTH_MAX;
 
-/// What a character did.
+/// Result of a character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scan {
-    /// It belongs to the value.
+    /// The character belongs to the value.
     Took,
-    /// It ends the value.
+    /// The character ends the value.
     Ended,
-    /// The value, a number, ended before it.
+    /// The value, a number, ended before the character.
     EndedBefore,
-    /// No value goes on so.
+    /// The character is not valid here.
     Bad,
 }
 
-/// A JSON value in the middle of being read.
+/// State of scanning a JSON value.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Json {
     open: Vec<Frame>,
@@ -54,7 +54,7 @@ enum At {
     },
 }
 
-/// How far a number is.
+/// State within a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Digits {
     Minus,
@@ -68,8 +68,8 @@ enum Digits {
 }
 
 impl Json {
-    /// Takes a character. What is written of it goes to `out`: itself, or, for a control character in a string, which
-    /// JSON does not allow and models write, its escape.
+    /// Takes a character and appends it to `out`. Control characters in strings, which JSON forbids but models
+    /// write, are escaped.
     pub(crate) fn push(&mut self, c: char, out: &mut String) -> Scan {
         let scan = self.step(c);
         match scan {
@@ -87,12 +87,12 @@ impl Json {
         scan
     }
 
-    /// Whether nothing of the value has come.
+    /// Returns true if nothing of the value was read.
     pub(crate) fn is_empty(&self) -> bool {
         self.at == At::Value && self.open.is_empty()
     }
 
-    /// Whether what comes is in a string.
+    /// Returns true within a string.
     pub(crate) fn is_in_text(&self) -> bool {
         matches!(self.at, At::Text { .. } | At::Escape { .. } | At::Hex { .. })
     }
@@ -191,17 +191,18 @@ impl Json {
         self.ended()
     }
 
-    /// A value has ended: the whole one, or one inside another.
+    /// Handles the end of a value: the whole one, or a nested one.
     fn ended(&mut self) -> Scan {
         self.at = At::After;
         if self.open.is_empty() { Scan::Ended } else { Scan::Took }
     }
 }
 
-/// A text that is one JSON value, as it may be written down; none where it is no JSON. Numbers may be of any size.
+/// Returns a text that is one JSON value, with control characters escaped. None if it is no JSON. Numbers may
+/// have any size.
 pub(crate) fn whole(text: &str) -> Option<String> {
     let (mut json, mut out) = (Json::default(), String::with_capacity(text.len()));
-    // A number ends with what stands behind it.
+    // A number ends only with the character after it.
     let mut chars = text.chars().chain([' ']);
     while let Some(c) = chars.next() {
         match json.push(c, &mut out) {
@@ -214,7 +215,7 @@ pub(crate) fn whole(text: &str) -> Option<String> {
     None
 }
 
-/// Appends a character of a JSON string.
+/// Appends a character to a JSON string.
 pub(crate) fn escape(c: char, out: &mut String) {
     match c {
         '"' => out.push_str("\\\""),
@@ -227,15 +228,15 @@ pub(crate) fn escape(c: char, out: &mut String) {
     }
 }
 
-/// Takes a JSON string apart as it comes; the opening quote is not given to it.
+/// Decodes a JSON string as it arrives, after the opening quote.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Unescape {
-    escape: Option<String>, // after a backslash
-    half: Option<u32>,      // the first of a surrogate pair
+    escape: Option<String>, // escape so far, after a backslash
+    half: Option<u32>,      // first of a surrogate pair
 }
 
 impl Unescape {
-    /// The characters that one stands for, and whether it was the closing quote.
+    /// Takes a character, and appends the decoded characters. Reports the closing quote.
     pub(crate) fn push(&mut self, c: char, out: &mut String) -> Scan {
         let Some(escape) = &mut self.escape else {
             return match c {

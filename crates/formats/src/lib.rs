@@ -1,5 +1,6 @@
-//! How models write reasoning and tool calls: which format a chat template speaks, its text split into answer, reasoning and
-//! calls as it streams, and the grammar that enforces it. Absent on purpose: tokens, models, what an API calls these things.
+//! Models' notations of reasoning and tool calls: detection from chat templates, streaming separation of
+//! answer, reasoning and calls, and grammars that enforce them. This crate has no tokens, no models, and no API
+//! types.
 
 mod calls;
 mod format;

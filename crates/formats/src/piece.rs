@@ -1,52 +1,52 @@
-//! Pieces of a model's output as it streams, and the places in the output that its text came from.
+//! Pieces of a streamed output, and the offsets in the output of their text.
 
 use std::ops::Range;
 
-/// A piece of output, in order.
+/// Piece of output, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
     /// Text of the answer.
     Text(String),
     /// Text of the reasoning section.
     Reasoning(String),
-    /// A call begins.
+    /// Start of a call.
     CallStart {
-        /// Counted from 0 in this output.
+        /// Index of the call in this output, from 0.
         index: u32,
-        /// The model's own, where its format has one before the arguments.
+        /// Id written by the model, if its format has one before the arguments.
         id: Option<String>,
-        /// The tool.
+        /// Name of the tool.
         name: String,
     },
-    /// More of a call's arguments: JSON text.
+    /// Part of a call's arguments: JSON text.
     Arguments {
-        /// Of the call.
+        /// Index of the call.
         index: u32,
-        /// Appended to what came before.
+        /// Text to append.
         delta: String,
     },
-    /// The call is whole: its arguments are a JSON object.
+    /// End of a call. Its arguments are a complete JSON object.
     CallEnd {
-        /// Of the call.
+        /// Index of the call.
         index: u32,
     },
-    /// A call that had begun turned out to be none. All that was written of it follows as text.
+    /// A call turned out to be none. All of its text follows as text.
     CallBroken {
-        /// Of the call; the next that begins has the next index.
+        /// Index of the call. The next call has the next index.
         index: u32,
     },
 }
 
-/// Reason that an output has ended.
+/// Reason for the end of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The model ended it.
     Own,
-    /// A limit ended it where it stood, such as `max_tokens`.
+    /// A limit such as `max_tokens` cut it.
     Cut,
 }
 
-/// Text with its first byte's place in the output.
+/// Text, with the offset of its first byte in the output.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LocatedText {
     pub(crate) at: usize,
@@ -54,25 +54,25 @@ pub(crate) struct LocatedText {
 }
 
 impl LocatedText {
-    /// No text, at a place.
+    /// Empty text at an offset.
     pub(crate) fn at(at: usize) -> LocatedText {
         LocatedText { at, text: String::new() }
     }
 }
 
-/// Collects pieces and joins neighbours of a kind.
+/// Collects pieces and joins adjacent ones of the same kind.
 #[derive(Debug, Default)]
 pub(crate) struct Sink {
     pub(crate) pieces: Vec<Piece>,
-    /// Places in the output of the bytes that became text, in the order of the text.
+    /// Ranges of the output that became text, in the order of the text.
     pub(crate) shown: Vec<Range<usize>>,
     next: u32,
     open: bool,
-    ended: u32, // whole calls
+    ended: u32, // number of complete calls
 }
 
 impl Sink {
-    /// Adds text that stands at a place of the output.
+    /// Adds text. `at` is its offset in the output.
     pub(crate) fn text(&mut self, at: usize, more: &str) {
         match self.shown.last_mut() {
             _ if more.is_empty() => {}
@@ -114,7 +114,7 @@ impl Sink {
         self.ended += 1;
     }
 
-    /// Ends a call that is none, if one is open.
+    /// Ends an open call that turned out to be none.
     pub(crate) fn give_up(&mut self) {
         if std::mem::take(&mut self.open) {
             self.pieces.push(Piece::CallBroken { index: self.next });
@@ -122,12 +122,12 @@ impl Sink {
         }
     }
 
-    /// Whether a call has begun and is not whole.
+    /// Returns true within a call.
     pub(crate) fn is_open(&self) -> bool {
         self.open
     }
 
-    /// Whole calls so far.
+    /// Number of complete calls so far.
     pub(crate) fn calls(&self) -> u32 {
         self.ended
     }

@@ -1,5 +1,5 @@
-//! How each family writes a call, from the marker that begins it on. Every reader takes one character at a time, so that
-//! it cannot matter how the text was cut.
+//! Readers of calls for each family, from the marker on. Every reader takes one character at a time, so that
+//! the result does not depend on how the text was split.
 
 pub(crate) mod head;
 pub(crate) mod literal;
@@ -8,52 +8,52 @@ pub(crate) mod tagged;
 
 use crate::{piece::Sink, tools::Tool};
 
-/// What a character did to what is read as a call.
+/// Result of a character in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// It belongs to it.
+    /// The character belongs to the call.
     More,
-    /// It ends it.
+    /// The character ends the call.
     Done,
-    /// What was read is whole, and this character stands after it.
+    /// The call ended before the character.
     DoneBefore,
-    /// What was read is no call.
+    /// The text is no call.
     Fail,
 }
 
-/// What readers know of the request: the tools that may be called.
+/// Tools that may be called.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known<'a> {
     pub(crate) tools: &'a [Tool],
 }
 
 impl<'a> Known<'a> {
-    /// The tool of that name.
+    /// Returns the tool with that name.
     pub(crate) fn tool(&self, name: &str) -> Option<&'a Tool> {
         self.tools.iter().find(|tool| tool.name == name)
     }
 
-    /// Whether a tool's name begins so.
+    /// Returns true if a tool's name begins with `name`.
     pub(crate) fn may_begin(&self, name: &str) -> bool {
         self.tools.iter().any(|tool| tool.name.starts_with(name))
     }
 
-    /// Whether a call may have that name.
+    /// Returns true if there is a tool with that name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.tool(name).is_some()
     }
 }
 
-/// A reader in the middle of its work.
+/// Reader of a call.
 #[derive(Clone, Debug)]
 pub(crate) enum Reader {
     Object(object::Object),
     Head(head::Head),
     Tagged(tagged::Tagged),
     Literal(literal::Calls),
-    /// Mistral's two forms begin alike: by what comes, calls as JSON or a head.
+    /// Mistral's two forms begin alike. The next character decides between calls as JSON and a header.
     Mistral(Option<Box<Reader>>),
-    /// LFM2's too: calls of Python's, or as JSON where its template or its system prompt has them so.
+    /// LFM2's two forms: Python calls, or JSON if its template or system prompt uses that.
     Lfm2(String, Option<Box<Reader>>),
 }
 
@@ -93,7 +93,7 @@ impl Reader {
         }
     }
 
-    /// The text has ended: whether all that was read are whole calls.
+    /// Ends the text. Returns true if everything read is complete calls.
     pub(crate) fn finish(&self) -> bool {
         match self {
             Reader::Object(object) => object.is_between(),
@@ -103,7 +103,7 @@ impl Reader {
         }
     }
 
-    /// The output ends inside a call: tells its name and arguments as far as they are known and were not told yet.
+    /// Ends the output within a call. Emits its name and arguments as far as known and not emitted yet.
     pub(crate) fn cut(&mut self, known: Known, sink: &mut Sink) {
         match self {
             Reader::Object(object) => object.cut(sink),
@@ -115,13 +115,13 @@ impl Reader {
         }
     }
 
-    /// Whether a call may go on from what was read, where none has begun.
+    /// Returns true if the text, in which no call has begun, may continue as one.
     pub(crate) fn may_be_call(&self, known: Known) -> bool {
         match self {
             Reader::Object(object) => object.may_be_call(known),
             Reader::Literal(calls) => calls.may_be_call(known),
             Reader::Mistral(Some(reader)) | Reader::Lfm2(_, Some(reader)) => reader.may_be_call(known),
-            // Their marks stand nowhere else.
+            // Their marks occur nowhere else.
             Reader::Head(_) | Reader::Tagged(_) | Reader::Mistral(None) | Reader::Lfm2(_, None) => true,
         }
     }

@@ -1,18 +1,18 @@
-//! Splits a stream of text into the model's reasoning section and its answer. The section begins the output, or
-//! was opened by the prompt; markers, and the line breaks just inside and just after them, belong to neither part.
+//! Separates a stream of text into reasoning and answer. The section begins the output, or was opened by the
+//! prompt. Markers, and the line breaks just inside and just after them, belong to neither part.
 
 use crate::piece::End;
 
-/// The strings around a reasoning section.
+/// Markers around a reasoning section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReasoningMarkers {
-    /// Opens it.
+    /// Opening marker.
     pub open: String,
-    /// Closes it.
+    /// Closing marker.
     pub close: String,
 }
 
-/// The markers of every family that writes its reasoning out.
+/// Markers of every family that writes out its reasoning.
 const FAMILIES: [(&str, &str); 12] = [
     ("<think>", "</think>"),
     ("<mm:think>", "</mm:think>"),
@@ -29,67 +29,67 @@ const FAMILIES: [(&str, &str); 12] = [
 ];
 
 impl ReasoningMarkers {
-    /// Markers that the template writes, or that the vocabulary has tokens for.
+    /// Detects the markers, from the template or from tokens in the vocabulary.
     pub fn of(template: &str, has_token: impl Fn(&str) -> bool) -> Option<ReasoningMarkers> {
         let writes = |&&(open, close): &&(&str, &str)| {
-            // Some templates write the line break of an opening marker apart.
+            // Some templates write the line break after an opening marker separately.
             template.contains(close) && template.contains(open.split('\n').next().unwrap_or_default())
                 || has_token(open.trim_end()) && has_token(close)
         };
-        // One that is only closed is opened by the prompt or by the model.
+        // If only the closing marker is found, the prompt or the model opens the section.
         let closes = |&&(_, close): &&(&str, &str)| template.contains(close);
         let found = FAMILIES.iter().find(writes).or_else(|| FAMILIES.iter().find(closes))?;
         Some(ReasoningMarkers { open: found.0.to_owned(), close: found.1.to_owned() })
     }
 
-    /// What closes a section in the middle of a sentence as the model's own ending does: what stands before the marker, which is
-    /// a part of the section, and the marker. Harmony's is [`crate::ToolFormat::closing`].
+    /// Text that closes a section in mid-sentence as the model itself would: a prefix that is part of the
+    /// section, and the closing marker. For Harmony see [`crate::ToolFormat::closing`].
     pub fn closing(&self) -> (&'static str, &str) {
         let before = match self.open.as_str() {
             "<think>" | "<|channel>thought\n" | "◁think▷" | "<thought>" | "<reasoning>" => "\n",
             "Here is my thought process:" => "\n\n",
-            // Nothing stands between the last word and the marker.
+            // No text between the last word and the marker.
             _ => "",
         };
         (before, &self.close)
     }
 
-    /// Whether a text is one of the two.
+    /// Returns true if the text is one of the two markers.
     pub fn is(&self, text: &str) -> bool {
         text == self.open.trim_end() || text == self.close
     }
 
-    /// Whether a text ends inside the section that its last marker opened.
+    /// Returns true if the text ends within a section that its last opening marker opened.
     pub fn are_open_in(&self, text: &str) -> bool {
         text.rfind(&self.open).is_some_and(|open| !text[open..].contains(&self.close))
     }
 }
 
-/// Where in the output the stream is.
+/// Section of the output that the stream is in.
 #[derive(Clone, Debug)]
 pub(crate) enum Section {
-    /// Nothing but white space and perhaps a piece of the opening marker, all held back.
+    /// Start: only white space and perhaps a part of the opening marker, all held back.
     Start { held: String },
-    /// Inside the section. Held back: line breaks and perhaps a piece of the closing marker.
+    /// Within the section. `held` has line breaks and perhaps a part of the closing marker.
     Reasoning { held: String, fresh: bool },
-    /// Right after the section: line breaks are dropped.
+    /// Right after the section, where line breaks are dropped.
     Gap,
-    /// The answer, to the end.
+    /// The answer, until the end.
     Answer,
 }
 
 impl Section {
-    /// Before anything was written.
+    /// Starts before any text.
     pub(crate) fn start() -> Section {
         Section::Start { held: String::new() }
     }
 
-    /// Just inside the section.
+    /// Starts within the section.
     pub(crate) fn inside() -> Section {
         Section::Reasoning { held: String::new(), fresh: true }
     }
 
-    /// Adds text and appends what is certain to `reasoning` or `answer`.
+    /// Adds text, and appends what is certain to `reasoning` or `answer`.
     pub(crate) fn push(
         &mut self,
         markers: &ReasoningMarkers,
@@ -146,7 +146,7 @@ impl Section {
         }
     }
 
-    /// The text has ended: appends what was held back, but for half a marker of an output that was cut.
+    /// Ends the text. Appends held text, except a partial marker of an output that was cut.
     pub(crate) fn finish(
         &mut self,
         markers: &ReasoningMarkers,
@@ -154,7 +154,7 @@ impl Section {
         reasoning: &mut String,
         answer: &mut String,
     ) {
-        // Some markers are words, and half of them is a sentence.
+        // Some markers are words, and a part of them may be a sentence.
         let is_markup = |marker: &str| end == End::Cut && !marker.starts_with(char::is_alphabetic);
         match self {
             Section::Start { held } if is_markup(&markers.open) && !held.trim().is_empty() => held.clear(),
@@ -170,7 +170,7 @@ impl Section {
     }
 }
 
-/// Bytes of the longest end of `text` that `marker` begins with, short of the whole marker.
+/// Length in bytes of the longest suffix of `text` that is a proper prefix of `marker`.
 fn overlap(text: &str, marker: &str) -> usize {
     let longest = marker.len().saturating_sub(1).min(text.len());
     (1..=longest).rev().find(|&n| marker.is_char_boundary(n) && text.ends_with(&marker[..n])).unwrap_or(0)

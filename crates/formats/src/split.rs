@@ -1,5 +1,5 @@
-//! A model's output as it streams: reasoning, answer and calls, told apart. Every part is read one character at a time,
-//! so that pieces, joined, are the same however the text was cut.
+//! Streaming separation of a model's output into reasoning, answer and calls. Everything is read one character
+//! at a time, so that the joined pieces do not depend on how the text was split.
 
 use std::{ops::Range, sync::Arc};
 
@@ -13,27 +13,27 @@ use crate::{
     tools::Tool,
 };
 
-/// How an output is to be read.
+/// Options for reading an output.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
-    /// The markers of a reasoning section, if there may be one.
+    /// Markers of a reasoning section, if there may be one.
     pub reasoning: Option<ReasoningMarkers>,
-    /// The prompt opened the section.
+    /// True if the prompt opened the section.
     pub starts_in_reasoning: bool,
-    /// How the model writes calls.
+    /// Format of tool calls.
     pub format: Option<ToolFormat>,
-    /// The tools that may be called; with none, nothing is a call.
+    /// Tools that may be called. Without tools, nothing is a call.
     pub tools: Arc<[Tool]>,
 }
 
-/// An output in the middle of being read.
+/// State of reading an output.
 #[derive(Debug)]
 pub struct Splitter {
     reading: Reading,
     section: Section,
     answer: Answer,
     sink: Sink,
-    read: usize, // bytes
+    read: usize, // bytes read
 }
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ enum Answer {
 }
 
 impl Reading {
-    /// Whether there is anything to be told apart.
+    /// Returns true if there is anything to separate.
     pub fn splits(&self) -> bool {
         let channels = self.format == Some(ToolFormat::Harmony);
         self.reasoning.is_some() || channels || self.format.is_some() && !self.tools.is_empty()
@@ -52,7 +52,7 @@ impl Reading {
 }
 
 impl Splitter {
-    /// Before anything was written.
+    /// Starts before any text.
     pub fn new(reading: Reading) -> Splitter {
         let harmony = reading.format == Some(ToolFormat::Harmony);
         let section = match &reading.reasoning {
@@ -69,7 +69,7 @@ impl Splitter {
         Splitter { reading, section, answer, sink: Sink::default(), read: 0 }
     }
 
-    /// Adds text, and gives what became certain by it.
+    /// Adds text, and returns the pieces that became certain.
     pub fn push(&mut self, text: &str) -> Vec<Piece> {
         self.read += text.len();
         let answer = match &self.reading.reasoning {
@@ -88,7 +88,7 @@ impl Splitter {
         std::mem::take(&mut self.sink.pieces)
     }
 
-    /// Reads the last bytes so far as part of the answer.
+    /// Parses the last `text.len()` bytes read as part of the answer.
     fn answer(&mut self, text: &str) {
         let known = Known { tools: &self.reading.tools };
         let at = self.read - text.len();
@@ -99,8 +99,8 @@ impl Splitter {
         }
     }
 
-    /// The output has ended: gives what was held back. A call that has begun stays one, with the arguments so far and no
-    /// [`Piece::CallEnd`]. An output that was cut shows nothing of a mark or of a call's head.
+    /// Ends the output, and returns held pieces. A call that has begun remains one, with its arguments so far
+    /// and no [`Piece::CallEnd`]. If the output was cut, partial marks and call headers are dropped.
     pub fn finish(&mut self, end: End) -> Vec<Piece> {
         let (mut reasoning, mut answer) = (String::new(), String::new());
         if let Some(markers) = &self.reading.reasoning {
@@ -117,12 +117,12 @@ impl Splitter {
         std::mem::take(&mut self.sink.pieces)
     }
 
-    /// Places of the bytes that became text since this was last asked for, in the order of the text.
+    /// Takes the ranges of bytes that became text since the last call, in the order of the text.
     pub fn take_shown(&mut self) -> Vec<Range<usize>> {
         std::mem::take(&mut self.sink.shown)
     }
 
-    /// The place in the output before which nothing can become text any more, unless text behind it does too.
+    /// Offset in the output before which nothing can become text any more, unless later text does too.
     pub fn settled(&self) -> usize {
         match (&self.section, &self.answer) {
             (Section::Start { held } | Section::Reasoning { held, .. }, _) => self.read - held.len(),
@@ -132,7 +132,7 @@ impl Splitter {
         }
     }
 
-    /// Whether what comes is reasoning.
+    /// Returns true within reasoning.
     pub fn in_reasoning(&self) -> bool {
         match &self.answer {
             Answer::Harmony(harmony) => harmony.in_reasoning(),
@@ -140,7 +140,7 @@ impl Splitter {
         }
     }
 
-    /// Whether what comes may be reasoning.
+    /// Returns true if the next text may be reasoning.
     pub fn may_reason(&self) -> bool {
         match &self.answer {
             Answer::Harmony(_) => true,
@@ -148,12 +148,12 @@ impl Splitter {
         }
     }
 
-    /// Whole calls so far.
+    /// Number of complete calls so far.
     pub fn calls(&self) -> u32 {
         self.sink.calls()
     }
 
-    /// Whether the text of a control token means something here; others are left out of a text.
+    /// Returns true if the text of a control token matters here. Others are left out of the text.
     pub fn is_marker(&self, text: &str) -> bool {
         match (&self.answer, &self.reading.reasoning) {
             (Answer::Harmony(_), _) => harmony::MARKS.contains(&text),

@@ -1,4 +1,4 @@
-//! The tools that a conversation offers, as far as reading and writing calls needs to know them.
+//! Tools offered in a conversation, as far as needed to read and write calls.
 
 use std::sync::LazyLock;
 
@@ -7,22 +7,22 @@ use serde_json::{Map, Value, json};
 
 use crate::limits::TOOL_NAME_BYTES_MAX;
 
-/// What a tool's name may have besides letters and digits.
+/// Characters allowed in a tool's name besides letters and digits.
 pub(crate) const NAME_SIGNS: &str = "_-.:/@+$";
 
-/// A tool.
+/// Tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tool {
-    /// Its name.
+    /// Name of the tool.
     pub name: String,
-    /// The JSON Schema of its arguments, an object.
+    /// JSON Schema of its arguments, an object.
     #[serde(with = "as_text")]
     pub parameters: Value,
-    /// A schema that cannot be enforced is refused, whoever chooses.
+    /// If true, a schema that cannot be enforced is refused, even if the model chooses the tool.
     pub strict: bool,
 }
 
-/// JSON as its text, for forms that do not say what follows.
+/// Serialises JSON as text, for formats that are not self-describing.
 mod as_text {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
     use serde_json::Value;
@@ -37,8 +37,8 @@ mod as_text {
 }
 
 impl Tool {
-    /// From a tool's JSON in the form that templates expect: `{"type": "function", "function": {"name", "parameters"}}`,
-    /// or the inner object alone. None where there is no name.
+    /// Parses a tool in the form that templates expect: `{"type": "function", "function": {"name",
+    /// "parameters"}}`, or only the inner object. None without a name.
     pub fn of_json(json: &Value) -> Option<Tool> {
         let function = json.get("function").unwrap_or(json);
         let name = function.get("name")?.as_str()?.to_owned();
@@ -51,17 +51,17 @@ impl Tool {
         if let Value::Object(schema) = &mut parameters
             && !schema.contains_key("type")
         {
-            // Arguments are an object, whatever else is said of them.
+            // Arguments are always an object.
             schema.insert("type".to_owned(), "object".into());
         }
         let strict = function.get("strict").and_then(Value::as_bool).unwrap_or(false);
         Some(Tool { name, parameters, strict })
     }
 
-    /// Whether calls of it can be written in every format.
+    /// Checks that its calls can be written in every format.
     ///
     /// # Errors
-    /// What is wrong, naming the field.
+    /// The mistake, with the name of the field.
     pub fn check(&self) -> Result<(), String> {
         self.check_name()?;
         match self.parameters.get("type").and_then(Value::as_str) {
@@ -72,7 +72,7 @@ impl Tool {
         }
     }
 
-    /// Whether every format's reader takes its name for one.
+    /// Checks that every format's reader accepts its name.
     pub(crate) fn check_name(&self) -> Result<(), String> {
         let fits = |c: char| c.is_alphanumeric() || NAME_SIGNS.contains(c);
         if self.name.is_empty() || self.name.len() > TOOL_NAME_BYTES_MAX || !self.name.chars().all(fits) {
@@ -83,16 +83,16 @@ impl Tool {
         Ok(())
     }
 
-    /// The schema of its arguments, where it says so by a reference what that leads to.
+    /// Schema of its arguments, after resolving a top-level reference.
     pub(crate) fn object(&self) -> &Map<String, Value> {
         static NOTHING: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
         self.resolved(&self.parameters).as_object().unwrap_or(&NOTHING)
     }
 
-    /// The schema of its arguments, which are an object.
+    /// Schema of its arguments as an object.
     ///
     /// # Errors
-    /// Where it allows none.
+    /// If the schema allows no object.
     pub(crate) fn arguments(&self) -> Result<Value, String> {
         let mut schema = self.parameters.clone();
         let Some(fields) = schema.as_object_mut() else { return Ok(json!({"type": "object"})) };
@@ -108,18 +108,18 @@ impl Tool {
         Ok(schema)
     }
 
-    /// The schema of a parameter, if it has one of its own.
+    /// Schema of a parameter, if present.
     pub(crate) fn parameter(&self, name: &str) -> Option<&Value> {
         self.object().get("properties")?.get(name).map(|schema| self.resolved(schema))
     }
 
-    /// A parameter's schema as one of its own, with what it may refer to.
+    /// Self-contained schema of a parameter, with the definitions that it refers to.
     pub(crate) fn alone(&self, schema: &Value) -> Value {
         let mut alone = self.resolved(schema).clone();
         if !refers(&alone) {
             return alone;
         }
-        // All of the tool's schema is a definition of the parameter's.
+        // The tool's whole schema becomes a definition within the parameter's.
         let mut whole = self.parameters.clone();
         refer_below(&mut whole, "#/$defs/tool");
         refer_below(&mut alone, "#/$defs/tool");
@@ -133,7 +133,7 @@ impl Tool {
         alone
     }
 
-    /// What a `$ref` into the tool's own definitions stands for, where nothing else is said beside it.
+    /// Resolves a `$ref` into the tool's own definitions, if no other constraint stands beside it.
     fn resolved<'a>(&'a self, schema: &'a Value) -> &'a Value {
         let says_more = |key: &&String| {
             ![
@@ -157,12 +157,12 @@ impl Tool {
         pointer.and_then(|pointer| self.parameters.pointer(pointer)).unwrap_or(schema)
     }
 
-    /// Whether a parameter's value is always a string.
+    /// Returns true if a parameter's value is always a string.
     pub(crate) fn is_string(&self, name: &str) -> bool {
         self.parameter(name).is_some_and(is_string)
     }
 
-    /// Whether a parameter's value may be a string among others, or nothing is known of it.
+    /// Returns true if a parameter's value may be a string, or its type is unknown.
     pub(crate) fn may_be_string(&self, name: &str) -> bool {
         let Some(schema) = self.parameter(name) else { return true };
         let types = types(schema);
@@ -170,7 +170,7 @@ impl Tool {
     }
 }
 
-/// Whether a reference stands anywhere in a schema.
+/// Returns true if a schema contains a reference.
 fn refers(schema: &Value) -> bool {
     match schema {
         Value::Object(fields) => fields.contains_key("$ref") || fields.values().any(refers),
@@ -179,7 +179,7 @@ fn refers(schema: &Value) -> bool {
     }
 }
 
-/// Makes references to a tool's schema references to the place that it comes to.
+/// Prefixes references into a tool's schema, for use at another place.
 pub(crate) fn refer_below(schema: &mut Value, place: &str) {
     match schema {
         Value::Object(fields) => {
@@ -197,12 +197,12 @@ pub(crate) fn refer_below(schema: &mut Value, place: &str) {
     }
 }
 
-/// Whether a schema allows strings alone.
+/// Returns true if a schema allows only strings.
 pub(crate) fn is_string(schema: &Value) -> bool {
     types(schema) == ["string"]
 }
 
-/// The types that a schema allows, as far as it says so at its top; empty: it does not say.
+/// Types that a schema allows at its top level. Empty if it does not say.
 fn types(schema: &Value) -> Vec<&str> {
     let Some(schema) = schema.as_object() else { return Vec::new() };
     let of_values = |values: &[Value]| -> Vec<&'static str> {

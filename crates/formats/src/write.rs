@@ -1,30 +1,30 @@
-//! Calls as a model of each format writes them: for conversations whose chat template has no word for calls that were made. A call
-//! that is written here is read as the same call.
+//! Writer of calls in each format, for conversations whose chat template cannot render past calls. The readers
+//! parse a written call back as the same call.
 
 use serde_json::{Map, Value};
 
 use crate::format::ToolFormat;
 
-/// A part of written calls.
+/// Part of written calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallPart {
-    /// A mark of the format, which many vocabularies have as a control token.
+    /// Mark of the format, which many vocabularies have as a control token.
     Mark(&'static str),
-    /// Text, with names and values of the conversation's.
+    /// Text with names and values of the conversation.
     Text(String),
 }
 
-/// A call that was made.
+/// Past call.
 #[derive(Clone, Copy, Debug)]
 pub struct Made<'a> {
-    /// The tool.
+    /// Name of the tool.
     pub name: &'a str,
-    /// Its arguments.
+    /// Arguments of the call.
     pub arguments: &'a Map<String, Value>,
 }
 
 impl ToolFormat {
-    /// Calls as a model of the format writes them, in one answer.
+    /// Writes calls in one answer, as a model of this format does.
     pub fn write(self, calls: &[Made]) -> Vec<CallPart> {
         let mut out = Out::default();
         match self {
@@ -70,7 +70,7 @@ impl ToolFormat {
         out.parts
     }
 
-    /// The text between what an answer says and its calls; none where the calls come first.
+    /// Text between an answer's text and its calls. None if the calls come first.
     pub fn between(self) -> Option<&'static str> {
         match self {
             ToolFormat::Lfm2 => None,
@@ -80,13 +80,13 @@ impl ToolFormat {
     }
 }
 
-/// How strings stand in literals.
+/// Notation of strings in literals.
 enum Quote {
     Python(char),
     Mark(&'static str),
 }
 
-/// Parts, of which neighbouring texts are joined.
+/// Parts, with adjacent texts joined.
 #[derive(Default)]
 struct Out {
     parts: Vec<CallPart>,
@@ -169,7 +169,7 @@ impl Out {
         }
     }
 
-    /// Calls whose arguments are JSON behind a head.
+    /// Writes calls with JSON arguments after a header.
     fn headed(&mut self, format: ToolFormat, calls: &[Made]) {
         let arguments = |call: &Made| spaced_object(call.arguments);
         match format {
@@ -235,7 +235,7 @@ impl Out {
         }
     }
 
-    /// Calls whose arguments stand between tags.
+    /// Writes calls with arguments between tags.
     fn tagged(&mut self, format: ToolFormat, calls: &[Made]) {
         let invoke = |out: &mut Out, d: &str, call: &Made| {
             out.text(&format!("<{d}invoke name=\"{}\">\n", call.name));
@@ -348,7 +348,7 @@ impl Out {
     }
 }
 
-/// A string of Python's.
+/// Python string literal.
 fn quoted(text: &str, quote: char) -> String {
     let mut out = String::from(quote);
     for c in text.chars() {
@@ -364,12 +364,12 @@ fn quoted(text: &str, quote: char) -> String {
     out
 }
 
-/// A value between tags: a string as it is, all else as JSON.
+/// Value between tags: a string as it is, other values as JSON.
 fn bare(value: &Value) -> String {
     value.as_str().map_or_else(|| spaced(value), str::to_owned)
 }
 
-/// JSON with a space behind each comma and colon, as Python writes it.
+/// JSON with a space after each comma and colon, as Python writes it.
 fn spaced(value: &Value) -> String {
     match value {
         Value::Array(items) => format!("[{}]", items.iter().map(spaced).collect::<Vec<_>>().join(", ")),

@@ -1,4 +1,4 @@
-//! Arguments as literals of a language, Python's or Gemma's: a schema becomes rules that spell its values so.
+//! Rules for arguments written as literals of Python or Gemma, from a schema.
 
 use std::collections::HashMap;
 
@@ -12,23 +12,23 @@ use super::{
 };
 use crate::{limits::SCHEMA_DEPTH_MAX, tools::Tool};
 
-/// The rules of one tool's values.
+/// Rules of one tool's values.
 struct Values<'a, 'w> {
     writer: &'a mut Writer<'w>,
     dialect: &'static Dialect,
-    /// What references lead to.
+    /// Schema that references point into.
     whole: Value,
-    /// Rules of what is referred to.
+    /// Rules of referenced schemas.
     known: HashMap<String, String>,
-    /// The rule of any value.
+    /// Rule of any value.
     any: Option<String>,
 }
 
 impl Writer<'_> {
-    /// What stands between the begin and the end of a call: `name=value, …`, in the schema's order.
+    /// Expression of the arguments of a call: `name=value, …`, in the schema's order.
     ///
     /// # Errors
-    /// What cannot be enforced, where the call must be valid.
+    /// Features that cannot be enforced, if the call must be valid.
     pub(super) fn literals(
         &mut self,
         dialect: &'static Dialect,
@@ -67,16 +67,16 @@ impl Writer<'_> {
 }
 
 impl Values<'_, '_> {
-    /// Those of some things that must be there, and of those that may, in order, with commas between.
+    /// Expression of pairs in order, separated by commas. The flag says if a pair is required.
     fn sequence(&mut self, pairs: &[(String, bool)]) -> String {
         let comma = self.dialect.comma;
-        // What may follow something, from the last on.
+        // Rule of the pairs that may follow, built from the last to the first.
         let mut more = String::new();
         let mut first = Vec::new();
         let mut must = false;
         for (pair, is_needed) in pairs.iter().rev() {
             if *is_needed {
-                // Nothing after it comes first.
+                // No later pair can come first.
                 first.clear();
                 must = true;
             }
@@ -94,7 +94,7 @@ impl Values<'_, '_> {
         }
     }
 
-    /// The rule of a schema's values.
+    /// Rule of a schema's values.
     fn value(&mut self, schema: &Value, depth: usize) -> Result<String, String> {
         let empty = Map::new();
         let schema = match schema {
@@ -129,7 +129,7 @@ impl Values<'_, '_> {
             let Value::Array(parts) = value else { continue };
             match (keyword.as_str(), parts.as_slice()) {
                 ("anyOf" | "oneOf", parts) => {
-                    // What stands beside it holds of each.
+                    // Keywords beside it apply to each alternative.
                     let mut rules = Vec::new();
                     for part in parts {
                         let part = beside(schema, keyword, part)?;
@@ -193,7 +193,7 @@ impl Values<'_, '_> {
         }
         let found = target.strip_prefix('#').and_then(|pointer| self.whole.pointer(pointer)).cloned();
         let found = found.ok_or_else(|| format!("there is no schema at {target:?}"))?;
-        // It may refer to itself.
+        // The schema may refer to itself.
         let name = self.writer.fresh();
         self.known.insert(target.to_owned(), name.clone());
         let value = self.value(&found, depth + 1)?;
@@ -266,7 +266,7 @@ impl Values<'_, '_> {
             pairs.push((self.writer.rule(format!("{key} {value}")), parameter.is_needed));
         }
         if pairs.is_empty() {
-            // Names of its own making.
+            // Only additional properties: any names.
             let value = match schema.get("additionalProperties") {
                 Some(Value::Bool(false)) => return Ok("\"{}\"".to_owned()),
                 Some(schema @ Value::Object(_)) => self.value(schema, depth + 1)?,
@@ -278,7 +278,8 @@ impl Values<'_, '_> {
         Ok(format!("\"{{\" {pairs} \"}}\""))
     }
 
-    /// An object with any keys: words, so that each is read as it is written; the same one twice counts once.
+    /// Rule of an object with arbitrary keys. Keys are words, so that they are parsed as written. Repeated keys
+    /// count once.
     fn map(&mut self, value: &str) -> String {
         let (open, close) = if self.dialect.mark.is_empty() { ("\\\"", "\\\"") } else { ("", "") };
         let key = format!("/{open}[a-z_][a-z0-9_]{{0,30}}{close}{}/", self.dialect.pair);
@@ -300,7 +301,7 @@ impl Values<'_, '_> {
         }
     }
 
-    /// A value as it is written.
+    /// Literal of a value.
     fn spelled(&self, value: &Value) -> String {
         let comma = if self.dialect.mark.is_empty() { "\", \"" } else { self.dialect.comma };
         let [yes, no, none] = self.dialect.words;
@@ -328,7 +329,7 @@ impl Values<'_, '_> {
         }
     }
 
-    /// Any value.
+    /// Rule of any value.
     fn any(&mut self) -> String {
         if let Some(any) = &self.any {
             return any.clone();
@@ -346,17 +347,17 @@ impl Values<'_, '_> {
     }
 }
 
-/// A schema that has the names of a tool's arguments, and says nothing of their values.
+/// Schema with the names of a tool's arguments and any values.
 fn named_alone(tool: &Tool) -> Value {
     let names = tool.object().get("properties").and_then(Value::as_object).into_iter().flatten();
     let anything = names.map(|(name, _)| (name.clone(), Value::Object(Map::new()))).collect();
     Value::Object(Map::from_iter([("properties".to_owned(), Value::Object(anything))]))
 }
 
-/// A part of a schema with what stands beside it.
+/// Merges a subschema with the keywords beside it.
 ///
 /// # Errors
-/// Where both say something of the same keyword.
+/// If both constrain the same keyword.
 fn beside(schema: &Map<String, Value>, keyword: &str, part: &Value) -> Result<Value, String> {
     let mut part = match part {
         Value::Bool(true) => Map::new(),
@@ -381,7 +382,7 @@ fn beside(schema: &Map<String, Value>, keyword: &str, part: &Value) -> Result<Va
     Ok(Value::Object(part))
 }
 
-/// Whether a value is of a type that stands beside it.
+/// Returns true if a value fits the `type` beside it.
 fn is_of_type(value: &Value, schema: &Map<String, Value>) -> bool {
     let is = |name: &str| match name {
         "null" => value.is_null(),

@@ -1,71 +1,71 @@
-//! How each format's calls are put together, as a table.
+//! Structure of each format's calls, as a table.
 
 use crate::format::ToolFormat;
 
-/// A piece of what stands around arguments.
+/// Part of the text around arguments.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Part {
-    /// This text.
+    /// Fixed text.
     Is(&'static str),
-    /// This text or nothing.
+    /// Optional text.
     May(&'static str),
-    /// One of these texts.
+    /// Alternative texts.
     Either(&'static [&'static str]),
-    /// The tool's name.
+    /// Name of the tool.
     Name,
-    /// The tool's name inside of a JSON string.
+    /// Name of the tool within a JSON string.
     JsonName,
-    /// A number that counts calls.
+    /// Number that counts calls.
     Count,
-    /// An id of ten letters and digits.
+    /// Id of ten letters and digits.
     CallId,
-    /// An id of nine letters and digits, with this before it, or nothing.
+    /// Optional id of nine letters and digits, with this prefix.
     MayHaveId(&'static str),
 }
 
-/// What stands around the arguments of one call.
+/// Parts before and after the arguments of one call.
 pub(super) type Around = (&'static [Part], &'static [Part]);
 
-/// How arguments are written.
+/// Notation of arguments.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Arguments {
-    /// A JSON object.
+    /// JSON object.
     Json,
-    /// Each between tags.
+    /// Each argument between tags.
     Tags(&'static TagText),
-    /// Literals of a language, with their names.
+    /// Named literals of a language.
     Literals(&'static Dialect),
 }
 
-/// The tags of a parameter.
+/// Tags of a parameter.
 #[derive(Debug)]
 pub(super) struct TagText {
-    /// Before the name.
+    /// Text before the name.
     pub(super) begin: &'static str,
-    /// Between the name and a value that is a string, and one that is not.
+    /// Text between the name and a string value, and between the name and any other value.
     pub(super) value: [&'static str; 2],
-    /// Ends the value; what a reader looks for.
+    /// Text that ends the value, for which readers search.
     pub(super) end: &'static str,
-    /// May stand behind it.
+    /// Optional text after it.
     pub(super) after: &'static str,
-    /// A line break inside each tag is the format's.
+    /// True if a line break inside each tag belongs to the format.
     pub(super) breaks: bool,
-    /// What no name of a parameter has.
+    /// Characters not allowed in a parameter's name.
     pub(super) not_in_names: &'static [char],
 }
 
-/// How values are spelled.
+/// Spelling of values.
 #[derive(Debug)]
 pub(super) struct Dialect {
-    /// What strings stand between; nothing: they are written as in JSON.
+    /// Mark around strings. Empty: strings are written as in JSON.
     pub(super) mark: &'static str,
-    /// `true`, `false` and `null`.
+    /// Words for `true`, `false` and `null`.
     pub(super) words: [&'static str; 3],
-    /// Between an argument's name and its value.
+    /// Text between an argument's name and its value.
     pub(super) argument: &'static str,
-    /// Between a key and its value.
+    /// Text between a key and its value.
     pub(super) pair: &'static str,
-    /// Between values, as an expression of Lark.
+    /// Separator of values, as a Lark expression.
     pub(super) comma: &'static str,
 }
 
@@ -117,27 +117,27 @@ const GEMMAS: Dialect =
 static GEMMA_4: Dialect = Dialect { mark: "<|\"|>", ..GEMMAS };
 static FUNCTION_GEMMA: Dialect = Dialect { mark: "<escape>", ..GEMMAS };
 
-/// How a format's calls are put together.
+/// Structure of a format's calls.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
-    /// Begins the calls. Nothing: a call's own text does.
+    /// Opening of the calls. Empty: each call's own text begins it.
     pub(super) open: &'static [Part],
-    /// A control token that may stand before that.
+    /// Optional control token before the opening.
     pub(super) before_open: &'static str,
-    /// Each way in which a call is written.
+    /// Alternative forms of a call.
     pub(super) calls: &'static [Around],
-    /// Between two calls.
+    /// Separator of calls.
     pub(super) between: &'static [Part],
-    /// Ends them.
+    /// End of the calls.
     pub(super) close: &'static [Part],
     pub(super) arguments: Arguments,
-    /// What an answer without calls does not begin with, for a class of characters.
+    /// Characters with which an answer without calls must not begin, for a character class.
     pub(super) bare: Option<&'static str>,
-    /// Control tokens that may stand around an answer without calls.
+    /// Optional control tokens around an answer without calls.
     pub(super) around_text: [&'static str; 2],
 }
 
-/// What V3.2 and V4 call a block of calls.
+/// Names of a block of calls in V3.2 and V4.
 const DSML_BLOCK: Part = Either(&["function_calls", "tool_calls"]);
 
 use Part::{CallId, Count, Either, Is, JsonName, May, MayHaveId, Name};
@@ -163,7 +163,7 @@ const PYTHON_CALL: Shape =
     Shape { calls: &[(&[Name, Is("(")], &[Is(")")])], arguments: Arguments::Literals(&PYTHON), ..PLAIN };
 
 impl Shape {
-    /// Of a format; none where an answer is more than text and calls.
+    /// Structure of a format. None if an answer is more than text and calls.
     pub(super) fn of(format: ToolFormat) -> Option<Shape> {
         use ToolFormat as F;
         Some(match format {
@@ -359,8 +359,8 @@ impl Shape {
         })
     }
 
-    /// Of Mistral's models: a list up to the seventh generation of its tokenizer, later a name with arguments, which are told
-    /// by the token between the two.
+    /// Structure for Mistral's models: a list up to the seventh generation of its tokenizer, later a name with
+    /// arguments. `has_args` says if the token `[ARGS]` exists, which tells them apart.
     pub(super) fn mistral(has_args: bool) -> Shape {
         match has_args {
             false => Shape { open: &[Is("[TOOL_CALLS]"), May(" "), Is("[")], close: &[Is("]")], ..LIST },

@@ -1,11 +1,11 @@
-//! Strings that stand in a call without quotes, up to a mark: what a schema says of them, as expressions of Lark.
+//! Unquoted strings in a call, up to a mark: a schema's constraints on them as Lark expressions.
 
 use serde_json::{Map, Value};
 
-/// What must hold of a string, as a terminal. None: any will do.
+/// Terminal for a schema's constraints on a string. None: any string.
 ///
 /// # Errors
-/// What cannot be enforced of it.
+/// Constraints that cannot be enforced.
 pub(super) fn terminal(schema: &Map<String, Value>) -> Result<Option<String>, String> {
     let mut all: Vec<String> = Vec::new();
     let words = match (schema.get("enum"), schema.get("const")) {
@@ -49,12 +49,12 @@ pub(super) fn terminal(schema: &Map<String, Value>) -> Result<Option<String>, St
 /// Any text.
 pub(super) const ANY: &str = "/(?s:.*)/";
 
-/// Texts in which another does not stand.
+/// Expression of texts that do not contain `text`.
 pub(super) fn without(text: &str) -> String {
     format!("~/(?s:.*){}(?s:.*)/", escaped(text))
 }
 
-/// A text as a literal of Lark.
+/// Lark literal of a text.
 pub(super) fn literal(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -70,7 +70,7 @@ pub(super) fn literal(text: &str) -> String {
     out
 }
 
-/// A text as an expression.
+/// Regular expression that matches a text.
 fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
@@ -82,8 +82,8 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// What finds an expression somewhere in a text, as one that matches all of the text. None where it has an assertion that
-/// does not stand at the end of an alternative. Classes are ASCII's, as JSON Schema has them.
+/// Converts an expression that may match anywhere into one that matches the whole text. None if it has an
+/// assertion other than at the end of an alternative. Character classes are ASCII, as in JSON Schema.
 fn searched(pattern: &str) -> Option<String> {
     let (mut alternatives, mut body) = (Vec::new(), String::new());
     let (mut depth, mut class, mut starts, mut ends) = (0u32, false, false, false);
@@ -93,7 +93,7 @@ fn searched(pattern: &str) -> Option<String> {
         format!("{before}(?:{body}){after}")
     };
     while let Some(c) = chars.next() {
-        // Behind the assertion of an end comes another alternative or nothing.
+        // Only another alternative may follow an end assertion.
         if ends && (c != '|' || depth > 0) {
             return None;
         }
@@ -117,7 +117,7 @@ fn searched(pattern: &str) -> Option<String> {
             '[' => {
                 class = true;
                 body.push(c);
-                // The first in a class is one of it.
+                // The first character in a class is literal.
                 for first in ['^', ']'] {
                     if chars.next_if_eq(&first).is_some() {
                         body.push_str(if first == ']' { "\\]" } else { "^" });

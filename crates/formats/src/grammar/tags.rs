@@ -1,4 +1,4 @@
-//! Arguments between tags, in the schema's order: strings bare, everything else as JSON.
+//! Arguments between tags, in the schema's order: strings without quotes, other values as JSON.
 
 use serde_json::{Map, Value};
 
@@ -10,10 +10,10 @@ use super::{
 use crate::tools::Tool;
 
 impl Writer<'_> {
-    /// What stands between the begin and the end of a call: its parameters, one behind the other.
+    /// Expression of a call's parameters, one after the other.
     ///
     /// # Errors
-    /// What cannot be enforced, where the call must be valid.
+    /// Features that cannot be enforced, if the call must be valid.
     pub(super) fn tags(&mut self, tags: &TagText, tool: &Tool, must: bool) -> Result<String, String> {
         if must {
             self.made(&tool.arguments()?.to_string())?;
@@ -46,7 +46,7 @@ impl Writer<'_> {
         Ok(sequence.join(" "))
     }
 
-    /// A string as it is, and what ends it.
+    /// Expression of an unquoted string and its end.
     fn bare(&mut self, tags: &TagText, schema: &Value, must: bool) -> Result<String, String> {
         let empty = Map::new();
         let said = match terminal(schema.as_object().unwrap_or(&empty)) {
@@ -54,7 +54,7 @@ impl Writer<'_> {
             said => said?,
         };
         if let Some((before, mark)) = self.at_control(tags.end) {
-            // A token ends the text before it, with what belongs to its mark.
+            // A control token ends the text before it, together with the rest of its mark.
             let content = match (said, must) {
                 (None, false) => "TEXT".to_owned(),
                 (said, _) => self.content(said, tags.end),
@@ -68,7 +68,7 @@ impl Writer<'_> {
         }
         let end = literal(tags.end);
         let content = match said {
-            // What comes first ends it.
+            // The first end mark ends it.
             None => "TEXT".to_owned(),
             Some(said) => {
                 let content = self.content(Some(said), tags.end);
@@ -82,17 +82,17 @@ impl Writer<'_> {
     }
 }
 
-/// A parameter as the schema has it.
+/// Parameter of a tool's schema.
 pub(super) struct Parameter<'a> {
     pub(super) name: &'a str,
     pub(super) schema: Value,
     pub(super) is_needed: bool,
 }
 
-/// A tool's parameters one by one, in the schema's order.
+/// Lists a tool's parameters in the schema's order.
 ///
 /// # Errors
-/// Where the schema says more than what each is.
+/// If the schema constrains more than single parameters.
 pub(super) fn parameters(tool: &Tool, must: bool) -> Result<Vec<Parameter<'_>>, String> {
     let schema = tool.object();
     for keyword in ["$ref", "allOf", "anyOf", "oneOf", "enum", "const", "minProperties", "maxProperties"] {
@@ -140,7 +140,7 @@ pub(super) fn parameters(tool: &Tool, must: bool) -> Result<Vec<Parameter<'_>>, 
     Ok(all)
 }
 
-/// Whether a name can be written and is read as it was.
+/// Returns true if a name can be written and parsed back unchanged.
 pub(super) fn is_name(name: &str, without: &[char]) -> bool {
     let plain = !name.is_empty() && name.trim() == name && name.len() <= crate::limits::HEAD_CHARS_MAX / 2;
     plain && !name.contains(|c: char| c.is_control() || without.contains(&c))

@@ -1,4 +1,4 @@
-//! Calls whose name stands in a head of their own, with the arguments as a JSON object after it.
+//! Calls with the name in a header, followed by the arguments as a JSON object.
 
 use super::{Known, Step};
 use crate::{
@@ -7,25 +7,25 @@ use crate::{
     piece::Sink,
 };
 
-/// Name and perhaps id of a call.
+/// Name and optional id of a call.
 type Named = Option<(String, Option<String>)>;
 
-/// How a family writes a head, which is all between the marker and the first brace.
+/// Form of a family's header, which is all text between the marker and the first brace.
 #[derive(Debug)]
 pub(crate) struct HeadForm {
-    /// The name and the id of a whole head.
+    /// Parses the name and the id of a complete header.
     read: fn(&str) -> Named,
-    /// The name in a head that may lack its end; none where the name may go on.
+    /// Parses the name in an incomplete header. None if the name may continue.
     name: fn(&str) -> Option<&str>,
 }
 
 /// `<function=name>{…}`
 pub(crate) static CLOSED: HeadForm =
     HeadForm { read: closed, name: |head| head.split_once('>').map(|(name, _)| name) };
-/// A name on a line of its own.
+/// Name on its own line.
 pub(crate) static LINE: HeadForm =
     HeadForm { read: |head| named(head, None), name: |head| head.split_once('\n').map(|(name, _)| name) };
-/// Solar Open's, with an id of the model's own before the name.
+/// Solar Open: an id from the model before the name.
 pub(crate) static SOLAR_OPEN: HeadForm = HeadForm {
     read: solar_open,
     name: |head| {
@@ -33,10 +33,10 @@ pub(crate) static SOLAR_OPEN: HeadForm = HeadForm {
         name.split_once('<').map(|(name, _)| name)
     },
 };
-/// Mistral's, with `[CALL_ID]` and `[ARGS]` behind the name.
+/// Mistral: `[CALL_ID]` and `[ARGS]` after the name.
 pub(crate) static MISTRAL: HeadForm =
     HeadForm { read: mistral, name: |head| head.split_once('[').map(|(name, _)| name) };
-/// DeepSeek's, with the name before the separator or on the line behind it.
+/// DeepSeek: the name before the separator, or on the line after it.
 pub(crate) static DEEPSEEK: HeadForm = HeadForm {
     read: deepseek,
     name: |head| match head.split_once("<｜tool▁sep｜>")? {
@@ -44,7 +44,7 @@ pub(crate) static DEEPSEEK: HeadForm = HeadForm {
         (first, _) => Some(first),
     },
 };
-/// Kimi's, with the name in the id.
+/// Kimi: the name within the id.
 pub(crate) static KIMI: HeadForm = HeadForm {
     read: kimi,
     name: |head| {
@@ -54,7 +54,7 @@ pub(crate) static KIMI: HeadForm = HeadForm {
     },
 };
 
-/// One call.
+/// Reader of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Head {
     form: &'static HeadForm,
@@ -63,7 +63,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Right after the marker.
+    /// Starts right after the marker.
     pub(crate) fn new(form: &'static HeadForm) -> Head {
         Head { form, head: String::new(), arguments: None }
     }
@@ -92,7 +92,7 @@ impl Head {
         }
     }
 
-    /// Begins the call where its name is known and its arguments have not begun.
+    /// Begins the call if its name is known and its arguments have not begun.
     pub(crate) fn cut(&self, known: Known, sink: &mut Sink) {
         let name = (self.form.name)(&self.head).map(str::trim).filter(|name| known.has(name));
         if let Some(name) = name.filter(|_| self.arguments.is_none()) {
@@ -132,7 +132,7 @@ fn deepseek(head: &str) -> Named {
     }
 }
 
-/// Kimi's `functions.name:0<|tool_call_argument_begin|>`: the id is all of it.
+/// Kimi's `functions.name:0<|tool_call_argument_begin|>`. All of it is the id.
 fn kimi(head: &str) -> Named {
     let id = head.trim_end().strip_suffix("<|tool_call_argument_begin|>")?.trim();
     let name = id.rsplit_once(':').map_or(id, |(name, _)| name);

@@ -1,5 +1,6 @@
-//! Calls written as a programming language would: Python's `name(key=value, …)`, and Gemma's `call:name{key:value,…}`.
-//! Values are literals, told as the JSON they mean while they come. An expression is no literal, and the text no call.
+//! Calls in the notation of a programming language: Python's `name(key=value, …)`, and Gemma's
+//! `call:name{key:value,…}`. Values are literals, converted to JSON while they arrive. With an expression that
+//! is no literal, the text is no call.
 
 use super::{Known, Step};
 use crate::{
@@ -9,27 +10,27 @@ use crate::{
     tools::NAME_SIGNS,
 };
 
-/// How a family sets its calls down.
+/// Notation of a family.
 #[derive(Debug)]
 pub(crate) struct Style {
-    /// What ends the calls where no bracket does.
+    /// Mark that ends the calls if no bracket does.
     pub(crate) close: &'static str,
-    /// What strings stand between, where it is not Python's quotes; keys are then bare.
+    /// Mark around strings, if not Python's quotes. Keys are then unquoted.
     pub(crate) quote: Option<&'static str>,
 }
 
-/// `[f(a=1), g()]`, in brackets or bare on lines up to the end.
+/// `[f(a=1), g()]`, in brackets, or on separate lines up to the end.
 pub(crate) static BRACKETS: Style = Style { close: "", quote: None };
-/// Calls in a fence of Markdown.
+/// Calls in a Markdown code fence.
 pub(crate) static FENCE: Style = Style { close: "```", quote: None };
 /// Calls in tags.
 pub(crate) static FUNCTION_CALLS: Style = Style { close: "</function_calls>", quote: None };
 /// `call:f{a:1}`
 pub(crate) static GEMMA_4: Style = Style { close: "<tool_call|>", quote: Some("<|\"|>") };
-/// The same with other marks.
+/// FunctionGemma: the same with other marks.
 pub(crate) static FUNCTION_GEMMA: Style = Style { close: "<end_function_call>", quote: Some("<escape>") };
 
-/// One call, or several in a row.
+/// Reader of one call, or of several in a row.
 #[derive(Clone, Debug)]
 pub(crate) struct Calls {
     style: &'static Style,
@@ -48,12 +49,12 @@ enum At {
 }
 
 impl Calls {
-    /// Right after the marker.
+    /// Starts right after the marker.
     pub(crate) fn new(style: &'static Style) -> Calls {
         Calls { style, bracket: false, made: false, wrapped: false, at: At::Between { comma: true } }
     }
 
-    /// Whether what was read are whole calls.
+    /// Returns true if everything read is complete calls.
     pub(crate) fn is_between(&self) -> bool {
         self.made && matches!(self.at, At::Between { .. } | At::Close { .. })
     }
@@ -64,7 +65,7 @@ impl Calls {
         match &mut self.at {
             At::Between { comma } => match c {
                 c if c.is_whitespace() => {
-                    // Outside brackets a new line is as good as a comma.
+                    // Outside brackets a line break counts as a comma.
                     *comma |= !self.bracket;
                     Step::More
                 }
@@ -143,7 +144,7 @@ impl Calls {
         }
     }
 
-    /// Tells a number that stands open.
+    /// Emits an unfinished number.
     pub(crate) fn cut(&self, sink: &mut Sink) {
         if let At::Arguments { literal: Literal { at: Within::Word(word), .. } } = &self.at {
             let number = crate::json::whole(word).filter(|json| !json.starts_with(char::is_alphabetic));
@@ -151,7 +152,7 @@ impl Calls {
         }
     }
 
-    /// Whether a call may go on from what was read.
+    /// Returns true if the text may continue as a call.
     pub(crate) fn may_be_call(&self, known: Known) -> bool {
         let At::Name { held } = &self.at else { return true };
         let written = held.trim();
@@ -175,20 +176,20 @@ impl Calls {
     }
 }
 
-/// The tool of a name as Python has it, which may stand in a module.
+/// Tool with this name in Python notation, which may include a module.
 fn named(written: &str, known: Known) -> Option<String> {
     let written = written.trim();
     let names = [Some(written), written.strip_suffix(".call"), written.strip_prefix("default_api.")];
     names.into_iter().flatten().find(|name| known.has(name)).map(str::to_owned)
 }
 
-/// A value in the middle of being read: the arguments themselves, from behind their opening bracket on.
+/// State of reading a value. The outermost one is the argument list, after its opening bracket.
 #[derive(Clone, Debug)]
 struct Literal {
     quote: Option<&'static str>,
     open: Vec<Frame>,
     at: Within,
-    comma: bool, // one is to be written before the next value
+    comma: bool, // pending before the next value
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,15 +202,15 @@ enum Frame {
 
 #[derive(Clone, Debug)]
 enum Within {
-    Key,                    // or the end
+    Key,                    // a key, or the end
     KeyWord(String),        // a key without quotes
-    Separator,              // behind a key
+    Separator,              // after a key
     Item { may_end: bool }, // a value
     Word(String),           // a number or a name
     Quotes { quote: char, count: u8, key: bool },
     Text { quote: char, triple: bool, ends: u8, key: bool, escape: Option<String> },
-    Marked { held: String, key: bool }, // a string between marks
-    Mark { held: String, key: bool },   // the first of them
+    Marked { held: String, key: bool }, // string between marks
+    Mark { held: String, key: bool },   // opening mark of a string
     After,
 }
 
@@ -228,7 +229,7 @@ impl Literal {
         Scan::Took
     }
 
-    /// The comma that is owed, now that something follows.
+    /// Writes the pending comma, now that a value follows.
     fn owed(&mut self, out: &mut String) {
         if std::mem::take(&mut self.comma) {
             out.push_str(", ");
@@ -372,7 +373,7 @@ impl Literal {
                     let next = if *key { Within::Separator } else { Within::After };
                     return self.go(next);
                 }
-                // What cannot be the beginning of the mark is text.
+                // Characters that cannot begin the mark are text.
                 while !held.is_empty() && !mark.starts_with(held.as_str()) {
                     escape(held.remove(0), out);
                 }
@@ -433,7 +434,7 @@ impl Literal {
     }
 }
 
-/// Python's words and numbers as JSON.
+/// Converts Python's words and numbers to JSON.
 fn word_as_json(word: &str) -> Option<String> {
     let json = match word {
         "True" | "true" => "true",
@@ -453,7 +454,7 @@ fn word_as_json(word: &str) -> Option<String> {
     Some(json.to_owned())
 }
 
-/// What a backslash and what follows it stand for in Python; none: more follows.
+/// Decodes a Python escape, given without its backslash. None if it is incomplete.
 fn unescaped(escape: &str) -> Option<String> {
     let hex = |digits: usize| {
         let written = &escape[1..];

@@ -1,5 +1,5 @@
-//! Calls as JSON: an object with the tool's name and its arguments, or an array of such objects. Keys may come in any
-//! order; arguments that come before the name wait for it.
+//! Calls as JSON: an object with the tool's name and its arguments, or an array of such objects. Keys may come
+//! in any order. Arguments before the name are kept until the name is known.
 
 use super::{Known, Step};
 use crate::{
@@ -8,17 +8,17 @@ use crate::{
     piece::Sink,
 };
 
-/// One object of a call, or an array of them.
+/// Reader of a call's object, or of an array of them.
 #[derive(Clone, Debug)]
 pub(crate) struct Object {
     list: bool,
     lines: bool, // more objects may follow without a list
-    keyed: bool, // the key is the tool's name, and the value its arguments
+    keyed: bool, // the key is the tool's name, its value the arguments
     at: At,
-    nested: usize, // objects inside which the call's keys stand, such as {"function": {…}}
+    nested: usize, // depth of enclosing objects, such as {"function": {…}}
     name: Option<String>,
     id: Option<String>,
-    early: Option<String>, // arguments that came before the name
+    early: Option<String>, // arguments before the name
     has_arguments: bool,
     started: bool,
 }
@@ -34,18 +34,18 @@ enum At {
     Name { text: String, scan: Unescape },
     Id { text: String, scan: Unescape },
     Arguments { json: Json },
-    Spelled { json: Json, scan: Unescape, done: bool }, // arguments as a string that has JSON in it
+    Spelled { json: Json, scan: Unescape, done: bool }, // arguments as a string of JSON
     Nothing { json: Json },
     Skipped { json: Json, bytes: usize },
     After,
     AfterItem,
 }
 
-/// What a key of a call says.
+/// Meaning of a key in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
     Name,
-    /// The name, or an object that has it.
+    /// The name, or an object that contains it.
     Function,
     Arguments,
     Id,
@@ -82,7 +82,7 @@ fn meaning(key: &str) -> Option<Meaning> {
 }
 
 impl Object {
-    /// Before the first brace or bracket.
+    /// Starts before the first brace or bracket.
     pub(crate) fn new() -> Object {
         Object {
             list: false,
@@ -98,17 +98,17 @@ impl Object {
         }
     }
 
-    /// The same; more objects may stand behind the first.
+    /// Creates a reader that accepts more objects after the first.
     pub(crate) fn lines() -> Object {
         Object { lines: true, ..Object::new() }
     }
 
-    /// The same, of objects whose one key is the tool's name: `{"name": {…}}`.
+    /// Creates a reader of objects whose only key is the tool's name: `{"name": {…}}`.
     pub(crate) fn keyed() -> Object {
         Object { keyed: true, ..Object::new() }
     }
 
-    /// Whether an array stands open between its calls, which are whole.
+    /// Returns true within an array between complete calls.
     pub(crate) fn is_between(&self) -> bool {
         matches!(self.at, At::AfterItem)
     }
@@ -211,7 +211,7 @@ impl Object {
                     match (blank, *done) {
                         (true, _) => {}
                         (false, true) => return Step::Fail,
-                        // What is spelled must be an object.
+                        // A string with JSON in it must contain an object.
                         (false, false) if json.is_empty() && c != '{' => return Step::Fail,
                         (false, false) => match json.push(c, &mut out) {
                             Scan::Took => {}
@@ -334,7 +334,7 @@ impl Object {
         }
     }
 
-    /// Adds to the arguments: to those that are told already, or those that wait for the name.
+    /// Appends to the arguments: emits them, or keeps them until the name is known.
     fn say(&mut self, more: &str, sink: &mut Sink) {
         match &mut self.early {
             Some(early) => early.push_str(more),
@@ -342,14 +342,14 @@ impl Object {
         }
     }
 
-    /// Begins the call where its name is known and its arguments have not begun.
+    /// Begins the call if its name is known and its arguments have not begun.
     pub(crate) fn cut(&mut self, sink: &mut Sink) {
         if !self.started {
             self.start(sink);
         }
     }
 
-    /// Whether a call may go on from what was read.
+    /// Returns true if the text may continue as a call.
     pub(crate) fn may_be_call(&self, known: Known) -> bool {
         match &self.at {
             At::Name { text, .. } => known.may_begin(text),
@@ -364,7 +364,7 @@ impl Object {
         self.early.as_ref().is_none_or(|early| early.len() <= VALUE_BYTES_MAX)
     }
 
-    /// The object of a call ends.
+    /// Handles the end of a call's object.
     fn close(&mut self, sink: &mut Sink) -> Step {
         if self.name.is_none() {
             return Step::Fail;

@@ -1,5 +1,5 @@
-//! Calls whose arguments stand between tags, each as it is: strings bare, everything else as JSON. What they become in
-//! JSON is their schema's to say. A string is told as it comes; what may be something else, when it is there.
+//! Calls with arguments between tags: strings unquoted, other values as JSON. The schema determines the JSON
+//! type. A string is emitted as it arrives; a value that may be something else, at its end.
 
 use super::{Known, Step};
 use crate::{
@@ -8,29 +8,29 @@ use crate::{
     piece::Sink,
 };
 
-/// The tags of a family. The one that begins the call was read.
+/// Tags of a family. The tag that begins the call was read before.
 #[derive(Debug)]
 pub(crate) struct Tags {
-    /// What ends the tool's name; nothing: white space, or the next tag.
+    /// Text that ends the tool's name. Empty: white space or the next tag ends it.
     pub(crate) name_end: &'static str,
-    /// Begins a parameter.
+    /// Text that begins a parameter.
     pub(crate) parameter: &'static str,
-    /// Between a parameter's name and its value, one of them; what they say of the value.
+    /// Alternatives between a parameter's name and its value, each with the kind of value.
     pub(crate) value: &'static [(&'static str, Kind)],
-    /// Ends the value.
+    /// Text that ends the value.
     pub(crate) value_end: &'static str,
-    /// Ends the call.
+    /// Text that ends the call.
     pub(crate) end: &'static str,
-    /// A line break inside each tag of a value is the format's.
+    /// True if a line break inside each tag of a value belongs to the format.
     pub(crate) breaks: bool,
-    /// Begins and ends a value in a section of text, where the family has such.
+    /// Begin and end of a text section around a value, if the family has one.
     pub(crate) section: Option<[&'static str; 2]>,
 }
 
-/// What a tag says of its value.
+/// Kind of a value, as its tag states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The schema says.
+    /// The schema decides.
     Unsaid,
     Text,
     Json,
@@ -66,7 +66,7 @@ pub(crate) static INVOKE: Tags = Tags {
     breaks: false,
     section: None,
 };
-/// The same with a prefix in each tag, and the kind of each value.
+/// DSML: the same with a prefix in each tag, and the kind of each value.
 pub(crate) static DSML: Tags = Tags {
     name_end: "\">",
     parameter: "<｜DSML｜parameter name=\"",
@@ -91,13 +91,13 @@ pub(crate) static PARAM: Tags = Tags {
     section: Some(["<![CDATA[", "]]></param>"]),
 };
 
-/// One call.
+/// Reader of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Tagged {
     tags: &'static Tags,
     at: At,
     tool: String,
-    parameters: Vec<String>, // seen
+    parameters: Vec<String>, // parameters so far
 }
 
 #[derive(Clone, Debug)]
@@ -108,13 +108,13 @@ enum At {
     Value { key: String, held: String, mode: Mode, first: bool, end: &'static str },
 }
 
-/// How a value is told.
+/// Mode of emitting a value.
 #[derive(Clone, Debug)]
 enum Mode {
     AsItComes,
-    /// The beginning of a string, where a section may begin.
+    /// Start of a string, where a section may begin.
     Start,
-    /// Inside a string of JSON, what ends the value is text.
+    /// At the end. Within a JSON string the end tag is text.
     Whole {
         may_be_text: bool,
         json: Option<Json>,
@@ -122,7 +122,7 @@ enum Mode {
 }
 
 impl Tagged {
-    /// Right after the tag that begins the call.
+    /// Starts right after the tag that begins the call.
     pub(crate) fn new(tags: &'static Tags) -> Tagged {
         Tagged { tags, at: At::Name { held: String::new() }, tool: String::new(), parameters: Vec::new() }
     }
@@ -174,7 +174,7 @@ impl Tagged {
                 }
             }
             At::Key { held } => {
-                // Between two tags there may be white space.
+                // White space is allowed between two tags.
                 if !(c.is_whitespace() && held.ends_with('>')) {
                     held.push(c);
                 }
@@ -207,7 +207,7 @@ impl Tagged {
                     return Step::More;
                 }
                 if let Mode::Whole { json, .. } = mode {
-                    // None: it has ended, or is no JSON.
+                    // None: the value has ended, or is no JSON.
                     let goes_on =
                         json.as_mut().is_some_and(|json| json.push(c, &mut String::new()) == Scan::Took);
                     if !goes_on {
@@ -244,12 +244,12 @@ impl Tagged {
         }
     }
 
-    /// Tells a value that stands open as far as it is certain.
+    /// Emits an unfinished value as far as it is certain.
     pub(crate) fn cut(&self, sink: &mut Sink) {
         let At::Value { held, mode: Mode::Whole { may_be_text, json }, end, .. } = &self.at else { return };
         let value = held[..held.len() - waiting(held, end, self.tags.breaks)].trim();
         let is_word = ["True", "False", "None"].iter().any(|word| word.starts_with(value));
-        // More may make a text of a number or a word.
+        // With more characters, a number or a word may become a text.
         if *may_be_text && json.is_some() && !value.starts_with(['{', '[', '"']) {
             return;
         }
@@ -283,7 +283,7 @@ impl Tagged {
     }
 }
 
-/// Bytes at the end of a value that may be the beginning of what ends it.
+/// Bytes at the end of a value that may be the start of its end tag.
 fn waiting(held: &str, end: &str, breaks: bool) -> usize {
     let tag = (1..end.len().min(held.len() + 1))
         .rev()
@@ -299,14 +299,14 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// A value that stands there as JSON, or as a literal of Python.
+/// Converts a value written as JSON or as a Python literal.
 fn as_json(value: &str) -> Option<String> {
     let value = value.trim();
     let is_literal = value.starts_with(['[', '{']) || matches!(value, "True" | "False" | "None");
     whole(value).or_else(|| whole(&from_python(value)).filter(|_| is_literal))
 }
 
-/// A literal of Python in the spelling of JSON. What is no literal becomes no JSON.
+/// Converts a Python literal to JSON. Anything else does not become valid JSON.
 fn from_python(value: &str) -> String {
     let mut out = String::with_capacity(value.len());
     let mut rest = value;
@@ -334,7 +334,7 @@ fn from_python(value: &str) -> String {
     out
 }
 
-/// The place of the quote that ends a text; its end where none does.
+/// Offset of the quote that ends a text, or the end of the text.
 fn text_end(text: &str, quote: char) -> usize {
     let mut escaped = true;
     for (at, c) in text.char_indices() {
