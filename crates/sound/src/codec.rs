@@ -1,4 +1,4 @@
-//! Decoders of packets, whatever makes them: those of the library of containers, and Opus, for which it has none.
+//! Packet decoders: those of the container library, and Opus, which the library lacks.
 
 use opus_decoder::{OpusDecoder, OpusMultistreamDecoder};
 use symphonia::core::{
@@ -10,27 +10,27 @@ use symphonia::core::{
     packet::Packet,
 };
 
-/// Samples of one channel that an Opus packet may have: 120 ms.
+/// Maximum samples per channel of an Opus packet: 120 ms.
 const OPUS_FRAMES_MAX: usize = 5760;
-/// What Opus is decoded at.
+/// Sample rate at which Opus is decoded.
 const OPUS_RATE: u32 = 48_000;
-/// Samples of one channel in a frame of AAC.
+/// Samples per channel in an AAC frame.
 const AAC_FRAMES: usize = 1024;
-/// The length of Opus's header with one stream.
+/// Bytes of Opus's header for one stream.
 const OPUS_HEAD_BYTES: usize = 19;
 
-/// A decoder of one track.
+/// Decoder of one track.
 pub(crate) enum Decoder {
-    /// With the samples that are still to be left out at the start.
+    /// Decoder of the library, and the number of samples still to skip at the start.
     Library(Box<dyn AudioDecoder>, usize),
     Opus(Opus),
 }
 
-/// Opus, of one stream or several.
+/// Opus decoder, for one stream or several.
 pub(crate) struct Opus {
     streams: Streams,
     channels: usize,
-    /// Samples that are still to be left out at the start.
+    /// Samples still to skip at the start.
     skip: usize,
     pcm: Vec<f32>,
 }
@@ -40,21 +40,21 @@ enum Streams {
     Several(OpusMultistreamDecoder),
 }
 
-/// Why there is no decoder.
+/// Reason why there is no decoder.
 pub(crate) enum NoDecoder {
     Unsupported,
     Broken(String),
 }
 
 impl Decoder {
-    /// For a track.
+    /// Creates the decoder for a track.
     pub(crate) fn new(track: &AudioCodecParameters) -> Result<Decoder, NoDecoder> {
         if track.codec == CODEC_ID_OPUS {
             return Opus::new(track).map(Decoder::Opus);
         }
         let made =
             symphonia::default::get_codecs().make_audio_decoder(track, &AudioDecoderOptions::default());
-        // Of whatever wrote it: what it heard first comes a frame late.
+        // AAC decoders output the first sound one frame late, whatever the encoder.
         let late = if track.codec == CODEC_ID_AAC { AAC_FRAMES } else { 0 };
         made.map(|decoder| Decoder::Library(decoder, late)).map_err(|error| match error {
             Error::Unsupported(_) => NoDecoder::Unsupported,
@@ -62,8 +62,8 @@ impl Decoder {
         })
     }
 
-    /// Decodes a packet: samples of all channels in turn into `out`. The answer is the rate and the channels, or what is wrong
-    /// with the packet.
+    /// Decodes a packet into interleaved samples in `out`. Returns the rate and the number of channels, or the
+    /// packet's error.
     pub(crate) fn decode(&mut self, packet: &Packet, out: &mut Vec<f32>) -> Result<(u32, usize), Error> {
         out.clear();
         match self {
@@ -121,7 +121,7 @@ impl Opus {
             Streams::Several(decoder) => decoder.decode_float(&packet.data, &mut self.pcm, false),
         };
         let frames = decoded.map_err(|_| Error::DecodeError("a packet of Opus is malformed"))?;
-        // Some containers say of packets what the header says of the stream.
+        // Some containers state for packets what the header states for the stream.
         let start = usize::try_from(packet.trim_start.get()).unwrap_or(frames).max(self.skip);
         let end = usize::try_from(packet.trim_end.get()).unwrap_or(frames);
         self.skip = self.skip.saturating_sub(frames);
@@ -132,7 +132,7 @@ impl Opus {
     }
 }
 
-/// What a codec is called.
+/// Name of a codec.
 pub(crate) fn codec_name(track: &AudioCodecParameters) -> String {
     let known = match track.codec {
         CODEC_ID_OPUS => "Opus",

@@ -1,5 +1,6 @@
-//! From a file's bytes, as they come, to chunks of 16 kHz mono. What a header promises is checked before anything is
-//! decoded, what is decoded is counted as it goes, and a packet that cannot be decoded costs its own time and no other's.
+//! Streaming decoding of a file's bytes to chunks of 16 kHz mono. A header's claims are checked before anything
+//! is decoded, and the decoded amount is checked as it grows. A packet that cannot be decoded loses only its
+//! own sound.
 
 use std::{
     io::{ErrorKind, Read},
@@ -22,82 +23,84 @@ use crate::{
     source::{self, Source},
 };
 
-/// The formats that are read, for messages.
+/// Supported formats, for messages.
 pub(crate) const FORMATS: &str =
     "wav, mp3, flac, ogg or webm (Opus, Vorbis), m4a or aac (AAC-LC, ALAC), aiff";
-/// Sample rates that are taken.
+/// Supported sample rates.
 const RATE_MIN: u32 = 4_000;
 const RATE_MAX: u32 = 384_000;
-/// Channels that are taken.
+/// Maximum number of channels.
 const CHANNELS_MAX: usize = 32;
-/// Samples of a chunk: a second. What one packet makes may be more.
+/// Samples of a chunk: one second. A single packet may give more.
 const CHUNK_SAMPLES: usize = SPEECH_RATE as usize;
-/// Bytes of tags, and of pictures among them, that are kept while a file is opened.
+/// Maximum bytes of tags, and of pictures in them, kept while a file is opened.
 const TAGS_BYTES_MAX: usize = 64 << 10;
-/// A header's length that is at least this many bytes was not known when it was written.
+/// Length in a header from which on it counts as unknown, in bytes. Headers of streams are written before the
+/// length is known.
 const UNKNOWN_BYTES: f64 = 0x7fff_0000_u32 as f64;
-/// Packets that may be malformed in a row before the file is.
+/// Maximum consecutive malformed packets before the file is refused.
 const BROKEN_PACKETS_MAX: u32 = 64;
-/// Packets without sound in a row: other tracks' between those of this one.
+/// Maximum consecutive packets of other tracks.
 const SILENT_PACKETS_MAX: u32 = 1 << 20;
-/// What a file may be shorter than it says: an encoder's delay that its header counts, a last packet.
+/// Seconds by which a file may be shorter than its header states: an encoder's delay that the header counts, or
+/// a last packet.
 const SHORT_S_MAX: f64 = 0.1;
 
-/// What a sound may be.
+/// Limits of a sound.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of the file.
+    /// Maximum bytes of the file.
     pub bytes_max: u64,
-    /// Seconds of sound.
+    /// Maximum seconds of sound.
     pub seconds_max: f64,
 }
 
-/// What is said of a file beside its bytes.
+/// Information about a file besides its bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Hint {
-    /// Its name; the end of it counts.
+    /// Name of the file, whose extension matters.
     pub file_name: String,
-    /// Its type, such as `audio/mpeg`.
+    /// Media type, such as `audio/mpeg`.
     pub mime_type: String,
 }
 
-/// What a sound is.
+/// Properties of a sound.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Info {
-    /// Its container, by a short name.
+    /// Short name of its container.
     pub format: &'static str,
-    /// Its codec.
+    /// Name of its codec.
     pub codec: String,
-    /// Samples per second, as they were.
+    /// Original samples per second.
     pub rate: u32,
-    /// Channels, as they were; 0 where only the sound itself says it.
+    /// Original number of channels; 0 if only the decoded sound tells.
     pub channels: usize,
-    /// How long it is, where its header says it.
+    /// Length in seconds, if its header states it.
     pub seconds: Option<f64>,
 }
 
-/// A sound that is being decoded.
+/// Sound that is being decoded.
 pub struct Sound {
     reader: Box<dyn FormatReader>,
     decoder: Decoder,
     track: u32,
     info: Info,
     limits: Limits,
-    /// What its header says that there is, where that has to be there.
+    /// Length that the header promises, if the file must have it.
     promised: Option<f64>,
-    /// Its rate, and what brings it to 16 kHz; a sound that changes its rate gets another.
+    /// Current rate, with the resampler to 16 kHz. A sound that changes its rate gets a new one.
     resampler: Option<(u32, Resampler)>,
     interleaved: Vec<f32>,
     mono: Vec<f32>,
     out: Vec<f32>,
-    /// Samples decoded at this rate, and seconds at others before it.
+    /// Samples decoded at the current rate, and seconds decoded at earlier rates.
     frames: u64,
     before_s: f64,
     ended: bool,
 }
 
 impl Sound {
-    /// Opens a sound: reads as much of it as says what it is.
+    /// Opens a sound. Reads as much of it as needed to identify it.
     ///
     /// # Errors
     /// Any of [`SoundError`].
@@ -121,7 +124,7 @@ impl Sound {
                 Error::IoError(error) if error.kind() != ErrorKind::UnexpectedEof => {
                     source::failed(error, limits.bytes_max)
                 }
-                // Neither its marks nor its end were as those of a known format.
+                // Neither the marks nor the end were those of a known format.
                 error => match known_head(&head) {
                     Some(format) => SoundError::Broken { format, reason: error.to_string() },
                     None => SoundError::UnknownFormat { formats: FORMATS },
@@ -185,12 +188,12 @@ impl Sound {
         })
     }
 
-    /// What it is.
+    /// Properties of the sound.
     pub fn info(&self) -> &Info {
         &self.info
     }
 
-    /// Seconds decoded so far; all of them, once there is no chunk any more.
+    /// Seconds decoded so far: all of them after the last chunk.
     pub fn seconds(&self) -> f64 {
         match &self.resampler {
             Some((rate, _)) => self.before_s + self.frames as f64 / f64::from(*rate),
@@ -198,8 +201,8 @@ impl Sound {
         }
     }
 
-    /// The next samples, 16 kHz, of one channel; a second of them, but for the last and where a packet is longer. None: it
-    /// has ended. After an error there are no more.
+    /// Returns the next samples, 16 kHz mono. A chunk is one second, except the last, and unless a packet is
+    /// longer. None at the end, and after an error.
     ///
     /// # Errors
     /// Any of [`SoundError`].
@@ -231,7 +234,7 @@ impl Sound {
         Ok(Some(std::mem::take(&mut self.out)).filter(|chunk| !chunk.is_empty()))
     }
 
-    /// Decodes a packet. Whether there was one.
+    /// Decodes a packet. Returns false at the end.
     fn more(&mut self) -> Result<bool, SoundError> {
         let (mut broken, mut silent) = (0, 0);
         loop {
@@ -242,7 +245,7 @@ impl Sound {
                 Ok(None) => return Ok(false),
                 Err(Error::IoError(error)) if error.kind() == ErrorKind::UnexpectedEof => return Ok(false),
                 Err(Error::IoError(error)) => return Err(source::failed(error, self.limits.bytes_max)),
-                // Streams that follow each other: what is behind the first is another sound.
+                // Chained streams: after the first follows another sound.
                 Err(Error::ResetRequired) => return Ok(false),
                 Err(Error::DecodeError(_)) if broken < BROKEN_PACKETS_MAX => {
                     broken += 1;
@@ -265,7 +268,7 @@ impl Sound {
         }
     }
 
-    /// Takes what was decoded.
+    /// Mixes decoded samples to mono and resamples them.
     fn take(&mut self, rate: u32, channels: usize) -> Result<(), SoundError> {
         if self.interleaved.is_empty() {
             return Ok(());
@@ -306,7 +309,7 @@ fn check(rate: u32, channels: usize) -> Result<(), SoundError> {
     Ok(())
 }
 
-/// Runs what a library makes of a stranger's bytes: where it panics the file is refused, and nothing else happens.
+/// Runs library code on untrusted bytes. A panic becomes an error of the file.
 fn contained<T>(format: &'static str, work: impl FnOnce() -> T) -> Result<T, SoundError> {
     let work = AssertUnwindSafe(work);
     catch_unwind(work)
@@ -325,7 +328,7 @@ fn probe_hint(hint: &Hint) -> ProbeHint {
     probe
 }
 
-/// The format that first bytes are of, for messages.
+/// Format by the first bytes, for messages.
 fn known_head(head: &[u8]) -> Option<&'static str> {
     let is = |at: usize, mark: &[u8]| head.get(at..at + mark.len()) == Some(mark);
     let known = [

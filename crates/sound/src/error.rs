@@ -1,77 +1,77 @@
-//! Why a sound is not taken.
+//! Errors for sounds.
 
 use thiserror::Error;
 
-/// Why a sound is refused. Each says what to do.
+/// Reason for refusing a sound. Each message says what to do.
 #[derive(Debug, Error)]
 pub enum SoundError {
-    /// There is nothing, or nothing that can be heard.
+    /// The file is empty, or has no sound.
     #[error("is empty; send a sound file")]
     Empty,
-    /// It begins like no format that is read.
+    /// The file has no supported format.
     #[error("is no sound file of a kind that is read; send one of {formats}")]
     UnknownFormat {
-        /// Those that are read.
+        /// Supported formats.
         formats: &'static str,
     },
-    /// A container without sound.
+    /// The container has no audio track.
     #[error("has no audio track; send a file with sound")]
     NoAudioTrack,
-    /// Sound in a codec that is not read.
+    /// The codec is not supported.
     #[error("has its sound as {codec}, which is not read; send one of {formats}")]
     Codec {
-        /// Its name, as far as it is known.
+        /// Name of the codec, as far as known.
         codec: String,
-        /// Those that are read.
+        /// Supported formats.
         formats: &'static str,
     },
-    /// Longer than is taken.
+    /// The sound is too long.
     #[error("is longer than {max_s:.0} seconds, which is what is taken; send it in parts")]
     TooLong {
-        /// How long it may be.
+        /// Maximum length in seconds.
         max_s: f64,
     },
-    /// More bytes than are taken.
+    /// The file has too many bytes.
     #[error("has more than {max} bytes, which is what is taken; send it compressed (mp3, opus) or in parts")]
     TooManyBytes {
-        /// How many it may have.
+        /// Maximum size.
         max: u64,
     },
-    /// More channels than are taken.
+    /// The sound has too many channels.
     #[error("has {channels} channels, and 1 to {max} are taken; send it mixed down")]
     Channels {
-        /// How many it has.
+        /// Number of channels.
         channels: usize,
-        /// How many it may have.
+        /// Maximum number.
         max: usize,
     },
-    /// A sample rate that is not taken.
+    /// The sample rate is not supported.
     #[error("has {rate} samples per second, and {min} to {max} are taken; send it resampled")]
     Rate {
-        /// Its own.
+        /// Rate of the sound.
         rate: u32,
-        /// The least.
+        /// Minimum rate.
         min: u32,
-        /// The most.
+        /// Maximum rate.
         max: u32,
     },
-    /// It says that it is longer than it is.
+    /// The sound is shorter than its header states.
     #[error("ends after {found_s:.1} of {said_s:.1} seconds: it is truncated; send the whole file")]
     Truncated {
-        /// What there is.
+        /// Actual length in seconds.
         found_s: f64,
-        /// What its header says.
+        /// Length in the header, in seconds.
         said_s: f64,
     },
-    /// It cannot be decoded.
+    /// The file cannot be decoded.
     #[error("cannot be decoded as {format}: {reason}; send a whole file")]
     Broken {
-        /// What it is.
+        /// Format of the file.
         format: &'static str,
-        /// What is wrong.
+        /// Description of the error.
         reason: String,
     },
-    /// Its bytes could not be read.
+    /// The bytes could not be read.
     #[error("cannot be read: {0}")]
     Read(#[from] std::io::Error),
 }

@@ -1,8 +1,8 @@
-//! Which stretches of a sound are worth a model's time, and the way back: long pauses are left out before the model hears
-//! them, because it invents text in silence and pays for it as for speech. The gate is made to be safe. Only stretches of
-//! over two seconds go of which no hundredth of a second rises above the sound's own floor, or above what can be heard at
-//! all, and some of each pause stays on both sides. A sound in which nothing does is left out as a whole. Where a network says how
-//! likely it is that somebody speaks, it decides instead, and music, machines and noise go too.
+//! Voice activity gate: removes long pauses before a speech model hears them, and maps times back. Models
+//! invent text in silence, and silence costs as much as speech. The gate is conservative. It removes only
+//! stretches of over two seconds in which no 10 ms rise above the sound's noise floor or above the limit of
+//! audibility. Some of each pause stays on both sides. A sound without any such frame is removed entirely. If a
+//! voice activity network is available, it decides instead, and music, machines and noise are removed too.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,60 +11,61 @@ use crate::SPEECH_RATE;
 use crate::silero::{CHUNK, Silero, SileroWeights};
 use crate::time_map::TimeMap;
 
-/// Samples of a frame whose energy is looked at: 10 ms.
+/// Samples of a frame for energy measurement: 10 ms.
 const FRAME: usize = SPEECH_RATE as usize / 100;
-/// Samples that stay of a pause before and behind it, in whole frames: 0.4 s.
+/// Samples of a pause kept at each side, in whole frames: 0.4 s.
 const PAD: usize = SPEECH_RATE as usize * 2 / 5;
-/// Samples that a pause must have beyond that to be left out: 2 s.
+/// Minimum samples of a pause beyond that before some are removed: 2 s.
 const CUT_MIN: usize = SPEECH_RATE as usize * 2;
-/// How likely speech is where it begins, and down to where it goes on (as the network's own makers have it, `utils_vad.py`).
+/// Speech probabilities at which speech begins, and down to which it continues (from the network's authors,
+/// `utils_vad.py`).
 const SPEAKS: f32 = 0.5;
 const SPEAKS_ON: f32 = 0.35;
-/// Below this nothing is speech, whatever is around it: dBFS.
+/// Level below which nothing counts as speech, in dBFS.
 const SILENT_DB: f32 = -65.0;
-/// What speech rises above the floor, dB.
+/// Level of speech above the noise floor, in dB.
 const ABOVE_FLOOR_DB: f32 = 5.0;
-/// A floor is taken for one up to here, so that music and machines are heard: dBFS.
+/// Maximum noise floor, in dBFS. Louder background, such as music and machines, is kept.
 const FLOOR_DB_MAX: f32 = -50.0;
-/// Frames among which the floor is looked for: 10 s; and how many must be there.
+/// Frames over which the floor is measured: 10 s; and the minimum number.
 const FLOOR_FRAMES: usize = 1000;
 const FLOOR_FRAMES_MIN: usize = 100;
-/// The share of frames that lie below the floor.
+/// Share of frames below the floor, as a divisor.
 const FLOOR_SHARE: usize = 10;
-/// The quietest level that is told apart, in dB below full scale.
+/// Number of levels told apart, in dB below full scale.
 const LEVELS: usize = 121;
-/// A pole that takes away rumble and a constant: 77 Hz.
+/// Pole of a high-pass filter at 77 Hz, which removes rumble and a constant offset.
 const RUMBLE_POLE: f32 = 0.97;
 
-/// The gate of one sound.
+/// Gate for one sound.
 pub struct Gate {
-    /// Samples of a frame that is not whole.
+    /// Samples of an incomplete frame.
     part: Vec<f32>,
     hears: Hears,
-    /// Frames of a pause that may yet be heard: the newest.
+    /// Newest frames of a pause, which may still be passed on.
     held: VecDeque<f32>,
-    /// Of this pause, samples that are already left out.
+    /// Samples of this pause already removed.
     dropped: u64,
     /// Frames of this pause that were passed on.
     passed: usize,
-    /// Something was heard.
+    /// True if anything was passed on as speech.
     heard: bool,
-    /// Pauses are passed on too.
+    /// True if pauses are passed on too.
     keeps_pauses: bool,
     map: TimeMap,
 }
 
-/// What tells frames that are worth hearing.
+/// Detector of frames that are worth hearing.
 enum Hears {
     Loudness(Loudness),
     Network { network: Silero, speaks: bool },
 }
 
-/// Levels above the sound's own floor.
+/// Detector by level above the sound's noise floor.
 struct Loudness {
-    /// Of the filter: its last input and output.
+    /// State of the filter: its last input and output.
     last: (f32, f32),
-    /// Levels of the last frames, and how many have each.
+    /// Levels of the last frames, and the number of frames at each level.
     recent: VecDeque<u8>,
     counts: [u16; LEVELS],
 }
@@ -76,18 +77,18 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// Of a sound that has not begun, by its energy.
+    /// Creates a gate that detects speech by energy.
     pub fn new() -> Gate {
         let recent = VecDeque::with_capacity(FLOOR_FRAMES);
         Self::with(Hears::Loudness(Loudness { last: (0.0, 0.0), recent, counts: [0; LEVELS] }))
     }
 
-    /// Of a sound that has not begun, by what a network makes of it.
+    /// Creates a gate that detects speech by a network.
     pub fn by_network(weights: &Arc<SileroWeights>) -> Gate {
         Self::with(Hears::Network { network: Silero::new(weights.clone()), speaks: false })
     }
 
-    /// A gate that passes all samples on. Its map knows where the pauses are.
+    /// Creates a gate that passes on all samples. Its map knows the pauses.
     pub fn keeping_pauses() -> Gate {
         Gate { keeps_pauses: true, ..Self::new() }
     }
@@ -99,7 +100,7 @@ impl Gate {
             hears,
             held: VecDeque::new(),
             dropped: 0,
-            // What comes before the first word is a pause of which nothing need be passed on at its start.
+            // Sound before the first word is a pause, of which nothing need be kept at its start.
             passed: PAD.div_ceil(frame),
             heard: false,
             keeps_pauses: false,
@@ -107,7 +108,7 @@ impl Gate {
         }
     }
 
-    /// Takes samples of 16 kHz, and appends to `out` those that are worth hearing.
+    /// Takes 16 kHz samples, and appends those worth hearing to `out`.
     pub fn push(&mut self, mut samples: &[f32], out: &mut Vec<f32>) {
         let size = self.hears.frame();
         self.map.take(samples.len());
@@ -124,9 +125,9 @@ impl Gate {
         }
     }
 
-    /// The sound has ended: appends what is left of it.
+    /// Ends the sound, and appends the rest.
     pub fn finish(&mut self, out: &mut Vec<f32>) {
-        // A network wants whole frames: what is no whole one may be where somebody begins to speak.
+        // A network needs whole frames. An incomplete last frame may have the start of speech.
         if self.dropped > 0 || !self.heard {
             let rest = std::mem::take(&mut self.part);
             let mut whole = rest.clone();
@@ -148,7 +149,7 @@ impl Gate {
         self.part.clear();
     }
 
-    /// The way back for what was passed on so far.
+    /// Time map of the samples passed on so far.
     pub fn map(&self) -> &TimeMap {
         &self.map
     }
@@ -172,7 +173,7 @@ impl Gate {
         }
     }
 
-    /// Passes on a frame that is worth hearing, and what is held before it.
+    /// Passes on a frame with speech, after the held frames.
     fn speech(&mut self, frame: &[f32], out: &mut Vec<f32>) {
         self.heard = true;
         let held: Vec<f32> = self.held.drain(..).collect();
@@ -203,7 +204,7 @@ impl Hears {
             Hears::Loudness(loudness) => loudness.is_heard(frame),
             Hears::Network { network, speaks } => {
                 let chance = network.chance(frame);
-                // What is not a number is heard: better said twice than lost.
+                // NaN counts as speech: better heard twice than lost.
                 *speaks = chance.is_nan() || chance >= if *speaks { SPEAKS_ON } else { SPEAKS };
                 *speaks
             }
@@ -219,7 +220,7 @@ impl Loudness {
             self.last = (sample, high);
             energy += high * high;
         }
-        // A sound that is not a number would keep the filter from ever being one again.
+        // A sample that is not finite would spoil the filter for good.
         if !energy.is_finite() {
             self.last = (0.0, 0.0);
         }
@@ -233,11 +234,11 @@ impl Loudness {
         }
         self.recent.push_back(level);
         self.counts[usize::from(level)] += 1;
-        // What is not a number is heard: better said twice than lost.
+        // NaN counts as speech: better heard twice than lost.
         level_db.is_nan() || level_db > threshold
     }
 
-    /// The level below which a tenth of the last frames lie, in dBFS, as far as it is taken for a floor.
+    /// Noise floor in dBFS: the level that a tenth of the last frames stay below, if low enough for a floor.
     fn floor_db(&self) -> f32 {
         if self.recent.len() < FLOOR_FRAMES_MIN {
             return f32::NEG_INFINITY;
@@ -270,7 +271,7 @@ mod tests {
             .collect()
     }
 
-    /// Bursts at 4 Hz of a harmonic tone, as syllables are.
+    /// Bursts of a harmonic tone at 4 Hz, as syllables are.
     fn speech(seconds: f64, db: f32) -> Vec<f32> {
         let scale = 10f32.powf(db / 20.0) * 2.0;
         (0..(seconds * RATE as f64) as usize)
@@ -284,7 +285,7 @@ mod tests {
             .collect()
     }
 
-    /// What is passed on of a sound that comes in pieces of `piece` samples.
+    /// Result of the gate for a sound in pieces of `piece` samples.
     fn gated(sound: &[f32], piece: usize) -> (Vec<f32>, TimeMap) {
         gated_by(Gate::new(), sound, piece)
     }
@@ -325,7 +326,7 @@ mod tests {
             let (out, map) = gated(&sound, 777);
             assert!(out.len() < 17 * RATE, "{floor_db}: {} s are left", out.len() as f64 / RATE as f64);
             assert!(map.cuts() >= 2, "{map:?}");
-            // Every sample that was passed on is where the map says it was, and both speeches are whole.
+            // Every sample passed on is at the position in the map, and both stretches of speech are complete.
             let mut found = vec![false; sound.len()];
             for (n, sample) in out.iter().enumerate() {
                 let back = (map.start(n as f64 / RATE as f64) * RATE as f64).round() as usize;
@@ -343,7 +344,7 @@ mod tests {
 
     #[test]
     fn segments_lie_where_somebody_spoke() {
-        // Silence, speech, a pause, speech: 5 s, 4 s, 12 s, 3 s, and 6 s of silence.
+        // 5 s of silence, 4 s of speech, 12 s of pause, 3 s of speech, and 6 s of silence.
         let mut sound = vec![0.0; 5 * RATE];
         sound.extend(speech(4.0, -25.0));
         sound.extend(vec![0.0; 12 * RATE]);
@@ -352,7 +353,7 @@ mod tests {
         let near = |(a, b): (f64, f64), (c, d): (f64, f64)| (a - c).abs() < 0.15 && (b - d).abs() < 0.15;
         let (out, map) = gated(&sound, 777);
         let heard_s = out.len() as f64 / RATE as f64;
-        // The model says that the second segment begins where the first ends.
+        // The model reports the start of the second segment at the end of the first.
         assert!(near(map.segment(0.0, 4.4), (5.0, 9.0)), "{:?}", map.segment(0.0, 4.4));
         assert!(near(map.segment(4.4, 30.0), (21.0, 24.0)), "{heard_s} {:?}", map.segment(4.4, 30.0));
         let mut keeping = (Gate::keeping_pauses(), Vec::new());
@@ -381,7 +382,7 @@ mod tests {
         sound.extend(vec![0.0; 2 * RATE]);
         sound.extend(speech(3.0, -25.0));
         assert_eq!(gated(&sound, 4096).0, sound);
-        // A machine, or music: it is not for a gate to say that nobody speaks.
+        // A machine, or music: the energy gate cannot know that no one speaks.
         let machine = noise(30.0, -30.0, 4);
         assert!(gated(&machine, 4096).0.len() > 29 * RATE);
     }
@@ -393,7 +394,7 @@ mod tests {
             let sample = move |n: usize| 0.3 * (std::f32::consts::TAU * hertz * n as f32 / RATE as f32).sin();
             (0..seconds * RATE).map(sample)
         };
-        // What hums high is loud, and nobody who speaks.
+        // A high hum is loud, but no speech.
         let mut sound: Vec<f32> = tone(7, 6000.0).collect();
         let first = sound.len();
         sound.extend(tone(2, 400.0).chain(tone(1, 6000.0)).chain(tone(2, 400.0)).chain(tone(9, 6000.0)));

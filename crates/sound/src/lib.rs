@@ -1,7 +1,6 @@
-//! Sound, in and out. In: from bytes that a stranger sent to the samples that a speech model hears: decoding within bounds, as
-//! the bytes come; one channel of 16 kHz; and which stretches of it are worth hearing, with the way back to times in the
-//! original. Out: samples into files of the usual formats, as they come ([`Encoder`]). What a model makes of samples is the
-//! runtime's.
+//! Sound input and output. Input: bounded, streaming decoding of untrusted bytes to 16 kHz mono, and voice
+//! activity detection with a map back to times in the original. Output: encoding of samples into the common
+//! formats ([`Encoder`]). The models are in the runtime.
 
 mod codec;
 mod decode;
@@ -23,5 +22,5 @@ pub use resample::Resampler;
 pub use silero::SileroWeights;
 pub use time_map::TimeMap;
 
-/// Samples per second that speech models hear.
+/// Sample rate of speech models.
 pub const SPEECH_RATE: u32 = 16_000;

@@ -1,28 +1,28 @@
-//! From one sample rate to another: a windowed sinc (Kaiser), as a bank of phases. Output sample `n` is the sound at
-//! `n / to` seconds exactly: the filter is symmetric and its delay is taken off. What lies above half the lower rate is 100 dB
-//! down, what lies below 0.92 of it is untouched.
+//! Resampling with a windowed sinc (Kaiser), as a polyphase filter bank. Output sample `n` is the sound at
+//! exactly `n / to` seconds: the filter is symmetric and its delay is removed. Frequencies above half the lower
+//! rate are 100 dB down, those below 0.92 of it are unchanged.
 
-/// How far down the stopband is, dB.
+/// Attenuation of the stopband in dB.
 const STOPBAND_DB: f64 = 100.0;
-/// Where the passband ends, as a share of half the lower rate.
+/// End of the passband, as a share of half the lower rate.
 const PASSBAND: f64 = 0.92;
-/// Phases that are kept; ratios that need more are drawn straight between two of them.
+/// Maximum number of stored phases. Ratios that need more are interpolated linearly between two of them.
 const PHASES_MAX: u64 = 1024;
-/// Samples that are summed side by side.
+/// Number of parallel sums.
 const LANES: usize = 8;
 
-/// A resampler of one channel.
+/// Resampler for one channel.
 pub struct Resampler {
-    /// The ratio, in lowest terms: so many output samples for so many of the input.
+    /// Ratio in lowest terms: `to` output samples for `from` input samples.
     to: u64,
     from: u64,
     phases: u64,
-    /// (phases + 1, taps): each row one phase, the last the first of the next sample.
+    /// (phases + 1, taps): one phase in each row. The last row is the first phase of the next sample.
     bank: Vec<f32>,
     taps: usize,
-    /// Samples before the one that an output lies at or behind, which it sees.
+    /// Number of samples before an output's position that it depends on.
     before: usize,
-    /// Input that later outputs still see; the first of it is input sample `first`, which may lie before the sound.
+    /// Input needed for later outputs. It begins with input sample `first`, which may be before the sound.
     kept: Vec<f32>,
     first: i64,
     /// Input samples so far.
@@ -33,13 +33,13 @@ pub struct Resampler {
 }
 
 impl Resampler {
-    /// From `from` samples per second to `to`. Neither may be 0.
+    /// Creates a resampler between two rates. Neither may be 0.
     pub fn new(from: u32, to: u32) -> Resampler {
         assert!(from > 0 && to > 0, "rates are checked before");
         let divisor = gcd(u64::from(from), u64::from(to));
         let (from, to) = (u64::from(from) / divisor, u64::from(to) / divisor);
         let same = from == to;
-        // In input samples: the cut lies in the middle of the transition.
+        // In input samples. The cutoff is in the middle of the transition band.
         let scale = (to as f64 / from as f64).min(1.0);
         let width = 1.0 - PASSBAND;
         let cut = scale * (1.0 - width / 2.0);
@@ -53,12 +53,12 @@ impl Resampler {
             let shift = phase as f64 / phases as f64;
             let row: Vec<f64> = (0..taps)
                 .map(|tap| {
-                    // The output lies between taps `half - 1` and `half`, or on the first of them.
+                    // The output is between taps `half - 1` and `half`, or at the first of them.
                     let at = tap as f64 - (half as f64 - 1.0) - shift;
                     cut * sinc(cut * at) * kaiser(at / half as f64, beta)
                 })
                 .collect();
-            // A constant stays what it is in every phase.
+            // Normalise, so that every phase keeps a constant unchanged.
             let sum: f64 = row.iter().sum();
             bank.extend(row.iter().map(|weight| (weight / sum) as f32));
         }
@@ -78,7 +78,7 @@ impl Resampler {
         }
     }
 
-    /// Takes samples, and appends to `out` what they settle.
+    /// Takes samples, and appends the outputs that are complete.
     pub fn push(&mut self, samples: &[f32], out: &mut Vec<f32>) {
         self.taken += samples.len() as u64;
         if self.same {
@@ -90,7 +90,8 @@ impl Resampler {
         self.make(u64::MAX, out);
     }
 
-    /// The sound has ended: appends the rest. All outputs together are as many as the sound is long, rounded up.
+    /// Ends the sound, and appends the rest. In total there are as many outputs as the sound's length, rounded
+    /// up.
     pub fn finish(&mut self, out: &mut Vec<f32>) {
         if self.same {
             return;
@@ -147,12 +148,12 @@ fn sinc(x: f64) -> f64 {
     if x.abs() < 1e-12 { 1.0 } else { x.sin() / x }
 }
 
-/// Kaiser's window at `at` in -1..=1.
+/// Kaiser window at `at` in -1..=1.
 fn kaiser(at: f64, beta: f64) -> f64 {
     if at.abs() > 1.0 { 0.0 } else { bessel(beta * (1.0 - at * at).sqrt()) / bessel(beta) }
 }
 
-/// The modified Bessel function of the first kind, order 0.
+/// Modified Bessel function of the first kind, order 0.
 fn bessel(x: f64) -> f64 {
     let (mut sum, mut term) = (1.0, 1.0);
     for k in 1..200 {

@@ -1,30 +1,31 @@
-//! Silero's network (github.com/snakers4/silero-vad, versions 5 and 6, 16 kHz): how likely it is that somebody speaks in each 32 ms.
-//! A spectrum by a convolution, four small convolutions, a cell that remembers, and a sum. Its makers publish the weights as
-//! `silero_vad_16k.safetensors`; reading files is who opens them's.
+//! Silero voice activity detection (github.com/snakers4/silero-vad, versions 5 and 6, 16 kHz): the probability
+//! of speech for each 32 ms. The network has a spectrum computed by a convolution, four small convolutions, an
+//! LSTM cell, and a weighted sum. Its authors publish the weights as `silero_vad_16k.safetensors`, which the
+//! caller reads.
 
 use std::sync::Arc;
 
-/// Samples of a chunk; it sees the last of those before it too.
+/// Samples of a chunk. Each chunk also includes the last samples of the chunk before.
 pub(crate) const CHUNK: usize = 512;
 const BEFORE: usize = 64;
-/// What is mirrored behind a chunk.
+/// Samples mirrored after a chunk.
 const MIRRORED: usize = 64;
-/// The spectrum's window and step, and its frequencies.
+/// Window and step of the spectrum, and its number of frequencies.
 const WINDOW: usize = 256;
 const STEP: usize = 128;
 const BINS: usize = WINDOW / 2 + 1;
-/// Spectra of a chunk.
+/// Number of spectra of a chunk.
 const SPECTRA: usize = (BEFORE + CHUNK + MIRRORED - WINDOW) / STEP + 1;
-/// Numbers of a layer at most.
+/// Maximum width of a layer.
 const WIDTH_MAX: usize = 1024;
-/// How far each convolution steps; each sees three neighbours.
+/// Strides of the convolutions, each with three taps.
 const STRIDES: [usize; 4] = [1, 2, 2, 1];
 const TAPS: usize = 3;
 
-/// What a file has of a tensor.
+/// Shape and data of a tensor in a file.
 type Found = (Vec<usize>, Vec<f32>);
 
-/// The network's numbers, for all sounds.
+/// Weights of the network, shared by all sounds.
 #[derive(Debug)]
 pub struct SileroWeights {
     spectrum: Vec<f32>, // (2 * BINS, WINDOW)
@@ -48,10 +49,10 @@ struct Convolution {
 }
 
 impl SileroWeights {
-    /// Of the tensors that `find` knows by their names.
+    /// Loads the weights. `find` returns a tensor by name.
     ///
     /// # Errors
-    /// Which tensor is missing or has another shape.
+    /// The tensor that is missing or has another shape.
     pub fn new(find: impl Fn(&str) -> Option<Found>) -> Result<SileroWeights, String> {
         let shaped = |name: &str, expected: &[usize]| -> Result<Found, String> {
             let (shape, data) = find(name).ok_or_else(|| format!("tensor {name} is missing"))?;
@@ -88,7 +89,7 @@ impl SileroWeights {
     }
 }
 
-/// The network in one sound.
+/// State of the network for one sound.
 pub(crate) struct Silero {
     weights: Arc<SileroWeights>,
     before: [f32; BEFORE],
@@ -97,13 +98,13 @@ pub(crate) struct Silero {
 }
 
 impl Silero {
-    /// Of a sound that has not begun.
+    /// Creates the state for a new sound.
     pub(crate) fn new(weights: Arc<SileroWeights>) -> Silero {
         let nothing = vec![0.0; weights.hidden];
         Silero { before: [0.0; BEFORE], hidden: nothing.clone(), cell: nothing, weights }
     }
 
-    /// How likely it is that somebody speaks in the next chunk, of [`CHUNK`] samples.
+    /// Probability of speech in the next chunk of [`CHUNK`] samples.
     pub(crate) fn chance(&mut self, chunk: &[f32]) -> f32 {
         let weights = Arc::clone(&self.weights);
         let mut sound = [0.0; BEFORE + CHUNK + MIRRORED];
@@ -127,7 +128,7 @@ impl Silero {
         for convolution in &weights.convolutions {
             (signal, length) = convolution.run(&signal, length);
         }
-        // One moment is left.
+        // The length is 1 now.
         let inputs: Vec<f32> = signal.chunks_exact(length).map(|channel| channel[0]).collect();
         self.remember(&weights, &inputs);
         let sum: f32 =
@@ -152,11 +153,11 @@ impl Silero {
 }
 
 impl Convolution {
-    /// What is above zero of it, and how long that is; a zero stands before and behind.
+    /// Convolution with zero padding and ReLU. Returns the output and its length.
     fn run(&self, signal: &[f32], length: usize) -> (Vec<f32>, usize) {
         let out_length = (length - 1) / self.stride + 1;
         let mut out = Vec::with_capacity(self.outputs * out_length);
-        // Neighbours side by side: (time, input, tap).
+        // Inputs as rows: (time, input, tap).
         let mut rows = vec![0.0; out_length * self.inputs * TAPS];
         for (time, row) in rows.chunks_exact_mut(self.inputs * TAPS).enumerate() {
             for (input, taps) in row.chunks_exact_mut(TAPS).enumerate() {
@@ -174,7 +175,7 @@ impl Convolution {
     }
 }
 
-/// Sums side by side, so that they can be vectors.
+/// Dot product with parallel sums, so that the compiler vectorises it.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     const LANES: usize = 16;
     let mut sums = [0.0f32; LANES];
@@ -196,12 +197,12 @@ fn sigmoid(x: f32) -> f32 {
 pub(crate) mod tests {
     use super::*;
 
-    /// Of `testdata/make_silero.py`: widths of the convolutions, and numbers that are remembered.
+    /// Sizes in `testdata/make_silero.py`: widths of the convolutions, and of the LSTM.
     const WIDTHS: [usize; 4] = [6, 5, 4, 6];
     const HIDDEN: usize = 7;
     const SAMPLES: usize = 30_000;
 
-    /// The spectrum by its formula: a Hann window's cosines and sines.
+    /// Spectrum by its formula: cosines and sines in a Hann window.
     fn basis() -> Vec<f32> {
         let part = |at: usize| {
             let (row, n) = (at / WINDOW, (at % WINDOW) as f64);
@@ -246,16 +247,16 @@ pub(crate) mod tests {
         SileroWeights::new(|name| tensors.iter().find(|(own, _)| own == name).map(|(_, found)| found.clone()))
     }
 
-    /// A network that hears tones of up to 2 kHz alone.
+    /// Network that detects only tones up to 2 kHz.
     pub(crate) fn of_low_tones() -> SileroWeights {
         let low = |at: usize, count: usize| if at < count { 0.05 } else { 0.0 };
         let tensors = named(|name, size| {
             let mut numbers = vec![0.0; size];
             match name {
-                // The first channel sums the lower bins up, and goes on as it is.
+                // The first channel sums the lower bins, and is passed on unchanged.
                 "conv1.weight" => (0..BINS).for_each(|bin| numbers[bin * TAPS + 1] = low(bin, BINS / 4)),
                 "conv2.weight" | "conv3.weight" | "conv4.weight" => numbers[1] = 1.0,
-                // It is written down at once, and what was there is forgotten.
+                // The cell stores it at once, and forgets its earlier state.
                 "lstm_cell.weight_ih" => numbers[2 * HIDDEN * WIDTHS[3]] = 10.0,
                 "lstm_cell.bias_ih" => {
                     numbers[..HIDDEN].fill(9.0);
@@ -271,7 +272,7 @@ pub(crate) mod tests {
         weights(&tensors).unwrap()
     }
 
-    /// As `sound` in make_silero.py.
+    /// Equal to `sound` in make_silero.py.
     fn sound() -> Vec<f32> {
         let sample = |at: usize| {
             let n = at as f64;

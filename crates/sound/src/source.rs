@@ -1,5 +1,5 @@
-//! Where a sound's bytes come from: a reader that gives them in order, once. A container whose index may stand at its end is
-//! read whole first, within the limit; all others are decoded as they come.
+//! Source of a sound's bytes: a reader that is read once, in order. A container whose index may be at its end
+//! is read completely first, within the limit. All others are decoded as they arrive.
 
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
 
@@ -7,17 +7,17 @@ use symphonia::core::io::{MediaSource, ReadOnlySource};
 
 use crate::error::SoundError;
 
-/// First bytes that tell one container from another.
+/// Number of first bytes that identify a container.
 const HEAD_BYTES: usize = 12;
 
-/// A reader that ends with an error where there is more than may be.
+/// Reader that fails if there are more bytes than allowed.
 struct Bounded<R> {
     inner: R,
     left: u64,
     over: Over,
 }
 
-/// What a bounded reader says where there is too much; found again inside of whatever error wraps it.
+/// Error of a bounded reader with too many bytes. It is found again within any error that wraps it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Over(pub(crate) u64);
 
@@ -48,13 +48,13 @@ impl<R: Read> Read for Bounded<R> {
     }
 }
 
-/// A sound's bytes, and what its first ones are.
+/// Bytes of a sound, and its first bytes.
 pub(crate) struct Source {
     pub(crate) head: Vec<u8>,
     pub(crate) media: Box<dyn MediaSource>,
 }
 
-/// The bytes of `reader`, at most so many.
+/// Reads at most `bytes_max` bytes of `reader`.
 pub(crate) fn open<R: Read + Send + Sync + 'static>(reader: R, bytes_max: u64) -> Result<Source, SoundError> {
     let mut reader = Bounded { inner: reader, left: bytes_max, over: Over(bytes_max) };
     let mut head = Vec::with_capacity(HEAD_BYTES);
@@ -72,7 +72,7 @@ pub(crate) fn open<R: Read + Send + Sync + 'static>(reader: R, bytes_max: u64) -
     Ok(Source { head, media })
 }
 
-/// Of a reader's error: too much, or what it says.
+/// Converts a reader's error: too many bytes, or the original error.
 pub(crate) fn failed(error: io::Error, bytes_max: u64) -> SoundError {
     match error.get_ref().is_some_and(|inner| inner.is::<Over>()) {
         true => SoundError::TooManyBytes { max: bytes_max },
@@ -80,14 +80,14 @@ pub(crate) fn failed(error: io::Error, bytes_max: u64) -> SoundError {
     }
 }
 
-/// MP4: telephones write the index behind the sound.
+/// MP4: phones write the index after the sound.
 fn index_may_be_last(head: &[u8]) -> bool {
     head.get(4..8).is_some_and(|kind| {
         [b"ftyp", b"moov", b"mdat", b"free", b"wide", b"skip"].iter().any(|known| kind == *known)
     })
 }
 
-/// Bytes that are all there.
+/// Bytes that are all in memory.
 struct Whole(Cursor<Vec<u8>>);
 
 impl Read for Whole {

@@ -1,5 +1,6 @@
-//! Every container and codec: a tone of 440 Hz that becomes one of 1000 Hz in the middle, as `testdata/make_samples.py` writes
-//! it, comes out as those tones, at the right times; and what cannot be read is refused for what it is.
+//! Tests with every container and codec. `testdata/make_samples.py` writes a tone of 440 Hz that changes to
+//! 1000 Hz in the middle. It must decode to those tones at the right times. Unsupported files must be refused
+//! with the right reason.
 
 use std::{
     io::{self, Cursor, Read},
@@ -18,7 +19,7 @@ fn file(name: &str) -> Vec<u8> {
     std::fs::read(folder().join(name)).unwrap()
 }
 
-/// Gives a few bytes at a time, as a network does.
+/// Reader that returns a few bytes at a time, as a network does.
 struct Drip(Cursor<Vec<u8>>, usize);
 
 impl Read for Drip {
@@ -39,7 +40,7 @@ fn decode(bytes: Vec<u8>, name: &str, limits: &Limits) -> Result<(Vec<f32>, Info
     Ok((samples, sound.info().clone(), sound.seconds()))
 }
 
-/// What of the tone's power is at `hertz`, between two times; a pure one has 1.
+/// Share of the power that is at `hertz` between two times; 1 for a pure tone.
 fn share(samples: &[f32], hertz: f64, from_s: f64, to_s: f64) -> f64 {
     let rate = f64::from(SPEECH_RATE);
     let range = (from_s * rate) as usize..(to_s * rate) as usize;
@@ -53,7 +54,7 @@ fn share(samples: &[f32], hertz: f64, from_s: f64, to_s: f64) -> f64 {
     2.0 * (sin * sin + cos * cos) / (range.len() as f64 * all)
 }
 
-/// What was encoded, as it is at 16 kHz, between two times; and how far what came is from it, in dB of it.
+/// Signal-to-noise ratio in dB between two times, compared with the encoded signal at 16 kHz.
 fn signal_to_noise(samples: &[f32], seconds: f64, from_s: f64, to_s: f64) -> f64 {
     let rate = f64::from(SPEECH_RATE);
     let (mut signal, mut noise) = (0.0, 0.0);
@@ -70,7 +71,8 @@ fn signal_to_noise(samples: &[f32], seconds: f64, from_s: f64, to_s: f64) -> f64
 
 #[test]
 fn every_format_comes_out_as_it_went_in() {
-    // The name, its codec as we say it, seconds, the least signal to noise in dB where the format keeps time by the sample.
+    // Name, codec, seconds, and the minimum signal-to-noise ratio in dB for formats that are exact to the
+    // sample.
     let samples = [
         ("pcm_u8.wav", 0.5, 38.0),
         ("pcm_s16le.wav", 0.5, 60.0),
@@ -156,7 +158,7 @@ fn what_is_refused_is_said_by_name() {
     assert!(matches!(error, SoundError::TooManyBytes { max: 20_000 }), "{error}");
     let error = decode(file("aac.m4a"), "a.m4a", &Limits { bytes_max: 2_000, ..LIMITS }).unwrap_err();
     assert!(matches!(error, SoundError::TooManyBytes { max: 2_000 }), "{error}");
-    // Before anything is decoded where the header says it, and as it is decoded where not.
+    // Refused before decoding if the header states the length, otherwise during decoding.
     for name in ["pcm_f64le.wav", "mono.flac", "aac.m4a", "speech.opus", "mono.mp3", "vorbis.ogg"] {
         let short = Limits { seconds_max: 0.3, ..LIMITS };
         let error = decode(file(name), name, &short).unwrap_err();
@@ -180,7 +182,7 @@ fn a_stream_of_unknown_length_is_taken_as_it_comes() {
     }
 }
 
-/// How loud a tone of `hertz` is after a resampling, in dB of what it was; from its root mean square, far from the edges.
+/// Gain in dB of a tone of `hertz` after resampling, from its root mean square, far from the edges.
 fn gain_db(from: u32, hertz: f64) -> f64 {
     let mut resampler = Resampler::new(from, SPEECH_RATE);
     let tone = |n: u32| (std::f64::consts::TAU * hertz * f64::from(n) / f64::from(from)).sin() as f32;
@@ -203,7 +205,7 @@ fn what_can_be_heard_stays_and_what_would_fold_goes() {
             let gain = gain_db(from, share * nyquist);
             assert!(gain.abs() < 0.01, "{from} Hz: {} Hz is {gain} dB", share * nyquist);
         }
-        // Tones above half of the new rate, which would be heard as others.
+        // Tones above half of the new rate, which would alias.
         for hertz in [8_001.0, 9_000.0, 12_000.0, 20_000.0] {
             if from > SPEECH_RATE && hertz < f64::from(from) / 2.0 {
                 let gain = gain_db(from, hertz);

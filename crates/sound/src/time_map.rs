@@ -1,9 +1,9 @@
-//! Mapping of times: from the samples that the gate passed on to the original sound. The map also knows the pauses, so that a
-//! segment begins and ends where speech does.
+//! Mapping of times from the samples that the gate passed on to the original sound. The map also knows the
+//! pauses, so that a segment begins and ends where speech does.
 
 use crate::SPEECH_RATE;
 
-/// Samples that a pause has at least in the original: 0.3 s. Shorter ones lie between syllables.
+/// Minimum samples of a pause in the original: 0.3 s. Shorter ones are between syllables.
 const PAUSE_MIN: u64 = SPEECH_RATE as u64 * 3 / 10;
 /// Largest part of a segment that may be the model's error, in samples: 0.5 s.
 const ERROR_MAX: f64 = SPEECH_RATE as f64 / 2.0;
@@ -13,28 +13,28 @@ const ERROR_SHARE: f64 = 0.25;
 /// Maps times of the samples that were passed on to times of the original sound.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TimeMap {
-    /// Finished pauses, in order.
+    /// Completed pauses, in order.
     pauses: Vec<Pause>,
-    /// Samples passed on.
+    /// Number of samples passed on.
     passed: u64,
-    /// Passed-on samples up to the end of the last speech.
+    /// Number of passed-on samples up to the end of the last speech.
     speech_end: u64,
-    /// Samples of the original so far.
+    /// Number of samples of the original so far.
     taken: u64,
 }
 
-/// A pause. All places count samples that were passed on.
+/// Pause. All positions count samples that were passed on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Pause {
     /// End of the speech before it.
     from: u64,
-    /// Start of the speech behind it.
+    /// Start of the speech after it.
     to: u64,
-    /// Place where samples were left out, between `from` and `to`.
+    /// Position where samples were left out, between `from` and `to`.
     cut: u64,
-    /// Samples that were left out in this pause.
+    /// Number of samples left out in this pause.
     left_out: u64,
-    /// Samples that were left out up to the end of this pause.
+    /// Number of samples left out up to the end of this pause.
     left_out_so_far: u64,
 }
 
@@ -46,7 +46,7 @@ impl Pause {
     }
 }
 
-/// Kind of a stretch of time: how far it may reach over a pause by mistake.
+/// Kind of a stretch of time, which determines how far it may reach over a pause by mistake.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stretch {
     /// May have speech on both sides of a pause.
@@ -66,8 +66,8 @@ impl TimeMap {
         self.taken += samples as u64;
     }
 
-    /// Notes that speech begins with the next sample, behind `held` samples that were passed on since the cut. `left_out` samples were
-    /// left out at the cut.
+    /// Notes that speech begins with the next sample, after `held` samples that were passed on since the cut.
+    /// `left_out` samples were left out at the cut.
     pub(crate) fn speech_begins(&mut self, held: usize, left_out: u64) {
         let before = self.pauses.last().map_or(0, |pause| pause.left_out_so_far);
         let (from, to) = (self.speech_end, self.passed);
@@ -82,12 +82,12 @@ impl TimeMap {
         self.speech_end = self.passed;
     }
 
-    /// Time in the original of the start of something. A time in the middle of a cut lies behind it.
+    /// Time in the original of the start of something. A time in the middle of a cut maps to its end.
     pub fn start(&self, seconds: f64) -> f64 {
         self.original(seconds, |cut, at| cut <= at)
     }
 
-    /// Time in the original of the end of something. A time in the middle of a cut lies before it.
+    /// Time in the original of the end of something. A time in the middle of a cut maps to its start.
     pub fn end(&self, seconds: f64) -> f64 {
         self.original(seconds, |cut, at| cut < at)
     }
@@ -107,7 +107,7 @@ impl TimeMap {
         let mut from = (start_s * rate).clamp(0.0, all);
         let mut to = (end_s * rate).clamp(from, all);
         let allowed = |pause: &Pause, error: f64| kind == Stretch::Word || error <= pause.error_max();
-        // The first pause that ends behind the start.
+        // First pause that ends after the start.
         let first = self.pauses.partition_point(|pause| pause.to as f64 <= from);
         if let Some(pause) = self.pauses.get(first) {
             let (error, rest) = ((pause.from as f64 - from).max(0.0), to - pause.to as f64);
@@ -115,7 +115,7 @@ impl TimeMap {
                 from = pause.to as f64;
             }
         }
-        // The last pause that begins before the end.
+        // Last pause that begins before the end.
         let behind = self.pauses.partition_point(|pause| (pause.from as f64) < to);
         if let Some(pause) = behind.checked_sub(1).map(|last| &self.pauses[last]) {
             let (rest, error) = (pause.from as f64 - from, (to - pause.to as f64).max(0.0));
@@ -123,7 +123,7 @@ impl TimeMap {
                 to = pause.from as f64;
             }
         }
-        // The pause that has not ended.
+        // Pause that has not ended.
         let speech_end = self.speech_end as f64;
         if from < speech_end && speech_end < to {
             to = speech_end;
@@ -133,12 +133,12 @@ impl TimeMap {
         (start, self.end(to / rate).min(last).max(start))
     }
 
-    /// End of the sound so far, in whole milliseconds, so that no rounding reaches behind it.
+    /// End of the sound so far, in whole milliseconds, so that no rounding exceeds it.
     fn seconds_max(&self) -> f64 {
         (self.taken.saturating_sub(1) * 1000 / u64::from(SPEECH_RATE)) as f64 / 1000.0
     }
 
-    /// Becomes equal to `other`, a later state of the same map.
+    /// Updates to `other`, a later state of the same map.
     pub fn follow(&mut self, other: &TimeMap) {
         self.pauses.extend_from_slice(other.pauses.get(self.pauses.len()..).unwrap_or_default());
         (self.passed, self.speech_end, self.taken) = (other.passed, other.speech_end, other.taken);
@@ -168,7 +168,8 @@ mod tests {
 
     const SECOND: u64 = SPEECH_RATE as u64;
 
-    /// A map of speech and pauses in seconds of the original: `(speech, pause)`. Of each pause 0.4 s stay on both sides.
+    /// Map of speech and pauses in seconds of the original: `(speech, pause)`. 0.4 s of each pause stay on both
+    /// sides.
     fn map(parts: &[(f64, f64)]) -> TimeMap {
         let samples = |seconds: f64| (seconds * SECOND as f64).round() as usize;
         let mut map = TimeMap::default();
@@ -221,7 +222,7 @@ mod tests {
         }
         // A segment with much speech on both sides keeps both.
         assert!(near(map.segment(2.8, 7.6), (7.0, 23.0)));
-        // A word lies where most of it does.
+        // A word maps to where most of it is.
         assert!(near(map.word(4.0, 5.9), (8.2, 9.0)));
         assert!(near(map.word(4.5, 6.4), (21.0, 21.8)));
     }

@@ -1,14 +1,15 @@
-//! FLAC (RFC 9639) of one channel and 16 bits, in frames of one size as samples come: of the fixed predictors the one that leaves
-//! least, and Rice codes with a parameter for each part of a frame. How many samples there are, and their digest, are not known
-//! when the head is written, and are left open there, as the format allows.
+//! Streaming FLAC encoder (RFC 9639) for mono and 16 bits, with frames of one size. It chooses the fixed
+//! predictor with the smallest residual, and a Rice parameter for each partition of a frame. The number of
+//! samples and their digest are unknown when the header is written, and are left unset there, as the format
+//! allows.
 
-/// Samples of a frame; the last one may be shorter.
+/// Samples of a frame. The last one may be shorter.
 const FRAME: usize = 4096;
-/// Parts of a frame with Rice parameters of their own: two to the power of at most this.
+/// Maximum partition order: at most two to the power of this partitions, each with its own Rice parameter.
 const PARTS_MAX: u32 = 6;
-/// The largest parameter of the codes that have 4 bits for it.
+/// Maximum Rice parameter in 4 bits.
 const RICE_MAX: u32 = 14;
-/// Orders of fixed predictors.
+/// Number of fixed predictors, by order.
 const ORDERS: usize = 5;
 
 pub(super) struct Flac {
@@ -43,33 +44,33 @@ impl Flac {
         bytes
     }
 
-    /// What stands before the first frame.
+    /// Header before the first frame.
     fn head(&mut self) -> Vec<u8> {
         if std::mem::replace(&mut self.begun, true) {
             return Vec::new();
         }
         let mut head = Bits::default();
         head.bytes.extend(b"fLaC");
-        head.put(0x80, 8); // the only block: stream info
+        head.put(0x80, 8); // last metadata block: stream info
         head.put(34, 24);
         head.put(FRAME as u32, 16);
         head.put(FRAME as u32, 16);
-        head.put(0, 24); // the smallest frame, the largest: not known
+        head.put(0, 24); // minimum and maximum frame size: unknown
         head.put(0, 24);
         head.put(self.rate, 20);
         head.put(0, 3); // channels less 1
         head.put(15, 5); // bits less 1
-        head.put(0, 4); // how many samples: not known
+        head.put(0, 4); // number of samples: unknown
         head.put(0, 32);
-        head.bytes.extend([0; 16]); // their digest: not known
+        head.bytes.extend([0; 16]); // MD5 of the samples: unknown
         head.bytes
     }
 
     fn frame(&mut self, samples: &[i16], bytes: &mut Vec<u8>) {
         let mut frame = Bits::default();
-        frame.put(0b1111_1111_1111_1000, 16); // sync, frames of one size
-        frame.put(0b0111, 4); // the size is below
-        frame.put(if u16::try_from(self.rate).is_ok() { 0b1101 } else { 0 }, 4); // and the rate, or in the head
+        frame.put(0b1111_1111_1111_1000, 16); // sync code, fixed block size
+        frame.put(0b0111, 4); // block size follows in 16 bits
+        frame.put(if u16::try_from(self.rate).is_ok() { 0b1101 } else { 0 }, 4); // rate follows, or as in the header
         frame.put(0b0000_1000, 8); // one channel, 16 bits
         frame.bytes.extend(number(self.frames));
         frame.put(samples.len() as u32 - 1, 16);
@@ -96,13 +97,13 @@ fn subframe(samples: &[i16], frame: &mut Bits) {
         .map(|order| (order, coded(&residual(samples, order), order)))
         .min_by_key(|(_, coded)| coded.bits);
     let Some((order, coded)) = best.filter(|(_, coded)| coded.bits < 16 * samples.len() as u64) else {
-        frame.put(0b10, 8); // as they are
+        frame.put(0b10, 8); // verbatim
         samples.iter().for_each(|sample| frame.put(u32::from(*sample as u16), 16));
         return;
     };
     frame.put((0b1000 | order as u32) << 1, 8);
     samples[..order].iter().for_each(|sample| frame.put(u32::from(*sample as u16), 16));
-    frame.put(0, 2); // parameters of 4 bits
+    frame.put(0, 2); // Rice parameters of 4 bits
     frame.put(coded.parts, 4);
     let residual = residual(samples, order);
     for (part, &parameter) in parts(&residual, order, coded.parts).zip(&coded.parameters) {
@@ -116,7 +117,7 @@ fn subframe(samples: &[i16], frame: &mut Bits) {
     }
 }
 
-/// What a predictor of that order leaves of the samples behind the first `order`: their difference, so many times.
+/// Residual of the fixed predictor of an order: the samples differenced `order` times.
 fn residual(samples: &[i16], order: usize) -> Vec<i32> {
     let mut left: Vec<i32> = samples.iter().map(|&sample| i32::from(sample)).collect();
     for _ in 0..order {
@@ -125,10 +126,10 @@ fn residual(samples: &[i16], order: usize) -> Vec<i32> {
     left
 }
 
-/// How a residual is coded best.
+/// Best coding of a residual.
 struct Coded {
     bits: u64,
-    parts: u32, // two to the power of it
+    parts: u32, // partition order
     parameters: Vec<u32>,
 }
 
@@ -145,7 +146,7 @@ fn coded(residual: &[i32], order: usize) -> Coded {
         }
         Coded { bits, parts, parameters }
     });
-    // One part is always possible.
+    // One partition is always possible.
     codings.min_by_key(|coded| coded.bits).unwrap_or(Coded {
         bits: u64::MAX,
         parts: 0,
@@ -153,14 +154,15 @@ fn coded(residual: &[i32], order: usize) -> Coded {
     })
 }
 
-/// The parts of a residual: as long as each other, but that the first lacks what the predictor began with.
+/// Partitions of a residual. All have the same length, except that the first lacks the predictor's warm-up
+/// samples.
 fn parts(residual: &[i32], order: usize, parts: u32) -> impl Iterator<Item = &[i32]> {
     let length = (residual.len() + order) >> parts;
     let (first, rest) = residual.split_at(length - order);
     std::iter::once(first).chain(rest.chunks(length.max(1)))
 }
 
-/// The best parameter for a part, and the bits that its codes take.
+/// Best Rice parameter for a partition, and the bits of its codes.
 fn parameter(part: &[i32]) -> (u32, u64) {
     let sum: u64 = part.iter().map(|&value| u64::from(folded(value))).sum();
     let mean = sum / part.len().max(1) as u64;
@@ -174,28 +176,28 @@ fn parameter(part: &[i32]) -> (u32, u64) {
     tried.min_by_key(|(_, bits)| *bits).unwrap_or((RICE_MAX, u64::MAX))
 }
 
-/// Numbers of either sign as numbers of none: 0, -1, 1, -2, …
+/// Maps signed numbers to unsigned ones: 0, -1, 1, -2, …
 fn folded(value: i32) -> u32 {
     ((value << 1) ^ (value >> 31)) as u32
 }
 
-/// A frame's number, as UTF-8 would have it.
+/// Frame number in UTF-8 style coding.
 fn number(number: u64) -> Vec<u8> {
     if number < 0x80 {
         return vec![number as u8];
     }
-    // So many bytes behind the first have 6 bits each, and the first has what is left of its own.
+    // Each byte after the first has 6 bits. The first has the rest.
     let more = (1..=6).find(|more| number < 1 << (6 * more + 6 - more)).unwrap_or(6);
     let first = (0xff00u32 >> (more + 1)) as u8 | (number >> (6 * more)) as u8;
     let rest = (0..more).rev().map(|at| 0x80 | (number >> (6 * at)) as u8 & 0x3f);
     std::iter::once(first).chain(rest).collect()
 }
 
-/// Bits, the first the highest of its byte.
+/// Bit writer, most significant bit first.
 #[derive(Default)]
 struct Bits {
     bytes: Vec<u8>,
-    free: u32, // bits of the last byte
+    free: u32, // unused bits of the last byte
 }
 
 impl Bits {

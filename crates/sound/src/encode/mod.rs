@@ -1,4 +1,4 @@
-//! Sound going out: samples of one channel into a file of some format, as they come.
+//! Encoding of sound: mono samples into a file of some format, as they arrive.
 
 mod flac;
 #[cfg(feature = "mp3")]
@@ -9,26 +9,26 @@ mod wav;
 use self::wav::header;
 use crate::Resampler;
 
-/// Sample rate of [`Format::Pcm`]: a file without a header has a fixed rate, and OpenAI's is this one.
+/// Sample rate of [`Format::Pcm`]. A file without a header needs a fixed rate, and this is OpenAI's.
 pub const PCM_RATE: u32 = 24_000;
 
-/// How a file of sound is written.
+/// Format of a sound file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// 16-bit PCM behind a header that says that the length is not known.
+    /// 16-bit PCM after a header that leaves the length unknown.
     Wav,
-    /// Signed 16-bit little-endian samples of [`PCM_RATE`], without a header.
+    /// Signed 16-bit little-endian samples at [`PCM_RATE`], without a header.
     Pcm,
-    /// MPEG layer III of a constant rate.
+    /// MPEG layer III at a constant bit rate.
     Mp3,
-    /// FLAC of 16 bits, whose head says that the length is not known.
+    /// 16-bit FLAC, whose header leaves the length unknown.
     Flac,
     /// Opus in Ogg.
     Opus,
 }
 
 impl Format {
-    /// What HTTP calls it.
+    /// Media type for HTTP.
     pub fn mime_type(self) -> &'static str {
         match self {
             Format::Wav => "audio/wav",
@@ -39,22 +39,22 @@ impl Format {
         }
     }
 
-    /// Sample rate of a file of this format that is made of samples of `rate`.
+    /// Sample rate of a file of this format made from samples at `rate`.
     pub fn sample_rate(self, rate: u32) -> u32 {
         if self == Format::Pcm { PCM_RATE } else { rate }
     }
 }
 
-/// Why no file can be written.
+/// Reason why no file can be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CannotEncode(String);
 
-/// What writes one file.
+/// Encoder of one file.
 pub struct Encoder(Kind);
 
 enum Kind {
-    /// A header that stands before the first sample.
+    /// Header, until it is written before the first sample.
     Wav(Vec<u8>),
     Pcm(Box<Resampler>),
     #[cfg(feature = "mp3")]
@@ -64,10 +64,10 @@ enum Kind {
 }
 
 impl Encoder {
-    /// For so many samples a second.
+    /// Creates an encoder for samples at `sample_rate`.
     ///
     /// # Errors
-    /// That the format is not in this build, or knows no such rate.
+    /// If the format is not in this build, or does not support the rate.
     pub fn new(format: Format, sample_rate: u32) -> Result<Encoder, CannotEncode> {
         Ok(Encoder(match format {
             Format::Wav => Kind::Wav(header(sample_rate)),
@@ -85,7 +85,7 @@ impl Encoder {
         }))
     }
 
-    /// The file's next bytes.
+    /// Returns the next bytes of the file.
     pub fn push(&mut self, samples: &[f32]) -> Vec<u8> {
         let whole = samples.iter().map(|&sample| to_i16(sample));
         match &mut self.0 {
@@ -102,7 +102,7 @@ impl Encoder {
         }
     }
 
-    /// The file's last bytes.
+    /// Returns the last bytes of the file.
     pub fn finish(self) -> Vec<u8> {
         match self.0 {
             Kind::Wav(header) => header,
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use crate::{Hint, Limits, Resampler, SPEECH_RATE, Sound};
 
-    /// A tone that grows, with noise in it, and silence at the end: of a bit more than a second.
+    /// A tone that grows louder, with noise, and silence at the end; a bit more than a second.
     fn sound(rate: u32) -> Vec<f32> {
         let mut noise = 1_u32;
         let mut sample = |at: u32| {
@@ -146,7 +146,7 @@ mod tests {
         (0..loud).map(&mut sample).chain(std::iter::repeat_n(0.0, rate as usize / 5)).collect()
     }
 
-    /// A file of pieces that come as they like.
+    /// File encoded from pieces of various lengths.
     fn encoded(format: Format, rate: u32, samples: &[f32]) -> Vec<u8> {
         let mut encoder = Encoder::new(format, rate).unwrap();
         let (mut bytes, mut rest, mut length) = (Vec::new(), samples, 1);
@@ -159,7 +159,7 @@ mod tests {
         bytes
     }
 
-    /// What is heard of a file, at the rate of speech models.
+    /// Decodes a file at the rate of speech models.
     fn heard(bytes: Vec<u8>) -> Vec<f32> {
         let limits = Limits { bytes_max: 1 << 24, seconds_max: 60.0 };
         let mut sound = Sound::open(Cursor::new(bytes), &Hint::default(), &limits).unwrap();
@@ -177,7 +177,7 @@ mod tests {
         all
     }
 
-    /// How much louder the sound is than what differs, dB.
+    /// Signal-to-noise ratio in dB.
     fn snr_db(wanted: &[f32], got: &[f32]) -> f32 {
         let power = |samples: &mut dyn Iterator<Item = f32>| samples.map(|s| s * s).sum::<f32>();
         let differs = power(&mut wanted.iter().zip(got).map(|(a, b)| a - b));
@@ -206,16 +206,16 @@ mod tests {
     #[test]
     fn pcm_has_the_rate_of_openai_whatever_the_voice() {
         for rate in [16_000, 22_050, 24_000, 44_100] {
-            // A chirp from 100 Hz to 7 kHz within 2 s: its phase is exact at every rate.
+            // A chirp from 100 Hz to 7 kHz within 2 s, whose phase is exact at every rate.
             let chirp = |rate: u32| -> Vec<f32> {
                 let at = |n: u32| f64::from(n) / f64::from(rate);
                 let phase = |t: f64| std::f64::consts::TAU * (100.0 * t + 6_900.0 * t * t / 4.0);
-                // No edge: the sound fades in and out.
+                // The sound fades in and out, to have no edges.
                 let fade = |t: f64| (t / 0.05).min((2.0 - t) / 0.05).clamp(0.0, 1.0);
                 let fade = move |t: f64| 0.5 - 0.5 * (std::f64::consts::PI * fade(t)).cos();
                 (0..2 * rate).map(|n| (0.8 * fade(at(n)) * phase(at(n)).sin()) as f32).collect()
             };
-            // `encoded` pushes pieces of 1, 3, 9 … samples: a click at a border would be heard.
+            // `encoded` pushes pieces of 1, 3, 9 … samples: a click at a border would show.
             let got = pcm_samples(&encoded(Format::Pcm, rate, &chirp(rate)));
             assert_eq!(got.len(), 2 * PCM_RATE as usize, "{rate}");
             let snr = snr_db(&chirp(PCM_RATE), &got);
@@ -248,7 +248,7 @@ mod tests {
             );
             assert_eq!(heard(flac), wanted, "{rate}");
         }
-        // Frames of one sample, of one value, of the wildest ones; none at all.
+        // Frames of one sample, of one value, of extreme ones; and no frame.
         for samples in [vec![0.5], vec![0.25; 9_000], (0..9_000).map(|at| (at * at % 7 - 3) as f32).collect()]
         {
             let wanted = heard(encoded(Format::Wav, 24_000, &samples));
@@ -277,10 +277,10 @@ mod tests {
         let samples = sound(24_000);
         let bytes = encoded(Format::Mp3, 24_000, &samples);
         assert_eq!((bytes[0], bytes[1] & 0xe0), (0xff, 0xe0), "a frame's first bits");
-        // 64 kbit a second.
+        // 64 kbit/s.
         assert!((8_000 * 132 / 100..8_000 * 142 / 100).contains(&bytes.len()), "{}", bytes.len());
         let (wanted, got) = (at_speech_rate(24_000, &samples), heard(bytes));
-        // The encoder and the decoder lay their frames behind each other.
+        // Encoder and decoder delay the sound by some frames.
         let shift = (0..2_000).max_by_key(|&shift| (snr_db(&wanted, &got[shift..]) * 1e3) as i64).unwrap();
         assert!(snr_db(&wanted, &got[shift..]) > 12.0, "{} dB", snr_db(&wanted, &got[shift..]));
     }

@@ -1,5 +1,5 @@
-//! MP3 by shine (github.com/toots/shine, in Rust): fixed-point, of a constant rate. What it keeps may not leave the thread that
-//! made it, so each file has one, which ends with it.
+//! MP3 encoder, based on shine (github.com/toots/shine, in Rust): fixed-point, constant bit rate. Its state
+//! must not leave the thread that created it, so each file has a thread, which ends with it.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
@@ -8,11 +8,11 @@ use shine_rs::mp3_encoder::{Mp3Encoder, Mp3EncoderConfig, StereoMode};
 
 use super::CannotEncode;
 
-/// Of one channel, enough for speech.
+/// Bit rate for mono, enough for speech.
 const KBIT_PER_S: u32 = 64;
 
 pub(super) struct Mp3 {
-    samples: SyncSender<Vec<i16>>, // none of them: the end
+    samples: SyncSender<Vec<i16>>, // empty: end of the sound
     bytes: Receiver<Vec<u8>>,
 }
 
@@ -53,7 +53,7 @@ impl Mp3 {
         self.ask(Vec::new())
     }
 
-    /// Nothing more where the encoder has failed.
+    /// Returns nothing once the encoder has failed.
     fn ask(&self, samples: Vec<i16>) -> Vec<u8> {
         let sent = self.samples.send(samples);
         sent.ok().and_then(|()| self.bytes.recv().ok()).unwrap_or_default()

@@ -1,27 +1,27 @@
-//! Opus (RFC 6716, by the crate `opus-rs`) in Ogg (RFC 3533, RFC 7845), of one channel. A page ends wherever samples do, so that
-//! what was said can be heard.
+//! Opus (RFC 6716, by the crate `opus-rs`) in Ogg (RFC 3533, RFC 7845), mono. A page ends wherever the samples
+//! given so far end, so that they can be played at once.
 
 use opus_rs::{Application, OpusEncoder};
 
 use super::{CannotEncode, to_i16};
 use crate::Resampler;
 
-/// Enough that speech of one channel sounds as it did.
+/// Bit rate at which mono speech sounds like the original.
 const BIT_PER_S: i32 = 48_000;
-/// What time is told in, whatever the rate.
+/// Units of time in a second, for any sample rate.
 const GRANULES_PER_S: u32 = 48_000;
-/// The rates that there are, and the one for all others.
+/// Supported sample rates, and the one used instead of all others.
 const RATES: [u32; 5] = [8_000, 12_000, 16_000, 24_000, 48_000];
 const OTHER_RATE: u32 = 24_000;
 /// Packets in a second.
 const PACKETS_PER_S: usize = 50;
-/// Packets of a page at most: a second.
+/// Maximum packets of a page: a second.
 const PAGE_PACKETS: usize = PACKETS_PER_S;
-/// Lengths in a page, of 255 bytes at most each.
+/// Maximum number of length entries in a page, each of at most 255 bytes.
 const PAGE_LENGTHS_MAX: usize = 255;
-/// The largest packet.
+/// Maximum bytes of a packet.
 const PACKET_BYTES_MAX: usize = 1_275;
-/// Which stream of the file: it has one.
+/// Serial number of the file's only stream.
 const SERIAL: u32 = 1;
 
 const BEGINS: u8 = 2;
@@ -30,12 +30,12 @@ const ENDS: u8 = 4;
 pub(super) struct Opus {
     encoder: OpusEncoder,
     resampler: Resampler,
-    rate: u32,  // of what is encoded
-    given: u32, // of what comes
+    rate: u32,  // rate of the encoder
+    given: u32, // rate of the input
     waiting: Vec<i16>,
-    taken: u64, // samples that were given
+    taken: u64, // input samples so far
     page: Page,
-    made: u64, // packets
+    made: u64, // packets so far
 }
 
 impl Opus {
@@ -49,7 +49,7 @@ impl Opus {
         Ok(Opus { encoder, resampler, rate, given, waiting: Vec::new(), taken: 0, page, made: 0 })
     }
 
-    /// Samples that the decoder makes before the first that was given, as time is told: the encoder looks ahead by 2.5 ms, and
+    /// Pre-skip in granules: decoded samples before the first given one. The encoder looks ahead by 2.5 ms, and
     /// by 4 ms more.
     fn before() -> u64 {
         u64::from(GRANULES_PER_S / 400 + GRANULES_PER_S / 250)
@@ -72,18 +72,18 @@ impl Opus {
         let mut resampled = Vec::new();
         self.resampler.finish(&mut resampled);
         self.take(&resampled, &mut bytes);
-        // What was looked ahead of comes out of the encoder behind all samples.
+        // The encoder returns the look-ahead after all samples.
         let end = Self::before() + self.taken * u64::from(GRANULES_PER_S) / u64::from(self.given);
         while self.granule() < end {
             let missing = self.packet() - self.waiting.len();
             self.take(&vec![0.0; missing], &mut bytes);
         }
-        // That it is over is said where the last packet is: its granule cuts off what was never given.
+        // The end is marked at the last packet. Its granule position cuts off the padding.
         self.page.end(ENDS, end, &mut bytes);
         bytes
     }
 
-    /// The two pages before sound.
+    /// Two header pages before the sound.
     fn head(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         if self.page.number > 0 {
@@ -92,14 +92,14 @@ impl Opus {
         let mut head = b"OpusHead\x01\x01".to_vec();
         head.extend((Self::before() as u16).to_le_bytes());
         head.extend(self.given.to_le_bytes());
-        head.extend([0, 0, 0]); // as loud as it is; one channel or two
+        head.extend([0, 0, 0]); // gain 0; channel mapping family 0
         self.page.add(&head);
         self.page.end(BEGINS, 0, &mut bytes);
         let maker = b"hanzo-engine";
         let mut tags = b"OpusTags".to_vec();
         tags.extend((maker.len() as u32).to_le_bytes());
         tags.extend(maker);
-        tags.extend(0_u32.to_le_bytes()); // comments
+        tags.extend(0_u32.to_le_bytes()); // number of comments
         self.page.add(&tags);
         self.page.end(0, 0, &mut bytes);
         bytes
@@ -110,7 +110,7 @@ impl Opus {
         self.rate as usize / PACKETS_PER_S
     }
 
-    /// Time at the end of the last packet.
+    /// Granule position at the end of the last packet.
     fn granule(&self) -> u64 {
         self.made * u64::from(GRANULES_PER_S) / PACKETS_PER_S as u64
     }
@@ -122,7 +122,7 @@ impl Opus {
         let rest = self.waiting.split_off(whole);
         let mut room = [0; PACKET_BYTES_MAX];
         for samples in std::mem::replace(&mut self.waiting, rest).chunks(packet) {
-            // The sizes are what it wants; a packet that failed would be one that the decoder makes up.
+            // The sizes are those that the encoder requires. The decoder conceals a failed packet.
             let length = self.encoder.encode_i16(samples, packet, &mut room).unwrap_or(0);
             if self.page.packets == PAGE_PACKETS || !self.page.has_room(length) {
                 self.page.end(0, self.granule(), bytes);
@@ -133,7 +133,7 @@ impl Opus {
     }
 }
 
-/// A page of Ogg that is being filled.
+/// Ogg page that is being filled.
 #[derive(Default)]
 struct Page {
     number: u32,

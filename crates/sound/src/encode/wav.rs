@@ -1,7 +1,7 @@
-//! WAV's header (RIFF), for 16-bit samples of one channel whose number is not known yet: both lengths are the largest, as
-//! programs that write to pipes leave them.
+//! WAV header (RIFF) for 16-bit mono samples of unknown number. Both lengths are the maximum, as in files
+//! written to pipes.
 
-/// The 44 bytes before the samples.
+/// Header of 44 bytes.
 pub(super) fn header(sample_rate: u32) -> Vec<u8> {
     const BYTES: u32 = 2;
     let mut header = Vec::with_capacity(44);
