@@ -1,4 +1,4 @@
-//! What rows of a tower take, how many of them a piece has, and which heads see together.
+//! Cost of a tower's rows, number of rows in a piece, and groups of attention heads.
 
 use std::ops::Range;
 
@@ -9,12 +9,13 @@ use super::spec::TowerSpec;
 use super::towers::{MILLION, Products};
 use crate::spec::MlpSpec;
 
-/// Rows that go together: each time weights are read, which takes as long as so many rows do.
+/// Granularity of rows: reading the weights once takes as long as computing this many rows.
 pub(super) const ROWS_UNIT: usize = 16;
-/// Heads that see together.
+/// Maximum attention heads computed together.
 const HEADS_TOGETHER: usize = if cfg!(test) { 1 } else { 4 };
 
-/// Millions of products that a row of a layer takes: up to queries, keys and values, for what it sees, and behind that.
+/// Millions of products for a row of a layer: before attention (queries, keys and values), in attention, and after
+/// it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowCost {
     pub(super) before: f64,
@@ -22,19 +23,20 @@ pub(super) struct RowCost {
     pub(super) behind: f64,
 }
 
-/// What is left of a piece: so many millions of products, where one of attention counts as so many of a matrix.
+/// Budget left of a piece, in millions of products; `attention` is the cost of a product of attention relative to
+/// one with weights.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Left {
     pub(super) millions: f64,
     pub(super) attention: f64,
 }
 
-/// The heads of a tower's layers.
+/// Attention heads of a tower's layers.
 pub(super) fn heads_of(spec: &TowerSpec) -> HeadShape {
     spec.layers.layers[0].attention.projection.head_shape()
 }
 
-/// Heads that see together, and how often there are so many.
+/// Size of a group of heads that are computed together, and the number of groups.
 pub(super) fn groups_of(all: HeadShape) -> (HeadShape, usize) {
     let beside = all.heads / all.kv_heads;
     let fits = |&some: &usize| all.kv_heads.is_multiple_of(some) && some * beside <= HEADS_TOGETHER;
@@ -42,7 +44,7 @@ pub(super) fn groups_of(all: HeadShape) -> (HeadShape, usize) {
     (HeadShape { heads: kv_heads * beside, kv_heads, ..all }, all.kv_heads / kv_heads)
 }
 
-/// Of a row's queries, keys and values, those of a group of heads.
+/// Columns of a row's queries, keys and values that belong to a group of heads.
 pub(super) fn columns_of(all: HeadShape, group: HeadShape, index: usize) -> [Range<usize>; 3] {
     let part = |first: usize, heads: usize| {
         let from = (first + index * heads) * all.head_dim;
@@ -51,14 +53,14 @@ pub(super) fn columns_of(all: HeadShape, group: HeadShape, index: usize) -> [Ran
     [part(0, group.heads), part(all.heads, group.kv_heads), part(all.heads + all.kv_heads, group.kv_heads)]
 }
 
-/// Rows that are nearest to so many millions of products, where one takes `cost`, by `unit`.
+/// Number of rows that comes closest to a budget of `left` million products at `cost` each, in multiples of `unit`.
 pub(super) fn rows_for(left: f64, cost: f64, unit: usize) -> usize {
     let units = (left / (cost * unit as f64).max(f64::MIN_POSITIVE)).round() as usize;
     units.saturating_mul(unit).clamp(unit, PIECE_ROWS)
 }
 
 impl RowCost {
-    /// Of a layer whose rows see so many.
+    /// Cost of a row of a layer that attends to `keys` rows.
     pub(super) fn new(spec: &TowerSpec, index: usize, keys: usize) -> RowCost {
         let layer = &spec.layers.layers[index];
         let (hidden, shape) = (spec.layers.hidden, layer.attention.projection.head_shape());
@@ -72,13 +74,13 @@ impl RowCost {
         RowCost { before, attention, behind }
     }
 
-    /// All that a row takes, where a product of attention counts as so many.
+    /// Total cost of a row; `attention` is the cost of a product of attention relative to one with weights.
     pub(super) fn all(self, attention: f64) -> f64 {
         self.before + self.attention * attention + self.behind
     }
 }
 
-/// So many millions with weights.
+/// Products with weights only, in millions.
 pub(super) fn of_matrix(matrix: f64) -> Products {
     Products { matrix, attention: 0.0 }
 }
@@ -97,7 +99,7 @@ mod tests {
             assert_eq!(columns.len(), groups * group.qkv_width());
             columns.sort_unstable();
             assert!(columns.into_iter().eq(0..all.qkv_width()), "{all:?} by {group:?}");
-            // Those that read the same keys see together.
+            // Query heads with the same keys are in the same group.
             assert_eq!(group.heads * all.kv_heads, group.kv_heads * all.heads);
         }
     }

@@ -1,5 +1,5 @@
-//! CLIP and SigLIP: their own layers over frames of one size, and what makes one vector of a picture, which is of one space with
-//! those of texts. CLIP's is a row of its own that stands before the patches; SigLIP has a query that is learned.
+//! CLIP and SigLIP: a vision transformer over frames of one size, with pooling to a single vector in the same space
+//! as texts' vectors. CLIP pools the class token before the patches; SigLIP has a learned query.
 
 use hanzo_engine_kernels::Activation;
 use serde_json::Map;
@@ -11,7 +11,7 @@ use crate::error::LoadError;
 use crate::limits::PATCHES_MAX;
 use crate::spec::{Config, DenseSpec};
 
-/// `vision_config`, and what older files say again beside it, which goes before.
+/// Reads `vision_config`. Settings that older files repeat in `vision_config_dict` take precedence.
 fn vision_config(config: &Config) -> Result<Config, LoadError> {
     let mut vision = match config.object("vision_config")? {
         Some(vision) => vision,
@@ -25,7 +25,8 @@ fn vision_config(config: &Config) -> Result<Config, LoadError> {
     Ok(vision)
 }
 
-/// `config` is the whole model's, frames have sides of so many pixels, and vectors so many elements.
+/// Describes the tower. `config` is the whole model's; frames have sides of `frame` pixels, and vectors
+/// `dimensions` elements.
 pub(super) fn spec(config: &Config, frame: usize, dimensions: usize) -> Result<TowerSpec, LoadError> {
     let is_clip = config.string("model_type")? == Some("clip");
     let vision = vision_config(config)?;

@@ -1,6 +1,7 @@
-//! Towers inside of a text model's GGUF file, as Ollama's converter writes them: `v.*`, `mm.*` and `a.*` tensors beside the text's,
-//! and `<architecture>.vision.*` keys. The file is split in memory into the two files that llama.cpp's converter writes, a text model
-//! and a tower (mmproj), whose readers read them. `families` says how each architecture's names differ.
+//! Towers inside a text model's GGUF file, as Ollama's converter writes them: `v.*`, `mm.*` and `a.*` tensors
+//! beside the text's, and `<architecture>.vision.*` keys. The file is split in memory into the two files that
+//! llama.cpp's converter would write, a text model and a tower (mmproj), and their readers read them. `families`
+//! lists the differences in names for each architecture.
 
 mod families;
 mod mllama;
@@ -21,37 +22,37 @@ use crate::limits::LAYERS_MAX;
 use crate::spec::{Config, TransformerSpec};
 use crate::tensor::Tensor;
 
-/// A GGUF file of a model that generates, split.
+/// GGUF file of a generating model, split.
 pub(crate) struct FileParts {
-    /// The text model, as llama.cpp's converter writes it.
+    /// Text model, as llama.cpp's converter writes it.
     pub(crate) text: Gguf,
-    /// The tower that was in the file.
+    /// Tower from the file.
     pub(crate) tower: InsideTower,
 }
 
-/// The tower in a text model's file.
+/// Tower in a text model's file.
 pub(crate) enum InsideTower {
     /// No tower.
     Absent,
-    /// A file as llama.cpp's, but for the rows of queries and keys: their order is that of the model's own files.
+    /// Tower in llama.cpp's form, except that rows of queries and keys are in the order of the model's own files.
     Readable(Gguf),
-    /// A tower that llama.cpp's files do not have, in the words of the model's own files.
+    /// Tower that llama.cpp's files do not have, in the form of the model's own files.
     Own(Box<OwnForm>),
-    /// A tower that this build does not run, with the inputs that it reads.
+    /// Tower that this build does not support, with the inputs that it takes.
     NotRun(&'static [&'static str]),
 }
 
-/// A tower in the words of the model's own files.
+/// Tower in the form of the model's own files.
 pub(crate) struct OwnForm {
-    /// The settings of `config.json`.
+    /// Settings of `config.json`.
     config: Config,
-    /// The settings of `preprocessor_config.json`.
+    /// Settings of `preprocessor_config.json`.
     settings: Config,
     tensors: Vec<Tensor>,
 }
 
 impl InsideTower {
-    /// Opens the tower for the text model, of whose keys `words` are; none where there is none that is run.
+    /// Opens the tower for the text model, whose keys are `words`; `None` if there is none that is supported.
     ///
     /// # Errors
     /// [`LoadError`] naming the file and the key or tensor in it.
@@ -72,11 +73,11 @@ impl InsideTower {
     }
 }
 
-/// Splits a file. Of a model whose tower is not wanted it is the text alone.
+/// Splits a file. If the tower is not wanted, only the text model is returned.
 ///
 /// # Errors
-/// [`LoadError`] naming the file and the key or tensor in it; `Unsupported` of a model that is of no use without its tower, where
-/// this build does not run that.
+/// [`LoadError`] naming the file and the key or tensor in it; `Unsupported` for a model that is of no use without
+/// its tower, if this build does not support that.
 pub(crate) fn split(gguf: Gguf, sees: bool) -> Result<FileParts, LoadError> {
     let architecture = gguf.metadata.string("general.architecture")?.unwrap_or_default();
     if architecture == mllama::NAME {
@@ -105,13 +106,13 @@ pub(crate) fn split(gguf: Gguf, sees: bool) -> Result<FileParts, LoadError> {
     Ok(FileParts { text, tower })
 }
 
-/// The keys of a file, on the way from one form to the other.
+/// Keys of a file, while they are converted.
 struct OllamaKeys {
     metadata: Metadata,
     family: &'static OllamaFamily,
 }
 
-/// Keys about the tower, without what they begin with.
+/// Keys of the tower, without their prefix.
 type Said = BTreeMap<String, Value>;
 
 impl OllamaKeys {
@@ -131,7 +132,7 @@ impl OllamaKeys {
         }
     }
 
-    /// Takes the keys about towers.
+    /// Takes the keys of towers.
     fn take_tower(&mut self) -> Said {
         const BEGINNINGS: [&str; 5] = ["vision.", "audio.", "mm.", "sam.", "projector."];
         let prefix = self.key("");
@@ -148,7 +149,7 @@ impl OllamaKeys {
         names.into_iter().filter_map(value).collect()
     }
 
-    /// Renames and completes the keys about the text.
+    /// Renames and completes the keys of the text model.
     fn say_text(&mut self, is_embedded: bool, tensors: &mut [Tensor]) -> Result<(), LoadError> {
         let family = self.family;
         for (from, to) in family.text_keys {
@@ -190,7 +191,7 @@ impl OllamaKeys {
         }
     }
 
-    /// A tower's file.
+    /// Builds the file of a tower.
     fn tower(&self, eyes: &Eyes, said: Said, tensors: Vec<Tensor>, version: u32) -> Result<Gguf, LoadError> {
         let mut entries = BTreeMap::from([
             ("general.architecture".to_owned(), Value::String("clip".into())),
@@ -214,7 +215,7 @@ impl OllamaKeys {
         Ok(Gguf { version, metadata, tensors })
     }
 
-    /// The key of a tower's file for one of the model's; none where it says what goes without saying.
+    /// Key in a tower's file for one of the model's; `None` if it only states a default.
     fn said<'a>(&self, eyes: &Eyes, name: &'a str, value: &Value) -> Result<Option<&'a str>, LoadError> {
         let key = self.key(name);
         let unsupported = |reason: &str| LoadError::Unsupported {
@@ -224,7 +225,7 @@ impl OllamaKeys {
             reason: reason.to_owned(),
         };
         if let Some((_, to)) = eyes.keys.iter().chain(families::KEYS).find(|(from, _)| *from == name) {
-            // The converter writes what a model's settings lack as nothing.
+            // The converter writes an empty value for a missing setting.
             return Ok(Some(*to).filter(|_| !is_nothing(value)));
         }
         if let Some((_, usual)) = eyes.usual.iter().chain(families::USUAL).find(|(from, _)| *from == name) {
@@ -239,7 +240,7 @@ impl OllamaKeys {
         }
     }
 
-    /// The numbers of layers in a list.
+    /// Layer numbers in a list.
     fn layers(&self, list: Option<Value>) -> Result<Vec<usize>, LoadError> {
         let corrupt = || self.metadata.corrupt(&self.key(DEEP), "expected a list of layers");
         let Some(list) = list else { return Ok(Vec::new()) };
@@ -251,7 +252,7 @@ impl OllamaKeys {
 
     fn tower_tensor(&self, eyes: &Eyes, deep: &[usize], mut tensor: Tensor) -> Result<Tensor, LoadError> {
         for (from, to) in eyes.tensors {
-            // Names of tensors of no layer begin so; what layers have is somewhere inside.
+            // Names of tensors outside layers start like this; parts of layers are inside the name.
             let found = match from.starts_with('.') {
                 true => tensor.name.contains(from),
                 false => tensor.name.starts_with(from),
@@ -274,10 +275,10 @@ impl OllamaKeys {
     }
 }
 
-/// Layers after which rows are made besides.
+/// Key of the layers after which additional rows are made (DeepStack).
 const DEEP: &str = "vision.deepstack_visual_indexes";
 
-/// The name of a tensor that makes rows of what a layer between gives, by the layer's number rather than by its place in the list.
+/// Name of a DeepStack tensor, with the layer's number instead of its index in the list.
 fn deep_name(name: &str, deep: &[usize]) -> Option<String> {
     let rest = name.strip_prefix("v.deepstack_merger.").or_else(|| name.strip_prefix("v.deepstack."))?;
     let (index, own) = rest.split_once('.')?;
@@ -285,7 +286,7 @@ fn deep_name(name: &str, deep: &[usize]) -> Option<String> {
     Some(format!("v.deepstack.{layer}.{}", own.replace("linear_fc", "fc")))
 }
 
-/// Whether a value stands for none.
+/// Whether a value stands for an unset one.
 fn is_nothing(value: &Value) -> bool {
     match value {
         Value::U32(0) | Value::I32(0) | Value::U64(0) | Value::I64(0) => true,
@@ -296,14 +297,15 @@ fn is_nothing(value: &Value) -> bool {
     }
 }
 
-/// Whether a tensor is quantised and none of the matrices that are computed in the type that they are stored in.
+/// Whether a tensor is quantised and must be dequantised, because it is not a matrix that is used in its stored
+/// type.
 fn is_read_as_numbers(tensor: &Tensor) -> bool {
     const MATRICES: [&str; 5] = ["v.blk.", "v.deepstack.", "mm.0.", "mm.1.", "mm.2."];
     let is_matrix = tensor.shape.len() == 2 && MATRICES.iter().any(|start| tensor.name.starts_with(start));
     tensor.dtype.block_weights() > 1 && !is_matrix
 }
 
-/// The same numbers in F32.
+/// Converts a tensor to F32.
 fn dequantised(tensor: Tensor) -> Tensor {
     let Some(&cols) = tensor.shape.last() else { return tensor };
     let mut values = vec![0.0; tensor.elements()];
@@ -318,7 +320,7 @@ fn dequantised(tensor: Tensor) -> Tensor {
     Tensor { dtype: DType::F32, bytes: bytes.into(), ..tensor }
 }
 
-/// An array of numbers in metadata.
+/// Array of floats in metadata.
 fn colors(numbers: [f32; 3]) -> Value {
     Value::Array(Array::F32(numbers.to_vec()))
 }

@@ -1,4 +1,5 @@
-//! A tower on disk, opened: settings, tensors and the processor's settings beside a text model's. Opening checks every shape.
+//! Files of an opened tower: settings, tensors and the image processor's settings, stored beside a text model.
+//! Opening them checks every shape.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,20 +20,20 @@ use crate::mapped::ModelBytes;
 use crate::spec::{Config, Names, Part, TransformerSpec};
 use crate::tensor::Tensor;
 
-/// An opened tower.
+/// Vision tower, opened.
 #[derive(Debug)]
 pub struct TowerFiles {
-    /// What it is.
+    /// Description of the tower.
     pub spec: TowerSpec,
-    /// What is made of pictures for it.
+    /// Preprocessing of pictures.
     pub processor: Processor,
     pub(super) tensors: Tensors,
     pub(super) patch: Tensor,              // (hidden, 3 * patch * patch)
     pub(super) patch_bias: Option<Tensor>, // (hidden)
-    pub(super) learned: Option<Tensor>,    // (side * side, hidden): where numbers lie between its own
-    pub(super) given_norm: Option<Tensor>, // (hidden): factors of what is normed of patches behind the layers
-    pub(super) line_end: Option<Tensor>,   // (text hidden): at the ends of lines
-    /// What makes rows of squares; none where a vector is made, or a perceiver makes them.
+    pub(super) learned: Option<Tensor>,    // (side * side, hidden): position embeddings that are interpolated
+    pub(super) given_norm: Option<Tensor>, // (hidden): weights of the norm of patches after the layers
+    pub(super) line_end: Option<Tensor>,   // (text hidden): row at line ends
+    /// Projector to the text model's rows; `None` if a vector is made, or a perceiver makes the rows.
     pub(super) joiner: Option<JoinerFiles>,
     pub(super) perceiver: Option<PerceiverFiles>,
     pub(super) mosaic: Option<MosaicFiles>,
@@ -40,14 +41,14 @@ pub struct TowerFiles {
     pub(super) deep: Vec<JoinerFiles>,
 }
 
-/// What makes rows of squares of patches.
+/// Projector from squares of patches to the text model's rows.
 #[derive(Debug)]
 pub(super) struct JoinerFiles {
-    /// Factors and addends of a norm of squares.
+    /// Weight and bias of a layer norm over squares.
     pub(super) norm: Option<[Tensor; 2]>, // (square) each
-    /// What makes a patch of a square.
+    /// Matrix that merges a square to one patch.
     pub(super) merge: Option<Tensor>, // (hidden, square)
-    /// The first matrix of an MLP, and its addends.
+    /// First matrix of an MLP, and its bias.
     pub(super) up: Option<(Tensor, Option<Tensor>)>, // (inner, square or hidden), (inner)
     pub(super) down: Tensor,              // (text hidden, inner or square)
     pub(super) down_bias: Option<Tensor>, // (text hidden)
@@ -61,8 +62,8 @@ impl JoinerFiles {
     }
 }
 
-/// The settings of a directory's image processor, where there are some: in a file of their own, or in what newer libraries
-/// save for all inputs together.
+/// Settings of a directory's image processor, or `None` if it has none. They stand in their own file, or in the
+/// file in which newer libraries save the settings of all inputs.
 fn processor_config(directory: &Path) -> Result<Option<Config>, LoadError> {
     if let Some(config) = read_config(directory, "preprocessor_config.json")? {
         return Ok(Some(config));
@@ -74,16 +75,16 @@ fn processor_config(directory: &Path) -> Result<Option<Config>, LoadError> {
 }
 
 impl TowerFiles {
-    /// Whether a directory says how pictures are prepared.
+    /// Whether a directory has settings for preparing pictures.
     ///
     /// # Errors
-    /// Those of reading it.
+    /// Those of reading them.
     pub(crate) fn are_said(directory: &Path) -> Result<bool, LoadError> {
         Ok(processor_config(directory)?.is_some())
     }
 
-    /// Opens the tower of a model whose `config.json` and tensors beside the text's these are. None where the directory says
-    /// nothing of how pictures are prepared: the model is one of text then.
+    /// Opens the vision tower of a model from its `config.json` and the tensors left beside the text model's.
+    /// Returns `None` if the directory does not say how pictures are prepared: the model then takes text only.
     ///
     /// # Errors
     /// [`LoadError`] naming the file and the key or tensor in it.
@@ -100,7 +101,7 @@ impl TowerFiles {
         }
         for tensor in &mut tensors {
             let own = tensor.name.strip_prefix("model.").unwrap_or(&tensor.name);
-            // SigLIP's and CLIP's classes had one inside once.
+            // SigLIP's and CLIP's classes once had one more level.
             tensor.name = match own.strip_prefix("vision_tower.vision_model.") {
                 Some(rest) => format!("vision_tower.{rest}"),
                 None => own.to_owned(),
@@ -110,11 +111,11 @@ impl TowerFiles {
         TowerFiles::of_settings(&name, config, &settings, tensors, reader(text)).map(Some)
     }
 
-    /// Opens what sees pictures of a model whose texts and pictures have vectors of so many elements in one space; `tensors` are those
-    /// of that side. None where the directory says nothing of how pictures are prepared.
+    /// Opens the vision side of a model with vectors of `dimensions` elements in one space for texts and pictures;
+    /// `tensors` are those of that side. Returns `None` if the directory does not say how pictures are prepared.
     ///
     /// # Errors
-    /// As [`TowerFiles::open`].
+    /// As for [`TowerFiles::open`].
     pub(crate) fn of_pairs(
         directory: &Path,
         config: &Config,
@@ -126,9 +127,9 @@ impl TowerFiles {
         TowerFiles::of_settings(&name, config, &settings, tensors, (dimensions, 0)).map(Some)
     }
 
-    /// Of what the whole model's `config.json` and the image processor's settings say, and tensors by the names that transformers'
-    /// classes give them, where a row of the text model has so many elements, and so many pairs of a head are turned. `name` is for
-    /// errors.
+    /// Opens a tower from the whole model's `config.json`, the image processor's settings, and tensors by
+    /// transformers' names. `text` gives the elements of a row of the text model and the rotated pairs of a head.
+    /// `name` is for errors.
     pub(super) fn of_settings(
         name: &str,
         config: &Config,
@@ -162,7 +163,7 @@ impl TowerFiles {
         TowerFiles::resolve(name, spec, processor, tensors)
     }
 
-    /// Of tensors by the names that transformers' classes give them.
+    /// Opens a tower from tensors by transformers' names.
     fn resolve(
         name: &str,
         spec: TowerSpec,
@@ -211,7 +212,7 @@ impl TowerFiles {
                 let order = (0..before).chain(nearest.into_iter().map(|place| before + place));
                 let mut places = in_order(&all, &order.collect::<Vec<_>>(), hidden)?;
                 if spec.first {
-                    // What stands before the patches is as much a matter of its place as where they stand.
+                    // The class token always has the first position, so both are added here.
                     let own =
                         found.take(&format!("{}embeddings.class_embedding", names.prefix), &[hidden])?;
                     places = added(&places, &own)?;
@@ -220,7 +221,7 @@ impl TowerFiles {
             }
         }
         if !spec.reads.normed {
-            // Nothing norms what the layers give, and who reads it reads what is before a norm.
+            // The final norm is not used, and readers take what is before it: it gets neutral weights.
             let norm = found.name(Part::FinalNorm.weight());
             found.take_any(&norm);
             found.take_any(&found.name(Part::FinalNorm.bias()));
@@ -258,7 +259,7 @@ impl TowerFiles {
         let deep = (0..spec.deep.len()).map(|index| joiner_of(&mut found, &spec, index));
         let deep = deep.collect::<Result<Vec<_>, _>>()?;
         let tensors = found.resolve(&spec.layers)?;
-        // Layers behind the one that is read.
+        // Layers after the last one that is read.
         let behind: Vec<String> = match spec.reads.normed {
             true => Vec::new(),
             false => (spec.layers.layers.len()..LAYERS_MAX)
@@ -284,7 +285,7 @@ impl TowerFiles {
         })
     }
 
-    /// Tensors beside those of the layers.
+    /// Tensors outside the layers.
     pub(super) fn beside(&self) -> impl Iterator<Item = &Tensor> {
         let joiners = self.joiner.iter().chain(&self.deep);
         let pooled = self.pooled.iter().flat_map(PooledFiles::all);
@@ -295,10 +296,10 @@ impl TowerFiles {
         first.chain(joiners.flat_map(JoinerFiles::all)).chain(pooled).chain(perceiver).chain(mosaic)
     }
 
-    /// Refuses steps in which a picture whose rows see each other has no place beside what else runs.
+    /// Refuses step sizes that have no room for a picture with mutual attention beside other sequences.
     ///
     /// # Errors
-    /// [`LoadError::Unsupported`] naming the setting, and what it must be.
+    /// [`LoadError::Unsupported`] naming the setting and its minimum.
     pub fn check_steps(&self, step_tokens_max: usize, sequences_max: usize) -> Result<(), LoadError> {
         let together = if self.spec.mutual { self.spec.one_square().count() } else { 0 };
         let needed = together + sequences_max + EXTRA_LOGIT_ROWS;
@@ -316,13 +317,13 @@ impl TowerFiles {
         })
     }
 
-    /// Numbers in all its weights.
+    /// Number of parameters.
     pub(crate) fn parameters(&self) -> u64 {
         self.tensors.parameters() + self.beside().map(|tensor| tensor.elements() as u64).sum::<u64>()
     }
 }
 
-/// What a text model reads: elements of a row, and pairs of a head that it turns.
+/// Elements of a text model's row, and rotated pairs of its heads.
 pub(super) fn reader(text: &TransformerSpec) -> (usize, usize) {
     (text.hidden, text.ropes.first().map_or(0, |rope| rope.dim / 2))
 }
@@ -331,7 +332,7 @@ fn joiner_of(found: &mut Found<'_>, spec: &TowerSpec, index: usize) -> Result<Jo
     joiner(found, spec, Some(index))
 }
 
-/// What makes the rows behind the layers, or those between them.
+/// Projector after the layers, or of a DeepStack layer.
 fn joiner(found: &mut Found<'_>, spec: &TowerSpec, deep: Option<usize>) -> Result<JoinerFiles, LoadError> {
     let (square, text) = (spec.square_width(), spec.text_hidden);
     let (read, inner) = (spec.read_width(), spec.reads.inner);
@@ -368,7 +369,7 @@ fn joiner(found: &mut Found<'_>, spec: &TowerSpec, deep: Option<usize>) -> Resul
             let down_bias = bias("linear_2", text)?;
             return Ok(JoinerFiles { norm: None, merge, up, down, down_bias });
         }
-        // Two of them make none.
+        // two of them have no such projector
         Family::Qwen | Family::Dual | Family::Idefics2 => {}
     }
     let [norm, up, down] = qwen::joiner(spec, deep).map(|name| format!("visual.{name}"));
@@ -376,14 +377,14 @@ fn joiner(found: &mut Found<'_>, spec: &TowerSpec, deep: Option<usize>) -> Resul
         let weight = found.take(&format!("{name}.weight"), shape)?;
         Ok([weight, found.take(&format!("{name}.bias"), &shape[..1])?])
     };
-    // The norm behind the layers is the network's last.
+    // The norm after the layers belongs to the network.
     let norm = if deep.is_some() { Some(both(&norm, &[square])?) } else { None };
     let [up, up_bias] = both(&up, &[inner, square])?;
     let [down, down_bias] = both(&down, &[text, inner])?;
     Ok(JoinerFiles { norm, merge: None, up: Some((up, Some(up_bias))), down, down_bias: Some(down_bias) })
 }
 
-/// The row of a vocabulary that no patch is of.
+/// Row of the token embedding, which no patch uses.
 pub(crate) fn no_tokens(names: &Names, hidden: usize) -> Tensor {
     let zeros = f32s("no file", names.of(names.prefix, Part::TokenEmbedding.weight()), vec![0.0; hidden]);
     Tensor { shape: vec![1, hidden], ..zeros }
@@ -395,7 +396,7 @@ pub(crate) fn f32s(file: &str, name: String, values: Vec<f32>) -> Tensor {
     Tensor { file, name, dtype: DType::F32, shape: vec![values.len()], bytes: ModelBytes::from(bytes) }
 }
 
-/// Rows of a table, in another order.
+/// Rows of a table in another order.
 fn in_order(table: &Tensor, order: &[usize], hidden: usize) -> Result<Tensor, LoadError> {
     let values = table.to_f32()?;
     let rows = order.iter().flat_map(|&row| &values[row * hidden..][..hidden]).copied().collect();
@@ -403,7 +404,7 @@ fn in_order(table: &Tensor, order: &[usize], hidden: usize) -> Result<Tensor, Lo
     Ok(Tensor { shape: vec![order.len(), hidden], ..taken })
 }
 
-/// Columns as rows.
+/// Transposes a matrix.
 fn turned(matrix: &Tensor) -> Result<Tensor, LoadError> {
     let ([rows, cols], values) = ([matrix.shape[0], matrix.shape[1]], matrix.to_f32()?);
     let turned = (0..cols).flat_map(|col| values.iter().skip(col).step_by(cols).copied()).collect();
@@ -411,7 +412,7 @@ fn turned(matrix: &Tensor) -> Result<Tensor, LoadError> {
     Ok(Tensor { shape: vec![cols, rows], ..turned })
 }
 
-/// Columns of a matrix that reads squares: of patches one after the other, where they are of each element one after the other.
+/// Reorders the columns of a matrix over squares: from element by element to patch by patch.
 fn patches_last(matrix: &Tensor, spec: &TowerSpec) -> Result<Tensor, LoadError> {
     let (hidden, patches) = (spec.layers.hidden, spec.square_patches());
     let values = matrix.to_f32()?;
@@ -423,7 +424,7 @@ fn patches_last(matrix: &Tensor, spec: &TowerSpec) -> Result<Tensor, LoadError> 
     Ok(Tensor { shape: matrix.shape.clone(), ..ordered })
 }
 
-/// A table with something added to its first row.
+/// Adds a vector to a table's first row.
 fn added(table: &Tensor, first: &Tensor) -> Result<Tensor, LoadError> {
     let mut values = table.to_f32()?;
     values.iter_mut().zip(first.to_f32()?).for_each(|(value, more)| *value += more);
@@ -431,7 +432,7 @@ fn added(table: &Tensor, first: &Tensor) -> Result<Tensor, LoadError> {
     Ok(Tensor { shape: table.shape.clone(), ..summed })
 }
 
-/// Of two frames that are the same one is enough: the sum of what each is multiplied with, `pixels` at a time.
+/// Patch embedding for one frame instead of two equal ones: sums the weights of both, `pixels` at a time.
 fn once(both: &Tensor, pixels: usize) -> Result<Tensor, LoadError> {
     let values = both.to_f32()?;
     let pairs = values.chunks_exact(2 * pixels).map(|two| two.split_at(pixels));

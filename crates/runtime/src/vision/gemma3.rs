@@ -1,5 +1,5 @@
-//! Gemma 3: SigLIP's layers over frames of one size, the mean of squares of patches, and a norm and one matrix behind it. The rows of
-//! a picture see each other in the text model.
+//! Gemma 3: SigLIP's layers over frames of one size, the mean over squares of patches, a norm and one matrix. In
+//! the text model, rows of a picture attend to each other in both directions.
 
 use super::spec::{Family, Given, Learned, Reads, TowerSpec};
 use super::vit;
@@ -7,13 +7,14 @@ use crate::error::LoadError;
 use crate::limits::{PATCHES_MAX, VOCAB_MAX};
 use crate::spec::{Config, Names};
 
-/// SigLIP's tensors, as Gemma 3 and LLaVA call them.
+/// SigLIP's tensor names in Gemma 3 and LLaVA.
 pub(super) const NAMES: Names = Names { prefix: "vision_tower.", ..vit::NAMES };
 
-/// Of Gemma's tokenizers, what stands before and behind a picture's rows.
+/// Tokens before and after a picture's rows.
 pub(super) const MARKS: [&str; 2] = ["<start_of_image>", "<end_of_image>"];
 
-/// `config` is the whole model's, frames have sides of so many pixels, and the text model's rows so many elements.
+/// Describes the tower. `config` is the whole model's; frames have sides of `frame` pixels, and the text model's
+/// rows `text_hidden` elements.
 pub(super) fn spec(config: &Config, frame: usize, text_hidden: usize) -> Result<TowerSpec, LoadError> {
     let vision = config.object("vision_config")?.ok_or_else(|| config.missing("vision_config"))?;
     let vit = vit::read(&vision, &vit::SIGLIP)?;

@@ -1,4 +1,5 @@
-//! Idefics2: SigLIP's layers over frames of any size, a gated MLP behind them, and a perceiver, whose latents are the rows of every frame.
+//! Idefics2: SigLIP's layers over frames of any size, then a gated MLP and a perceiver, whose latents are the rows
+//! of every frame.
 
 use hanzo_engine_kernels::{Activation, HeadShape};
 use serde_json::Map;
@@ -9,7 +10,7 @@ use crate::error::LoadError;
 use crate::limits::{HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, PATCHES_MAX, VOCAB_MAX, WIDTH_MAX};
 use crate::spec::Config;
 
-/// The most latents of a frame.
+/// Maximum latents of a frame.
 const LATENTS_MAX: usize = 1024;
 
 fn part(config: &Config, key: &str) -> Result<Config, LoadError> {
@@ -28,7 +29,7 @@ fn activation(config: &Config) -> Result<Activation, LoadError> {
     }
 }
 
-/// `config` is the whole model's; a row of the text model has so many elements.
+/// Describes the tower. `config` is the whole model's; the text model's rows have `text_hidden` elements.
 pub(super) fn spec(config: &Config, text_hidden: usize) -> Result<TowerSpec, LoadError> {
     let [vision, perceiver, text] =
         ["vision_config", "perceiver_config", "text_config"].map(|key| part(config, key));
@@ -44,7 +45,7 @@ pub(super) fn spec(config: &Config, text_hidden: usize) -> Result<TowerSpec, Loa
     if text_hidden > WIDTH_MAX / 8 {
         return Err(perceiver.corrupt("hidden_size", format!("{text_hidden} elements are too many")));
     }
-    // Where it is not as wide as the text, the library makes it so, and takes the text's epsilon.
+    // If its width differs from the text model's, the library sets it to that, and takes the text model's epsilon.
     let own = perceiver.count("hidden_size", WIDTH_MAX)?.unwrap_or(4096) == text_hidden;
     let eps = if own { perceiver.positive("rms_norm_eps")? } else { text.positive("rms_norm_eps")? };
     let (patch, side) = (vit.patch, vit.image / vit.patch);

@@ -1,4 +1,4 @@
-//! Idefics3 and SmolVLM: SigLIP's layers over frames of one size, and one matrix behind squares of patches.
+//! Idefics3 and SmolVLM: SigLIP's layers over frames of one size, and one matrix over squares of patches.
 
 use super::spec::{Family, Learned, Reads, TowerSpec};
 use super::vit;
@@ -6,10 +6,11 @@ use crate::error::LoadError;
 use crate::limits::{PATCHES_MAX, VOCAB_MAX, WIDTH_MAX};
 use crate::spec::{Config, Names};
 
-/// SigLIP's tensors, as Idefics3 and SmolVLM call them.
+/// SigLIP's tensor names in Idefics3 and SmolVLM.
 pub(super) const NAMES: Names = Names { prefix: "vision_model.", ..vit::NAMES };
 
-/// `config` is the whole model's, frames have sides of so many pixels, and the text model's rows so many elements.
+/// Describes the tower. `config` is the whole model's; frames have sides of `frame` pixels, and the text model's
+/// rows `text_hidden` elements.
 pub(super) fn spec(config: &Config, frame: usize, text_hidden: usize) -> Result<TowerSpec, LoadError> {
     let vision = config.object("vision_config")?.ok_or_else(|| config.missing("vision_config"))?;
     let vit = vit::read(&vision, &vit::IDEFICS3)?;

@@ -1,5 +1,5 @@
-//! In which order a frame's patches go through a tower, and where each stands: those of a square one after the other, squares row
-//! by row or, where layers see windows, window by window.
+//! Order of a frame's patches in a tower, and their positions. Patches of a square are consecutive. Squares come
+//! row by row or, with windowed layers, window by window.
 
 use std::ops::Range;
 
@@ -7,39 +7,39 @@ use hanzo_engine_kernels::{Batch, RowSource, SequenceSpan};
 
 use super::spec::{COLORS, Learned, TowerSpec};
 
-/// Rows of the text model that a frame becomes, as they stand in it.
+/// Rows that a frame becomes in the text model, arranged in two dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grid {
-    /// Of them above each other.
+    /// Number of lines.
     pub(crate) rows: usize,
-    /// Beside each other.
+    /// Number of columns.
     pub(crate) cols: usize,
 }
 
 impl Grid {
-    /// How many they are.
+    /// Total number.
     pub(crate) fn count(self) -> usize {
         self.rows * self.cols
     }
 }
 
-/// A frame's patches in the order of a tower.
+/// Patches of a frame in the tower's order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Layout {
-    /// Of each square its place among the rows.
+    /// Index of each square among the frame's rows.
     pub(super) squares: Vec<usize>,
     /// Row and column of each patch.
     places: Vec<[usize; 2]>,
-    /// Rows and columns of the frame's patches.
+    /// Rows and columns of the frame in patches.
     size: [usize; 2],
-    /// Squares of each window, or of each square of a frame that goes through the layers for itself.
+    /// Number of squares in each window, or in each part of a frame that goes through the layers separately.
     windows: Vec<usize>,
-    /// Rows of no patch before those of each.
+    /// Number of class tokens before the patches of each part.
     first: usize,
 }
 
 impl Layout {
-    /// Of a frame.
+    /// Computes the layout of a frame.
     pub(crate) fn new(spec: &TowerSpec, grid: Grid) -> Layout {
         let Grid { rows, cols } = grid;
         let joined = spec.joined;
@@ -67,7 +67,7 @@ impl Layout {
         layout
     }
 
-    /// A step over the patches, which see all others, or those of their window.
+    /// Batch over the patches, which attend to all others, or only to those in their window.
     pub(super) fn batch(&self, spec: &TowerSpec, windowed: bool) -> Batch {
         let apart = windowed || spec.frame.is_some();
         let lengths = match apart {
@@ -81,13 +81,13 @@ impl Layout {
         Batch { axes, ..batch_of(&lengths) }
     }
 
-    /// Patches of each window, or square of the frame.
+    /// Number of patches in each window, or in each part of the frame.
     fn parts(&self, spec: &TowerSpec) -> impl Iterator<Item = usize> {
         let of_square = spec.square_patches();
         self.windows.iter().map(move |squares| squares * of_square)
     }
 
-    /// What layers give of patches, without rows that are of none, `(patches, hidden)`.
+    /// Removes class tokens from the layers' output, leaving `(patches, hidden)`.
     pub(super) fn of_patches(&self, spec: &TowerSpec, mut numbers: Vec<f32>) -> Vec<f32> {
         let hidden = spec.layers.hidden;
         if self.first == 0 {
@@ -103,33 +103,33 @@ impl Layout {
         numbers
     }
 
-    /// A step over the rows.
+    /// Batch over the rows.
     pub(super) fn rows_batch(&self) -> Batch {
         batch_of(&[self.squares.len()])
     }
 
-    /// Patches of the frame.
+    /// Number of patches of the frame.
     pub(super) fn patches(&self) -> usize {
         self.places.len()
     }
 
-    /// Rows of the layers.
+    /// Number of rows of the layers, class tokens included.
     pub(super) fn rows(&self) -> usize {
         self.places.len() + self.first * self.windows.len()
     }
 
-    /// Patches of each part that rows of no patch stand before; all parts of such a frame are alike.
+    /// Patches of each part with a class token; all parts of such a frame are alike.
     fn of_part(&self, spec: &TowerSpec) -> usize {
         self.parts(spec).next().unwrap_or(1)
     }
 
-    /// The rows of the layers that some patches are.
+    /// Rows of the layers for some patches.
     pub(super) fn rows_of(&self, spec: &TowerSpec, patches: Range<usize>) -> impl Iterator<Item = usize> {
         let (first, part) = (self.first, self.of_part(spec));
         patches.map(move |patch| if first == 0 { patch } else { patch + (patch / part + 1) * first })
     }
 
-    /// Row and column of the patch that a row of the layers is; none of one that is of no patch.
+    /// Row and column of the patch at a row of the layers; `None` for a class token.
     fn place_of(&self, row: usize, part: usize) -> Option<[usize; 2]> {
         if self.first == 0 {
             return Some(self.places[row]);
@@ -138,7 +138,7 @@ impl Layout {
         (row % each).checked_sub(self.first).map(|patch| self.places[row / each * part + patch])
     }
 
-    /// Numbers of the patches that some rows of the layers are: of each its colours, row by row; zeros where it is of none.
+    /// Input values for some rows of the layers: for each patch its colours, row by row; zeros for class tokens.
     pub(super) fn patches_of(
         &self,
         spec: &TowerSpec,
@@ -166,8 +166,8 @@ impl Layout {
         numbers
     }
 
-    /// Which of the learned positions some patches have: those of the same share of the way, as the reference's `bucketize`
-    /// finds them in single precision.
+    /// Indices of learned positions for some patches: those with the same relative place, as computed by the
+    /// reference's `bucketize` in single precision.
     pub(super) fn nearest(&self, learned: Learned, patches: Range<usize>) -> Vec<usize> {
         let step = 1.0 / learned.side as f64;
         let bounds: Vec<f32> =
@@ -181,8 +181,8 @@ impl Layout {
         places.map(|&[row, col]| along(row, rows) * learned.side + along(col, cols)).collect()
     }
 
-    /// What some patches get of learned positions, `(patches, hidden)`, where the table's corners are the frame's and between its
-    /// numbers lie straight lines.
+    /// Position embeddings of some patches, `(patches, hidden)`, interpolated linearly. The table's corners lie at
+    /// the frame's corners.
     pub(super) fn between(
         &self,
         learned: Learned,
@@ -191,7 +191,7 @@ impl Layout {
         patches: Range<usize>,
     ) -> Vec<f32> {
         let side = learned.side;
-        // The two rows or columns that one lies between, and the second's share.
+        // The two neighbouring rows or columns, and their weights.
         let along = |index: usize, all: usize| {
             let place = (index * (side - 1)) as f32 / (all - 1).max(1) as f32;
             let first = place.floor();
@@ -214,7 +214,7 @@ impl Layout {
     }
 }
 
-/// Whole sequences of so many rows, whose embeddings are given; positions are counted in each.
+/// Batch of whole sequences of these lengths with given embeddings; positions start again in each.
 pub(crate) fn batch_of(lengths: &[usize]) -> Batch {
     let rows: usize = lengths.iter().sum();
     let mut row_first = 0;

@@ -1,6 +1,6 @@
-//! LLaVA 1.5 and LLaVA-NeXT: what one of CLIP's layers gives, through an MLP. A row of its own stands before the patches. LLaVA-NeXT
-//! sees a picture as a whole, and on a canvas of squares, each for itself; of those it leaves what is beside the picture, and a
-//! learned row ends each line.
+//! LLaVA 1.5 and LLaVA-NeXT: the output of one of CLIP's layers, through an MLP. A class token stands before the
+//! patches. LLaVA-NeXT encodes a picture as a whole, and on a canvas of squares, each on its own. Of the canvas,
+//! only the rows with parts of the picture are kept, and a learned row ends each line.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::error::LoadError;
 use crate::limits::{PATCHES_MAX, VOCAB_MAX};
 use crate::spec::Config;
 
-/// Whether a model's tower is one of those: others are seen through by no layer here, and their text is run alone.
+/// Whether the model's tower is supported. Otherwise its text model runs alone.
 pub(super) fn knows(config: &Config) -> Result<bool, LoadError> {
     let is_next = config.string("model_type")? == Some("llava_next");
     let vision = config.object("vision_config")?;
@@ -20,7 +20,7 @@ pub(super) fn knows(config: &Config) -> Result<bool, LoadError> {
         && matches!((kind, is_next), (None | Some("clip_vision_model"), _) | (Some("pixtral"), false)))
 }
 
-/// The activation in the MLP behind a tower, which must be the usual one, and whether its matrices have biases.
+/// Whether the MLP after a tower has biases. Its activation must be the usual one.
 pub(super) fn mlp(config: &Config, usual_bias: bool) -> Result<bool, LoadError> {
     match config.string("projector_hidden_act")?.unwrap_or("gelu") {
         "gelu" => Ok(config.bool("multimodal_projector_bias")?.unwrap_or(usual_bias)),
@@ -28,7 +28,7 @@ pub(super) fn mlp(config: &Config, usual_bias: bool) -> Result<bool, LoadError> 
     }
 }
 
-/// How many of so many layers there are up to the one that is read.
+/// Number of layers up to the one that is read, out of `layers`.
 pub(super) fn layers_read(config: &Config, layers: usize, usual: i64) -> Result<usize, LoadError> {
     const KEY: &str = "vision_feature_layer";
     let layer = match config.get(KEY) {
@@ -40,7 +40,7 @@ pub(super) fn layers_read(config: &Config, layers: usize, usual: i64) -> Result<
         let value = config.get(KEY).map(ToString::to_string).unwrap_or_default();
         return Err(config.unsupported(KEY, value, "one layer is read, whose number it must be"));
     };
-    // Of what is before the first layer and behind each.
+    // Hidden states: before the first layer, and after each.
     let states = layers as i64 + 1;
     let from_first = if layer < 0 { states + layer } else { layer };
     match usize::try_from(from_first) {
@@ -49,7 +49,7 @@ pub(super) fn layers_read(config: &Config, layers: usize, usual: i64) -> Result<
     }
 }
 
-/// The token in a picture's place.
+/// Token in place of a picture.
 pub(super) fn image_token(config: &Config, usual: usize) -> Result<u32, LoadError> {
     let token = match config.whole("image_token_id", VOCAB_MAX)? {
         Some(token) => Some(token),
@@ -58,8 +58,8 @@ pub(super) fn image_token(config: &Config, usual: usize) -> Result<u32, LoadErro
     Ok(token.unwrap_or(usual) as u32)
 }
 
-/// `config` is the whole model's, frames have sides of so many pixels, or of some squares of so many, and the text model's rows so
-/// many elements.
+/// Describes the tower. `config` is the whole model's. Frames have sides of `frame` pixels, or consist of up to
+/// `squares` squares of that size. The text model's rows have `text_hidden` elements.
 pub(super) fn spec(
     config: &Config,
     (frame, squares): (Option<usize>, usize),

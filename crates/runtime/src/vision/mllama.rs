@@ -1,5 +1,6 @@
-//! Llama 3.2 Vision: tiles of one size, layers that see all tiles of a picture, and more of them, gated, once each tile's place was
-//! added again; a matrix reads what these give beside what some layers before gave (`mosaic`).
+//! Llama 3.2 Vision: tiles of one size. Its layers attend across all tiles of a picture. Then tile embeddings are
+//! added again, and gated layers follow. A matrix projects their output, concatenated with that of some earlier
+//! layers (`mosaic`).
 
 use hanzo_engine_kernels::{Activation, HeadShape};
 
@@ -14,7 +15,7 @@ use crate::spec::{
 };
 use crate::tensor::Tensor;
 
-/// As [`name_layers`] has them.
+/// Tensor names after [`name_layers`].
 pub(super) const NAMES: Names = Names {
     prefix: "vision_model.",
     final_norm: "no_norm",
@@ -25,11 +26,11 @@ pub(super) const NAMES: Names = Names {
     ..vit::NAMES
 };
 
-/// Tiles of a picture at most.
+/// Maximum tiles of a picture.
 const TILES_MAX: usize = 16;
 
-/// `config` is the whole model's, tiles have sides of so many pixels and a picture so many at most, and the text model's rows so many
-/// elements.
+/// Describes the tower. `config` is the whole model's. Tiles have sides of `side` pixels, a picture has at most
+/// `tiles` of them, and the text model's rows have `text_hidden` elements.
 pub(super) fn spec(
     config: &Config,
     (side, tiles): (usize, usize),
@@ -115,7 +116,7 @@ pub(super) fn spec(
         NormSpec { kind: NormKind::Layer { bias: true }, eps: vision.positive("norm_eps")?.unwrap_or(1e-5) };
     let layers = TransformerSpec::bare("mllama_vision", [1, hidden], vec![layer; count], norm, PATCHES_MAX);
     let layers = layers.with_layers(|index, layer| layer.attention.gated_halves = index >= local);
-    // It is no token of the vocabulary, so another one stands in prompts; its row is given.
+    // The image token is outside the vocabulary, so another token stands in prompts; its row is given.
     let padding = config.whole("pad_token_id", VOCAB_MAX)?.or(of_text("pad_token_id")?).unwrap_or(128_004);
     let stand_in = if padding < vocab { padding } else { 0 };
     let tower = TowerSpec {
@@ -132,7 +133,7 @@ pub(super) fn spec(
     tower.checked(&vision)
 }
 
-/// Layers before the last that are read beside those.
+/// Intermediate layers whose output is read too.
 fn between(vision: &Config, local: usize) -> Result<Vec<usize>, LoadError> {
     const KEY: &str = "intermediate_layers_indices";
     let Some(list) = vision.get(KEY) else { return Ok(vec![3, 7, 15, 23, 30]) };
@@ -144,7 +145,7 @@ fn between(vision: &Config, local: usize) -> Result<Vec<usize>, LoadError> {
     numbers.ok_or_else(|| vision.corrupt(KEY, format!("expected a list of layers below {local}")))
 }
 
-/// Numbers the layers of both kinds one after the other, and calls their gates what they are.
+/// Numbers the layers of both kinds consecutively, and renames their gates.
 pub(super) fn name_layers(tensors: &mut [Tensor], local: usize) {
     for tensor in tensors {
         let kinds =

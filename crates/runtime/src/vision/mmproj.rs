@@ -1,5 +1,6 @@
-//! A tower in a file of llama.cpp's (mmproj), beside a text model in GGUF. What its keys and tensors say is put in the words of the
-//! model's own files, which are read as those are; what a processor does that the file does not say is the family's own.
+//! Vision tower in a llama.cpp file (mmproj), beside a text model in GGUF. Its keys and tensors are converted to
+//! the form of the model's own files, and read like those. Processor settings that the file lacks are the family's
+//! defaults.
 
 mod keys;
 mod processor;
@@ -23,7 +24,7 @@ use crate::overrides::Mmproj;
 use crate::spec::{Config, Names, TransformerSpec};
 use crate::tensor::Tensor;
 
-/// What a file says it is, in `clip.projector_type`.
+/// Kind of tower, from `clip.projector_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Projector {
     Mlp,
@@ -37,7 +38,7 @@ enum Projector {
 
 use Projector::{Gemma3, Idefics3, Mlp, Pixtral, Qwen2, Qwen3, Qwen25};
 
-/// Those that are known, by name.
+/// Supported kinds by name.
 const PROJECTORS: [(&str, Projector); 7] = [
     ("mlp", Mlp),
     ("qwen2vl_merger", Qwen2),
@@ -48,16 +49,16 @@ const PROJECTORS: [(&str, Projector); 7] = [
     ("pixtral", Pixtral),
 ];
 
-/// Architectures of text models that take rows of one projector alone, because positions or what rows see are its.
+/// Text architectures that only fit certain kinds, because their positions or attention depend on them.
 const OWN: [(&str, &[Projector]); 4] =
     [("qwen2vl", &[Qwen2, Qwen25]), ("qwen3vl", &[Qwen3]), ("qwen3vlmoe", &[Qwen3]), ("gemma3", &[Gemma3])];
 
-/// Whether text models of an architecture have towers in files of their own that are read here, and no other model's.
+/// Whether only certain towers, in their own files, fit text models of this architecture.
 pub(crate) fn knows(architecture: &str) -> bool {
     OWN.iter().any(|(own, _)| *own == architecture)
 }
 
-/// Towers beside a model that are looked at.
+/// Maximum number of candidate files beside a model.
 const BESIDE_MAX: usize = 64;
 
 impl Projector {
@@ -86,7 +87,7 @@ impl Projector {
         };
         let named = match named {
             Some(named) => named,
-            // The first files of LLaVA and of Qwen2-VL said it by keys of their own.
+            // The first files of LLaVA and Qwen2-VL had their own keys for it.
             None if metadata.bool("clip.has_qwen2vl_merger")? == Some(true) => "qwen2vl_merger",
             None if metadata.bool("clip.has_minicpmv_projector")? != Some(true) => "mlp",
             None => return Err(metadata.missing(KEY)),
@@ -98,7 +99,7 @@ impl Projector {
         })
     }
 
-    /// As `config.json` names the whole model.
+    /// Model type of the whole model in `config.json`.
     fn model_type(self, tower: &Tower<'_>) -> &'static str {
         match self {
             Mlp if tower.has("clip.vision.image_grid_pinpoints") => "llava_next",
@@ -113,7 +114,7 @@ impl Projector {
         }
     }
 
-    /// What the model's own files call tensors of its layers.
+    /// Tensor names of its layers in the model's own files.
     fn names(self) -> &'static Names {
         match self {
             Mlp | Gemma3 => &gemma3::NAMES,
@@ -125,7 +126,7 @@ impl Projector {
         }
     }
 
-    /// What stands in a picture's place in prompts.
+    /// Token in place of a picture in prompts.
     fn place(self) -> &'static str {
         match self {
             Mlp | Idefics3 => "<image>",
@@ -135,7 +136,7 @@ impl Projector {
         }
     }
 
-    /// The matrix that makes a row of the text model, and which of its sides that row is.
+    /// Matrix that makes a row of the text model, and its dimension with that row's elements.
     fn last(self) -> (&'static str, usize) {
         match self {
             Mlp | Qwen2 | Qwen25 | Qwen3 | Pixtral => ("mm.2.weight", 0),
@@ -145,13 +146,13 @@ impl Projector {
     }
 }
 
-/// How towers are stored, as files' names say it, the best first.
+/// Parts of file names that tell how towers are stored, in order of preference.
 const STORED: [&str; 4] = ["-f16", "bf16", "q8_0", "f32"];
 
-/// The tower of a GGUF file's model, whose files these are: the one that is named, or of those beside it the first that fits it.
+/// Finds the tower of a GGUF model with these files: the named one, or the first one beside the model that fits.
 ///
 /// # Errors
-/// [`LoadError`] of a file that cannot be read.
+/// [`LoadError`] for a file that cannot be read.
 pub(crate) fn find(
     wanted: &Mmproj,
     files: &[PathBuf],
@@ -163,7 +164,7 @@ pub(crate) fn find(
         Mmproj::Beside => files.first(),
     };
     let folder = file.and_then(|file| file.parent());
-    // Repositories have folders for the parts of a quantisation, which are called so.
+    // Repositories may have a folder for the parts of each quantisation, named after it.
     let above = file.zip(folder).and_then(|(file, folder)| {
         let (file, of) = (file.file_stem()?.to_str()?, folder.file_name()?.to_str()?);
         file.to_ascii_lowercase().contains(&of.to_ascii_lowercase()).then_some(folder.parent()?)
@@ -177,7 +178,7 @@ pub(crate) fn find(
     Ok(None)
 }
 
-/// Files of a folder that are called as towers are.
+/// Files of a folder that are named like towers.
 fn beside(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(if folder.as_os_str().is_empty() { Path::new(".") } else { folder })
     else {
@@ -196,25 +197,26 @@ fn beside(folder: &Path) -> Vec<PathBuf> {
     named.into_iter().map(|(_, path)| path).collect()
 }
 
-/// Whether a file is of a model with these rows: known, of its family, and as wide.
+/// Whether a file fits a text model: a supported kind, of its family, with rows of its width.
 fn fits(gguf: &Gguf, text: &TransformerSpec) -> bool {
     let Ok(projector) = Projector::of(&gguf.metadata) else { return false };
     Tower { gguf, projector, is_embedded: false }.belongs(text).is_ok()
 }
 
-/// What a file has.
+/// Tower file while it is read.
 struct Tower<'a> {
     gguf: &'a Gguf,
     projector: Projector,
-    /// It was inside of a text model's file, where queries and keys are in the order of the model's own files.
+    /// The tower was inside a text model's file, in which queries and keys are in the order of the model's own
+    /// files.
     is_embedded: bool,
 }
 
 impl TowerFiles {
-    /// Opens a file of a tower for a text model, of whose own file `words` are.
+    /// Opens a tower's file for a text model, whose own keys are `words`.
     ///
     /// # Errors
-    /// [`LoadError`] naming the file and the key or tensor in it; `Unsupported` where it is another model's.
+    /// [`LoadError`] naming the file and the key or tensor in it; `Unsupported` if it belongs to another model.
     pub(crate) fn of_mmproj(
         gguf: Gguf,
         words: &Metadata,
@@ -223,10 +225,10 @@ impl TowerFiles {
         TowerFiles::of_tower(gguf, words, text, false)
     }
 
-    /// Opens a tower that was inside of a text model's file.
+    /// Opens a tower from inside a text model's file.
     ///
     /// # Errors
-    /// As [`TowerFiles::of_mmproj`].
+    /// As for [`TowerFiles::of_mmproj`].
     pub(crate) fn of_embedded(
         gguf: Gguf,
         words: &Metadata,
@@ -250,7 +252,7 @@ impl TowerFiles {
         let tensors = tower.tensors()?;
         let mut files =
             TowerFiles::of_settings(gguf.metadata.file(), &config, &settings, tensors, reader(text))?;
-        // The embedding may have no row for the token in a picture's place. Rows are given there, so any other token will do.
+        // The embedding may lack a row for the image token. Its rows are given, so any other token will do.
         if files.spec.image_token as usize >= text.vocab {
             files.spec.stand_in = files.spec.stand_in.or(Some(0));
         }
@@ -279,13 +281,13 @@ impl Tower<'_> {
         })
     }
 
-    /// Rows of a matrix that must be there.
+    /// Rows of a required matrix.
     fn rows(&self, name: &str) -> Result<usize, LoadError> {
         let first = self.needed(name)?.shape.first().copied();
         first.ok_or_else(|| self.metadata().corrupt(name, "it is no matrix"))
     }
 
-    /// Of `clip.vision.`, what must be there.
+    /// A required count below `clip.vision.`.
     fn count(&self, key: &str) -> Result<u32, LoadError> {
         let key = format!("clip.vision.{key}");
         match self.metadata().u32(&key)? {
@@ -297,7 +299,7 @@ impl Tower<'_> {
         }
     }
 
-    /// That it is of the model whose rows these are.
+    /// Checks that it belongs to this text model.
     fn belongs(&self, text: &TransformerSpec) -> Result<(), LoadError> {
         let named = PROJECTORS.iter().find(|(_, projector)| *projector == self.projector);
         let another = |reason: String| LoadError::Unsupported {
@@ -323,7 +325,7 @@ impl Tower<'_> {
         }
     }
 
-    /// Whether it calls the two matrices of MLPs by each other's names, as files of CLIP and SigLIP once did.
+    /// Whether the names of the two matrices in MLPs are swapped, as older files of CLIP and SigLIP have them.
     fn swaps_mlp(&self, hidden: usize) -> bool {
         if matches!(self.projector, Qwen3 | Pixtral) {
             return false;
@@ -333,21 +335,21 @@ impl Tower<'_> {
         matches!((up, down), (Some(&[given, inner]), Some(&[wide, read])) if given == hidden && read == hidden && wide == inner && wide != hidden)
     }
 
-    /// The layers between which rows are made besides, ascending.
+    /// DeepStack layers, ascending.
     fn deep(&self) -> BTreeSet<usize> {
         let layer =
             |tensor: &Tensor| tensor.name.strip_prefix("v.deepstack.")?.split('.').next()?.parse().ok();
         self.gguf.tensors.iter().filter_map(layer).collect()
     }
 
-    /// The activation in its MLPs, in the words of `config.json`.
+    /// Activation of its MLPs, by its name in `config.json`.
     fn activation(&self) -> Result<&'static str, LoadError> {
         let says = |key| Ok::<_, LoadError>(self.metadata().bool(key)? == Some(true));
         Ok(match (says("clip.use_gelu")?, says("clip.use_silu")?) {
             (true, true) => {
                 return Err(self.metadata().corrupt("clip.use_silu", "clip.use_gelu is true as well"));
             }
-            // One name for two: which, the family says.
+            // GGUF has one name for two activations; the family decides.
             (true, false) if matches!(self.projector, Mlp | Pixtral) => "gelu",
             (true, false) => "gelu_pytorch_tanh",
             (false, true) => "silu",
@@ -355,7 +357,7 @@ impl Tower<'_> {
         })
     }
 
-    /// What `config.json` would say.
+    /// Settings of `config.json`.
     fn config(&self, words: &Metadata, text: &TransformerSpec) -> Result<Map<String, Value>, LoadError> {
         let metadata = self.metadata();
         let (hidden, layers) = (self.count("embedding_length")?, self.count("block_count")?);
@@ -394,7 +396,8 @@ impl Tower<'_> {
                 whole["multimodal_projector_bias"] = self.tensor("mm.2.bias").is_some().into();
             }
             Pixtral => {
-                // Its class has one of its own; the key is for that of what reads squares, which is the text's.
+                // Its class has its own epsilon; the file's key holds the epsilon of the merging norm, which is the
+                // text model's.
                 whole["multimodal_projector_bias"] = self.tensor("mm.2.bias").is_some().into();
                 whole["spatial_merge_size"] = joined.into();
                 whole["vision_feature_layer"] = (-1).into();
@@ -420,7 +423,7 @@ impl Tower<'_> {
                     metadata.u32("clip.vision.projector.scale_factor")?.unwrap_or(2).into();
             }
             Qwen2 | Qwen25 | Qwen3 => {
-                // What the file gives is the text's; the class's own is fixed.
+                // The file's epsilon is the text model's; the class has a fixed one.
                 eps = None;
                 vision["num_heads"] = heads.into();
                 vision["depth"] = layers.into();
@@ -464,7 +467,7 @@ impl Tower<'_> {
         Ok(object(whole))
     }
 
-    /// How the text's heads are shared out between time, height and width.
+    /// Sections of the text model's rotary pairs for time, height and width.
     fn sections(&self, words: &Metadata, text: &TransformerSpec) -> Result<Vec<i64>, LoadError> {
         let key = format!("{}.rope.dimension_sections", text.architecture);
         let mut sections = words.integers(&key)?.ok_or_else(|| words.missing(&key))?;
@@ -472,15 +475,15 @@ impl Tower<'_> {
         Ok(sections)
     }
 
-    /// The token in a picture's place.
+    /// Token in place of a picture.
     fn place(&self, words: &Metadata) -> Result<usize, LoadError> {
         const KEY: &str = "tokenizer.ggml.tokens";
         let place = self.projector.place();
         let at = words.strings(KEY)?.and_then(|tokens| tokens.iter().position(|token| token == place));
-        // LLaVA's text models have none, nor any text that becomes this one.
+        // LLaVA's text models have no such token, nor a text that becomes it.
         let other = match self.projector {
             Mlp => words.u32("tokenizer.ggml.unknown_token_id")?.map(|token| token as usize),
-            // Files of Gemma 3 may leave the token out for which the text has no row.
+            // Files of Gemma 3 may leave out the token, because the text model has no row for it.
             Gemma3 => words.u32("tokenizer.ggml.padding_token_id")?.map(|token| token as usize),
             _ => None,
         };

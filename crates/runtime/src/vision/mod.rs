@@ -1,9 +1,9 @@
-//! Models that see. A tower is the one network again, over the patches of a picture instead of tokens, with what stands
-//! before and behind it (`tower`); a family is data (`spec` and a file for each, `vit` for what some share), and `layout` says in which order patches go
-//! through it, and `pieces` how far at a time, as `towers` has it and `cuts` counts. `mmproj` reads llama.cpp's files,
-//! and `embedded` splits Ollama's, which have text and tower in one.
-//! What a prompt says of a picture, and how many rows it has there, is `sight`, which needs no device. Decoding and
-//! preprocessing are `hanzo-engine-media`'s.
+//! Models with vision. A tower is the one network over a picture's patches instead of tokens, with an embedding
+//! before it and a projector after it (`tower`). A family is data (`spec`, with one file per family, and `vit` for
+//! shared parts). `layout` orders the patches. `pieces` runs the tower in pieces, behind the trait in `towers`;
+//! `cuts` sizes them. `mmproj` reads llama.cpp's tower files, and `embedded` splits Ollama's files with text model
+//! and tower in one. `sight` needs no device: it prepares the pictures of a prompt and counts their rows. Decoding
+//! and preprocessing are in `hanzo-engine-media`.
 
 mod cuts;
 mod dual;

@@ -1,6 +1,7 @@
-//! Idefics2's connector: a gated MLP over patches, and a perceiver over what that gives (arxiv.org/abs/2103.03206). Its latents see the
-//! patches and themselves, which is attention in one sequence of both, of whose rows only the latents' are read: on devices whose attention
-//! may be cut no others see anything. What is of few numbers, norms and sums, is the host's.
+//! Idefics2's connector: a gated MLP over patches, then a perceiver (arxiv.org/abs/2103.03206). Its latents attend
+//! to the patches and themselves. This is computed as self-attention over one sequence of both, of which only the
+//! latents' rows are read. On devices with partial attention the other rows are not computed. Small computations,
+//! norms and sums, run on the host.
 
 use std::ops::Range;
 
@@ -17,10 +18,10 @@ use crate::error::LoadError;
 use crate::load::Found;
 use crate::tensor::Tensor;
 
-/// Rows that are computed at once: those inside the MLP are wide.
+/// Maximum rows computed at once: those inside the MLP are wide.
 pub(super) const ROWS_AT_ONCE: usize = 256;
 
-/// Its weights on disk.
+/// Weights on disk.
 #[derive(Debug)]
 pub(super) struct PerceiverFiles {
     inner: [Tensor; 3], // gate and up (inner, hidden), down (text hidden, inner)
@@ -38,7 +39,7 @@ struct LayerFiles {
 }
 
 impl PerceiverFiles {
-    /// By the names of the library's class.
+    /// Takes the tensors by the library's names.
     pub(super) fn take(
         found: &mut Found<'_>,
         spec: &TowerSpec,
@@ -81,7 +82,7 @@ impl PerceiverFiles {
         Ok(PerceiverFiles { inner, latents, layers, norm })
     }
 
-    /// Those that are packed, by what is packed as one.
+    /// Tensors that are packed, grouped by packed matrix.
     fn matrices(&self) -> impl Iterator<Item = &[Tensor]> {
         let own = [&self.inner[..2], &self.inner[2..]];
         let layers = self.layers.iter();
@@ -91,7 +92,7 @@ impl PerceiverFiles {
         own.into_iter().chain(layers)
     }
 
-    /// Those that stay with the host.
+    /// Tensors that stay in host memory.
     pub(super) fn held(&self) -> impl Iterator<Item = &Tensor> {
         let norms = self.layers.iter().flat_map(|layer| &layer.norms);
         [&self.latents, &self.norm].into_iter().chain(norms)
@@ -101,7 +102,7 @@ impl PerceiverFiles {
         self.matrices().flatten().chain(self.held())
     }
 
-    /// Bytes of what is packed.
+    /// Bytes of the packed matrices.
     pub(super) fn packed_bytes(&self, backend: &AnyBackend) -> usize {
         let shapes = |tensors: &[Tensor]| tensors.iter().map(super::shape_of).collect::<Vec<_>>();
         let packed = self.matrices().map(|tensors| match backend.supports(tensors[0].dtype) {
@@ -112,7 +113,7 @@ impl PerceiverFiles {
     }
 }
 
-/// A layer's weights.
+/// Weights of a layer.
 struct Layer {
     norms: [Vec<f32>; 3],
     qkv: ops::Matrix,
@@ -121,7 +122,7 @@ struct Layer {
     down: ops::Matrix,
 }
 
-/// Makes the rows of a frame of its patches.
+/// Perceiver: makes the rows of a frame from its patches.
 pub(super) struct Perceiver {
     spec: PerceiverSpec,
     hidden: usize,
@@ -131,12 +132,12 @@ pub(super) struct Perceiver {
     latents: Vec<f32>,
     layers: Vec<Layer>,
     norm: Vec<f32>,
-    parts: bool, // whether only latents see
+    parts: bool, // whether only latents attend
     way: Way,
     buffers: Buffers,
 }
 
-/// The frame under way.
+/// Progress of the current frame.
 #[derive(Default)]
 struct Way {
     context: Vec<f32>, // (patches, text)
@@ -177,24 +178,24 @@ fn sizes(spec: &TowerSpec, own: &PerceiverSpec, (patches, parts): (usize, bool))
     ]
 }
 
-/// Rows that see something at most, where only latents and those that begin a part with them do.
+/// Maximum rows that attend, if only the latents and the start of their part do.
 fn seeing_max(own: &PerceiverSpec) -> usize {
     own.latents + QUERIES_PART
 }
 
-/// Rows of a step at most, of so many patches.
+/// Maximum rows of a step, for `patches` patches.
 pub(super) fn rows_max(own: &PerceiverSpec, (patches, parts): (usize, bool)) -> usize {
     let seeing = if parts { seeing_max(own) } else { patches + own.latents };
     seeing.max(ROWS_AT_ONCE)
 }
 
-/// The widest input or output of a matrix.
+/// Widest input or output of a matrix.
 pub(super) fn width(spec: &TowerSpec, own: &PerceiverSpec) -> usize {
     let widths = sizes(spec, own, (0, false)).map(|[_, cols]| cols);
     widths.into_iter().chain([2 * own.inner, 8 * spec.text_hidden]).max().unwrap_or(0)
 }
 
-/// Bytes of the buffers, and of what waits on the host.
+/// Bytes of the buffers, and of data that waits on the host.
 pub(super) fn buffer_bytes(
     backend: &AnyBackend,
     spec: &TowerSpec,
@@ -223,7 +224,7 @@ fn pack(backend: &AnyBackend, tensors: &[Tensor]) -> Result<ops::Matrix, LoadErr
 }
 
 impl Perceiver {
-    /// Reads all weights, and makes the buffers for so many patches.
+    /// Reads all weights, and allocates buffers for `patches` patches.
     pub(super) fn load(
         backend: &AnyBackend,
         files: &PerceiverFiles,
@@ -272,7 +273,7 @@ impl Perceiver {
         })
     }
 
-    /// The rows of a frame, `(latents, text hidden)`, of its patches behind the layers, `(patches, hidden)`.
+    /// Rows of a frame, `(latents, text hidden)`, from its patches after the layers, `(patches, hidden)`.
     pub(super) fn rows(
         &mut self,
         backend: &mut AnyBackend,
@@ -292,22 +293,22 @@ impl Perceiver {
         Ok(self.take())
     }
 
-    /// Begins with a frame.
+    /// Starts a frame.
     pub(super) fn begin(&mut self) {
         self.way = Way { context: Vec::new(), latents: self.latents.clone() };
     }
 
-    /// Layers.
+    /// Number of layers.
     pub(super) fn depth(&self) -> usize {
         self.layers.len()
     }
 
-    /// Rows that latents see: those of patches, and their own behind them.
+    /// Rows that latents attend to: those of patches, then their own.
     pub(super) fn seen_rows(&self) -> usize {
         self.way.context.len() / self.text + self.spec.latents
     }
 
-    /// Makes patches, [`ROWS_AT_ONCE`] at most, as wide as the text's rows.
+    /// Projects at most [`ROWS_AT_ONCE`] patches to the text model's width.
     pub(super) fn project(&mut self, backend: &mut AnyBackend, some: &[f32]) -> Result<(), KernelError> {
         let Buffers { patches, inner, given, .. } = &mut self.buffers;
         let (gate_up, down, activation) = (&self.gate_up, &self.down, self.spec.inner_activation);
@@ -320,7 +321,7 @@ impl Perceiver {
         Ok(())
     }
 
-    /// Queries, keys and values of some rows that are seen in a layer, [`ROWS_AT_ONCE`] at most.
+    /// Computes queries, keys and values of at most [`ROWS_AT_ONCE`] rows in a layer.
     pub(super) fn make_rows(
         &mut self,
         backend: &mut AnyBackend,
@@ -346,7 +347,7 @@ impl Perceiver {
         backend.write_rows(all, rows.start, &numbers)
     }
 
-    /// Has latents see all rows of a layer, which are made, and go on behind that.
+    /// Computes the latents' attention in a layer, once all rows have keys and values, and the rest of the layer.
     pub(super) fn see(&mut self, backend: &mut AnyBackend, layer: usize) -> Result<(), KernelError> {
         let (text, latent_count, all) = (self.text, self.spec.latents, self.seen_rows());
         let (count, few) = (all - latent_count, batch_of(&[latent_count]));
@@ -383,24 +384,24 @@ impl Perceiver {
         Ok(())
     }
 
-    /// What the latents of a frame have become.
+    /// Final latents of a frame.
     pub(super) fn take(&mut self) -> Vec<f32> {
         let mut latents = std::mem::take(&mut self.way).latents;
         norm_all(&mut latents, &self.norm, self.spec.eps);
         latents
     }
 
-    /// Millions of products that a patch takes to become as wide as the text's rows.
+    /// Millions of products to project a patch.
     pub(super) fn project_cost(&self) -> f64 {
         (self.spec.inner * (2 * self.hidden + self.text)) as f64 / MILLION
     }
 
-    /// And a row its queries, keys and values.
+    /// Millions of products for queries, keys and values of a row.
     pub(super) fn row_cost(&self) -> f64 {
         (self.text * self.spec.heads.qkv_width()) as f64 / MILLION
     }
 
-    /// And latents what they see and what is behind that.
+    /// Products of the latents' attention and the rest of the layer.
     pub(super) fn see_cost(&self) -> Products {
         let (q, latents) = (self.spec.heads.q_width(), self.spec.latents);
         let attention = 2 * q * seeing_max(&self.spec) * self.seen_rows();
@@ -409,7 +410,7 @@ impl Perceiver {
     }
 }
 
-/// What ops make of rows, read back: as many, of so many columns.
+/// Runs ops on some rows and reads the result back: as many rows, of `cols` columns.
 fn of_few(
     backend: &mut AnyBackend,
     batch: &Batch,

@@ -1,5 +1,5 @@
-//! Pixtral and Mistral 3: frames of any size, patches turned by row and column, an MLP behind them, or behind squares of them that a
-//! matrix has joined. In a prompt each line of rows ends with a token.
+//! Pixtral and Mistral 3: frames of any size, rotary embeddings by row and column, and an MLP over patches, or over
+//! squares of patches that a matrix has merged. In a prompt each line of rows ends with a token.
 
 use hanzo_engine_kernels::{Activation, HeadShape};
 
@@ -31,10 +31,10 @@ pub(super) const NAMES: Names = Names {
     ..Names::NONE
 };
 
-/// At the end of a line, and of the last.
+/// Tokens at the end of a line, and of the last line.
 pub(super) const LINE_ENDS: [&str; 2] = ["[IMG_BREAK]", "[IMG_END]"];
 
-/// `config` is the whole model's; a row of the text model has so many elements.
+/// Describes the tower. `config` is the whole model's; the text model's rows have `text_hidden` elements.
 pub(super) fn spec(config: &Config, text_hidden: usize) -> Result<TowerSpec, LoadError> {
     let vision = config.object("vision_config")?.ok_or_else(|| config.missing("vision_config"))?;
     let whole = |key: &str, max, usual| Ok::<_, LoadError>(vision.count(key, max)?.unwrap_or(usual));
@@ -98,7 +98,8 @@ pub(super) fn spec(config: &Config, text_hidden: usize) -> Result<TowerSpec, Loa
     tower.checked(&vision)
 }
 
-/// Pairs of a head's first half turn by the row, those of its second by the column, and have every other frequency each.
+/// Rotary embedding: pairs in a head's first half rotate by the row, those in its second half by the column, each
+/// with every other frequency.
 fn rope(vision: &Config, head_dim: usize) -> Result<crate::spec::RopeSpec, LoadError> {
     let settings = vision.object("rope_parameters")?;
     let base = match &settings {

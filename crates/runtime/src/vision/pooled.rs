@@ -1,6 +1,7 @@
-//! What makes one vector of a picture's rows, on the host: it sees each row once, and multiplies with none but a few matrices. A query
-//! that is learned is the same for all pictures, so what scores a row is a vector, made once of the query and the matrix of keys; and
-//! shares of rows add up to 1, so the matrix of values multiplies their mean.
+//! Pooling of a picture's rows to one vector, on the host, because it reads each row once and uses few matrices. A
+//! learned query is the same for all pictures, so its product with the key matrix is computed once, as a vector
+//! that scores rows. Attention weights add up to 1, so the value matrix is applied to the weighted mean of the
+//! rows.
 
 use super::spec::{Pooling, TowerSpec};
 use crate::encoder::{HeadActivation, HeadLayer, HeadNorm, dense, dot, head_layer};
@@ -8,17 +9,17 @@ use crate::error::LoadError;
 use crate::load::Found;
 use crate::tensor::Tensor;
 
-/// Its weights on disk.
+/// Weights on disk.
 #[derive(Debug)]
 pub(super) enum PooledFiles {
-    /// (dimensions, hidden)
+    /// Projection of the class token: (dimensions, hidden)
     First {
         projection: Tensor,
     },
     Probe(Box<ProbeFiles>),
 }
 
-/// Those of a query that is learned; of the pairs, the second are biases.
+/// Weights of a learned query; the second of each pair is a bias.
 #[derive(Debug)]
 pub(super) struct ProbeFiles {
     probe: Tensor,     // (1, 1, hidden)
@@ -30,7 +31,7 @@ pub(super) struct ProbeFiles {
 }
 
 impl PooledFiles {
-    /// By the names of the library's classes.
+    /// Takes the tensors by the library's names.
     pub(super) fn take(
         found: &mut Found<'_>,
         spec: &TowerSpec,
@@ -68,7 +69,7 @@ impl PooledFiles {
     }
 }
 
-/// What makes a vector of rows behind a tower's layers.
+/// Pooling of the rows after a tower's layers.
 #[derive(Debug)]
 pub(super) enum Pooled {
     First(HeadLayer),
@@ -77,7 +78,7 @@ pub(super) enum Pooled {
 
 #[derive(Debug)]
 pub(super) struct Probe {
-    scores: Vec<f32>, // (heads, hidden): what scores a row
+    scores: Vec<f32>, // (heads, hidden): scores a row
     values: Vec<f32>, // (hidden, hidden), a head's rows one after the other
     bias: Vec<f32>,   // (hidden), of values
     out: HeadLayer,   // (hidden, hidden)
@@ -122,7 +123,7 @@ impl Pooled {
         })))
     }
 
-    /// The vector of a picture with these rows behind the layers, `(rows, hidden)`.
+    /// Vector of a picture with these rows after the layers, `(rows, hidden)`.
     pub(super) fn vector(&self, rows: &[f32], hidden: usize) -> Vec<f32> {
         match self {
             Pooled::First(projection) => projection.apply(&rows[..hidden]),

@@ -1,17 +1,18 @@
-//! A tower whose matrices a load quantises: those of its layers, which are nearly all of it. What makes patches of pixels and rows of what
-//! the layers give stays as it is stored, as do convolutions and places: they are small, and everything that is seen goes through them.
+//! Quantisation of a tower at load. It covers the matrices of the layers, which are nearly all of the weights. The
+//! patch embedding, the projector, convolutions and position embeddings stay as stored: they are small, and every
+//! pixel goes through them.
 
 use super::TowerFiles;
 use crate::load::Tensors;
 use crate::spec::TransformerSpec;
 
 impl TowerFiles {
-    /// Its layers, and what they are made of.
+    /// The tower's layers and their tensors.
     pub(crate) fn layers_mut(&mut self) -> (&TransformerSpec, &mut Tensors) {
         (&self.spec.layers, &mut self.tensors)
     }
 
-    /// As the network's, of its layers.
+    /// Summary of the types that the layers' matrices are quantised to, as for the text network.
     pub(crate) fn packed_summary(&self) -> Option<String> {
         self.tensors.packed_summary()
     }
@@ -35,7 +36,7 @@ mod tests {
     use crate::vision::Tower;
     use crate::vision::tests::{ALL, cpu, rows_of, texture};
 
-    /// The tiny towers' rows are no whole blocks; these are.
+    /// The tiny towers' rows are no whole quantisation blocks; these are.
     fn see() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/hanzo-see")
     }
@@ -52,7 +53,7 @@ mod tests {
         }
     }
 
-    /// Of its layers' matrices: the name, and what each is packed as.
+    /// Packed type of each matrix of its layers, by name.
     fn types(opened: &Opened) -> BTreeMap<String, DType> {
         let TowerFiles { spec, tensors, .. } = tower(opened);
         let spec = &spec.layers;
@@ -100,7 +101,7 @@ mod tests {
             isq: isq.map(|isq| isq.parse().unwrap()),
         };
         let stored = types(&open(None, Vec::new()).unwrap());
-        // Numbers of layers are the text's.
+        // Rules by layer number only concern the text model.
         let opened = open(None, vec![rule(Some((0, 1)), None, Some("Q8_0"))]).unwrap();
         assert_eq!(types(&opened), stored);
         assert!(opened.quantised().is_some_and(|summary| !summary.contains("sees")));
@@ -111,7 +112,7 @@ mod tests {
         let opened = open(None, vec![rule(None, Some(of_tower), Some("Q4_0"))]).unwrap();
         let query = Part::Layer(0, LayerPart::Query).weight();
         assert_eq!(tower(&opened).tensors.packed_type(query), DType::Q4_0);
-        // Of the text nothing was said.
+        // There is no rule for the text model.
         assert!(opened.quantised().unwrap().starts_with("what sees: "));
         assert_eq!(opened.info().quantization, "BF16");
         assert!(open(Some("8"), vec![rule(None, Some("*none*"), None)]).is_err());

@@ -1,5 +1,6 @@
-//! Qwen2-VL, Qwen2.5-VL and Qwen3-VL: frames of any size, patches turned by row and column, an MLP behind squares of them.
-//! Qwen2.5-VL's layers see windows but for some, and Qwen3-VL gives rows from between its layers too.
+//! Qwen2-VL, Qwen2.5-VL and Qwen3-VL: frames of any size, rotary embeddings by row and column, and an MLP over
+//! squares of patches. Most layers of Qwen2.5-VL attend within windows. Qwen3-VL also makes rows from intermediate
+//! layers (DeepStack).
 
 use hanzo_engine_kernels::{Activation, HeadShape, RopeAxes, RopeKind};
 use serde_json::Value;
@@ -12,7 +13,7 @@ use crate::spec::{
     NormSpec, RopeScaling, RopeSpec, TransformerSpec,
 };
 
-/// What is the same in all three.
+/// Tensor names common to all three.
 const NAMES: Names = Names {
     prefix: "visual.",
     token_embedding: "no_tokens",
@@ -22,7 +23,7 @@ const NAMES: Names = Names {
     key: "attn.key",
     value: "attn.value",
     qkv: Some("attn.qkv"),
-    // In llama.cpp's files of the first two they are apart.
+    // llama.cpp's files of the first two have them apart.
     qkv_or_apart: true,
     attention_output: "attn.proj",
     attention_norm: "norm1",
@@ -36,7 +37,7 @@ const NAMES_2_5: Names = Names { up: "mlp.up_proj", down: "mlp.down_proj", ..NAM
 const NAMES_3: Names =
     Names { final_norm: "merger.norm", up: "mlp.linear_fc1", down: "mlp.linear_fc2", ..NAMES };
 
-/// What of its tower a model type stands for.
+/// Version of the tower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
     Two,
@@ -53,17 +54,17 @@ fn version(model_type: &str) -> Option<Version> {
     }
 }
 
-/// Whether a model is one of these.
+/// Whether the model type is one of these.
 pub(super) fn knows(model_type: &str) -> bool {
     version(model_type).is_some()
 }
 
-/// What its tensors are called.
+/// Tensor names of a tower.
 pub(super) fn names(spec: &TowerSpec) -> &'static Names {
     names_of(&spec.layers.architecture)
 }
 
-/// What a model type's are.
+/// Tensor names of a model type.
 pub(super) fn names_of(model_type: &str) -> &'static Names {
     match model_type {
         "qwen2_vl" => &NAMES,
@@ -72,7 +73,7 @@ pub(super) fn names_of(model_type: &str) -> &'static Names {
     }
 }
 
-/// The names, without `visual.`, of what stands behind the layers: the norm, where it is of squares, and the two matrices.
+/// Names, without `visual.`, of the projector's parts: the norm (over squares, if it has one) and the two matrices.
 pub(super) fn joiner(spec: &TowerSpec, deep: Option<usize>) -> [String; 3] {
     let (stem, [norm, up, down]) = match (spec.layers.architecture.as_str(), deep) {
         (_, Some(index)) => (format!("deepstack_merger_list.{index}"), ["norm", "linear_fc1", "linear_fc2"]),
@@ -82,7 +83,8 @@ pub(super) fn joiner(spec: &TowerSpec, deep: Option<usize>) -> [String; 3] {
     [norm, up, down].map(|name| format!("{stem}.{name}"))
 }
 
-/// `config` is the whole model's; a row of the text model has so many elements, a head so many pairs.
+/// Describes the tower. `config` is the whole model's. The text model's rows have `text_hidden` elements, and its
+/// heads `text_pairs` rotated pairs.
 pub(super) fn spec(
     config: &Config,
     model_type: &str,
@@ -192,7 +194,7 @@ pub(super) fn spec(
     };
     let norm = NormSpec { kind, eps: 1e-6 };
     let mut layers = TransformerSpec::bare(model_type, [1, hidden], vec![layer; count], norm, PATCHES_MAX);
-    // One name for what differs in the text alone.
+    // One name for models that differ in the text model only.
     if three {
         layers.architecture = "qwen3_vl".to_owned();
     }
@@ -214,7 +216,8 @@ pub(super) fn spec(
     tower.checked(&vision)
 }
 
-/// Pairs of a head's first half turn by the row, those of its second by the column, at the same frequencies.
+/// Rotary embedding: pairs in a head's first half rotate by the row, those in its second half by the column, at the
+/// same frequencies.
 pub(super) fn rope_of_places(head_dim: usize, base: f32) -> RopeSpec {
     let quarter = head_dim as u32 / 4;
     RopeSpec {
@@ -238,7 +241,7 @@ fn rope_base(vision: &Config) -> Result<f32, LoadError> {
     Ok(base.flatten().unwrap_or(1e4))
 }
 
-/// How the pairs of the text's heads are shared out between time, height and width.
+/// Sections of the text model's rotary pairs for time, height and width.
 fn text_axes(config: &Config, three: bool, pairs: usize) -> Result<RopeAxes, LoadError> {
     const KEY: &str = "mrope_section";
     let text = config.object("text_config")?;

@@ -1,5 +1,5 @@
-//! What a prompt says of pictures: the placeholder that a chat template writes becomes what the family's processor puts there,
-//! some of which are a frame's rows.
+//! Pictures in prompts. The placeholder that a chat template writes becomes the text and tokens of the family's
+//! processor, among them a frame's rows.
 
 use std::sync::Arc;
 
@@ -14,34 +14,35 @@ use crate::media::{LineEnds, MediaSpan};
 use crate::template::Rendered;
 use crate::tokenizer::Tokenizer;
 
-/// Stands for a picture in the content of a message. It is no character (Unicode 16.0, 23.7), so no text has it.
+/// Placeholder for a picture in the content of a message. It is a noncharacter (Unicode 16.0, 23.7), so no text
+/// contains it.
 pub const PICTURE: char = '\u{fdd0}';
 
-/// How pictures come into the prompts of a model.
+/// Prepares the pictures in a model's prompts.
 #[derive(Debug)]
 pub struct Sight {
     processor: Processor,
     spec: TowerSpec,
-    /// Names what frames' rows depend on besides their pixels.
+    /// Digest of the settings on which a frame's rows depend besides its pixels.
     settings: [u8; 32],
-    /// What a template writes in a picture's place, and what the processor makes of that before the text becomes tokens, with one
-    /// placeholder for all rows.
+    /// Placeholder that a template writes, and the processor's replacement before tokenizing, with one placeholder
+    /// for all rows.
     spelled: Option<[String; 2]>,
-    /// Tokens at the ends of lines but for the last, and of that.
+    /// Tokens at the end of a line, and of the last line.
     line_ends: [u32; 2],
-    /// The operator's bounds of pictures.
+    /// The operator's bounds on picture sizes.
     room: PixelRoom,
 }
 
-/// Between the parts of a picture.
+/// Marks between the parts of a picture.
 const FAKE: &str = "<fake_token_around_image>";
 const GLOBAL: &str = "<global-img>";
 
 impl Sight {
-    /// Of a tower beside a text model with this tokenizer.
+    /// Creates the preparation for a tower beside a text model with this tokenizer.
     ///
     /// # Errors
-    /// [`LoadError::Unsupported`] where the tokenizer does not know what the processor writes.
+    /// [`LoadError::Unsupported`] if the tokenizer lacks the processor's tokens.
     pub(crate) fn new(files: &TowerFiles, tokenizer: &Tokenizer, file: &str) -> Result<Sight, LoadError> {
         let (family, image_token) = (files.spec.family, files.spec.image_token);
         let lacks = |token: &str, reason: &str| LoadError::Unsupported {
@@ -63,7 +64,7 @@ impl Sight {
                 return Err(lacks(token, reason));
             }
         }
-        // Where a picture becomes a vector, no prompt has a place for it.
+        // Pictures that become a vector have no place in a prompt.
         if family != Family::Dual && !tokenizer.is_special(image_token) {
             let token = format!("image_token_id {image_token}");
             return Err(lacks(&token, "it is no control token of this tokenizer, and a picture's place"));
@@ -88,22 +89,22 @@ impl Sight {
         })
     }
 
-    /// Numbers of a row that a frame becomes.
+    /// Elements of a row that a frame becomes.
     pub(crate) fn row_width(&self) -> usize {
         self.spec.row_width()
     }
 
-    /// What stands in prompts for a picture's row that is given, where what a template writes is no token of the vocabulary.
+    /// Token that stands in prompts for a given row, if the image token is outside the vocabulary.
     #[cfg(test)]
     pub(super) fn stand_in(&self) -> Option<u32> {
         self.spec.stand_in
     }
 
-    /// Whether a span is a frame of the model's tower.
+    /// Whether a span is a frame of this tower.
     pub(crate) fn fits(&self, span: &MediaSpan) -> bool {
         let sides = span.whole.map(|rows| (rows as usize).saturating_mul(self.spec.square()));
         let whole = |perceiver: &PerceiverSpec| span.grid == [1, perceiver.latents as u32];
-        // Of a tall picture that is so narrow that no column of a canvas is its own, the ends of lines are left.
+        // For a tall picture so narrow that no column of the canvas belongs to it, only the line ends are left.
         let least = [1, u32::from(span.ends != LineEnds::Each)];
         let middle = span.whole.iter().zip(span.grid).zip(least).all(|((&whole, wanted), least)| {
             let beside = whole.checked_sub(wanted);
@@ -125,8 +126,8 @@ impl Sight {
             && span.remembered == self.spec.remembered(span.whole)
     }
 
-    /// A picture in prompts of a model whose template may write none, and the same as that model's own template writes it. LLaVA's first
-    /// models came with the templates of their text models, and Ollama's templates leave pictures to the program.
+    /// Placeholder for templates that write none for pictures, and its form in the model's own template. LLaVA's
+    /// first models had the templates of their text models, and Ollama's templates leave pictures to the program.
     pub(crate) fn by_letter(&self, tokenizer: &Tokenizer) -> Option<[String; 2]> {
         let place = String::from_utf8_lossy(tokenizer.token_bytes(self.spec.image_token)).into_owned();
         let written = match self.spec.family {
@@ -142,7 +143,7 @@ impl Sight {
         Some([place, written])
     }
 
-    /// Rows that a picture has in a prompt, and tokens between them.
+    /// Number of tokens that a picture has in a prompt, line ends included.
     pub fn rows_of(&self, picture: &Prepared) -> usize {
         let tokens = |(index, frame)| {
             let (grid, _, ends) = self.shape(picture.from, (index, picture.frames.len()), frame);
@@ -151,7 +152,7 @@ impl Sight {
         picture.frames.iter().enumerate().map(tokens).sum()
     }
 
-    /// Rows above each other and beside each other that are wanted of a picture's frame, those of all of it, and what ends its lines.
+    /// Shape of a picture's frame: rows and columns that are wanted, those of the whole frame, and its line ends.
     fn shape(
         &self,
         from: [u32; 2],
@@ -176,7 +177,7 @@ impl Sight {
         (if on_canvas { covered(from, whole) } else { whole }, whole, ends)
     }
 
-    /// What the processor makes of a rendered prompt before it becomes tokens.
+    /// Applies the processor's changes to a rendered prompt before it is tokenized.
     pub(crate) fn spell(&self, rendered: &mut Rendered) {
         if let Some([place, spelled]) = &self.spelled {
             rendered.respell(place, spelled);
@@ -186,15 +187,16 @@ impl Sight {
         }
     }
 
-    /// Bounds pictures that keep about their own size, as the operator wants them.
+    /// Sets the operator's bounds for pictures that keep about their own size.
     pub fn bound(&mut self, room: PixelRoom) {
         self.room = room;
     }
 
-    /// Prepares a picture for the tower. A picture of a family whose pictures are scaled between bounds is scaled to what the tower has room for.
+    /// Prepares a picture for the tower. In families that scale pictures between bounds, it is scaled to the
+    /// tower's maximum.
     ///
     /// # Errors
-    /// As [`Processor::prepare`], and [`PictureError::TooManyPatches`].
+    /// As for [`Processor::prepare`], and [`PictureError::TooManyPatches`].
     pub fn prepare(&self, picture: Picture, look: Look) -> Result<Prepared, PictureError> {
         let max = self.spec.patches_max;
         let most = (max * self.spec.patch.pow(2)) as u64;
@@ -211,16 +213,17 @@ impl Sight {
         Ok(prepared)
     }
 
-    /// A picture that stands alone, and whose frame becomes a vector; none where its rows belong in a prompt.
+    /// Span of a picture whose frame becomes a vector; `None` if its rows belong in a prompt.
     pub fn alone(&self, picture: Prepared) -> Option<MediaSpan> {
         let frame = picture.frames.into_iter().next().filter(|_| self.spec.pooled.is_some())?;
         Some(self.span(picture.from, (0, 1), frame, 0))
     }
 
-    /// A prompt's tokens with pictures in the places that the template has given them, in order.
+    /// Puts pictures at the placeholders that the template wrote, in order. Returns the tokens and the pictures'
+    /// spans.
     ///
     /// # Errors
-    /// [`RequestError::Invalid`] where the template has written another number of places.
+    /// [`RequestError::Invalid`] if the number of placeholders and pictures differ.
     pub fn place(
         &self,
         tokens: &[u32],
@@ -251,7 +254,7 @@ impl Sight {
         Ok((all, spans))
     }
 
-    /// A picture as the family's processor writes it: between marks (`processing_idefics3.py`), or nothing but its rows.
+    /// Writes a picture as the family's processor does: between marks (`processing_idefics3.py`), or only its rows.
     fn put(
         &self,
         picture: Prepared,
@@ -284,7 +287,7 @@ impl Sight {
                 tokens.extend(&between);
             }
             let span = self.span(from, (index, count), frame, tokens.len());
-            // Of a picture that is so narrow that no row of a canvas is its own, the canvas is left out.
+            // For a picture so narrow that no row of the canvas belongs to it, the canvas is left out.
             if span.tokens == 0 {
                 continue;
             }
@@ -301,7 +304,7 @@ impl Sight {
         Ok(())
     }
 
-    /// A frame of a picture whose rows begin with a prompt's token `first`.
+    /// Span of a picture's frame whose rows start at the prompt's token `first`.
     fn span(&self, from: [u32; 2], place: (usize, usize), frame: Frame, first: usize) -> MediaSpan {
         let side = self.spec.square() as u32;
         let (grid, whole, ends) = self.shape(from, place, &frame);
@@ -311,7 +314,7 @@ impl Sight {
         }
         hash.update([ends as u8]);
         let remembered = self.spec.remembered(whole);
-        // Frames of one size have pixels beyond their last patch where patches do not divide it.
+        // Frames of a fixed size have pixels beyond their last patch if the patch size does not divide it.
         let pixels = self.cropped(frame, whole.map(|rows| rows * side));
         MediaSpan {
             first,
@@ -328,7 +331,7 @@ impl Sight {
         }
     }
 
-    /// The first rows and columns of a frame.
+    /// Crops a frame to its first rows and columns.
     fn cropped(&self, frame: Frame, [height, width]: [u32; 2]) -> Vec<u8> {
         if [frame.height, frame.width] == [height, width] {
             return frame.rgb;
@@ -338,8 +341,8 @@ impl Sight {
     }
 }
 
-/// What Idefics2's processor makes of what a template has written, and of the character behind it (`processing_idefics2.py`): a mark on
-/// each side of a picture, one between two of them, and a space behind one that a word follows.
+/// Idefics2's processing of text from a template, given the character after it (`processing_idefics2.py`): a mark
+/// on each side of a picture, a single one between two, and a space before a following word.
 fn marked(written: &str, next: Option<char>) -> String {
     const PLACE: &str = "<image>";
     let twice = FAKE.repeat(2);
@@ -359,8 +362,8 @@ fn marked(written: &str, next: Option<char>) -> String {
     spaced
 }
 
-/// Of rows and columns of a canvas, those in its middle that have something of a picture, whose rows and columns of pixels are
-/// `from`: as the reference counts them (`unpad_image`).
+/// Rows and columns in the middle of a canvas that contain parts of a picture with `from` pixel rows and columns,
+/// as the reference computes them (`unpad_image`).
 fn covered(from: [u32; 2], [rows, cols]: [u32; 2]) -> [u32; 2] {
     let [height, width] = from.map(f64::from);
     let near = |length: f64| (length * 1e7).round_ties_even() / 1e7;

@@ -1,5 +1,5 @@
-//! What a tower is, as data: its layers, how patches stand, and what joins it to a text model. What a `config.json` says of
-//! one is read in a file for each family.
+//! Description of a vision tower: its layers, its patches, and its projector to a text model. Each family has a
+//! file that reads `config.json`.
 
 use hanzo_engine_kernels::{Activation, HeadShape, RopeAxes};
 
@@ -11,149 +11,150 @@ use crate::error::LoadError;
 use crate::limits::PATCHES_MAX;
 use crate::spec::{AxesSpec, Config, TransformerSpec};
 
-/// How a picture is written in a prompt, and its tensors are called.
+/// Model family. It decides tensor names and the form of pictures in prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
-    /// Idefics2: quarters with the whole behind them, and a mark around each.
+    /// Idefics2: four quarters, then the whole picture, with a mark around each.
     Idefics2,
-    /// Idefics3 and SmolVLM: parts with the whole behind them, and marks around each.
+    /// Idefics3 and SmolVLM: parts, then the whole picture, with marks around each.
     Idefics3,
-    /// Qwen2-VL, Qwen2.5-VL and Qwen3-VL: nothing but its rows.
+    /// Qwen2-VL, Qwen2.5-VL and Qwen3-VL: only its rows.
     Qwen,
     /// Gemma 3: its rows between marks and empty lines.
     Gemma3,
-    /// LLaVA 1.5 and LLaVA-NeXT: nothing but its rows.
+    /// LLaVA 1.5 and LLaVA-NeXT: only its rows.
     Llava,
     /// Pixtral and Mistral 3: lines of rows, with a token at the end of each.
     Pixtral,
-    /// Llama 3.2 Vision: a token whose row is given, and what is remembered of it.
+    /// Llama 3.2 Vision: a token whose row is given, and rows for cross-attention.
     Mllama,
-    /// CLIP and SigLIP: a vector, and in no prompt.
+    /// CLIP and SigLIP: a vector; never part of a prompt.
     Dual,
 }
 
-/// What is learned of where patches stand: a table for a square of them.
+/// Learned position embeddings of patches: a table for a square of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Learned {
-    /// Patches of the square's side.
+    /// Side of the square in patches.
     pub(crate) side: usize,
-    /// Of other frames it is what lies between, rather than the nearest.
+    /// Interpolate for frames of other sizes, instead of taking the nearest entry.
     pub(crate) between: bool,
 }
 
-/// Layers that see a window.
+/// Layers with windowed attention.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Windows {
-    /// Rows of the text model of a window's side.
+    /// Side of a window, in rows of the text model.
     pub(crate) side: usize,
-    /// Layers that see the whole frame nevertheless.
+    /// Layers that attend to the whole frame nevertheless.
     pub(crate) whole: Vec<usize>,
 }
 
-/// A norm by the root of the mean of squares.
+/// RMS norm of the layers' output.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Given {
     pub(crate) eps: f32,
-    /// Factors are kept less one.
+    /// Weights are stored minus one.
     pub(crate) from_one: bool,
 }
 
-/// What becomes a row of what the layers give.
+/// Projection from the layers' output to rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Reads {
-    /// What the layers give is normed as what they read is.
+    /// The network's final norm is applied first.
     pub(crate) normed: bool,
-    /// The mean of a square's patches, rather than all of them.
+    /// Average the patches of a square, instead of concatenating them.
     pub(crate) mean: bool,
-    /// The norm of each patch or mean.
+    /// Norm of each patch or mean.
     pub(crate) norm: Option<Given>,
-    /// A matrix makes a patch of a square.
+    /// A matrix merges a square to one patch.
     pub(crate) merged: bool,
-    /// Elements between the two matrices of an MLP; 0 where one makes the row.
+    /// Width of the projector's MLP; 0 if a single matrix projects.
     pub(crate) inner: usize,
-    /// Their products have biases.
+    /// The matrices have biases.
     pub(crate) bias: bool,
 }
 
-/// What of the rows behind the layers becomes a picture's one vector.
+/// Pooling of the rows after the layers to a picture's vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pooling {
-    /// The first row, through a matrix (CLIP).
+    /// Projects the first row, the class token (CLIP).
     First,
-    /// What a learned query of so many heads finds in all of them, and an MLP's product besides (SigLIP).
+    /// Attention of a learned query with `heads` heads over all rows, plus an MLP of the result (SigLIP).
     Probe { heads: usize, ffn: usize, activation: HeadActivation },
 }
 
-/// What makes as many rows of every frame, whatever patches it has: a gated MLP of each, and latents that see them all.
+/// Perceiver: makes the same number of rows from every frame. It has a gated MLP over patches, and latents that
+/// attend to all of them.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PerceiverSpec {
-    /// Rows.
+    /// Number of rows it makes.
     pub(crate) latents: usize,
-    /// Layers.
+    /// Number of layers.
     pub(crate) depth: usize,
     pub(crate) heads: HeadShape,
-    /// Elements inside the MLP of patches.
+    /// Width of the MLP over patches.
     pub(crate) inner: usize,
     pub(crate) inner_activation: Activation,
-    /// Inside the MLPs of latents.
+    /// Activation in the MLPs of latents.
     pub(crate) activation: Activation,
-    /// Of its norms, by the root of the mean of squares.
+    /// Epsilon of its RMS norms.
     pub(crate) eps: f32,
 }
 
-/// A tower and what joins it to a text model: patches before the layers, squares of `joined` x `joined` of them become a row
-/// behind.
+/// Vision tower and its projector to a text model. Patches go through the layers; then each square of `joined` x
+/// `joined` patches becomes a row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TowerSpec {
     pub(crate) family: Family,
-    /// Its layers, over the patches of one frame.
+    /// Layers, which run over the patches of one frame.
     pub(crate) layers: TransformerSpec,
-    /// Pixels of a patch's side.
+    /// Side of a patch in pixels.
     pub(crate) patch: usize,
-    /// A patch is of two frames of a film, which of a picture are the same.
+    /// A patch covers two video frames, which are equal for a picture.
     pub(crate) twofold: bool,
-    /// What is added to a patch has a bias.
+    /// The patch embedding has a bias.
     pub(crate) patch_bias: bool,
-    /// Patches of the side of a square that becomes one row.
+    /// Side in patches of a square that becomes one row.
     pub(crate) joined: usize,
-    /// Pixels of every frame's side, or of the squares that it is of; none where each has a size of its own.
+    /// Side in pixels of every frame, or of the squares that it consists of; `None` if frames have any size.
     pub(crate) frame: Option<usize>,
-    /// Such squares of a frame at most; each goes through the layers for itself.
+    /// Maximum number of such squares in a frame; each goes through the layers separately.
     pub(crate) squares_max: usize,
-    /// A learned row stands before the patches of each, and none behind the layers is made of it.
+    /// A class token stands before the patches of each square; no row is made from it.
     pub(crate) first: bool,
-    /// Patches that a frame has at most.
+    /// Maximum patches of a frame.
     pub(crate) patches_max: usize,
     pub(crate) learned: Option<Learned>,
     pub(crate) windows: Option<Windows>,
-    /// What becomes a row.
+    /// Projection to rows.
     pub(crate) reads: Reads,
-    /// What becomes a vector, where that is wanted and no rows are.
+    /// Pooling to a vector, for towers that make no rows.
     pub(crate) pooled: Option<Pooling>,
-    /// What makes rows, where no square of patches becomes one.
+    /// Perceiver, if it makes the rows instead of squares.
     pub(crate) perceiver: Option<PerceiverSpec>,
-    /// What makes rows that are remembered, of tiles that see each other.
+    /// Tiles that attend to each other, for cross-attention.
     pub(crate) mosaic: Option<MosaicSpec>,
-    /// A learned row ends the lines of frames of several squares, and what stands for a frame alone.
+    /// A learned row ends each line of frames with several squares, and the single row of other frames.
     pub(crate) lines: bool,
-    /// Rows of a picture see each other in the text model.
+    /// In the text model, rows of a picture attend to each other in both directions.
     pub(crate) mutual: bool,
-    /// Layers after which rows are made besides, which the first layers of the text model add to theirs (DeepStack).
+    /// Layers after which additional rows are made; the text model's first layers add them to theirs (DeepStack).
     pub(crate) deep: Vec<usize>,
-    /// Which positions of a row turn which pairs in the text model, whose rows lie in a plane then.
+    /// Positions that rotate each pair in the text model (M-RoPE), if rows have two-dimensional positions.
     pub(crate) axes: Option<RopeAxes>,
-    /// Elements of a row that the text model reads, or of a vector.
+    /// Elements of a row of the text model, or of a vector.
     pub(crate) text_hidden: usize,
-    /// What a template writes in a picture's place, and a prompt has there, unless
+    /// Image token, which a template writes and a prompt contains,
     pub(crate) image_token: u32,
-    /// this stands there instead.
+    /// unless this token stands in for it.
     pub(crate) stand_in: Option<u32>,
 }
 
 /// Colours of a pixel.
 pub(super) const COLORS: usize = 3;
 
-/// Whether a model is of a family whose pictures are read.
+/// Whether the model type belongs to a supported family.
 pub(crate) fn knows(model_type: &str) -> bool {
     matches!(
         model_type,
@@ -162,7 +163,7 @@ pub(crate) fn knows(model_type: &str) -> bool {
 }
 
 impl TowerSpec {
-    /// Layers over patches of frames of any size, which one matrix each makes rows of.
+    /// Basic tower for frames of any size, with a single matrix that projects each patch to a row.
     pub(super) fn bare(family: Family, layers: TransformerSpec, text_hidden: usize) -> TowerSpec {
         TowerSpec {
             family,
@@ -191,8 +192,8 @@ impl TowerSpec {
         }
     }
 
-    /// As the whole model's `config.json` says it, where frames have sides of so many pixels or of any, or are of several such
-    /// squares, and a row of the text model so many elements, of heads of so many.
+    /// Reads the whole model's `config.json`. Frames have a fixed side, any size, or several squares. The text
+    /// model's rows have `text_hidden` elements, and its heads `text_pairs` rotated pairs.
     pub(super) fn from_config(
         config: &Config,
         (frame, squares): (Option<u32>, u32),
@@ -218,7 +219,7 @@ impl TowerSpec {
         }
     }
 
-    /// Pixels of the side of what becomes a row.
+    /// Side in pixels of a square that becomes one row.
     pub(crate) fn square(&self) -> usize {
         self.joined * self.patch
     }
@@ -228,7 +229,7 @@ impl TowerSpec {
         self.joined * self.joined
     }
 
-    /// Where the rows of a frame stand; none where a frame of so many pixels is none of this tower's.
+    /// Arrangement of a frame's rows; `None` if this tower has no frames of that size.
     pub(crate) fn grid(&self, [height, width]: [usize; 2]) -> Option<Grid> {
         let fits = |side: usize| side > 0 && side.is_multiple_of(self.square());
         let squares = |frame: usize| match (height.is_multiple_of(frame), width.is_multiple_of(frame)) {
@@ -243,22 +244,22 @@ impl TowerSpec {
         (grid.count().checked_mul(self.square_patches())? <= self.patches_max).then_some(grid)
     }
 
-    /// Bytes of the pixels of a frame with such rows.
+    /// Bytes of a frame's pixels.
     pub(crate) fn frame_bytes(&self, grid: Grid) -> usize {
         COLORS * grid.count() * self.square() * self.square()
     }
 
-    /// Patches of the largest frame, of which no more rows are wanted than `rows_max`.
+    /// Maximum patches of a frame with at most `rows_max` rows.
     pub(crate) fn patches_within(&self, rows_max: usize) -> usize {
         match self.frame {
             Some(_) => self.patches_max,
-            // They are no more of them than latents.
+            // latents are as many for any number of patches
             None if self.perceiver.is_some() => self.patches_max,
             None => self.patches_max.min(rows_max.saturating_mul(self.square_patches())),
         }
     }
 
-    /// Rows of the layers for so many patches.
+    /// Rows of the layers for `patches` patches, class tokens included.
     pub(super) fn layer_rows(&self, patches: usize) -> usize {
         if let Some(rows) = self.mosaic_rows() {
             return rows;
@@ -266,18 +267,19 @@ impl TowerSpec {
         if self.first { patches + patches.div_ceil(self.one_square().count()) } else { patches }
     }
 
-    /// Of patches that go through the layers for themselves, those of a whole frame or of a square of it.
+    /// Patches, arranged, that go through the layers together if frames have a fixed side: those of a frame or of a
+    /// square of it.
     pub(super) fn one_square(&self) -> Grid {
         let side = self.frame.map_or(1, |frame| frame / self.square());
         Grid { rows: side, cols: side }
     }
 
-    /// Numbers of a patch.
+    /// Input values of a patch.
     pub(super) fn patch_width(&self) -> usize {
         COLORS * self.patch * self.patch
     }
 
-    /// Numbers of what is made of a square of patches first: of all of them, or of their mean.
+    /// Elements of a square: of all its patches, or of their mean.
     pub(super) fn square_width(&self) -> usize {
         if let Some(mosaic) = &self.mosaic {
             return self.layers.hidden * (1 + mosaic.between.len());
@@ -285,23 +287,23 @@ impl TowerSpec {
         if self.reads.mean { self.layers.hidden } else { self.layers.hidden * self.square_patches() }
     }
 
-    /// Of what the MLP behind squares reads, or the one matrix.
+    /// Input width of the projector's MLP or matrix.
     pub(super) fn read_width(&self) -> usize {
         if self.reads.merged { self.layers.hidden } else { self.square_width() }
     }
 
-    /// Numbers of a row that are given, what is added in the text model's first layers behind those of its embedding, or rows that
-    /// are remembered.
+    /// Elements of a given row: the embedding, then the rows for the text model's first layers (DeepStack), or
+    /// those for cross-attention.
     pub(crate) fn row_width(&self) -> usize {
         self.text_hidden * (1 + self.deep.len() + self.picture_rows())
     }
 
-    /// Rows that are remembered of a picture.
+    /// Rows of a picture in the cross-attention cache.
     pub(crate) fn picture_rows(&self) -> usize {
         self.mosaic.as_ref().map_or(0, |mosaic| mosaic.tiles * self.tile_rows())
     }
 
-    /// Has a text model take what this tower gives it: positions by row and column, and rows for its first layers.
+    /// Adapts a text model to this tower: positions by row and column, and additional rows for its first layers.
     pub(crate) fn fit(&self, text: &mut TransformerSpec) {
         for rope in &mut text.ropes {
             rope.axes = self.axes.map(|axes| AxesSpec { axes, anew: false });
@@ -311,7 +313,8 @@ impl TowerSpec {
         text.together = if self.mutual { self.patches_max / self.square_patches() } else { 0 };
     }
 
-    /// What is checked of every tower: that a square is at least a pixel, and frames have no more patches than are possible.
+    /// Checks common to all towers: a square has at least a pixel, and frames do not exceed the maximum number of
+    /// patches.
     pub(super) fn checked(mut self, config: &Config) -> Result<Self, LoadError> {
         self.patches_max = self.patches_max.min(PATCHES_MAX) / self.square_patches() * self.square_patches();
         if self.patches_max == 0 {

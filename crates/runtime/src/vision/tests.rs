@@ -1,5 +1,6 @@
-//! Models that see against the transformers library's own classes and processors (make_vision.py, make_qwen.py and make_llava.py in
-//! tests/data/vision say how its numbers were made): prompts, rows, log probabilities and tokens, in any company.
+//! Vision models against the transformers library's own classes and processors (make_vision.py, make_qwen.py and
+//! make_llava.py in tests/data/vision make the golden numbers): prompts, rows, log probabilities and tokens, in
+//! every kind of batch.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -46,7 +47,7 @@ pub(super) const ALL: Piece = Piece::Layers(100);
 const LEAST: Piece = products(0.0);
 /// The largest allowed difference of a row's number, as a share of the range of the golden ones.
 const ROWS_TOLERANCE: f32 = 1e-4;
-/// Of a log probability, as a share of the range of the golden logits. The cache is of half precision.
+/// Tolerance of a log probability, as a share of the golden logits' range. The KV cache has half precision.
 const LOGPROBS_TOLERANCE: f64 = 1e-3;
 
 const fn products(millions: f64) -> Piece {
@@ -193,11 +194,11 @@ fn config(opened: &Opened, step_tokens_max: usize, kv_blocks: usize) -> EngineCo
     }
 }
 
-/// What a job has drawn.
+/// Output of a job.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Drawn {
     tokens: Vec<u32>,
-    /// Of the tokens that are text.
+    /// Log probabilities of tokens with text.
     logprobs: Vec<(u32, f32)>,
 }
 
@@ -230,7 +231,7 @@ fn prompts_are_the_processors() {
         let image = text.sight.as_ref().unwrap();
         for talk in talks(case) {
             let (tokens, spans) = prompt(&text, &talk);
-            // What stands for a picture is no token of some vocabularies.
+            // Some vocabularies lack the image token.
             let stand_in = image.stand_in();
             let known = talk.tokens.iter().map(|&token| match token as usize >= text.vocab {
                 true => stand_in.unwrap(),
@@ -321,8 +322,8 @@ fn answers_are_the_librarys_in_any_company_on_every_tier() {
     assert!(preemptions > 0, "nobody was put back");
 }
 
-/// What each job has drawn by itself: the library's tokens, as likely as there; and once more, when the tower has nothing to do and the
-/// prompt is found.
+/// Output of each job alone: the library's tokens with its log probabilities. Then once more, when the tower's rows
+/// and the prompt are cached.
 fn alone_and_again(
     named: &str,
     model: &(Opened, Arc<TextModel>),
@@ -357,8 +358,8 @@ fn alone_and_again(
     alone
 }
 
-/// All of them beside each other, in steps of any size, and where blocks are so short that some are put back and computed again: how
-/// often that was.
+/// Runs all jobs together, in steps of any size, also with so few blocks that some are preempted. Returns the
+/// number of preemptions.
 fn beside_each_other(
     named: &str,
     model: &(Opened, Arc<TextModel>),
@@ -368,7 +369,7 @@ fn beside_each_other(
     let room = model.0.decoder().unwrap().spec.kv_room(64);
     let needs = |of: usize| room.blocks_of(jobs[of].prompt.len() + jobs[of].stop.max_tokens as usize);
     let short = (needs(0) + needs(1) - 1).max(needs(1)).max(needs(2));
-    // Where a picture is computed as a whole it must have its place in a step.
+    // A picture with mutual attention needs a step that holds it whole.
     let least = if jobs[0].media.iter().any(|span| span.mutual) { 41 } else { 9 };
     let mut preemptions = 0;
     for (step_tokens_max, kv_blocks) in [(512, 96), (64, 96), (least, 96), (64, short)] {
@@ -447,7 +448,7 @@ fn a_processor_of_which_a_setting_would_be_lost_is_refused() {
     assert!(refused.contains("crop_size") && refused.contains("preprocessor_config.json"), "{refused}");
     let refused = copy(&|settings| settings["max_image_size"]["longest_edge"] = 50.into()).unwrap_err();
     assert!(refused.to_string().contains("frames of 50 pixels"), "{refused}");
-    // One that says nothing of pictures is a model of text.
+    // Without settings for pictures it is a text model.
     let directory = tempfile::tempdir().unwrap();
     for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
         fs::copy(folder("smolvlm").join(name), directory.path().join(name)).unwrap();
@@ -457,7 +458,7 @@ fn a_processor_of_which_a_setting_would_be_lost_is_refused() {
     assert!(opened.text_model().unwrap().sight.is_none());
 }
 
-/// Those that llama.cpp's files are beside (make_mmproj.py).
+/// Models with llama.cpp files in the test data (make_mmproj.py).
 const OF_FILES: [&str; 9] =
     ["smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3", "llava", "llava_next", "pixtral", "mistral3"];
 
@@ -478,7 +479,7 @@ fn a_tower_in_a_file_of_its_own_is_the_models_and_answers_as_it() {
         assert_eq!(found.processor == own.processor, whole, "{case}: {:?}", found.processor);
         for (at, (found, own)) in numbers(found).into_iter().zip(numbers(own)).enumerate() {
             assert_eq!(found.0, own.0, "{case}: tensor {at}");
-            // What the converter keeps in half precision loses of numbers near 0.
+            // Tensors that the converter keeps in half precision lose some accuracy near 0.
             let differs = found.1.iter().zip(&own.1).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(differs < 1e-6, "{case}: tensor {at} {:?} differs by {differs}", own.0);
         }
@@ -527,7 +528,7 @@ fn the_tower_of_another_model_is_refused_by_name() {
     let wider = crate::spec::TransformerSpec { hidden: 128, ..spec.clone() };
     let refused = TowerFiles::of_mmproj(gguf.clone(), &text.metadata, &wider).unwrap_err().to_string();
     assert!(refused.contains("64 elements") && refused.contains("128"), "{refused}");
-    // What nothing reads could change it.
+    // An unread setting could change the tower.
     let mut metadata = (*gguf.metadata).clone();
     metadata.set("clip.vision.swiglu_clamp", crate::gguf::Value::U32(1));
     gguf.metadata = Arc::new(metadata);
@@ -565,7 +566,7 @@ fn of_towers_beside_a_model_its_own_is_found() {
     assert_eq!(sees(&text, Mmproj::Beside), Some(best.clone()));
     assert_eq!(sees(&text, Mmproj::File(last.clone())), Some(last));
     assert_eq!(sees(&text, Mmproj::None), None);
-    // Beside the folder of a quantisation.
+    // In the folder above that of a quantisation.
     let below = copy("smolvlm", "text.gguf", "Q8_0/m-Q8_0.gguf");
     assert_eq!(sees(&below, Mmproj::Beside), Some(best));
     let below = copy("smolvlm", "text.gguf", "other/m-Q8_0.gguf");

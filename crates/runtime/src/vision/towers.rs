@@ -1,37 +1,38 @@
-//! What an engine knows of a tower: that a frame goes through it a piece at a time, how large pieces are, and what they took.
+//! Interface of a tower for the engine: frames run in pieces, with sizes and costs.
 
 use hanzo_engine_kernels::KernelError;
 
 use crate::media::MediaSpan;
 
-/// How far a frame goes at a time.
+/// Size of a piece.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Piece {
-    /// So many layers.
+    /// Number of layers.
     Layers(usize),
-    /// As far as about so many products take it.
+    /// Budget in products.
     Products {
-        /// Millions of them, multiplied and added; where the device cannot stop within a layer, it is one layer in any case.
+        /// Millions of multiply-add products. If the device cannot stop within a layer, a piece is at least one
+        /// layer.
         millions: f64,
-        /// As how many of a matrix one of attention counts.
+        /// Cost of a product of attention, relative to one with weights.
         attention: f64,
     },
 }
 
-/// What products are told in.
+/// Unit for products.
 pub(super) const MILLION: f64 = 1e6;
 
-/// Products, in millions.
+/// Number of products, in millions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Products {
-    /// With weights.
+    /// Products with weights.
     pub matrix: f64,
-    /// Of queries with keys, and of what they find with values.
+    /// Products in attention: of queries with keys, and of weights with values.
     pub attention: f64,
 }
 
 impl Products {
-    /// As so many with weights, where one of attention counts as `attention` of them.
+    /// Total, with `attention` as the cost of a product of attention relative to one with weights.
     pub(crate) fn weighed(self, attention: f64) -> f64 {
         self.matrix + self.attention * attention
     }
@@ -44,36 +45,35 @@ impl std::ops::AddAssign for Products {
     }
 }
 
-/// What makes rows of frames, a piece at a time, on whatever device.
+/// Tower that computes rows of frames in pieces, on any device.
 pub trait Towers: Send {
-    /// Layers of the way of a frame.
+    /// Number of layers.
     fn layers(&self) -> usize;
 
-    /// Bytes of rows that are kept for prompts with the same pictures: those of the largest frame at least.
+    /// Bytes for cached rows, reused by prompts with the same media: at least those of the largest frame.
     fn kept_bytes(&self) -> usize;
 
-    /// Begins with a frame that is to be seen; one that was under way is forgotten.
+    /// Starts a frame; discards one in progress.
     ///
     /// # Errors
     /// The device's.
     fn begin(&mut self, span: &MediaSpan) -> Result<(), KernelError>;
 
-    /// Goes a piece further. The frame's rows where that was its end, `(rows, numbers of a row)`.
-    ///
-    /// Of a tower whose frames become vectors it is that.
+    /// Computes a piece. At the frame's end returns its rows, `(rows, elements of a row)`, or its vector, for a
+    /// tower that pools.
     ///
     /// # Errors
     /// The device's.
     fn advance(&mut self, piece: Piece) -> Result<Option<Vec<f32>>, KernelError>;
 
-    /// What the last piece took, where that was counted.
+    /// Cost of the last piece, if counted.
     fn spent(&self) -> Option<Products> {
         None
     }
 }
 
 impl Piece {
-    /// Layers, for who goes by whole ones.
+    /// Number of layers, for towers that run whole ones.
     pub(crate) fn layers(self) -> usize {
         match self {
             Piece::Layers(layers) => layers,

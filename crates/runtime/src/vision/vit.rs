@@ -1,5 +1,5 @@
-//! SigLIP's and CLIP's layers: what Idefics3, SmolVLM, Gemma 3 and LLaVA have between patches and rows, and what their own texts
-//! have (`crate::encoder`).
+//! Vision transformer of SigLIP and CLIP, which Idefics3, SmolVLM, Gemma 3 and LLaVA use between patches and rows.
+//! CLIP's and SigLIP's text sides have the same layers (`crate::encoder`).
 
 use hanzo_engine_kernels::{Activation, HeadShape};
 
@@ -11,7 +11,7 @@ use crate::spec::{
     PositionTable, TransformerSpec,
 };
 
-/// What they call their tensors, behind what the whole model calls the tower.
+/// Tensor names, after the model's prefix for the tower.
 pub(crate) const NAMES: Names = Names {
     token_embedding: "no_tokens",
     position_embedding: "embeddings.position_embedding",
@@ -29,7 +29,7 @@ pub(crate) const NAMES: Names = Names {
     ..Names::NONE
 };
 
-/// What is taken for granted where `vision_config` does not say it.
+/// Defaults for settings that `vision_config` leaves out.
 pub(crate) struct Usual {
     pub(crate) hidden: usize,
     pub(crate) heads: usize,
@@ -41,7 +41,7 @@ pub(crate) struct Usual {
     pub(crate) eps: f32,
 }
 
-/// Idefics3's and SmolVLM's.
+/// Defaults of Idefics3 and SmolVLM.
 pub(super) const IDEFICS3: Usual = Usual {
     hidden: 1152,
     heads: 16,
@@ -52,19 +52,19 @@ pub(super) const IDEFICS3: Usual = Usual {
     activation: "gelu_pytorch_tanh",
     eps: 1e-6,
 };
-/// Idefics2's.
+/// Defaults of Idefics2.
 pub(super) const IDEFICS2: Usual = Usual { hidden: 768, heads: 12, ..IDEFICS3 };
-/// SigLIP's own.
+/// Defaults of SigLIP.
 pub(crate) const SIGLIP: Usual = Usual { hidden: 768, heads: 12, patch: 16, ..IDEFICS3 };
-/// CLIP's.
+/// Defaults of CLIP.
 pub(crate) const CLIP: Usual =
     Usual { hidden: 768, heads: 12, activation: "quick_gelu", eps: 1e-5, ..IDEFICS3 };
 
-/// Sides in pixels, and layers over so many patches.
+/// Vision transformer: sizes in pixels, and layers.
 pub(crate) struct Vit {
     pub(super) patch: usize,
     pub(super) image: usize,
-    /// Without a place for patches: those are the family's to count.
+    /// Layers without positions, which each family counts on its own.
     pub(crate) layers: TransformerSpec,
 }
 
@@ -111,14 +111,14 @@ pub(crate) fn read(vision: &Config, usual: &Usual) -> Result<Vit, LoadError> {
         eps: vision.positive("layer_norm_eps")?.unwrap_or(usual.eps),
     };
     let count = whole("num_hidden_layers", LAYERS_MAX, usual.layers)?;
-    // A tower has no tokens: its vocabulary is one that no row is of.
+    // A tower has no tokens: no row uses its vocabulary.
     let layers = TransformerSpec::bare("siglip", [1, hidden], vec![layer; count], norm, PATCHES_MAX);
     Ok(Vit { patch, image, layers })
 }
 
 impl Vit {
-    /// With learned places for the patches of squares of so many, and a row before them where there is one. What goes through the
-    /// layers at once is such a square.
+    /// Adds learned positions for `rows` rows: the patches of a square, with a class token if there is one. A
+    /// square goes through the layers at once.
     pub(super) fn placed(self, rows: usize) -> TransformerSpec {
         let positions = Some(PositionTable { rows, offset: 0 });
         TransformerSpec { positions, context_tokens_max: rows as u32, ..self.layers }

@@ -1,5 +1,5 @@
-//! How the names of Ollama's converter (github.com/ollama/ollama, `convert`) differ from those of llama.cpp's, for each architecture
-//! whose files have towers inside: keys and tensors of the text, and of the towers that this build runs.
+//! Differences between the names of Ollama's converter (github.com/ollama/ollama, `convert`) and llama.cpp's, for
+//! each architecture whose files contain towers: keys and tensors of the text model, and of the supported towers.
 
 use std::collections::BTreeMap;
 
@@ -9,50 +9,51 @@ use crate::gguf::{Array, Value};
 use crate::tensor::Tensor;
 use crate::vision::mmproj::Usual;
 
-/// An architecture.
+/// Architecture.
 pub(super) struct OllamaFamily {
     pub(super) name: &'static str,
-    /// The architecture that llama.cpp's files name in its place.
+    /// Architecture name in llama.cpp's files.
     pub(super) text: &'static str,
-    /// The architecture of its mixtures of experts, where that is another.
+    /// Architecture name of its mixtures of experts, if different.
     pub(super) text_of_experts: Option<&'static str>,
     /// Inputs of its towers.
     pub(super) inputs: &'static [&'static str],
-    /// The tower, where this build runs it.
+    /// Tower, if supported.
     pub(super) eyes: Option<Eyes>,
-    /// A model that does nothing but read pictures.
+    /// The model only reads pictures.
     pub(super) is_useless_alone: bool,
-    /// Keys of the text under other names.
+    /// Renamed keys of the text model.
     pub(super) text_keys: &'static [(&'static str, &'static str)],
-    /// Keys that change nothing in the text.
+    /// Keys without effect on the text model.
     pub(super) no_matter: &'static [&'static str],
-    /// Keys about the tower that do not begin as such.
+    /// Keys of the tower without the usual prefix.
     pub(super) tower_keys: &'static [&'static str],
-    /// Ends of the names of the text's tensors, under other names.
+    /// Renamed endings of the text model's tensors.
     pub(super) text_tensors: &'static [(&'static str, &'static str)],
-    /// Says of the text what the converter does not: whether there is a tower in the file, and the text's tensors are given.
+    /// Adds settings of the text model that the converter leaves out. Gets whether the file has a tower, and the
+    /// text model's tensors.
     pub(super) complete: fn(&mut OllamaKeys, bool, &mut [Tensor]) -> Result<(), LoadError>,
 }
 
-/// A tower that this build runs.
+/// Supported tower.
 pub(super) struct Eyes {
-    /// `clip.projector_type` of llama.cpp's files.
+    /// `clip.projector_type` in llama.cpp's files.
     pub(super) projector: &'static str,
-    /// The key that names the activation there.
+    /// Key of the activation in llama.cpp's files.
     pub(super) activation: &'static str,
-    /// Keys under other names, beside [`KEYS`].
+    /// Renamed keys, besides [`KEYS`].
     pub(super) keys: &'static [(&'static str, &'static str)],
-    /// Keys with the one value that is known, beside [`USUAL`].
+    /// Keys with a single supported value, besides [`USUAL`].
     pub(super) usual: &'static [(&'static str, Usual)],
-    /// Keys that change nothing.
+    /// Keys without effect.
     pub(super) no_matter: &'static [&'static str],
-    /// Tensors under other names.
+    /// Renamed tensors.
     pub(super) tensors: &'static [(&'static str, &'static str)],
-    /// Says what the converter does not.
+    /// Adds settings that the converter leaves out.
     pub(super) complete: fn(&mut BTreeMap<String, Value>, &[Tensor]),
 }
 
-/// Keys of every tower that is run, and those of llama.cpp's files.
+/// Keys of all supported towers, with their names in llama.cpp's files.
 pub(super) const KEYS: &[(&str, &str)] = &[
     ("vision.attention.head_count", "clip.vision.attention.head_count"),
     ("vision.attention.layer_norm_epsilon", "clip.vision.attention.layer_norm_epsilon"),
@@ -66,7 +67,7 @@ pub(super) const KEYS: &[(&str, &str)] = &[
     ("vision.spatial_merge_size", "clip.vision.spatial_merge_size"),
 ];
 
-/// Keys of every tower that is run, with the one value that is known.
+/// Keys of all supported towers with a single supported value.
 pub(super) const USUAL: &[(&str, Usual)] =
     &[("vision.num_channels", Usual::Whole(3)), ("vision.temporal_patch_size", Usual::Whole(2))];
 
@@ -137,7 +138,7 @@ const QWEN25: Eyes = Eyes {
         colored(said, CLIP_MEAN, CLIP_STD);
         let layers = Value::Array(Array::I32(vec![7, 15, 23, 31]));
         said.entry("clip.vision.fullatt_block_indexes".into()).or_insert(layers);
-        // The pictures of this family have no size of their own.
+        // Pictures of this family have no fixed size.
         said.entry("clip.vision.image_size".into()).or_insert(Value::U32(560));
     },
 };
@@ -164,7 +165,7 @@ const QWEN3: Eyes = Eyes {
     ],
     complete: |said, _| {
         colored(said, HALF, HALF);
-        // The pictures of this family have no size of their own.
+        // Pictures of this family have no fixed size.
         said.entry("clip.vision.image_size".into()).or_insert(Value::U32(768));
     },
 };
@@ -172,7 +173,7 @@ const QWEN3: Eyes = Eyes {
 const IMAGES: &[&str] = &["images"];
 const BOTH: &[&str] = &["images", "audio"];
 
-/// A family whose text is as llama.cpp's converter writes it, and whose tower is not run.
+/// Family whose text model is as llama.cpp's converter writes it, and whose tower is not supported.
 const PLAIN: OllamaFamily = OllamaFamily {
     name: "",
     text: "",
@@ -187,7 +188,7 @@ const PLAIN: OllamaFamily = OllamaFamily {
     complete: |_, _, _| Ok(()),
 };
 
-/// Keys of Qwen's text models about the places of pictures.
+/// Keys of Qwen's text models for picture positions.
 const QWEN_KEYS: &[(&str, &str)] =
     &[("rope.mrope_section", "rope.dimension_sections"), ("mrope_sections", "rope.dimension_sections")];
 
@@ -267,7 +268,7 @@ pub(super) const FAMILIES: &[OllamaFamily] = &[
         inputs: BOTH,
         text_tensors: &[(".ffn_gate_inp.per_expert_scale", ".ffn_down_exps.scale")],
         complete: |keys, is_embedded, _| {
-            // It merges pairs of bytes, whatever the file says.
+            // It uses byte-pair merges, whatever the file says.
             if is_embedded && keys.metadata.string(TOKENIZER)? == Some("llama") {
                 keys.metadata.set(TOKENIZER, Value::String("gemma4".into()));
             }
@@ -303,27 +304,27 @@ pub(super) const FAMILIES: &[OllamaFamily] = &[
     OllamaFamily { name: "deepseekocr", text: "deepseek2-ocr", is_useless_alone: true, ..PLAIN },
 ];
 
-/// Whether this build runs the towers of files of an architecture.
+/// Whether the towers in files of an architecture are supported.
 pub(crate) fn runs(architecture: &str) -> bool {
     let own = FAMILIES.iter().find(|family| family.text == architecture);
     architecture == mllama::NAME || own.is_some_and(|family| family.eyes.is_some())
 }
 
-/// Beginnings of the names of towers' tensors.
+/// Prefixes of the names of towers' tensors.
 const OF_TOWERS: [&str; 5] = ["v.", "mm.", "a.", "s.", "model.vision_tower."];
 
-/// Whether a tensor of a text model's file is of a tower inside of it.
+/// Whether a tensor in a text model's file belongs to a tower inside it.
 pub(crate) fn is_of_tower(name: &str) -> bool {
     OF_TOWERS.iter().any(|start| name.starts_with(start))
 }
 
-/// The beginning of the names of tensors that predict several tokens at once, which are not run.
+/// Prefix of tensors for multi-token prediction, which is not supported.
 const PREDICTING: &str = "mtp.";
 
 const TOKENIZER: &str = "tokenizer.ggml.model";
 
 impl OllamaFamily {
-    /// Names the text's tensors as llama.cpp's converter does, and leaves out those that no network has.
+    /// Renames the text model's tensors as llama.cpp's converter does, and drops those that no network has.
     pub(super) fn name_text(&self, tensors: &mut Vec<Tensor>) {
         tensors.retain(|tensor| !tensor.name.starts_with(PREDICTING));
         for tensor in tensors {
@@ -337,7 +338,7 @@ impl OllamaFamily {
 }
 
 impl OllamaKeys {
-    /// Takes a key whose only known value says nothing new.
+    /// Takes a key that must have its only supported value.
     fn only(&mut self, name: &str, usual: &Value) -> Result<(), LoadError> {
         let key = self.key(name);
         match self.metadata.take(&key) {
@@ -351,7 +352,7 @@ impl OllamaKeys {
         }
     }
 
-    /// Puts the largest number of a list for layers in its place: others are of layers that have none.
+    /// Replaces a list over layers by its largest number: the others belong to layers without that part.
     fn largest(&mut self, name: &str) -> Result<(), LoadError> {
         let key = self.key(name);
         if let Some(Value::Array(_)) = self.metadata.get(&key) {
@@ -372,7 +373,7 @@ fn gemma3(keys: &mut OllamaKeys, is_embedded: bool, _: &mut [Tensor]) -> Result<
     }
     keys.default("attention.layer_norm_rms_epsilon", Value::F32(1e-6));
     keys.default("rope.freq_base", Value::F32(1e6));
-    // Files of models that see do not say how their context is stretched.
+    // Files of models with vision do not state the scaling of their context.
     if keys.metadata.u32(&keys.key(CONTEXT))?.is_some_and(|tokens| tokens >= 131_072)
         && keys.metadata.get(&keys.key("rope.scaling.type")).is_none()
     {
@@ -390,7 +391,7 @@ fn gemma3(keys: &mut OllamaKeys, is_embedded: bool, _: &mut [Tensor]) -> Result<
 fn mistral3(keys: &mut OllamaKeys, is_embedded: bool, _: &mut [Tensor]) -> Result<(), LoadError> {
     const SCALING: &str = "rope.scaling.type";
     const SPLITTER: &str = "tokenizer.ggml.pre";
-    // The converter writes a model without scaling with all of its keys, and nothing under them.
+    // For a model without scaling, the converter writes all of its keys with empty values.
     let kind = keys.metadata.string(&keys.key(SCALING))?;
     if kind.is_some_and(|kind| kind.is_empty() || kind == "default") {
         for name in ["factor", "type", "yarn_beta_fast", "yarn_beta_slow", "yarn_log_multiplier"] {
@@ -404,7 +405,7 @@ fn mistral3(keys: &mut OllamaKeys, is_embedded: bool, _: &mut [Tensor]) -> Resul
     Ok(())
 }
 
-/// Cuts the embedding to the tokens that layers have inputs for: those behind them stand for pictures and sounds.
+/// Cuts the embedding to the tokens that have per-layer inputs: the others stand for pictures and sounds.
 fn gemma3n(_: &mut OllamaKeys, _: bool, tensors: &mut [Tensor]) -> Result<(), LoadError> {
     let rows = |name: &str| {
         let found = tensors.iter().find(|tensor| tensor.name == name && tensor.shape.len() == 2);
@@ -424,7 +425,7 @@ const HALF: [f32; 3] = [0.5; 3];
 pub(super) const CLIP_MEAN: [f32; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
 pub(super) const CLIP_STD: [f32; 3] = [0.268_629_54, 0.261_302_6, 0.275_777_1];
 
-/// Says how colours are scaled, where the file does not.
+/// Sets the normalisation of colours if the file lacks it.
 fn colored(said: &mut BTreeMap<String, Value>, mean: [f32; 3], std: [f32; 3]) {
     said.entry("clip.vision.image_mean".into()).or_insert(colors(mean));
     said.entry("clip.vision.image_std".into()).or_insert(colors(std));

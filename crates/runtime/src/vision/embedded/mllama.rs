@@ -1,6 +1,6 @@
-//! Llama 3.2 Vision in one GGUF file, as Ollama's converter writes it (`convert_mllama.go`). No file of llama.cpp's has this tower, so
-//! its tensors and settings are put in the words of the model's own files. Layers that attend to pictures are named as the others; they
-//! are left out where none are shown.
+//! Llama 3.2 Vision in one GGUF file, as Ollama's converter writes it (`convert_mllama.go`). llama.cpp has no file
+//! format for this tower, so its tensors and settings are converted to the form of the model's own files.
+//! Cross-attention layers get the names of the others. They are left out if no pictures are used.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::spec::{Config, ROWS_OF_IMAGES};
 use crate::tensor::Tensor;
 use crate::vision::mmproj;
 
-/// The architecture.
+/// Name of the architecture.
 pub(super) const NAME: &str = "mllama";
 
-/// Keys below `mllama.vision.`, and the words of `vision_config` for them.
+/// Keys below `mllama.vision.`, and their names in `vision_config`.
 const WORDS: [(&str, &str); 9] = [
     ("attention.head_count", "attention_heads"),
     ("attention.layer_norm_epsilon", "norm_eps"),
@@ -33,10 +33,10 @@ const WORDS: [(&str, &str); 9] = [
     ("patch_size", "patch_size"),
 ];
 
-/// Keys that are read besides.
+/// Other keys that are read.
 const READ: [&str; 4] = ["image_mean", "image_std", "intermediate_layers_indices", "num_channels"];
 
-/// Tensors of the tower that are of no layer.
+/// Tensors of the tower outside its layers.
 const BESIDE: [(&str, &str); 12] = [
     ("v.patch_embd.", "vision_model.patch_embedding."),
     ("v.class_embd", "vision_model.class_embedding"),
@@ -52,7 +52,7 @@ const BESIDE: [(&str, &str); 12] = [
     ("mm.0.", "multi_modal_projector."),
 ];
 
-/// Tensors of its layers.
+/// Tensors of the tower's layers.
 const IN_LAYERS: [(&str, &str); 10] = [
     ("attn_norm.", "input_layernorm."),
     ("ffn_norm.", "post_attention_layernorm."),
@@ -66,7 +66,7 @@ const IN_LAYERS: [(&str, &str); 10] = [
     ("ffn_gate", "gate_ffn"),
 ];
 
-/// Tensors of the text's layers that attend to pictures.
+/// Tensors of the text model's cross-attention layers.
 const CROSSING: [(&str, &str); 8] = [
     ("cross_attn_q_proj.", "attn_q."),
     ("cross_attn_k_proj.", "attn_k."),
@@ -78,12 +78,12 @@ const CROSSING: [(&str, &str); 8] = [
     ("cross_attn_mlp_gate", "half_factor.1"),
 ];
 
-/// The key of the number of layers.
+/// Key of the number of layers.
 const COUNT: &str = "mllama.block_count";
-/// The key of the layers that attend to pictures.
+/// Key of the list of cross-attention layers.
 const CROSSING_LAYERS: &str = "mllama.attention.cross_attention_layers";
 
-/// Splits a file, for a model that is shown pictures or for its text alone.
+/// Splits a file, for use with pictures or as a text model only.
 ///
 /// # Errors
 /// [`LoadError`] naming the file and the key or tensor in it.
@@ -120,7 +120,7 @@ pub(super) fn split(gguf: Gguf, sees: bool) -> Result<FileParts, LoadError> {
     Ok(FileParts { text: Gguf { version, metadata: Arc::new(metadata), tensors: text }, tower })
 }
 
-/// Takes the keys of the tower, without what they begin with.
+/// Takes the keys of the tower, without their prefix.
 fn take_said(metadata: &mut Metadata) -> Result<Metadata, LoadError> {
     const PREFIX: &str = "mllama.vision.";
     let keys: Vec<String> =
@@ -157,7 +157,7 @@ fn crossing_layers(metadata: &Metadata) -> Result<Vec<usize>, LoadError> {
     Ok(layers)
 }
 
-/// Cuts rows off the embedding that the head has none for: they are of pictures.
+/// Cuts off the embedding rows that the output head lacks: they are for pictures.
 fn cut_off(text: &mut [Tensor]) -> Option<Tensor> {
     let head = text.iter().find(|tensor| tensor.name == "output.weight" && tensor.shape.len() == 2);
     let vocab = head?.shape[0];
@@ -171,8 +171,8 @@ fn cut_off(text: &mut [Tensor]) -> Option<Tensor> {
     Some(behind)
 }
 
-/// Names layers that attend to pictures as the others. Their queries and keys are not turned, and the norms behind them have the order
-/// of the model's own files, so the converter's is undone.
+/// Renames cross-attention layers like the others. Their queries and keys have no rotary embedding, and their norms
+/// have the order of the model's own files, so the converter's reordering is undone.
 fn name_crossing(text: &mut [Tensor], heads: [Option<u32>; 2]) -> Result<(), LoadError> {
     for tensor in text {
         let Some((start, own)) = in_layer(&tensor.name, "blk.") else { continue };
@@ -187,14 +187,14 @@ fn name_crossing(text: &mut [Tensor], heads: [Option<u32>; 2]) -> Result<(), Loa
     Ok(())
 }
 
-/// A name's beginning up to its layer's number, with the dot, and the rest.
+/// Splits a name after its layer's number and dot.
 fn in_layer<'a>(name: &'a str, start: &str) -> Option<(&'a str, &'a str)> {
     let rest = name.strip_prefix(start)?;
     let end = start.len() + rest.find('.')? + 1;
     Some(name.split_at(end))
 }
 
-/// Leaves out the layers that attend to pictures.
+/// Drops the cross-attention layers.
 fn pass_by(metadata: &mut Metadata, text: &mut Vec<Tensor>, crossing: &[usize]) -> Result<(), LoadError> {
     let count = metadata.u32(COUNT)?.ok_or_else(|| metadata.missing(COUNT))?;
     metadata.set(COUNT, Value::U32(count.saturating_sub(crossing.len() as u32)));
@@ -214,9 +214,9 @@ fn pass_by(metadata: &mut Metadata, text: &mut Vec<Tensor>, crossing: &[usize]) 
     Ok(())
 }
 
-/// A tensor of the tower by the name that the model's own files give it; none where it says what another does.
+/// Converts a tensor of the tower to the model's own form; `None` if it repeats another one.
 fn own_tensor(tensor: Tensor) -> Option<Result<Tensor, LoadError>> {
-    // The other part of what the gate of places is.
+    // One minus the other gate.
     if tensor.name == "v.tile_position_embd.gate" {
         return None;
     }
@@ -238,9 +238,9 @@ fn own_tensor(tensor: Tensor) -> Option<Result<Tensor, LoadError>> {
     Some(if is_gate { ungated(named, is_rest) } else { Ok(named) })
 }
 
-/// The number whose hyperbolic tangent a gate is stored as, or the rest of one.
+/// Inverts the hyperbolic tangent in which a gate is stored, or one minus it.
 fn ungated(tensor: Tensor, is_rest: bool) -> Result<Tensor, LoadError> {
-    /// The tangent of a larger number is 1 in this precision.
+    /// Largest value below 1 in this precision; the tangents of all larger numbers are 1.
     const LARGEST: f32 = 1.0 - f32::EPSILON / 2.0;
     let values = tensor.to_f32()?.into_iter().map(|stored| {
         let tangent = if is_rest { 1.0 - stored } else { stored };
@@ -250,7 +250,7 @@ fn ungated(tensor: Tensor, is_rest: bool) -> Result<Tensor, LoadError> {
     Ok(Tensor { dtype: DType::F32, bytes: bytes.into(), ..tensor })
 }
 
-/// The settings of `config.json`.
+/// Settings of `config.json`.
 fn config(
     metadata: &Metadata,
     said: &Metadata,
@@ -270,7 +270,7 @@ fn config(
     let hidden = said.u32("embedding_length")?.unwrap_or(0) as usize;
     vision.insert("vision_output_dim".to_owned(), hidden.saturating_mul(1 + between.len()).into());
     vision.insert(BETWEEN.to_owned(), between.into());
-    // Ways in which tiles lie: all but the first row of a table are of one.
+    // Number of tile arrangements: all rows of this table but the first belong to one.
     let ways = tensors.iter().find(|tensor| tensor.name == "v.pre_tile_position_embd.weight");
     let ways = ways.and_then(|tensor| tensor.shape.first()).map_or(0, |rows| rows.saturating_sub(1));
     vision.insert("supported_aspect_ratios".to_owned(), vec![Json::Null; ways.min(LAYERS_MAX)].into());
@@ -287,7 +287,7 @@ fn config(
     Ok(Config::new(metadata.file(), mmproj::object(config)))
 }
 
-/// The settings of `preprocessor_config.json`.
+/// Settings of `preprocessor_config.json`.
 fn settings(metadata: &Metadata, said: &Metadata) -> Result<Config, LoadError> {
     let (image, tiles) = (said.u32("image_size")?, said.u32("max_num_tiles")?);
     let mut settings = json!({

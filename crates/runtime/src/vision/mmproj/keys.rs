@@ -1,4 +1,4 @@
-//! Keys of a tower's file: those that are read, and those whose one known value says nothing new. Any other is refused.
+//! Keys of a tower's file: those that are read, and those with a single supported value. Any other key is refused.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use super::Tower;
 use crate::error::LoadError;
 use crate::gguf::Value;
 
-/// Keys below `clip.vision.` that are read, or say in other words what is.
+/// Keys below `clip.vision.` that are read, or repeat something that is.
 const READ: &[&str] = &[
     "attention.head_count",
     "attention.layer_norm_epsilon",
@@ -38,14 +38,14 @@ const READ: &[&str] = &[
     "window_size",
 ];
 
-/// Keys below `clip.vision.` with the one value that is known.
+/// Keys below `clip.vision.` with a single supported value.
 const USUAL: [(&str, Usual); 3] = [
     ("num_channels", Usual::Whole(3)),
     ("temporal_patch_size", Usual::Whole(2)),
     ("rope.freq_base", Usual::Number(1e4)),
 ];
 
-/// The one value of a setting that a tower may have.
+/// Only supported value of a setting.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::vision) enum Usual {
     Whole(u32),
@@ -76,7 +76,7 @@ impl fmt::Display for Usual {
 }
 
 impl Tower<'_> {
-    /// Refuses a setting that nothing reads: it could change the tower.
+    /// Refuses unread settings, because they could change the tower.
     pub(super) fn check_keys(&self) -> Result<(), LoadError> {
         for (key, value) in self.metadata().iter() {
             let Some(own) = key.strip_prefix("clip.vision.") else { continue };

@@ -1,4 +1,4 @@
-//! The settings of a tower's image processor, in the words of `preprocessor_config.json`.
+//! Settings of a tower's image processor, in the form of `preprocessor_config.json`.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use super::{Tower, object};
 use crate::error::LoadError;
 
 impl Tower<'_> {
-    /// The settings of `preprocessor_config.json`.
+    /// Settings of `preprocessor_config.json`.
     pub(super) fn processor(&self) -> Result<Map<String, Value>, LoadError> {
         const MERGE: &str = "clip.vision.mm_patch_merge_type";
         let metadata = self.metadata();
@@ -39,7 +39,7 @@ impl Tower<'_> {
                 }
             }
             Qwen2 | Qwen25 | Qwen3 => {
-                // Of the files that were published with the models.
+                // Settings of the files that were published with the models.
                 let usual = match self.projector {
                     Qwen3 => [65_536, 16_777_216],
                     _ => [3_136, 12_845_056],

@@ -1,4 +1,4 @@
-//! The tensors of llama.cpp's files of towers, by the names and in the order that a model's own files have them.
+//! Converts tensors of llama.cpp's tower files to the names and order of a model's own files.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::tensor::Tensor;
 use crate::vision::spec::COLORS;
 
 impl Projector {
-    /// Where the model's own files have a tensor that is of no layer.
+    /// Name in the model's own files of a tensor outside layers.
     fn beside(self, name: &str) -> Option<String> {
         let joiner = |stem: &str, rest: &str| Some(format!("{stem}.{rest}"));
         let names = self.names();
@@ -44,7 +44,7 @@ impl Projector {
 }
 
 impl Tower<'_> {
-    /// Tensors by the names that the model's own files give them.
+    /// Tensors by their names in the model's own files.
     pub(super) fn tensors(&self) -> Result<Vec<Tensor>, LoadError> {
         let hidden = self.count("embedding_length")? as usize;
         let heads = self.count("attention.head_count")? as usize;
@@ -56,9 +56,9 @@ impl Tower<'_> {
             let mut tensor = tensor.clone();
             match tensor.name.as_str() {
                 "v.patch_embd.weight.1" if twofold => continue,
-                // The text model's vocabulary has the same.
+                // The text model's vocabulary has the same row.
                 "v.token_embd.img_break" if self.projector == Pixtral => continue,
-                // Ollama's converter has both frames in one, as the model's own files.
+                // Ollama's converter has both frames in one tensor, like the model's own files.
                 "v.patch_embd.weight" if twofold && tensor.shape.len() < 5 => {
                     tensor = beside_each_other(&tensor, self.needed("v.patch_embd.weight.1")?)?;
                 }
@@ -79,7 +79,7 @@ impl Tower<'_> {
         Ok(tensors)
     }
 
-    /// What the model's own files call a tensor; none where they have no such.
+    /// Name of a tensor in the model's own files; `None` if they have no such tensor.
     fn name(&self, name: &str, swaps: bool, deep: &BTreeSet<usize>) -> Option<String> {
         if let Some(rest) = name.strip_prefix("v.deepstack.") {
             let (layer, part) = rest.split_once('.')?;
@@ -115,13 +115,13 @@ impl Tower<'_> {
     }
 }
 
-/// Other numbers in a tensor's place.
+/// Replaces a tensor's shape and values.
 fn with(tensor: &Tensor, shape: Vec<usize>, values: Vec<f32>) -> Tensor {
     let bytes: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
     Tensor { dtype: DType::F32, shape, bytes: bytes.into(), ..tensor.clone() }
 }
 
-/// What patches of two frames of a film are multiplied with, of a tensor for each frame.
+/// Patch embedding over two video frames, from one tensor for each frame.
 fn beside_each_other(first: &Tensor, second: &Tensor) -> Result<Tensor, LoadError> {
     second.check_shape(&first.shape)?;
     let &[hidden, COLORS, height, width] = first.shape.as_slice() else {
@@ -143,13 +143,14 @@ fn beside_each_other(first: &Tensor, second: &Tensor) -> Result<Tensor, LoadErro
     Ok(with(first, vec![hidden, COLORS, 2, height, width], values))
 }
 
-/// The factors of a norm that the model's own files keep less one.
+/// Weights of a norm that the model's own files store minus one.
 fn less_one(tensor: &Tensor) -> Result<Tensor, LoadError> {
     let values = tensor.to_f32()?.into_iter().map(|factor| factor - 1.0).collect();
     Ok(with(tensor, tensor.shape.clone(), values))
 }
 
-/// Rows of heads whose pairs, for rotation, are rows one after the other: half a head's apart, as the model's own files have them.
+/// Reorders rows of heads for rotation: from adjacent pairs to pairs half a head apart, as in the model's own
+/// files.
 pub(in crate::vision) fn halves_behind(tensor: &Tensor, heads: usize) -> Result<Tensor, LoadError> {
     let rows = tensor.shape.first().copied().unwrap_or(0);
     if heads == 0 || rows == 0 || !rows.is_multiple_of(2 * heads) {

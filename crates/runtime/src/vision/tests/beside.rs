@@ -1,4 +1,4 @@
-//! How far a picture goes between the steps of who decodes: by the time that pieces and steps take, told by a clock of the test's own.
+//! Sizes of picture pieces beside decoding sequences, by times from a simulated clock.
 
 use std::cell::Cell;
 
@@ -47,7 +47,8 @@ fn a_picture_is_seen_in_small_pieces_beside_who_decodes_and_in_large_ones_alone(
         assert!(frames > 1, "{case}");
         engine.submit(&seeing);
         let beside = steps_to_see(&mut engine, frames, &clock, &mut events);
-        // But for the first, which is seen before it is known what a piece takes: each in some layers, and some squares behind them.
+        // Except the first, whose cost is not known yet, each frame takes several pieces for its layers and
+        // squares.
         assert!(beside > 4 * frames as usize, "{case}: {frames} frames in {beside} steps");
         let tokens = drawn(&events)[&JobId(1)].tokens.len();
         assert!(tokens >= beside.min(280), "{case}: {tokens} tokens in {beside} steps");
@@ -55,7 +56,7 @@ fn a_picture_is_seen_in_small_pieces_beside_who_decodes_and_in_large_ones_alone(
             engine.step(&mut events).unwrap();
         }
         assert_eq!(drawn(&events)[&JobId(2)].tokens, talks[1].greedy, "{case}");
-        // Nobody decodes any more: a frame is a piece, and the rows of the last let its job enter.
+        // No sequence decodes any more: each frame is a single piece, and the last one's rows let its job enter.
         let seeing = job(3, &model.1, &talks[2]);
         let frames = seeing.media.len() as u64;
         engine.submit(&seeing);

@@ -1,6 +1,6 @@
-//! GGUF files with their tower inside, written here as Ollama's converter does (github.com/ollama/ollama, `convert`): the names are
-//! replaced by its lists of replacements, the same weights as in the models' own files. Text tensors and tokenizers, which its files
-//! share with llama.cpp's, are those of `text.gguf`.
+//! GGUF files with their tower inside, written here as Ollama's converter does (github.com/ollama/ollama,
+//! `convert`): names are replaced by its lists of replacements, with the weights of the models' own files. Text
+//! tensors and tokenizers, which are the same as in llama.cpp's files, come from `text.gguf`.
 
 use half::f16;
 use hanzo_engine_kernels::{AnyBackend, DType, quant};
@@ -217,7 +217,7 @@ const FORMS: &[Form] = &[
         },
         without: &["rope.dimension_sections"],
     },
-    // Of its first releases.
+    // The form of its first releases.
     Form {
         case: "qwen3_vl",
         architecture: "qwen3vl",
@@ -513,7 +513,7 @@ fn a_tower_of_its_own_file_may_be_named_in_the_place_of_the_one_inside() {
     assert_eq!(opened.info().files, [path, tower]);
 }
 
-/// Another token stands in prompts in the place of a picture for which the text has no row.
+/// A stand-in token replaces an image token without a row in the text model.
 #[test]
 fn a_place_beyond_the_embedding_is_held_by_another_token() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
-//! JPEG files of real encoders through the preprocessing of every family that sees: equal to the bit to PNG files of Pillow's decoding, and
-//! to what transformers' processors make of those pixels (make_jpegs.py in tests/data/vision).
+//! JPEG files of real encoders through the preprocessing of every family with vision. Results equal those of
+//! Pillow's decoding (as PNG files) bit for bit, and those of transformers' processors on these pixels
+//! (make_jpegs.py in tests/data/vision).
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::*;
 
-/// One file, and what Pillow and transformers make of it.
+/// JPEG file with the results of Pillow and transformers.
 struct JpegCase {
     kind: String,
     jpeg: &'static [u8],

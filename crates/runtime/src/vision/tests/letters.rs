@@ -1,4 +1,4 @@
-//! LLaVA behind templates of the text models that it was made of, which know no pictures, and vocabularies that have no place for one.
+//! LLaVA with its text models' templates, which do not support pictures, and vocabularies without an image token.
 
 use super::*;
 use crate::gguf::{Array, Metadata, Value as Setting};

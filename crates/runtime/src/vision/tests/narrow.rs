@@ -1,5 +1,5 @@
-//! LLaVA-NeXT's pictures of which no column, or no line, is left on their canvas (make_narrow.py): of tall ones the ends of lines stay,
-//! as in the library.
+//! LLaVA-NeXT's pictures so narrow that no column, or no line, of their canvas is left (make_narrow.py). For tall
+//! ones the line ends stay, as in the library.
 
 use super::*;
 

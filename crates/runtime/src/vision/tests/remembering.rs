@@ -1,4 +1,5 @@
-//! Llama 3.2 Vision's own: pixels of tiles, texts beside pictures that others remember, room for those, and what is refused.
+//! Cross-attention of Llama 3.2 Vision: pixels of tiles, texts beside pictures of other sequences, room in the
+//! cross-attention cache, and refusals.
 
 use super::*;
 use crate::limits::PICTURES_REMEMBERED;
@@ -70,7 +71,7 @@ fn texts_beside_pictures_are_what_they_are_alone() {
 fn who_leaves_makes_room_for_who_waits() {
     let model = open(CASE);
     let talks = talks(CASE);
-    // One layer a step, and as few rows as can be.
+    // One layer per step, and as few rows as possible.
     let mut engine = engine(&model, 9);
     let mut events = Vec::new();
     engine.submit(&Job { media: [].into(), ..job(0, &model.1, &talks[0]) });

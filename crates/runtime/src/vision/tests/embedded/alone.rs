@@ -1,4 +1,5 @@
-//! Files whose tower this build does not run, and what else takes a file with a tower inside: `quantize` and `inspect`.
+//! Files whose tower this build does not support, and other uses of files with a tower inside: `quantize` and
+//! `inspect`.
 
 use super::*;
 use crate::gguf::Gguf;
