@@ -323,7 +323,7 @@ fn answers_are_the_librarys_in_any_company() {
             assert!(one.stats().prefix_hit_tokens > hits, "{case}: its prefix is found");
             alone.push(found);
         }
-        // Beside each other, in steps of any size, and where blocks are so short that some are put back and computed again.
+        // Together, in steps of any size, also with so few blocks that some are preempted.
         let room = model.0.decoder().unwrap().spec.kv_room(64);
         let needs = |of: usize| room.blocks_of(jobs[of].prompt.len() + talks[of].greedy.len());
         let prompts: usize = jobs.iter().map(|job| room.blocks_of(job.prompt.len())).sum();

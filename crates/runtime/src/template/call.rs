@@ -1,4 +1,4 @@
-//! Calls: macros, the functions that every template has, methods.
+//! Calls: macros, global functions, and methods.
 
 use std::{
     cell::{Cell, RefCell},
@@ -86,7 +86,7 @@ impl<'a> Run<'a> {
         self.call(&callee, args)
     }
 
-    /// The call of a `call` block, with the block as its `caller`.
+    /// Calls a macro for a `call` block, with the block as its `caller`.
     pub(super) fn eval_call_with(&mut self, call: ExprId, caller: Value) -> Outcome<Value> {
         let Expr::Postfix { base, steps } = &self.tree.expressions[call as usize] else {
             return fail("call needs a call of a macro");
@@ -177,7 +177,8 @@ impl<'a> Run<'a> {
             };
             self.set(*parameter, value)?;
         }
-        // Defaults see the other parameters, and stand in for what was not passed, be it defined or not.
+        // Defaults may refer to other parameters. They replace whatever was not passed, whether its name is defined
+        // or not.
         for (parameter, default) in absent {
             if let Some(default) = default {
                 let value = self.eval(default)?;
@@ -232,7 +233,7 @@ impl<'a> Run<'a> {
             Function::Joiner => {
                 let [separator] = args.bind("joiner", ["sep"])?;
                 let separator = separator.unwrap_or_else(|| Value::template(", "));
-                // What a joiner held could hold another one.
+                // A separator must not hold values: they could include another joiner.
                 if matches!(separator, Value::List(_) | Value::Dict(_) | Value::Range(_) | Value::Object(_)) {
                     return fail("joiner needs a string");
                 }
@@ -243,7 +244,7 @@ impl<'a> Run<'a> {
                 if items.is_empty() {
                     return fail("at least one item has to be provided");
                 }
-                // A cycler is as deep as a list.
+                // A cycler counts as deep as a list.
                 let depth = Value::depth_around(&items)?;
                 Ok(Value::Object(Rc::new(Object::Cycler { items, depth, at: Cell::new(0) })))
             }
@@ -258,7 +259,7 @@ impl<'a> Run<'a> {
                 let (Some(Value::Text(format)), Some(now)) = (format, self.now) else {
                     return fail("strftime_now needs a format");
                 };
-                // The longest directive makes 10 bytes of 2.
+                // The longest directive makes 10 bytes from 2.
                 self.meter.bytes(format.len().saturating_mul(8))?;
                 match date::strftime(format.as_str(), now) {
                     Ok(text) => Ok(Value::Text(Text::of(text, format.has_request()))),
@@ -268,7 +269,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The entries of `dict(…)` and `namespace(…)`.
+    /// Entries of `dict(…)` and `namespace(…)`.
     fn entries(&mut self, args: CallArgs) -> Outcome<Vec<(Value, Value)>> {
         let mut entries = Vec::new();
         if args.positional.len() > 1 {
@@ -292,7 +293,7 @@ impl<'a> Run<'a> {
             }
         }
         for (name, value) in args.named {
-            // Names after ** may be the request's.
+            // Names after ** may come from the request.
             insert(self.meter, &mut entries, Value::Text(Text::request(name)), value)?;
         }
         Ok(entries)
@@ -326,7 +327,7 @@ fn range(args: CallArgs) -> Outcome<Value> {
     Ok(Value::Range(Span { start, stop, step, len }))
 }
 
-/// What jinja2's lazy filters give.
+/// Result of jinja2's lazy filters.
 pub(super) fn generator(items: Vec<Value>) -> Outcome<Value> {
     Value::list_of(ListKind::Generator, items)
 }

@@ -1,4 +1,4 @@
-//! Tests by name: what may stand behind `is`.
+//! Tests by name: what may follow `is`.
 
 use super::{
     compare,
@@ -11,10 +11,10 @@ use super::{
     value::{ListKind, Object, Value},
 };
 
-/// What a test says of a value.
+/// Implementation of a test.
 pub(super) type Check = for<'a, 'r, 'v> fn(&'r mut Run<'a>, &'v Value, CallArgs) -> Outcome<bool>;
 
-/// The test of a name.
+/// Test with this name.
 pub(super) fn by_name(name: &str) -> Option<Check> {
     Some(match name {
         "boolean" => |_, value, _| Ok(matches!(value, Value::Bool(_))),

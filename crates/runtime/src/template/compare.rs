@@ -1,4 +1,4 @@
-//! Equality, order and membership, as Python has them.
+//! Equality, order and membership as in Python.
 
 use std::cmp::Ordering;
 
@@ -55,7 +55,7 @@ pub(super) fn equal(meter: &Meter, a: &Value, b: &Value) -> Outcome<bool> {
     })
 }
 
-/// `<`, `>` and their like; an error where Python has no order.
+/// `<`, `>` and the like; an error if Python has no order.
 pub(super) fn order(meter: &Meter, a: &Value, b: &Value) -> Outcome<Option<Ordering>> {
     match (a, b) {
         (Value::Text(a), Value::Text(b)) => {
@@ -114,7 +114,7 @@ pub(super) fn contains(meter: &Meter, container: &Value, value: &Value) -> Outco
         Value::Dict(dict) => Ok(dict.get(meter, value)?.is_some()),
         Value::Range(span) => Ok(value.as_int().is_some_and(|value| {
             let ahead = value.saturating_sub(span.start);
-            // None where a range of step -1 is as far from the smallest number as can be.
+            // `None` if a range with step -1 is as far from the smallest number as possible.
             let at = ahead.checked_div(span.step).filter(|_| ahead.wrapping_rem(span.step) == 0);
             at.and_then(|at| usize::try_from(at).ok()).is_some_and(|at| at < span.len)
         })),
@@ -123,14 +123,14 @@ pub(super) fn contains(meter: &Meter, container: &Value, value: &Value) -> Outco
     }
 }
 
-/// Sorts stably by keys, as Python's `sorted`: by merging, which ends whatever the order says, because what a
-/// template compares need not have one (NaN), and stops where two keys cannot be compared.
+/// Sorts stably by keys, as Python's `sorted`. It uses merge sort, which ends for any comparison, because values of
+/// a template need not have an order (NaN). Stops if two keys cannot be compared.
 pub(super) fn sort(meter: &Meter, keyed: &mut Vec<(Value, Value)>, reverse: bool) -> Outcome<()> {
     let len = keyed.len();
     meter.steps(len as u64 * u64::from(usize::BITS - len.leading_zeros()))?;
     meter.values(2 * len)?;
     meter.bytes(2 * len * size_of::<usize>())?;
-    // Places of the keys: runs of twice the length each time.
+    // Indices of the keys; the runs double in length each time.
     let mut sorted: Vec<usize> = (0..len).collect();
     let mut merged: Vec<usize> = Vec::with_capacity(len);
     let wanted = if reverse { Ordering::Greater } else { Ordering::Less };
@@ -142,7 +142,7 @@ pub(super) fn sort(meter: &Meter, keyed: &mut Vec<(Value, Value)>, reverse: bool
             while let (Some((&a, left_rest)), Some((&b, right_rest))) =
                 (left.split_first(), right.split_first())
             {
-                // The right one goes before only where it must.
+                // The right one goes first only if it must.
                 if order(meter, &keyed[b].0, &keyed[a].0)? == Some(wanted) {
                     merged.push(b);
                     right = right_rest;

@@ -1,5 +1,5 @@
-//! The variables of a conversation, as transformers gives them to a template: what the request wrote is marked as
-//! the request's, and only the engine's own words are not.
+//! Variables of a conversation, as transformers passes them to a template. Text from the request is marked as such;
+//! only the engine's own text is not.
 
 use super::{
     meter::Fault,
@@ -13,12 +13,12 @@ use crate::{
     vision::PICTURE,
 };
 
-/// The variable with the time, in seconds since 1970.
+/// Variable with the time, in seconds since 1970.
 pub(super) const NOW: &str = "now";
-/// Variables that are not the request's to set.
+/// Variables that a request must not set.
 const OWN: [&str; 5] =
     ["messages", "tools", "add_generation_prompt", "continue_final_message", "strftime_now"];
-/// Roles that the engine knows; any other is the request's own word.
+/// Roles that the engine knows; any other counts as text of the request.
 const ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "function", "observation"];
 const FUNCTIONS: [(&str, Function); 6] = [
     ("range", Function::Range),
@@ -29,25 +29,25 @@ const FUNCTIONS: [(&str, Function); 6] = [
     ("raise_exception", Function::RaiseException),
 ];
 
-/// What a template finds as the content of a message.
+/// Form of a message's content in the template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// A text.
+    /// A string.
     Text,
-    /// A list with one part, of type `text`: what templates of models that see or hear go through. Where a chat has pictures or
-    /// sounds, texts and those in turn.
+    /// A list with one part of type `text`, which templates of multimodal models iterate over. If a chat has
+    /// pictures or sounds, texts and those alternate.
     Parts,
 }
 
-/// What a run begins with.
+/// Initial state of a run.
 pub(super) struct Context<'c> {
-    /// By name; later ones go before.
+    /// Variables by name; later ones take precedence.
     pub(super) variables: Vec<(&'c str, Value)>,
-    /// The time in seconds since 1970, if the request says it.
+    /// Time in seconds since 1970, if the request states it.
     pub(super) now: Option<i64>,
 }
 
-/// The variables of a conversation.
+/// Variables of a conversation.
 pub(super) fn context<'c>(
     chat: &'c Chat,
     [bos, eos]: [&str; 2],
@@ -101,7 +101,7 @@ fn too_deep(field: &'static str) -> RequestError {
     RequestError::invalid(field, "values inside values are too deep for a chat template")
 }
 
-/// A message, perhaps with the tools that it offers; fields that are absent are not there.
+/// Message, possibly with the tools that it offers; absent fields are left out.
 fn message(
     message: &Message,
     content: Content,
@@ -123,7 +123,7 @@ fn message(
                 }
                 match piece.chars().next_back().filter(|&last| is_media(last)) {
                     Some(SOUND) => {
-                        // Some templates ask for the key, others for the type.
+                        // Some templates check the key, others the type.
                         let sound = ["type", "audio"].into_iter().zip(["audio", ""]);
                         parts.push(part(sound.map(|(key, value)| (key, Value::template(value))).collect())?);
                     }
@@ -159,7 +159,7 @@ fn message(
     Value::dict(entries.into_iter().map(|(name, value)| (Value::template(name), value)).collect())
 }
 
-/// A part of a message.
+/// Part of a message's content.
 fn part(fields: Vec<(&str, Value)>) -> Result<Value, Box<Fault>> {
     Value::dict(fields.into_iter().map(|(name, value)| (Value::template(name), value)).collect())
 }

@@ -1,5 +1,5 @@
-//! `strftime_now` for chat templates that tell the model the date. The runtime has no clock: the caller says what
-//! time it is.
+//! `strftime_now` for chat templates that tell the model the date. The runtime has no clock: the caller passes the
+//! time.
 
 use std::fmt::Write;
 
@@ -20,7 +20,7 @@ const MONTHS: [&str; 12] = [
 const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
 /// Formats a time in seconds since 1970, in UTC, by Python's `strftime` directives in the C locale. The error is
-/// the directive that is not known.
+/// the unknown directive.
 pub(super) fn strftime(format: &str, unix_s: i64) -> Result<String, char> {
     let (days, second) = (unix_s.div_euclid(86_400), unix_s.rem_euclid(86_400));
     let (year, month, day) = civil(days);
@@ -36,7 +36,7 @@ pub(super) fn strftime(format: &str, unix_s: i64) -> Result<String, char> {
             out.push(c);
             continue;
         }
-        // glibc's `-` drops the padding; templates use it for days and hours.
+        // glibc's `-` removes the padding; templates use it for days and hours.
         let mut directive = chars.next().unwrap_or('%');
         let padded = directive != '-';
         if !padded {
@@ -89,7 +89,7 @@ pub(super) fn strftime(format: &str, unix_s: i64) -> Result<String, char> {
     Ok(out)
 }
 
-/// A number of two places, of which the first may be a space.
+/// Number padded to two characters with a space.
 fn spaced(out: &mut String, value: i64, padded: bool) {
     if padded && value < 10 {
         out.push(' ');
@@ -110,7 +110,7 @@ fn civil(days: i64) -> (i64, i64, i64) {
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
-/// The inverse of [`civil`].
+/// Inverse of [`civil`].
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);

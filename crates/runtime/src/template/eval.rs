@@ -1,5 +1,4 @@
-//! Expressions: a value for each. Only what is inside of parentheses, brackets and arguments recurses, and that is
-//! counted.
+//! Evaluation of expressions. Only parentheses, brackets and arguments recurse, and that recursion is counted.
 
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use super::{
     value::{ListKind, Missing, Object, Value},
 };
 
-/// Arguments, computed.
+/// Evaluated arguments.
 #[derive(Default)]
 pub(super) struct CallArgs {
     pub(super) positional: Vec<Value>,
@@ -26,7 +25,7 @@ impl CallArgs {
         CallArgs { positional, named: Vec::new() }
     }
 
-    /// The arguments in the order of parameters of these names.
+    /// Arguments in the order of parameters with these names.
     pub(super) fn bind<const N: usize>(self, of: &str, names: [&str; N]) -> Outcome<[Option<Value>; N]> {
         let mut bound = [const { None }; N];
         if self.positional.len() > N {
@@ -51,7 +50,7 @@ impl CallArgs {
 }
 
 impl<'a> Run<'a> {
-    /// The value of an expression.
+    /// Value of an expression.
     pub(super) fn eval(&mut self, id: ExprId) -> Outcome<Value> {
         self.meter.steps(1)?;
         Ok(match &self.tree.expressions[id as usize] {
@@ -77,7 +76,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// The first value that is true or false as asked for, or the last one.
+    /// First value whose truth is `wanted`, or the last one.
     fn first_where(&mut self, parts: &'a [ExprId], wanted: bool) -> Outcome<Value> {
         let mut value = Value::None;
         for &part in parts {
@@ -165,7 +164,7 @@ impl<'a> Run<'a> {
         items.iter().map(|&item| self.eval(item)).collect()
     }
 
-    /// Operators from the left. Strings that are added are written into one.
+    /// Applies operators from the left. Chains of string additions are built into one string.
     fn math(&mut self, first: ExprId, rest: &'a [(Math, ExprId)]) -> Outcome<Value> {
         let mut left = self.eval(first)?;
         let mut rest = rest.iter().peekable();
@@ -201,7 +200,7 @@ impl<'a> Run<'a> {
         Ok(left)
     }
 
-    /// Writes an expression's value; what is joined with `~` is written in its parts.
+    /// Writes an expression's value. Operands of `~` are written one by one.
     pub(super) fn print(&mut self, id: ExprId) -> Outcome<()> {
         if let Expr::Concat(parts) = &self.tree.expressions[id as usize] {
             for &part in parts {
@@ -238,7 +237,7 @@ impl<'a> Run<'a> {
                 self.call_method(value, name, args)
             }
             Postfix::Call(args) => {
-                // Who asks for the date without one does not need the format to be told so.
+                // A request for the date fails the same way, whatever the format.
                 let args = self.args(args)?;
                 self.call(&value, args)
             }
@@ -267,7 +266,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// `value|filter(…)`.
+    /// Applies `value|filter(…)`.
     pub(super) fn apply_filter(&mut self, value: Value, filter: &'a FilterUse) -> Outcome<Value> {
         let Some(apply) = filter.filter else {
             let name: String = filter.name.chars().take(64).collect();
@@ -277,7 +276,7 @@ impl<'a> Run<'a> {
         filters::apply(self, apply, value, args)
     }
 
-    /// Computes arguments.
+    /// Evaluates arguments.
     pub(super) fn args(&mut self, args: &'a Args) -> Outcome<CallArgs> {
         let positional: Outcome<Vec<Value>> = args.positional.iter().map(|&value| self.eval(value)).collect();
         let mut computed = CallArgs { positional: positional?, named: Vec::new() };
@@ -369,7 +368,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Puts an entry into a dictionary in the making.
+/// Adds an entry to a dictionary under construction.
 pub(super) fn insert(
     meter: &Meter,
     entries: &mut Vec<(Value, Value)>,

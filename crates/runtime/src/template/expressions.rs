@@ -1,5 +1,5 @@
-//! Expressions, by Jinja2's grammar: `if`, `or`, `and`, `not`, comparisons, `+ -`, `~`, `* / // %`, `**`, signs,
-//! and what follows a value: attributes, items, calls, filters and tests.
+//! Parser for expressions, by Jinja2's grammar: `if`, `or`, `and`, `not`, comparisons, `+ -`, `~`, `* / // %`,
+//! `**`, signs, and suffixes of a value: attributes, items, calls, filters and tests.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use super::{
 };
 
 impl Parser {
-    /// An expression, or several with commas between. Empty only inside of parentheses.
+    /// Parses an expression, or several separated by commas. May only be empty inside parentheses.
     pub(super) fn tuple(&mut self, in_parentheses: bool) -> Parsed<ExprId> {
         self.tuple_of(in_parentheses, Self::expression)
     }
 
-    /// The same where an `if` that follows is not the expression's.
+    /// Parses the same without a conditional: a following `if` does not belong to it.
     pub(super) fn tuple_without_cond(&mut self) -> Parsed<ExprId> {
         self.tuple_of(false, |parser| parser.nested(Self::or))
     }
@@ -47,7 +47,7 @@ impl Parser {
         matches!(self.kind(), Kind::VariableEnd | Kind::BlockEnd | Kind::End | Kind::Operator(")"))
     }
 
-    /// One expression.
+    /// Parses a single expression.
     pub(super) fn expression(&mut self) -> Parsed<ExprId> {
         self.nested(Self::cond)
     }
@@ -181,7 +181,7 @@ impl Parser {
         Ok(if rest.is_empty() { first } else { self.add(Expr::Math { first, rest: rest.into() }) })
     }
 
-    /// Signs bind weaker than attributes, items and calls, and stronger than filters and tests.
+    /// Parses signs. They bind weaker than attributes, items and calls, and stronger than filters and tests.
     fn unary(&mut self) -> Parsed<ExprId> {
         let mut signs = Vec::new();
         loop {
@@ -279,7 +279,7 @@ impl Parser {
         Ok(self.add(Expr::Dict(entries.into())))
     }
 
-    /// Attributes, items and calls.
+    /// Parses attributes, items and calls.
     fn postfix(&mut self, steps: &mut Vec<Postfix>) -> Parsed<()> {
         loop {
             match self.kind() {
@@ -337,7 +337,7 @@ impl Parser {
             }
             parts[colons] = Some(self.expression()?);
             if colons == 0 && self.is_operator(",") {
-                // A tuple as a key.
+                // a tuple as a key
                 let mut items: Vec<ExprId> = parts[0].into_iter().collect();
                 while self.skip_operator(",") && !self.is_operator("]") {
                     items.push(self.expression()?);
@@ -415,14 +415,14 @@ impl Parser {
         Ok(name)
     }
 
-    /// A filter's name and arguments.
+    /// Parses a filter's name and arguments.
     pub(super) fn filter_use(&mut self) -> Parsed<FilterUse> {
         let name = self.dotted()?;
         let args = if self.is_operator("(") { self.args()? } else { Args::default() };
         Ok(FilterUse { filter: filters::by_name(&name), name, args })
     }
 
-    /// More filters with `|` before each.
+    /// Parses further filters, each after a `|`.
     pub(super) fn more_filters(&mut self, mut filters: Vec<FilterUse>) -> Parsed<Box<[FilterUse]>> {
         while self.skip_operator("|") {
             filters.push(self.filter_use()?);

@@ -1,5 +1,5 @@
-//! Filters by name: Jinja2's own that make sense without HTML, and `tojson`. Those of lists are in `sequences.rs`,
-//! and what they share with Python's methods of strings is in `strings.rs`.
+//! Filters by name: those of Jinja2 that make sense without HTML, and `tojson`. Filters of lists are in
+//! `sequences.rs`. Code shared with Python's string methods is in `strings.rs`.
 
 use super::{
     eval::CallArgs,
@@ -15,10 +15,10 @@ use super::{
     value::{Items, ListKind, Value},
 };
 
-/// What a filter does with a value and its arguments.
+/// Implementation of a filter.
 pub(super) type Filter = for<'a, 'r> fn(&'r mut Run<'a>, Value, CallArgs) -> Outcome<Value>;
 
-/// The filter of a name.
+/// Filter with this name.
 pub(super) fn by_name(name: &str) -> Option<Filter> {
     Some(match name {
         "abs" => abs,
@@ -74,7 +74,7 @@ pub(super) fn by_name(name: &str) -> Option<Filter> {
     })
 }
 
-/// Applies a filter; a place of its own, so that recursion through filters is counted.
+/// Applies a filter. It is a function so that recursion through filters is counted.
 #[inline(never)]
 pub(super) fn apply(run: &mut Run<'_>, filter: Filter, value: Value, args: CallArgs) -> Outcome<Value> {
     run.enter()?;
@@ -84,7 +84,7 @@ pub(super) fn apply(run: &mut Run<'_>, filter: Filter, value: Value, args: CallA
     Ok(value)
 }
 
-/// A method of strings as a filter of anything.
+/// String method as a filter of any value.
 fn text_filter(run: &mut Run<'_>, value: Value, args: CallArgs, method: &str) -> Outcome<Value> {
     let text = print::to_text(run.meter, &value)?;
     let args = match (method, args.named.len()) {
@@ -99,7 +99,7 @@ fn text_filter(run: &mut Run<'_>, value: Value, args: CallArgs, method: &str) ->
     markup::call(run, &text, method, args)
 }
 
-/// An argument that must be a whole number.
+/// Argument that must be a whole number.
 pub(super) fn whole(value: &Value, of: &str) -> Outcome<i128> {
     value.as_int().map_or_else(
         || {
@@ -127,7 +127,7 @@ fn attr(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<Value> {
     let Some(name) = name else { return fail("attr needs a name") };
     let name = print::to_text(run.meter, &name)?;
     match value {
-        // Attributes, and not a dictionary's entries.
+        // attributes only, not a dictionary's entries
         Value::Dict(_) => run.attribute(&Value::dict(Vec::new())?, &name),
         other => run.attribute(&other, &name),
     }
@@ -199,7 +199,7 @@ fn first(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<Value> {
     Ok(first.unwrap_or_else(|| Value::undefined("No first item, sequence was empty.")))
 }
 
-/// A character as one goes through a string: of no kind.
+/// Character from iterating over a string: without markup.
 fn plain(value: Value) -> Value {
     match value {
         Value::Text(text) => Value::Text(text.marked(false)),
@@ -289,7 +289,7 @@ fn indent(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<Value> {
     if first {
         made.push_text(&indentation)?;
     }
-    // A line break more than there is, so that the last one is kept.
+    // One extra line, so that a final line break is kept.
     let is_open = text.as_str().chars().next_back().is_none_or(strings::is_line_break);
     let more = strings::Line { content: text.len()..text.len(), whole_end: text.len() };
     let mut is_broken_by_request = false;
@@ -343,7 +343,7 @@ fn round(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<Value> {
         "common" => match (value.as_int(), precision) {
             (Some(number), 0..) => return Ok(Value::Int(number)),
             (_, 0..) if number.is_finite() => {
-                // Exact decimals, halves to even, as Python.
+                // exact decimals, halves to even, as in Python
                 format!("{number:.*}", precision as usize).parse().unwrap_or(number)
             }
             _ => (number * scale).round_ties_even() / scale,

@@ -1,6 +1,6 @@
-//! `'%s' % values` and `'{}'.format(values)`, as Python formats. Widths and precisions are whatever the template
-//! says, so what they add is charged before it is made. A directive that the request had a hand in can spell
-//! anything, by its filling or by what it picks: all that it makes is the request's.
+//! `'%s' % values` and `'{}'.format(values)`, formatted as in Python. The template chooses widths and precisions
+//! freely, so their output is charged before it is made. A directive that contains text of the request can produce
+//! anything, through its fill or its field. So its whole output counts as the request's.
 
 use super::{
     eval::CallArgs,
@@ -11,14 +11,14 @@ use super::{
     value::Value,
 };
 
-/// Digits behind the point of a number.
+/// Maximum digits after the decimal point.
 const PRECISION_MAX: usize = 1000;
 
-/// How one value is written.
+/// Format of a value.
 #[derive(Clone)]
 struct Spec {
     fill: char,
-    /// `<`, `>`, `^` or `=`; none is the type's own.
+    /// `<`, `>`, `^` or `=`; `None` is the type's default.
     align: Option<char>,
     sign: Option<char>,
     alternate: bool,
@@ -43,7 +43,7 @@ impl Default for Spec {
     }
 }
 
-/// `format % values`; `whole` is what stands behind the `%`, for names.
+/// `format % values`; `whole` is the operand itself, for named fields.
 pub(super) fn percent(meter: &Meter, format: &Text, values: &[Value], whole: &Value) -> Outcome<Text> {
     meter.scan(4 * format.len())?;
     let mut made = TextBuilder::new(meter);
@@ -178,7 +178,7 @@ fn percent_value(kind: char, value: &Value, mut spec: Spec, made: &mut TextBuild
                 },
             };
             let kind = if matches!(kind, 'i' | 'u') { 'd' } else { kind };
-            // A precision is the fewest digits.
+            // A precision is the minimum number of digits.
             let digits = spec.precision.take().unwrap_or(0);
             let (sign, body) = whole_number(number, kind, &spec)?;
             let zeros = digits.saturating_sub(body.len());
@@ -197,7 +197,7 @@ fn percent_value(kind: char, value: &Value, mut spec: Spec, made: &mut TextBuild
     }
 }
 
-/// A character by its number: in doubt the request's, because the number may be.
+/// Character by its number. Counts as the request's, because the number may be.
 fn character(value: &Value) -> Outcome<Text> {
     match value {
         Value::Text(text) if text.as_str().chars().count() == 1 => Ok(text.clone()),
@@ -332,7 +332,7 @@ fn padded_number(sign: &str, body: &str, spec: &Spec, made: &mut TextBuilder) ->
         None => '>',
     };
     let fill = match spec.fill {
-        // Zeros behind a number would change it.
+        // Zeros after a number would change it.
         '0' if align == '<' && spec.grouping.is_none() => Text::template(" "),
         fill => Text::template(fill.to_string()),
     };
@@ -435,7 +435,7 @@ fn field_value(run: &mut Run<'_>, path: &str, args: &CallArgs, next: &mut usize)
         if let Some(after) = rest.strip_prefix('.') {
             let end = after.find(['.', '[']).unwrap_or(after.len());
             let name = Text::request(&after[..end]);
-            // Attributes, and not a dictionary's entries.
+            // attributes only, not a dictionary's entries
             value = match &value {
                 Value::Dict(_) => return fail("'dict' object has no such attribute"),
                 other => run.attribute(other, &name)?,

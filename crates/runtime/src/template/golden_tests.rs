@@ -1,5 +1,5 @@
-//! Jinja as a language: snippets against what Python's jinja2 makes of them with transformers' settings
-//! (`testdata/make_template_language.py`). What jinja2 refuses must be refused, at load or at run.
+//! Jinja as a language: snippets against Python's jinja2 with transformers' settings
+//! (`testdata/make_template_language.py`). Whatever jinja2 refuses must be refused, at load or at run.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
-//! Templates that are meant to end or stall a daemon (`tests/data/hostile_templates.json`): each is an error, or the
-//! prompt that it says, within bounded steps, memory and stack. They run in a process of their own, so that one
-//! that ends it fails a test and not all tests.
+//! Templates that try to crash or stall a daemon (`tests/data/hostile_templates.json`). Each gives an error or its
+//! stated prompt within bounded steps, memory and stack. They run in a separate process, so that a crash fails one
+//! test instead of all.
 
 use std::{
     cell::Cell,
@@ -23,7 +23,7 @@ const CHILD: &str = "HANZO_ENGINE_HOSTILE_TEMPLATES";
 const STACK_BYTES: usize = 1 << 20;
 /// A busy machine takes a few times the second that one of them may take.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What a process that has rendered all of them may have used at once.
+/// Maximum memory in KiB of a process that has rendered all of them.
 const PEAK_KIB_MAX: u64 = 768 << 10;
 
 fn chat() -> Chat {

@@ -1,5 +1,5 @@
-//! `tojson` as transformers defines it for chat templates: Python's `json.dumps` without escaping for HTML. Models
-//! were trained on its very spaces.
+//! `tojson` as transformers defines it for chat templates: Python's `json.dumps` without HTML escapes. Spaces must
+//! match exactly, because models were trained on them.
 
 use super::{
     eval::CallArgs,
@@ -10,10 +10,10 @@ use super::{
 };
 use crate::limits::TEMPLATE_OUTPUT_BYTES_MAX;
 
-/// How Python would lay the text out.
+/// Python's formatting options.
 struct Layout {
     ensure_ascii: bool,
-    /// One level's indentation; everything on one line without it.
+    /// Indentation of one level; without it everything is on a single line.
     indent: Option<Text>,
     between_items: Text,
     after_key: Text,
@@ -57,7 +57,7 @@ pub(super) fn tojson(meter: &Meter, value: &Value, args: CallArgs) -> Outcome<Te
 impl Layout {
     fn write(&self, value: &Value, depth: usize, out: &mut TextBuilder) -> Outcome<()> {
         out.meter().steps(1)?;
-        // Indentation makes a text hundreds of times as long as the value that was sent.
+        // Indentation can make the text hundreds of times as long as the value.
         if out.len() > TEMPLATE_OUTPUT_BYTES_MAX {
             return fail(format!("tojson makes a text of over {TEMPLATE_OUTPUT_BYTES_MAX} bytes"));
         }
@@ -156,12 +156,12 @@ impl Layout {
     }
 }
 
-/// `\u` and four digits, for each UTF-16 unit.
+/// `\u` and four digits for each UTF-16 unit.
 fn escaped(c: char) -> String {
     c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
 }
 
-/// What is neither a string nor holds others.
+/// Text of a value that is neither a string nor a container.
 fn scalar(value: &Value) -> Option<String> {
     Some(match value {
         Value::None => "null".into(),
@@ -184,8 +184,8 @@ fn key_text(meter: &Meter, key: &Value) -> Outcome<Text> {
     }
 }
 
-/// A float as Python's `repr` writes it: the shortest digits that read back the same, with an exponent outside
-/// 1e-4 to 1e16.
+/// Float as Python's `repr` writes it: the shortest digits that read back the same, with an exponent outside 1e-4
+/// to 1e16.
 pub(super) fn python_float(x: f64) -> String {
     if x.is_nan() {
         return "NaN".into();

@@ -1,12 +1,11 @@
-//! From a template's source to tokens, as Jinja2's lexer with `trim_blocks` and `lstrip_blocks` cuts it: the line
-//! break behind a block goes, and so do the spaces before one that begins its line; `-` takes all whitespace, `+`
-//! leaves it.
+//! Lexer, like Jinja2's with `trim_blocks` and `lstrip_blocks`. Removes the line break after a block, and the
+//! spaces before a block that starts its line. `-` removes all white space, `+` keeps it.
 
 use std::sync::Arc;
 
 use crate::limits::TEMPLATE_TOKENS_MAX;
 
-/// What cannot be read, and its line.
+/// Syntax error and its line.
 #[derive(Debug, PartialEq)]
 pub(super) struct SyntaxError {
     pub(super) line: u32,
@@ -15,14 +14,14 @@ pub(super) struct SyntaxError {
 
 pub(super) type Parsed<T> = Result<T, SyntaxError>;
 
-/// A token and its line.
+/// Token and its line.
 #[derive(Clone, Debug)]
 pub(super) struct Token {
     pub(super) line: u32,
     pub(super) kind: Kind,
 }
 
-/// What a token is.
+/// Kind of a token.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Kind {
     Data(Arc<str>),
@@ -61,13 +60,13 @@ struct Lexer<'s> {
     at: usize,
     line: u32,
     tokens: Vec<Token>,
-    /// What was read last ended with a line break.
+    /// The last text read ended with a line break.
     line_starting: bool,
-    /// Brackets that are open, by what closes them.
+    /// Open brackets, by their closing characters.
     open: Vec<char>,
 }
 
-/// What begins with `{`.
+/// Tags that begin with `{`.
 #[derive(Clone, Copy, PartialEq)]
 enum Tag {
     Block,
@@ -92,7 +91,7 @@ impl<'s> Lexer<'s> {
         Ok(())
     }
 
-    /// Goes on behind so many bytes.
+    /// Skips `bytes` bytes.
     fn skip(&mut self, bytes: usize) {
         let passed = &self.rest()[..bytes];
         self.line += passed.bytes().filter(|&byte| byte == b'\n').count() as u32;
@@ -137,7 +136,7 @@ impl<'s> Lexer<'s> {
         self.push(Kind::End)
     }
 
-    /// Bytes up to the next tag, and which it is.
+    /// Bytes up to the next tag, and its kind.
     fn next_tag(&self) -> Option<(usize, Tag)> {
         let rest = self.rest();
         let mut from = 0;
@@ -152,7 +151,7 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// Without the spaces that stand alone between the line's beginning and a tag.
+    /// Text without spaces that stand alone between the start of a line and a tag.
     fn lstripped(&self, text: &'s str) -> &'s str {
         let line = text.rfind('\n').map_or(0, |at| at + 1);
         let alone = (line > 0 || self.line_starting) && text[line..].chars().all(is_space);
@@ -171,7 +170,7 @@ impl<'s> Lexer<'s> {
         Ok(())
     }
 
-    /// What goes with the end of a block or comment.
+    /// Skips white space after the end of a block or comment.
     fn after_block(&mut self, sign: Option<char>) {
         match sign {
             Some('-') => self.skip_whitespace(),
@@ -180,7 +179,7 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// All up to `{% endraw %}`.
+    /// Reads up to `{% endraw %}`.
     fn raw(&mut self) -> Parsed<()> {
         let rest = self.rest();
         let mut from = 0;
@@ -204,7 +203,7 @@ impl<'s> Lexer<'s> {
         self.error("a raw block that does not end")
     }
 
-    /// What stands between `{%` and `%}`, or `{{` and `}}`.
+    /// Reads the code between `{%` and `%}`, or `{{` and `}}`.
     fn code(&mut self, begin: Kind, end: Kind, closes: char) -> Parsed<()> {
         self.push(begin)?;
         self.open.clear();
@@ -323,12 +322,12 @@ impl<'s> Lexer<'s> {
     }
 }
 
-/// Whitespace as Python's regular expressions and `str.strip` see it.
+/// Whitespace as in Python's regular expressions and `str.strip`.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\x1c'..='\x1f')
 }
 
-/// The sign of a tag's end or beginning, and what is behind it.
+/// Sign at a tag's end or start, and the text after it.
 fn signed(text: &str) -> (Option<char>, &str) {
     match text.strip_prefix(['-', '+']) {
         Some(rest) => (text.chars().next(), rest),
@@ -336,13 +335,13 @@ fn signed(text: &str) -> (Option<char>, &str) {
     }
 }
 
-/// The sign of a block's end and what is behind it, if the text begins with one.
+/// Sign at a block's end and the text after it, if the text begins with one.
 fn closed(text: &str) -> Option<(Option<char>, &str)> {
     let (sign, rest) = signed(text);
     rest.strip_prefix("%}").map(|rest| (sign, rest))
 }
 
-/// Bytes behind `{%` of the rest of a tag that begins a raw block.
+/// Bytes after `{%` of the rest of a tag that begins a raw block.
 fn raw_begin(text: &str) -> Option<usize> {
     let (_, rest) = signed(text);
     let rest = rest.trim_start_matches(is_space).strip_prefix("raw")?.trim_start_matches(is_space);
@@ -354,7 +353,7 @@ fn raw_begin(text: &str) -> Option<usize> {
     }
 }
 
-/// A string literal's characters: Python's escapes; an unknown one stands for itself.
+/// Characters of a string literal: Python's escapes; unknown ones stay as they are.
 fn unescaped(text: &str) -> Result<String, String> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -381,7 +380,7 @@ fn unescaped(text: &str) -> Result<String, String> {
         if digits > 0 {
             let mut code = hex(rest, digits)?;
             rest = &rest[digits..];
-            // Two halves of one character, as in JSON; Python would keep them apart and fail to write them.
+            // Two surrogates of one character, as in JSON; Python would keep them apart and fail to write them.
             if (0xd800..0xdc00).contains(&code) && rest.starts_with("\\u") {
                 let low = hex(&rest[2..], 4)?;
                 if (0xdc00..0xe000).contains(&low) {

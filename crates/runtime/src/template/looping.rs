@@ -1,5 +1,5 @@
-//! `loop`: what a `for` block knows of its own state. Values that the loop's `if` leaves out are found only as
-//! they are needed, because the body may change what the `if` sees.
+//! `loop`: state of a `for` block. Values that the loop's `if` skips are only looked for when needed, because the
+//! body may change what the `if` sees.
 
 use std::{
     cell::{Cell, RefCell},
@@ -15,19 +15,19 @@ use super::{
     value::{Items, Value},
 };
 
-/// A running loop.
+/// Running loop.
 pub(super) struct Loop {
     source: RefCell<Items>,
-    /// How many of the source were looked at.
+    /// Number of values read from the source.
     seen: Cell<usize>,
-    /// Looked at and not yet gone through.
+    /// Values read, but not visited yet.
     ahead: RefCell<VecDeque<Value>>,
-    /// How many were gone through, the current one included.
+    /// Number of values visited, the current one included.
     index: Cell<usize>,
     before: RefCell<Option<Value>>,
     current: RefCell<Option<Value>>,
     changed: RefCell<Option<Vec<Value>>>,
-    /// The statement, and the scope it runs in.
+    /// Statement, and the scope it runs in.
     pub(super) statement: u32,
     pub(super) scope: u32,
     pub(super) depth: usize,
@@ -49,7 +49,7 @@ impl Loop {
         }
     }
 
-    /// Lets go of all values.
+    /// Drops all values.
     pub(super) fn end(&self) {
         *self.source.borrow_mut() = Items::Made(Vec::new());
         self.ahead.borrow_mut().clear();
@@ -60,7 +60,7 @@ impl Loop {
 }
 
 impl<'a> Run<'a> {
-    /// Goes on to a loop's next value.
+    /// Advances to a loop's next value.
     pub(super) fn next_item(&mut self, state: &Loop) -> Outcome<Option<Value>> {
         let ahead = state.ahead.borrow_mut().pop_front();
         let next = match ahead {
@@ -75,7 +75,7 @@ impl<'a> Run<'a> {
         Ok(next)
     }
 
-    /// The next value of the source that the loop's `if` lets through.
+    /// Next value of the source that the loop's `if` accepts.
     fn pull(&mut self, state: &Loop) -> Outcome<Option<Value>> {
         loop {
             let item = state.source.borrow().get(state.seen.get());
@@ -95,7 +95,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The value after the current one.
+    /// Value after the current one.
     fn peek(&mut self, state: &Loop) -> Outcome<Option<Value>> {
         if state.ahead.borrow().is_empty() {
             let next = self.pull(state)?;
@@ -118,7 +118,7 @@ impl<'a> Run<'a> {
         Ok(state.source.borrow().len())
     }
 
-    /// `loop.name`; none for what a loop does not have.
+    /// `loop.name`; `None` for attributes that a loop does not have.
     #[inline(never)]
     pub(super) fn loop_attribute(&mut self, state: &Loop, name: &str) -> Outcome<Option<Value>> {
         let number = |number: usize| Value::Int(number as i128);

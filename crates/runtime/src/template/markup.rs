@@ -1,4 +1,4 @@
-//! Methods of strings that are taken for written in HTML: Jinja2's `Markup`, which `safe` and `escape` make. Operators are in
+//! Methods of strings that count as HTML: Jinja2's `Markup`, made by `safe` and `escape`. Operators are in
 //! `operators.rs`, formats in `format.rs`.
 
 use super::{
@@ -11,7 +11,7 @@ use super::{
     value::Value,
 };
 
-/// `text.method(…)`. What a string in HTML makes is in HTML too, and what it puts in is escaped.
+/// `text.method(…)`. The result counts as HTML too, and inserted text is escaped.
 #[inline(never)]
 pub(super) fn call(run: &mut Run<'_>, text: &Text, method: &str, args: CallArgs) -> Outcome<Value> {
     if !text.is_markup() {
@@ -34,7 +34,7 @@ pub(super) fn call(run: &mut Run<'_>, text: &Text, method: &str, args: CallArgs)
                 Value::Text(text) => text.escaped(meter).map(Value::Text),
                 other => Ok(other),
             };
-            // What comes in: the second, or by name.
+            // Inserted text: the second argument, or one by name.
             let mut args = args;
             let second = args.positional.iter_mut().skip(1).take(1);
             let named = args.named.iter_mut().filter(|(name, _)| matches!(&**name, "new" | "fillchar"));

@@ -1,45 +1,44 @@
-//! What a template's program may use up: steps, and bytes of all the values it makes. An operation is charged for
-//! what it touches before it allocates or loops, so that no single one of them can take the time or the memory
-//! that all together may.
+//! Resource limits of a template's program: steps, and bytes of all values. An operation is charged for its work
+//! before it allocates or loops. So no single operation can use more time or memory than the whole program may.
 
 use std::cell::Cell;
 
 use crate::limits::{TEMPLATE_BYTES_MAX, TEMPLATE_STEPS_MAX};
 
-/// Bytes that are read or copied in about the time of a step.
+/// Bytes that can be read or copied in about the time of one step.
 const BYTES_PER_STEP: u64 = 64;
-/// Steps between two looks at whether anybody still waits for the prompt.
+/// Steps between two checks for interruption.
 const STEPS_PER_POLL: u64 = 8192;
 
-/// Why a run ended without a prompt.
+/// Reason why a run ended without a prompt.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The words the template refused the conversation with.
+    /// The template refused the conversation with these words.
     Raised(String),
-    /// An operation that cannot be done.
+    /// An operation failed.
     Failed(String),
-    /// The program asks for the date, and none was given.
+    /// The program asked for the date, but none was given.
     NoDate,
     /// Too many steps.
     Steps,
-    /// Too many bytes of values.
+    /// Too many bytes of values; the limit.
     Bytes(u64),
-    /// Too long a prompt.
+    /// The prompt is too long.
     Output,
-    /// Whoever asked for the prompt wants it no more.
+    /// The caller no longer wants the prompt.
     Interrupted,
 }
 
-/// A result of anything that a template's program does.
+/// Result of every operation of a template's program.
 pub(super) type Outcome<T> = Result<T, Box<Fault>>;
 
-/// An operation that cannot be done.
+/// Error of a failed operation.
 #[cold]
 pub(super) fn fail<T>(why: impl Into<String>) -> Outcome<T> {
     Err(Box::new(Fault::Failed(why.into())))
 }
 
-/// What is left of one run's steps and bytes.
+/// Steps and bytes left for a run.
 pub(super) struct Meter<'a> {
     steps_left: Cell<u64>,
     poll_at: Cell<u64>,
@@ -49,7 +48,8 @@ pub(super) struct Meter<'a> {
 }
 
 impl<'a> Meter<'a> {
-    /// For a conversation of so many bytes: a long one may be copied as often as a short one.
+    /// Creates the meter for a conversation of `request_bytes` bytes: long ones may be copied as often as short
+    /// ones.
     pub(super) fn new(request_bytes: usize, interrupted: &'a dyn Fn() -> bool) -> Self {
         let bytes_max = (TEMPLATE_BYTES_MAX as u64).saturating_add(16 * request_bytes as u64);
         Meter {
@@ -61,7 +61,7 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Charges for so many simple operations.
+    /// Charges for `count` simple operations.
     #[inline]
     pub(super) fn steps(&self, count: u64) -> Outcome<()> {
         match self.steps_left.get().checked_sub(count) {
@@ -78,13 +78,13 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Charges for looking at so many bytes.
+    /// Charges for reading `bytes` bytes.
     #[inline]
     pub(super) fn scan(&self, bytes: usize) -> Outcome<()> {
         self.steps(1 + bytes as u64 / BYTES_PER_STEP)
     }
 
-    /// Charges for making so many bytes.
+    /// Charges for creating `count` bytes.
     #[inline]
     pub(super) fn bytes(&self, count: usize) -> Outcome<()> {
         match self.bytes_left.get().checked_sub(count as u64) {
@@ -94,7 +94,7 @@ impl<'a> Meter<'a> {
         if count as u64 >= BYTES_PER_STEP { self.steps(count as u64 / BYTES_PER_STEP) } else { Ok(()) }
     }
 
-    /// Charges for making so many values inside a list.
+    /// Charges for creating `count` values in a list.
     #[inline]
     pub(super) fn values(&self, count: usize) -> Outcome<()> {
         self.bytes(count.saturating_mul(size_of::<super::value::Value>()))?;

@@ -1,5 +1,5 @@
-//! Methods of values. Those that would change a list or a dictionary are refused: a template's values do not
-//! change, as in the sandbox that transformers runs templates in.
+//! Methods of values. Methods that change a list or a dictionary are refused: values are immutable, as in the
+//! sandbox in which transformers runs templates.
 
 use super::{
     compare,

@@ -1,12 +1,12 @@
-//! Chat templates: a model's own Jinja program turns a conversation into its prompt. The interpreter is ours, made
-//! for programs that nobody vouches for: nesting is bounded when one is parsed, and steps, bytes, depth and the
-//! time without a look at who waits when it runs, so that the worst of them is one request's error. And it knows of
-//! every character of a prompt whether the template wrote it or the request.
+//! Chat templates: a model's own Jinja program turns a conversation into its prompt. The interpreter is made for
+//! untrusted programs. Parsing bounds the nesting. Running bounds steps, bytes, depth, and the time between checks
+//! for interruption, so that the worst program only fails one request. It also tracks for each character of a
+//! prompt whether the template or the request wrote it.
 //!
-//! What transformers gives its templates is there: `raise_exception`, `tojson` as Python writes it, Python's methods
-//! of strings and dictionaries, `break` and `continue`, trimmed blocks, values that cannot be changed.
-//! `strftime_now` is there when the conversation's variables have `now`, the time in seconds since 1970: the
-//! runtime has no clock. Templates that test for it fall back to a date of their own without it.
+//! The environment is that of transformers: `raise_exception`, `tojson` with Python's formatting, Python's methods
+//! of strings and dictionaries, `break` and `continue`, trimmed blocks, immutable values. `strftime_now` exists if
+//! the conversation's variables have `now`, the time in seconds since 1970, because the runtime has no clock.
+//! Templates that test for it fall back to a date of their own without it.
 
 mod call;
 mod checks;
@@ -60,14 +60,14 @@ use crate::{
     limits::{TEMPLATE_OUTPUT_BYTES_MAX, TEMPLATE_STEPS_MAX},
 };
 
-/// The template's name in errors.
+/// Name of the template in errors.
 const NAME: &str = "chat_template";
-/// Bytes of a template's own words that an error repeats.
+/// Maximum bytes of a template's own words in an error.
 const ERROR_BYTES_MAX: usize = 1000;
-/// Marks where the message that is to be continued ends; transformers' own marker.
+/// Marks the end of the message to be continued; the same marker as in transformers.
 const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-/// A parsed chat template.
+/// Parsed chat template.
 #[derive(Debug)]
 pub struct ChatTemplate {
     tree: Tree,
@@ -75,23 +75,23 @@ pub struct ChatTemplate {
     eos: String,
 }
 
-/// What a template made of a conversation.
+/// Prompt that a template made from a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rendered {
-    /// The prompt.
+    /// Prompt.
     pub text: String,
-    /// Bytes of `text` that came from the request and not from the template: ascending, apart from each other.
+    /// Byte ranges of `text` that came from the request and not from the template: ascending, disjoint.
     pub from_request: Vec<Range<usize>>,
 }
 
 impl Rendered {
-    /// Puts something in the place of what the template, and not the request, has written.
+    /// Replaces text written by the template, not by the request.
     pub(crate) fn respell(&mut self, place: &str, spelled: &str) {
         self.respell_each(|written, _| written.replace(place, spelled));
     }
 
-    /// Puts what `spell` makes of each piece that the template has written in its place. It is told the character that follows, if one
-    /// does.
+    /// Replaces each piece written by the template with the result of `spell`, which also gets the next character,
+    /// if any.
     pub(crate) fn respell_each(&mut self, spell: impl Fn(&str, Option<char>) -> String) {
         let mut text = String::with_capacity(self.text.len());
         let (mut done, mut ranges) = (0, Vec::with_capacity(self.from_request.len()));
@@ -107,14 +107,14 @@ impl Rendered {
         (self.text, self.from_request) = (text, ranges);
     }
 
-    /// How often the template, and not the request, has written something.
+    /// Number of times that the template, not the request, wrote a text.
     pub(crate) fn writes(&self, place: &str) -> usize {
         let ends = self.from_request.iter().map(|range| range.start).chain([self.text.len()]);
         let starts = [0].into_iter().chain(self.from_request.iter().map(|range| range.end));
         starts.zip(ends).map(|(start, end)| self.text[start..end].matches(place).count()).sum()
     }
 
-    /// Puts something in the place of a letter of the request's, as if the template had written it.
+    /// Replaces a letter in the request's text, as if the template had written the replacement.
     pub(crate) fn place_each(&mut self, letter: char, place: &str) {
         let mut text = String::with_capacity(self.text.len());
         let (mut done, mut ranges) = (0, Vec::with_capacity(self.from_request.len()));
@@ -136,7 +136,7 @@ impl Rendered {
         (self.text, self.from_request) = (text, ranges);
     }
 
-    /// Leaves the first `end` bytes, which must end with a character.
+    /// Keeps the first `end` bytes, which must end at a character boundary.
     fn truncate(&mut self, end: usize) {
         self.text.truncate(end);
         self.from_request.retain_mut(|range| {
@@ -147,11 +147,11 @@ impl Rendered {
 }
 
 impl ChatTemplate {
-    /// Parses `source`. `bos` and `eos` are the texts of the tokens that begin and end a text, or nothing;
-    /// `file` is named in errors.
+    /// Parses `source`. `bos` and `eos` are the texts of the tokens that begin and end a text, or empty; `file` is
+    /// named in errors.
     ///
     /// # Errors
-    /// [`LoadError::Corrupt`] with the line, for what is not a Jinja program.
+    /// [`LoadError::Corrupt`] with the line, if it is no Jinja program.
     pub fn new(source: &str, bos: &str, eos: &str, file: &str) -> Result<Self, LoadError> {
         let tree = parser::parse(source).map_err(|error| LoadError::Corrupt {
             file: file.to_owned(),
@@ -161,22 +161,23 @@ impl ChatTemplate {
         Ok(ChatTemplate { tree, bos: bos.to_owned(), eos: eos.to_owned() })
     }
 
-    /// The texts of the tokens that begin and end a text, or nothing.
+    /// Texts of the tokens that begin and end a text, or empty.
     pub fn ends(&self) -> [&str; 2] {
         [&self.bos, &self.eos]
     }
 
-    /// The prompt of a conversation. `interrupted` is asked now and then whether to go on; it is cheap.
+    /// Renders the prompt of a conversation. `interrupted` is checked repeatedly; it must be cheap.
     ///
     /// # Errors
-    /// [`RequestError::Interrupted`]; [`RequestError::Invalid`]: of `messages`, with the template's words, where it
-    /// refuses the conversation or uses up what one prompt may take; of `template_kwargs_json` for variables that
-    /// are the engine's own; of `continue_final_message` where the last message cannot be continued.
+    /// [`RequestError::Interrupted`]. [`RequestError::Invalid`] for `messages`, with the template's words, if it
+    /// refuses the conversation or exceeds the limits of a prompt; for `template_kwargs_json`, if it sets the
+    /// engine's own variables; for `continue_final_message`, if the last message cannot be continued.
     pub fn render(&self, chat: &Chat, interrupted: &dyn Fn() -> bool) -> Result<Rendered, RequestError> {
         self.render_with(chat, Content::Text, false, interrupted)
     }
 
-    /// As [`ChatTemplate::render`], with messages' contents as `content` says, and perhaps with the tools in the system's message too.
+    /// Renders like [`ChatTemplate::render`], with message contents in the form `content`, and optionally with the
+    /// tools in the system message too.
     pub(crate) fn render_with(
         &self,
         chat: &Chat,
@@ -203,7 +204,7 @@ impl ChatTemplate {
         let text = rendered.text.as_str();
         match text.rfind(CONTINUE_TAG.trim_end()) {
             Some(end) if text.contains(last.content.trim()) => {
-                // A template that trims the message would have trimmed its own end too.
+                // A template that trims the message would have trimmed the marker's end too.
                 let keeps_spaces = text[end..].starts_with(CONTINUE_TAG);
                 rendered.truncate(if keeps_spaces { end } else { text[..end].trim_end().len() });
                 Ok(rendered)
@@ -241,7 +242,7 @@ fn request_bytes(chat: &Chat) -> usize {
     chat.messages.iter().map(|message| message.content.len() + bytes(&message.reasoning_content)).sum()
 }
 
-/// What a failed run says to the one who asked for it.
+/// Error of a failed run for the client.
 fn refusal(fault: Fault, line: u32) -> RequestError {
     let reason = match fault {
         Fault::Interrupted => return RequestError::Interrupted,

@@ -1,5 +1,5 @@
-//! Arithmetic, subscripts and slices. Whole numbers have 128 bits and overflow is an error; strings count in code
-//! points.
+//! Arithmetic, subscripts and slices. Whole numbers have 128 bits, and overflow is an error. Strings are indexed by
+//! code points.
 
 use super::{
     format::percent,
@@ -9,7 +9,7 @@ use super::{
     value::{ListKind, Missing, Value},
 };
 
-/// One operator.
+/// Applies an operator.
 pub(super) fn math(meter: &Meter, operator: Math, a: &Value, b: &Value) -> Outcome<Value> {
     if let (Value::Int(a), Value::Int(b)) = (a, b) {
         return integers(operator, *a, *b);
@@ -127,7 +127,7 @@ fn floats(operator: Math, a: f64, b: f64) -> Outcome<Value> {
     }))
 }
 
-/// A sign before a value.
+/// Applies a sign.
 pub(super) fn negated(value: &Value, minus: bool) -> Outcome<Value> {
     match (value, value.as_int()) {
         (_, Some(number)) if !minus => Ok(Value::Int(number)),
@@ -143,7 +143,7 @@ pub(super) fn negated(value: &Value, minus: bool) -> Outcome<Value> {
     }
 }
 
-/// `list[index]`, `string[index]`, `range[index]`; none where there is nothing at the index.
+/// `list[index]`, `string[index]`, `range[index]`; `None` if there is nothing at the index.
 pub(super) fn at_index(meter: &Meter, value: &Value, index: i128) -> Outcome<Option<Value>> {
     let place = |len: usize| {
         let index = if index < 0 { index + len as i128 } else { index };
@@ -155,7 +155,7 @@ pub(super) fn at_index(meter: &Meter, value: &Value, index: i128) -> Outcome<Opt
         }
         Value::Range(span) => place(span.len).map(|at| span.at(at)),
         Value::Text(text) => {
-            // From the nearer end.
+            // from the nearer end
             let skipped = usize::try_from(if index < 0 { -(index + 1) } else { index }).unwrap_or(usize::MAX);
             meter.scan(skipped.min(text.len()) * 8)?;
             let found = if index < 0 {
@@ -223,7 +223,7 @@ pub(super) fn slice(meter: &Meter, value: &Value, bounds: [Option<Value>; 3]) ->
     }
 }
 
-/// The places of a slice, in order.
+/// Indices of a slice, in order.
 fn places(
     len: usize,
     start: Option<i128>,
@@ -232,7 +232,7 @@ fn places(
 ) -> Box<dyn Iterator<Item = usize>> {
     let len = len as i128;
     let from_end = |place: i128| if place < 0 { place.saturating_add(len) } else { place };
-    // Larger steps than the length reach nothing more.
+    // Steps larger than the length reach nothing more.
     let step = step.clamp(-len - 1, len + 1);
     if step > 0 {
         let start = from_end(start.unwrap_or(0)).clamp(0, len) as usize;

@@ -1,6 +1,6 @@
-//! Statements: from tokens to the blocks of a [`Tree`]. Expressions are in `expressions.rs`. Blocks inside blocks
-//! and expressions inside expressions are counted, so that no source makes the parser or the run recurse deeper
-//! than [`TEMPLATE_NESTING_MAX`].
+//! Parser for statements: from tokens to the blocks of a [`Tree`]. Expressions are in `expressions.rs`. Nesting of
+//! blocks and expressions is counted, so that no source makes the parser or the run recurse deeper than
+//! [`TEMPLATE_NESTING_MAX`].
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(super) struct Parser {
     tokens: Vec<Token>,
     at: usize,
     nesting: usize,
-    /// Loops around, within one macro.
+    /// Enclosing loops within the current macro.
     loops: usize,
     pub(super) tree: Tree,
 }
@@ -50,7 +50,7 @@ impl Parser {
         self.tokens[self.at].line
     }
 
-    /// The next token; the last one again and again at the end.
+    /// Advances to the next token; stays at the last one.
     pub(super) fn advance(&mut self) {
         self.at = (self.at + 1).min(self.tokens.len() - 1);
     }
@@ -124,7 +124,7 @@ impl Parser {
         Ok(())
     }
 
-    /// The number of a variable's name.
+    /// ID of a variable's name.
     pub(super) fn name_id(&mut self, name: &Arc<str>) -> NameId {
         let Tree { names, name_ids, .. } = &mut self.tree;
         *name_ids.entry(name.clone()).or_insert_with(|| {
@@ -138,7 +138,7 @@ impl Parser {
         self.tree.expressions.len() as ExprId - 1
     }
 
-    /// Parses something inside of something.
+    /// Parses a nested construct.
     pub(super) fn nested<T>(&mut self, parse: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
         if self.nesting >= TEMPLATE_NESTING_MAX {
             return self.error(format!("nested deeper than {TEMPLATE_NESTING_MAX}"));
@@ -149,7 +149,8 @@ impl Parser {
         parsed
     }
 
-    /// Statements up to one of the tags, whose name is passed; up to the end of the template without tags.
+    /// Parses statements up to one of the end tags, whose name is consumed; without tags, up to the end of the
+    /// template.
     fn block(&mut self, ends: &[&str]) -> Parsed<(Block, Option<Arc<str>>)> {
         self.nested(|parser| parser.block_inside(ends))
     }
@@ -191,7 +192,7 @@ impl Parser {
         }
     }
 
-    /// A body up to its only end tag.
+    /// Parses a body up to its only end tag.
     fn body(&mut self, end: &str) -> Parsed<Block> {
         self.block_end()?;
         Ok(self.block(&[end])?.0)
@@ -209,7 +210,7 @@ impl Parser {
                 Ok(Statement::Macro { name: self.name_id(&name), id })
             }
             "call" => {
-                // The parameters stand before the call, and the body behind it.
+                // The parameters come before the call, and the body after it.
                 let parameters = if self.is_operator("(") { self.signature()? } else { Box::default() };
                 let call = self.expression()?;
                 if !self.is_call(call) {
@@ -234,7 +235,7 @@ impl Parser {
                 }
                 Ok(Statement::Print(printed.into()))
             }
-            // Marks text for training and means nothing here.
+            // Marks text for training; has no effect here.
             "generation" => Ok(Statement::Scope(self.body("endgeneration")?)),
             "break" | "continue" => {
                 if self.loops == 0 {
@@ -306,7 +307,7 @@ impl Parser {
         Ok(Statement::With { assignments: assignments.into(), body: self.body("endwith")? })
     }
 
-    /// Parameters and body of a macro whose name was read.
+    /// Parses parameters and body of a macro after its name.
     fn macro_definition(&mut self, name: Arc<str>, end: &str) -> Parsed<u32> {
         let parameters = self.signature()?;
         let body = self.macro_body(end)?;
@@ -341,7 +342,7 @@ impl Parser {
         Ok(parameters.into())
     }
 
-    /// What is assigned to: names, a namespace's attribute, or several in a tuple.
+    /// Parses an assignment target: names, a namespace's attribute, or several in a tuple.
     fn target(&mut self, with_attributes: bool) -> Parsed<Target> {
         let mut targets = vec![self.one_target(with_attributes)?];
         let mut is_tuple = false;
@@ -379,7 +380,7 @@ impl Parser {
     }
 }
 
-/// A name for an error.
+/// Shortened name for an error.
 fn short(name: &str) -> String {
     name.chars().take(64).collect()
 }

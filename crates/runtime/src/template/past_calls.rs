@@ -1,4 +1,5 @@
-//! Past calls as templates insist on them: one a message, under ids that have their names, or written at all.
+//! Adapts past tool calls to templates that insist on a certain form: one call per message, IDs with the calls'
+//! names, or calls written by the template at all.
 
 use std::collections::HashMap;
 
@@ -11,11 +12,11 @@ use crate::{
 
 /// Name of a call that no conversation has.
 const PROBE: &str = "hanzo_probe_of_calls";
-/// Id of that call, of nine letters as some templates insist.
+/// ID of that call; nine letters, because some templates insist on that.
 const PROBE_ID: &str = "hanzoprob";
 
-/// Whether a template leaves out the call of a message, where the message has no text and where it has some. Templates of DeepSeek R1's
-/// distilled models write calls beside no text at all. An id stands for its call.
+/// Whether a template drops the call of a message, if the message has no text, and if it has some. Templates of
+/// DeepSeek R1's distilled models write calls only if there is no text. An ID counts as its call.
 pub(crate) fn are_lost(template: &ChatTemplate, offers: bool) -> [bool; 2] {
     ["", "Let me see."].map(|content| {
         let message = |role: &str, content: &str| Message {
@@ -33,12 +34,12 @@ pub(crate) fn are_lost(template: &ChatTemplate, offers: bool) -> [bool; 2] {
             add_generation_prompt: true,
             ..Chat::default()
         };
-        // A template that refuses the conversation says nothing of its calls.
+        // A refusal of the conversation says nothing about calls.
         template.render(&chat, &|| false).is_ok_and(|rendered| ![PROBE, PROBE_ID].iter().any(|said| rendered.text.contains(said)))
     })
 }
 
-/// The same messages with ids of calls that have the calls' names, as Kimi's models write them: its templates write ids alone.
+/// Gives calls IDs that contain their names, as Kimi's models write them: its templates only write the IDs.
 pub(crate) fn with_named_ids(mut messages: Vec<Message>) -> Vec<Message> {
     let mut ids: HashMap<String, String> = HashMap::new();
     let mut calls = 0;
@@ -61,11 +62,11 @@ pub(crate) fn with_named_ids(mut messages: Vec<Message>) -> Vec<Message> {
     messages
 }
 
-/// Spellings of the first call of a message.
+/// Expressions for the first call of a message.
 const FIRST: [&str; 5] =
     ["tool_calls[0]", "tool_calls'][0]", "tool_calls\"][0]", "tool_calls|first", "tool_calls | first"];
 
-/// Whether a template's source takes the first call of a message, and goes through no list of them.
+/// Whether a template's source uses the first call of a message, and never iterates over calls.
 pub(crate) fn writes_one(source: &str) -> bool {
     let goes_through = |(at, _): (usize, &str)| {
         let before = source[..at].rfind(char::is_whitespace).map_or("", |space| &source[..space]);
@@ -74,7 +75,8 @@ pub(crate) fn writes_one(source: &str) -> bool {
     FIRST.iter().any(|first| source.contains(first)) && !source.match_indices("tool_calls").any(goes_through)
 }
 
-/// The same messages with one call each, for templates that write the first call of a message (GPT-OSS, GigaChat) or refuse two (Llama 3.1). A message with several calls becomes as many, and behind each stands what its call answered.
+/// Splits messages so that each has a single call, for templates that write only the first call (GPT-OSS, GigaChat)
+/// or refuse two (Llama 3.1). The result of each call follows it.
 pub(crate) fn one_by_one(messages: Vec<Message>) -> Vec<Message> {
     let mut found = Vec::with_capacity(messages.len());
     let mut rest = messages.into_iter().peekable();

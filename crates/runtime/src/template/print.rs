@@ -1,4 +1,4 @@
-//! Values as text: what `{{ value }}` writes is what Python's `str` makes of it.
+//! Values as text: `{{ value }}` writes Python's `str(value)`.
 
 use super::{
     json::python_float,
@@ -83,7 +83,7 @@ pub(super) fn repr(value: &Value, out: &mut TextBuilder) -> Outcome<()> {
     }
 }
 
-/// A float as Python's `repr`.
+/// Float as Python's `repr` writes it.
 pub(super) fn float(number: f64) -> String {
     if number.is_nan() {
         "nan".into()
@@ -122,12 +122,12 @@ fn repr_text(text: &Text, out: &mut TextBuilder) -> Outcome<()> {
     out.push_own(quote)
 }
 
-/// What Python calls printable.
+/// Whether Python counts a character as printable, or it is a space.
 pub(super) fn is_printable_or_space(c: char) -> bool {
     c == ' ' || is_printable(c)
 }
 
-/// What Python's `repr` writes as it is; characters that Unicode has not assigned are taken for printable.
+/// Whether Python's `repr` writes a character as it is; unassigned characters count as printable.
 fn is_printable(c: char) -> bool {
     let invisible = c.is_control()
         || c.is_whitespace()

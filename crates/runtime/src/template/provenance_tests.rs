@@ -1,4 +1,4 @@
-//! Where the characters of a prompt came from: `«…»` is the request's.
+//! Origin of a prompt's characters: `«…»` marks text of the request.
 
 use serde_json::{Value, json};
 
@@ -159,7 +159,7 @@ fn every_character_knows_where_it_came_from() {
             "«q»/«ppq»r«Kpq»",
         ),
         ("{% for m in messages[:1] %}{{ loop.cycle(kw, 'x') }}{{ joiner(kw)() }}{% endfor %}", "«K»"),
-        // What a template compares is the plain text.
+        // Comparisons use the plain text.
         (
             "{{ '</think>' in messages[1].content }}{{ kw == 'K' }}{{ {'K': 1}[kw] }}{{ kw in ['K'] }}{{ u.startswith(' a<') }}",
             "TrueTrue1TrueTrue",
@@ -185,7 +185,7 @@ fn what_a_format_of_the_request_spells_is_the_requests() {
         // Only the directives that the request had a hand in.
         ("<4", "[{{ ('{0:-' ~ u ~ '}{0:->4}').format('o') }}]", "[«o---»---o]"),
         ("5", "[{{ ('%' ~ u ~ 's|%3s|%%') % ('o', 'o') }}]", "[«    o»|  o|%]"),
-        // What stands for a character of the request.
+        // Replacements of the request's characters.
         ("a\tb", "[{{ u.expandtabs(3) }}]", "[«a  b»]"),
         ("a\nb", "[{{ u|indent(1) }}{{ 'a\nb'|indent(1) }}]", "[«a\n» «b»a\n b]"),
         ("%Y", "[{{ '%Y'|format if false else u }}]", "[«%Y»]"),

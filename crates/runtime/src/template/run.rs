@@ -1,5 +1,5 @@
-//! One run of a template over a conversation: scopes, statements and output. What it may use up is the meter's;
-//! how deep it may recurse is counted here, whatever recurses.
+//! Run of a template over a conversation: scopes, statements and output. The meter limits resources; the depth of
+//! any recursion is counted here.
 
 use std::{mem, rc::Rc, sync::Arc};
 
@@ -21,15 +21,15 @@ pub(super) enum Flow {
     Continue,
 }
 
-/// Variables of one block.
+/// Variables of a block.
 pub(super) struct Scope {
     parent: u32,
-    /// Tells a scope from those that stood at its place before.
+    /// Distinguishes a scope from earlier ones at the same index.
     serial: u64,
     variables: Vec<(NameId, Value)>,
 }
 
-/// Names that blocks set by themselves, where the template has them at all.
+/// Names that blocks set themselves, if the template uses them.
 pub(super) struct OwnNames {
     the_loop: Option<NameId>,
     pub(super) caller: Option<NameId>,
@@ -37,13 +37,13 @@ pub(super) struct OwnNames {
     pub(super) kwargs: Option<NameId>,
 }
 
-/// A run.
+/// State of a run.
 pub(super) struct Run<'a> {
     pub(super) tree: &'a Tree,
     pub(super) meter: &'a Meter<'a>,
-    /// The time in seconds since 1970, if the request said it.
+    /// Time in seconds since 1970, if the request states it.
     pub(super) now: Option<i64>,
-    /// What is being written, to the prompt or to a string.
+    /// Current output: the prompt or a captured string.
     out: TextBuilder<'a>,
     captures: usize,
     globals: Vec<Option<Value>>,
@@ -53,12 +53,12 @@ pub(super) struct Run<'a> {
     serial: u64,
     depth: usize,
     pub(super) macros: usize,
-    /// The line of the statement that runs.
+    /// Line of the current statement.
     pub(super) line: u32,
 }
 
 impl<'a> Run<'a> {
-    /// A run with these variables.
+    /// Creates a run with these variables.
     pub(super) fn new(
         tree: &'a Tree,
         meter: &'a Meter<'a>,
@@ -96,7 +96,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Runs all of it: the prompt, or why there is none and the line.
+    /// Runs the whole template. Returns the prompt, or the fault and its line.
     pub(super) fn finish(mut self) -> Result<TextBuilder<'a>, (Box<Fault>, u32)> {
         let tree = self.tree;
         match self.block(&tree.root) {
@@ -105,7 +105,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Counts a level of recursion; [`Run::leave`] ends it. An error ends the run, so it needs no end.
+    /// Counts a level of recursion; [`Run::leave`] ends it. After an error the run is over, so levels need not be
+    /// ended.
     #[inline]
     pub(super) fn enter(&mut self) -> Outcome<()> {
         self.depth += 1;
@@ -117,30 +118,30 @@ impl<'a> Run<'a> {
         self.depth -= 1;
     }
 
-    /// A new scope inside of another, which becomes the current one. Returns the one before.
+    /// Opens a scope inside another and makes it current. Returns the previous one.
     pub(super) fn open(&mut self, parent: u32) -> u32 {
         self.serial += 1;
         self.scopes.push(Scope { parent, serial: self.serial, variables: Vec::new() });
         mem::replace(&mut self.current, self.scopes.len() as u32 - 1)
     }
 
-    /// Ends the newest scope and goes back to another.
+    /// Closes the newest scope and returns to another.
     pub(super) fn close(&mut self, before: u32) {
         self.scopes.pop();
         self.current = before;
     }
 
-    /// The current scope's number.
+    /// Serial number of the current scope.
     pub(super) fn serial(&self) -> u64 {
         self.scopes[self.current as usize].serial
     }
 
-    /// Whether a scope is still the one it was.
+    /// Whether the scope with this serial number still exists.
     pub(super) fn is_open(&self, scope: u32, serial: u64) -> bool {
         self.scopes.get(scope as usize).is_some_and(|scope| scope.serial == serial)
     }
 
-    /// The value of a variable.
+    /// Value of a variable.
     pub(super) fn lookup(&self, name: NameId) -> Outcome<Value> {
         let mut at = self.current as usize;
         loop {
@@ -169,7 +170,7 @@ impl<'a> Run<'a> {
         match variables.iter_mut().find(|(own, _)| *own == name) {
             Some((_, old)) => *old = value,
             None => {
-                // Charged as the scope grows; a loop's is used again for each value.
+                // Charged as the scope grows; a loop reuses its scope for each value.
                 if variables.len() == variables.capacity() {
                     self.meter.bytes(size_of::<(NameId, Value)>() * (variables.len() + 4))?;
                 }
@@ -179,7 +180,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Forgets the current scope's variables.
+    /// Clears the current scope's variables.
     pub(super) fn clear(&mut self) {
         self.scopes[self.current as usize].variables.clear();
     }
@@ -278,7 +279,7 @@ impl<'a> Run<'a> {
         Ok(Flow::On)
     }
 
-    /// Statements that few templates have; apart, because every level of recursion pays for a frame's size.
+    /// Runs rare statements. They are separate because every level of recursion pays for the frame's size.
     #[inline(never)]
     fn rare(&mut self, statement: &'a Statement) -> Outcome<Flow> {
         match statement {
@@ -293,7 +294,7 @@ impl<'a> Run<'a> {
                 self.write_value(&value)?;
             }
             Statement::With { assignments, body } => {
-                // The values are of the outer block, though the names are of the inner one.
+                // Values are evaluated in the outer block, although the names belong to the inner one.
                 let mut values = Vec::new();
                 for (_, value) in assignments {
                     values.push(self.eval(*value)?);
@@ -339,7 +340,7 @@ impl<'a> Run<'a> {
         Ok(value)
     }
 
-    /// What something writes, as a string.
+    /// Captures the output of `write` as a string.
     pub(super) fn capture(&mut self, write: impl FnOnce(&mut Self) -> Outcome<Flow>) -> Outcome<Text> {
         let outer = mem::replace(&mut self.out, TextBuilder::new(self.meter));
         self.captures += 1;
@@ -369,7 +370,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Runs a loop's body over values, in a scope inside of `scope`.
+    /// Runs a loop's body over values, in a scope inside `scope`.
     pub(super) fn run_loop(&mut self, id: u32, over: &Value, depth: usize, scope: u32) -> Outcome<()> {
         let (_, Statement::For(each)) = &self.tree.statements[id as usize] else {
             return fail("not a loop");

@@ -16,7 +16,7 @@ use super::{
     value::{Dict, ListKind, Value},
 };
 
-/// A dictionary's entries as pairs.
+/// Entries of a dictionary as pairs.
 pub(super) fn pairs(meter: &Meter, dict: &Rc<Dict>) -> Outcome<Vec<Value>> {
     meter.values(4 * dict.entries.len())?;
     dict.entries.iter().map(|(key, value)| Value::tuple(vec![key.clone(), value.clone()])).collect()
@@ -30,14 +30,14 @@ fn given(value: Option<Value>) -> Option<Value> {
     value.filter(|value| !matches!(value, Value::None))
 }
 
-/// Looks up `a.b.0` from a value on.
+/// Lookup of a path such as `a.b.0`.
 struct Path {
     parts: Vec<Value>,
     default: Option<Value>,
 }
 
 impl Path {
-    /// None leads to the value itself.
+    /// Without an attribute it returns the value itself.
     fn new(run: &Run<'_>, attribute: Option<Value>, default: Option<Value>) -> Outcome<Path> {
         let parts = match given(attribute) {
             None => Vec::new(),
@@ -72,7 +72,7 @@ impl Path {
     }
 }
 
-/// What values are sorted and compared by: strings in lower case, unless case matters.
+/// Sort key of a value: strings are lowered, unless case matters.
 fn key_of(run: &mut Run<'_>, path: &Path, value: &Value, case_sensitive: bool) -> Outcome<Value> {
     let key = path.follow(run, value)?;
     match &key {
@@ -97,7 +97,7 @@ pub(super) fn sort(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<V
     let [reverse, case_sensitive, attribute] =
         args.bind("sort", ["reverse", "case_sensitive", "attribute"])?;
     let paths = match given(attribute) {
-        // Several attributes, one after another.
+        // several attributes, separated by commas
         Some(Value::Text(text)) if text.as_str().contains(',') => {
             let mut paths = Vec::new();
             let mut start = 0;
@@ -243,7 +243,7 @@ pub(super) fn join(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<V
 }
 
 pub(super) fn map(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<Value> {
-    // What is not true has nothing to go through, whatever it is.
+    // A false value counts as empty, whatever its type.
     if !value.is_true() {
         return super::call::generator(Vec::new());
     }

@@ -1,4 +1,4 @@
-//! Python's methods of strings, each keeping where every character came from.
+//! Python's string methods, which keep track of each character's origin.
 
 use std::ops::Range;
 
@@ -65,7 +65,7 @@ pub(super) fn has(name: &str) -> bool {
     NAMES.contains(&name) || name == "zfill"
 }
 
-/// `text.method(…)`, whatever kind of string it is.
+/// `text.method(…)`, for strings with or without markup.
 #[inline(never)]
 pub(super) fn call(run: &mut Run<'_>, text: &Text, method: &str, args: CallArgs) -> Outcome<Value> {
     let meter = run.meter;
@@ -316,10 +316,10 @@ fn parts(meter: &Meter, text: &Text, ranges: impl IntoIterator<Item = Range<usiz
     Value::list(ranges.into_iter().map(part).collect::<Outcome<_>>()?)
 }
 
-/// In lower case.
+/// Text in lower case.
 pub(super) fn lower(meter: &Meter, text: &Text) -> Outcome<Text> {
     if text.as_str().contains('Σ') {
-        // Its lower case depends on what is around it.
+        // Its lower case depends on its neighbours.
         meter.bytes(text.len() * 2)?;
         return Ok(Text::of(text.as_str().to_lowercase(), text.has_request()));
     }
@@ -339,7 +339,7 @@ fn strip(meter: &Meter, text: &Text, chars: Option<&Text>, method: &str) -> Outc
     text.slice(meter, start..end)
 }
 
-/// `str.replace`; a negative count is all.
+/// `str.replace`; a negative count means all.
 pub(super) fn replace(meter: &Meter, text: &Text, old: &Text, new: &Text, count: i128) -> Outcome<Text> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     meter.scan(4 * text.len() + 4 * old.len())?;
@@ -386,7 +386,7 @@ fn split(
         Some(separator) if from_end => {
             let mut end = all.len();
             while ranges.len() < limit {
-                // Searching looks at all of the separator first.
+                // A search starts by reading the whole separator.
                 if separator.len() > end {
                     break;
                 }
@@ -450,18 +450,18 @@ fn split(
     Ok(ranges)
 }
 
-/// A line, and where it ends with its line break.
+/// Line, and its end including the line break.
 pub(super) struct Line {
     pub(super) content: Range<usize>,
     pub(super) whole_end: usize,
 }
 
-/// Whether `str.splitlines` takes it for a line's end.
+/// Whether `str.splitlines` treats it as a line break.
 pub(super) fn is_line_break(c: char) -> bool {
     matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-/// Lines as `str.splitlines` sees them.
+/// Lines as of `str.splitlines`.
 pub(super) fn lines(text: &str) -> impl Iterator<Item = Line> {
     let mut start = 0;
     std::iter::from_fn(move || {
@@ -529,7 +529,7 @@ fn holds(text: &str, method: &str) -> bool {
         "isprintable" => text.chars().all(print::is_printable_or_space),
         "isupper" | "islower" => is_cased(text, method == "isupper"),
         _ => {
-            // istitle: upper case begins a word and lower case goes on with it.
+            // istitle: upper case starts a word, and lower case continues it.
             let (mut inside, mut cased) = (false, false);
             for c in text.chars() {
                 if (c.is_uppercase() && inside) || (c.is_lowercase() && !inside) {
@@ -546,7 +546,7 @@ fn holds(text: &str, method: &str) -> bool {
 /// Python's `int(text, base)`.
 pub(super) fn parse_int(text: &str, base: i128) -> Option<i128> {
     let text = text.trim_matches(is_space);
-    // Longer ones are copied for nothing.
+    // Longer texts are not copied.
     if text.len() > 4096 {
         return None;
     }

@@ -1,5 +1,5 @@
-//! Chat templates in the manner of real models against what Python's jinja2 makes of them with transformers'
-//! settings (`testdata/make.py`), and what a template may not do.
+//! Chat templates in the style of real models, against Python's jinja2 with transformers' settings
+//! (`testdata/make.py`), and operations that templates must not perform.
 
 use serde_json::{Map, Value, json};
 

@@ -1,15 +1,15 @@
-//! Strings that know where they came from. Every byte of a template's string is the template's own or the
-//! request's, and stays so through whatever the program does with it: what a client wrote must never be read as a
-//! control token, and only the template may write those. In doubt a byte is the request's.
+//! Strings with provenance. Every byte of a template's string belongs to the template or to the request, whatever
+//! the program does with it. Text of a client must never be read as a control token; only the template may write
+//! those. In doubt a byte counts as the request's.
 
 use std::{ops::Range, sync::Arc};
 
 use super::meter::{Meter, Outcome};
 
-/// What a string takes besides its characters, in bytes.
+/// Bytes of a string besides its characters.
 const HEADER_BYTES: usize = 64;
 
-/// A string and which of its bytes came from the request.
+/// String with the origin of its bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Text {
     text: Arc<str>,
@@ -21,22 +21,22 @@ pub(super) struct Text {
 enum Origin {
     Template,
     Request,
-    /// The request's bytes: ascending, apart from each other, none empty.
+    /// Byte ranges of the request: ascending, disjoint, none empty.
     Mixed(Arc<[Range<u32>]>),
 }
 
 impl Text {
-    /// The template's own words.
+    /// Creates a string of the template.
     pub(super) fn template(text: impl Into<Arc<str>>) -> Text {
         Text { text: text.into(), origin: Origin::Template, is_markup: false }
     }
 
-    /// The request's words.
+    /// Creates a string of the request.
     pub(super) fn request(text: impl Into<Arc<str>>) -> Text {
         Text { text: text.into(), origin: Origin::Request, is_markup: false }
     }
 
-    /// Words of one or the other.
+    /// Creates a string of the template or the request.
     pub(super) fn of(text: impl Into<Arc<str>>, from_request: bool) -> Text {
         if from_request { Text::request(text) } else { Text::template(text) }
     }
@@ -52,7 +52,7 @@ impl Text {
         self.text.clone()
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.text.len()
@@ -63,17 +63,17 @@ impl Text {
         !matches!(self.origin, Origin::Template) && !self.text.is_empty()
     }
 
-    /// Whether it is what Jinja2 takes for written in HTML: what is added to it is escaped.
+    /// Whether it counts as HTML, like Jinja2's `Markup`: text added to it is escaped.
     pub(super) fn is_markup(&self) -> bool {
         self.is_markup
     }
 
-    /// The string, taken for written in HTML or not.
+    /// Sets whether it counts as HTML.
     pub(super) fn marked(self, is_markup: bool) -> Text {
         Text { is_markup, ..self }
     }
 
-    /// What it is in HTML.
+    /// Escaped for HTML.
     pub(super) fn escaped(&self, meter: &Meter) -> Outcome<Text> {
         if self.is_markup {
             return Ok(self.clone());
@@ -92,7 +92,7 @@ impl Text {
         Ok(escaped?.marked(true))
     }
 
-    /// The request's bytes inside of `range`, as ranges of the whole string.
+    /// Byte ranges of the request inside `range`, relative to the whole string.
     fn ranges(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let (whole, mixed): (Option<Range<usize>>, &[Range<u32>]) = match &self.origin {
             Origin::Template => (None, &[]),
@@ -108,7 +108,7 @@ impl Text {
         whole.into_iter().chain(mixed.iter().map(cut)).filter(|part| !part.is_empty())
     }
 
-    /// A part, by bytes that lie between characters.
+    /// Substring by bytes at character boundaries.
     pub(super) fn slice(&self, meter: &Meter, range: Range<usize>) -> Outcome<Text> {
         if range.len() == self.len() {
             return Ok(self.clone());
@@ -128,12 +128,12 @@ impl Text {
         Ok(Text { text, origin, is_markup: self.is_markup })
     }
 
-    /// Whether a byte of a part came from the request.
+    /// Whether a byte in the range came from the request.
     pub(super) fn has_request_in(&self, range: Range<usize>) -> bool {
         self.ranges(range).next().is_some()
     }
 
-    /// Stretches of one origin, in order.
+    /// Runs of one origin, in order.
     pub(super) fn runs(&self) -> impl Iterator<Item = (&str, bool)> {
         let (mut at, mut next) = (0, None);
         let mut ranges = self.ranges(0..self.len());
@@ -158,7 +158,7 @@ impl Text {
         self.runs().flat_map(|(run, from_request)| run.chars().map(move |c| (c, from_request)))
     }
 
-    /// The string with each character changed.
+    /// Replaces each character by the result of `change`.
     pub(super) fn map(
         &self,
         meter: &Meter,
@@ -183,7 +183,7 @@ impl Origin {
     }
 }
 
-/// A string in the making; what it takes is charged as it grows.
+/// String under construction; its memory is charged as it grows.
 pub(super) struct TextBuilder<'m> {
     meter: &'m Meter<'m>,
     text: String,
@@ -191,7 +191,7 @@ pub(super) struct TextBuilder<'m> {
 }
 
 impl<'m> TextBuilder<'m> {
-    /// An empty one.
+    /// Creates an empty builder.
     pub(super) fn new(meter: &'m Meter<'m>) -> Self {
         TextBuilder { meter, text: String::new(), ranges: Vec::new() }
     }
@@ -201,12 +201,12 @@ impl<'m> TextBuilder<'m> {
         self.text.len()
     }
 
-    /// Where bytes are charged.
+    /// Meter that is charged.
     pub(super) fn meter(&self) -> &'m Meter<'m> {
         self.meter
     }
 
-    /// Adds words of one origin.
+    /// Appends text of one origin.
     #[inline]
     pub(super) fn push(&mut self, text: &str, from_request: bool) -> Outcome<()> {
         self.meter.bytes(text.len())?;
@@ -215,18 +215,18 @@ impl<'m> TextBuilder<'m> {
         if from_request { self.note(start..start + text.len()) } else { Ok(()) }
     }
 
-    /// Adds the template's own words.
+    /// Appends text of the template.
     #[inline]
     pub(super) fn push_own(&mut self, text: &str) -> Outcome<()> {
         self.push(text, false)
     }
 
-    /// Adds one character.
+    /// Appends a character.
     pub(super) fn push_char(&mut self, c: char, from_request: bool) -> Outcome<()> {
         self.push(c.encode_utf8(&mut [0; 4]), from_request)
     }
 
-    /// Adds a string.
+    /// Appends a string.
     #[inline]
     pub(super) fn push_text(&mut self, text: &Text) -> Outcome<()> {
         match text.origin {
@@ -236,7 +236,7 @@ impl<'m> TextBuilder<'m> {
         }
     }
 
-    /// Adds a part of a string, by bytes that lie between characters.
+    /// Appends a part of a string, by bytes at character boundaries.
     pub(super) fn push_part(&mut self, text: &Text, range: Range<usize>) -> Outcome<()> {
         self.meter.bytes(range.len())?;
         let start = self.text.len();
@@ -247,7 +247,7 @@ impl<'m> TextBuilder<'m> {
         Ok(())
     }
 
-    /// Adds the same words again and again.
+    /// Appends a string repeatedly.
     pub(super) fn push_times(&mut self, text: &Text, times: usize) -> Outcome<()> {
         let bytes = text.len().saturating_mul(times);
         self.meter.bytes(bytes)?;
@@ -265,7 +265,7 @@ impl<'m> TextBuilder<'m> {
         })
     }
 
-    /// Makes the request's all that was added from `start` on.
+    /// Marks everything from `start` on as the request's.
     pub(super) fn claim(&mut self, start: usize) -> Outcome<()> {
         while self.ranges.last().is_some_and(|last| last.start >= start) {
             self.ranges.pop();
@@ -288,14 +288,14 @@ impl<'m> TextBuilder<'m> {
         Ok(())
     }
 
-    /// The string.
+    /// Finishes the string.
     pub(super) fn finish(self) -> Outcome<Text> {
         self.meter.bytes(HEADER_BYTES)?;
         let origin = Origin::new(&self.ranges, self.text.len());
         Ok(Text { text: self.text.into(), origin, is_markup: false })
     }
 
-    /// The characters, and the request's bytes among them.
+    /// The characters, and the byte ranges of the request.
     pub(super) fn into_parts(self) -> (String, Vec<Range<usize>>) {
         (self.text, self.ranges)
     }

@@ -1,23 +1,22 @@
-//! A parsed template: expressions and statements in two flat arenas, referring to each other by number, so that
-//! dropping one takes no recursion. Chains (`a + b + c`, `a.b.c`, `a|f|g`, `not not a`, `elif`) are lists and not
-//! towers.
+//! Parsed template: expressions and statements in two flat arenas, referenced by index, so that dropping one needs
+//! no recursion. Chains (`a + b + c`, `a.b.c`, `a|f|g`, `not not a`, `elif`) are lists instead of nested nodes.
 
 use std::{collections::HashMap, sync::Arc};
 
 use super::{checks::Check, filters::Filter, text::Text};
 
-/// A name of a variable, by number.
+/// Index of a variable's name.
 pub(super) type NameId = u32;
-/// An expression, by its place in [`Tree::expressions`].
+/// Index in [`Tree::expressions`].
 pub(super) type ExprId = u32;
-/// Statements in order, by their places in [`Tree::statements`].
+/// Statements in order, by their indices in [`Tree::statements`].
 pub(super) type Block = Box<[u32]>;
 
-/// A parsed template.
+/// Parsed template.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     pub(super) names: Vec<Arc<str>>,
-    /// Their numbers.
+    /// Indices of the names.
     pub(super) name_ids: HashMap<Arc<str>, NameId>,
     pub(super) expressions: Vec<Expr>,
     pub(super) statements: Vec<(u32, Statement)>,
@@ -25,7 +24,7 @@ pub(super) struct Tree {
     pub(super) root: Block,
 }
 
-/// What has a value.
+/// Expression.
 #[derive(Debug)]
 pub(super) enum Expr {
     None,
@@ -37,7 +36,7 @@ pub(super) enum Expr {
     List(Box<[ExprId]>),
     Tuple(Box<[ExprId]>),
     Dict(Box<[(ExprId, ExprId)]>),
-    /// One operator after another, from the left.
+    /// Operators applied from the left.
     Math {
         first: ExprId,
         rest: Box<[(Math, ExprId)]>,
@@ -49,12 +48,12 @@ pub(super) enum Expr {
     },
     And(Box<[ExprId]>),
     Or(Box<[ExprId]>),
-    /// So many `not`.
+    /// Repeated `not`.
     Not {
         times: u32,
         of: ExprId,
     },
-    /// So many signs; true is minus.
+    /// Repeated signs; true is minus.
     Signed {
         signs: Box<[bool]>,
         of: ExprId,
@@ -64,14 +63,14 @@ pub(super) enum Expr {
         test: ExprId,
         otherwise: Option<ExprId>,
     },
-    /// What follows a value, from the left.
+    /// Suffixes of a value, from the left.
     Postfix {
         base: ExprId,
         steps: Box<[Postfix]>,
     },
 }
 
-/// An arithmetic operator.
+/// Arithmetic operator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Math {
     Add,
@@ -83,7 +82,7 @@ pub(super) enum Math {
     Pow,
 }
 
-/// A comparing operator.
+/// Comparison operator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Comparison {
     Equal,
@@ -96,7 +95,7 @@ pub(super) enum Comparison {
     NotIn,
 }
 
-/// What stands behind a value.
+/// Suffix of a value.
 #[derive(Debug)]
 pub(super) enum Postfix {
     Attribute(Text),
@@ -108,7 +107,7 @@ pub(super) enum Postfix {
     Test { name: Arc<str>, check: Option<Check>, args: Args, negated: bool },
 }
 
-/// A filter with its arguments; none where no filter has the name.
+/// Filter with its arguments; `None` if no filter has the name.
 #[derive(Debug)]
 pub(super) struct FilterUse {
     pub(super) name: Arc<str>,
@@ -127,7 +126,7 @@ pub(super) struct Args {
     pub(super) spread_named: Option<ExprId>,
 }
 
-/// What is done; beside each stands its line.
+/// Statement; the arena stores its line beside it.
 #[derive(Debug)]
 pub(super) enum Statement {
     Text(Text),
@@ -159,13 +158,13 @@ pub(super) enum Statement {
         filters: Box<[FilterUse]>,
         body: Block,
     },
-    /// A block with variables of its own.
+    /// Block with its own variables.
     Scope(Block),
     Break,
     Continue,
 }
 
-/// A loop.
+/// `for` loop.
 #[derive(Debug)]
 pub(super) struct For {
     pub(super) target: Target,
@@ -176,7 +175,7 @@ pub(super) struct For {
     pub(super) otherwise: Block,
 }
 
-/// What can be assigned to.
+/// Assignment target.
 #[derive(Debug)]
 pub(super) enum Target {
     Name(NameId),
@@ -187,7 +186,7 @@ pub(super) enum Target {
 /// Names with their defaults.
 pub(super) type Parameters = Box<[(NameId, Option<ExprId>)]>;
 
-/// A macro, or the body of a `call` block.
+/// Macro, or the body of a `call` block.
 #[derive(Debug)]
 pub(super) struct Macro {
     pub(super) name: Arc<str>,

@@ -1,10 +1,10 @@
-//! Turns of a conversation for templates that know no others, or insist on their order.
+//! Conversations adapted to templates that only support certain roles, or insist on their order.
 
 use serde_json::json;
 
 use crate::chat::{Chat, Message};
 
-/// A tool's answer as the user says it.
+/// Message of the user that reports a tool's result.
 pub(crate) fn told(message: &Message) -> Message {
     let mut response = json!({"content": message.content});
     for (key, value) in [("tool", &message.name), ("tool_call_id", &message.tool_call_id)] {
@@ -16,8 +16,8 @@ pub(crate) fn told(message: &Message) -> Message {
     Message { role: "user".to_owned(), content, ..Message::default() }
 }
 
-/// A conversation with what tools answered under other roles: `observation` where the template has it, and then the user's, where it refuses
-/// that of tools.
+/// Variants of a conversation with tool results under other roles: `observation` if the template has it, and the
+/// user's if it refuses the role of tools.
 pub(crate) fn with_answers_renamed(chat: &Chat, observes: bool, refuses: bool) -> Vec<Chat> {
     if chat.messages.iter().all(|message| message.role != "tool") {
         return Vec::new();
@@ -32,8 +32,8 @@ pub(crate) fn with_answers_renamed(chat: &Chat, observes: bool, refuses: bool) -
     observed.into_iter().chain(refuses.then(|| renamed(&told))).collect()
 }
 
-/// A conversation in which messages of the user, and of the assistant, that follow each other are one; none where none do. Many templates
-/// refuse others.
+/// Conversation in which consecutive messages of the user, or of the assistant, are joined; `None` if there are
+/// none. Many templates refuse other conversations.
 pub(crate) fn alternating(chat: &Chat) -> Option<Chat> {
     let mut messages: Vec<Message> = Vec::with_capacity(chat.messages.len());
     for message in &chat.messages {
@@ -50,7 +50,7 @@ pub(crate) fn alternating(chat: &Chat) -> Option<Chat> {
     is_shorter.then(|| Chat { messages, ..chat.clone() })
 }
 
-/// Appends a text to another: what is there already is not copied each time.
+/// Appends a paragraph to a text in place.
 pub(crate) fn join(text: &mut String, more: &str) {
     if !text.is_empty() && !more.is_empty() {
         text.push_str("\n\n");

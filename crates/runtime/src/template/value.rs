@@ -1,6 +1,5 @@
-//! What a template's variables hold. Values cannot be changed once they are made, but for namespaces, and those
-//! hold none of their kind: no value is inside of itself, and none is deeper than [`TEMPLATE_VALUE_DEPTH_MAX`], so
-//! that whatever walks one may recurse.
+//! Values of a template's variables. They are immutable, except namespaces, which cannot hold other namespaces. No
+//! value contains itself, and none is deeper than [`TEMPLATE_VALUE_DEPTH_MAX`], so code may recurse over values.
 
 use std::{
     cell::{Cell, RefCell},
@@ -16,7 +15,7 @@ use super::{
 };
 use crate::limits::TEMPLATE_VALUE_DEPTH_MAX;
 
-/// A value.
+/// Value.
 #[derive(Clone)]
 pub(super) enum Value {
     Undefined(Missing),
@@ -31,7 +30,7 @@ pub(super) enum Value {
     Object(Rc<Object>),
 }
 
-/// What was looked for where a value is undefined.
+/// Name whose lookup gave an undefined value.
 #[derive(Clone)]
 pub(super) enum Missing {
     Name(Arc<str>),
@@ -47,27 +46,27 @@ pub(super) struct List {
     holds_objects: bool,
 }
 
-/// What Python would have made.
+/// Corresponding Python type.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum ListKind {
     List,
     Tuple,
-    /// A tuple of `grouper` and `list`.
+    /// Tuple of `grouper` and `list`.
     Group,
-    /// True even when it is empty, and of no known length.
+    /// Generator: true even if empty, and without a length.
     Generator,
-    /// Of a dictionary, with its name in Python.
+    /// View of a dictionary, with its name in Python.
     View(&'static str),
 }
 
-/// Values by keys, in the order in which they were put in.
+/// Values by keys, in insertion order.
 pub(super) struct Dict {
     pub(super) entries: Vec<(Value, Value)>,
     depth: u16,
     holds_objects: bool,
 }
 
-/// Whole numbers from `start` until `stop`, `len` of them.
+/// Range of whole numbers from `start` until `stop`, `len` of them.
 #[derive(Clone, Copy)]
 pub(super) struct Span {
     pub(super) start: i128,
@@ -76,10 +75,10 @@ pub(super) struct Span {
     pub(super) len: usize,
 }
 
-/// What has a state or can be called.
+/// Stateful or callable value.
 pub(super) enum Object {
     Namespace(RefCell<Vec<(Arc<str>, Value)>>),
-    /// A macro, and the scope it was defined in: its place and its number.
+    /// Macro, and its defining scope: index and serial number.
     Macro {
         id: u32,
         scope: u32,
@@ -89,19 +88,19 @@ pub(super) enum Object {
     Function(Function),
     Method(Value, Text),
     Joiner {
-        /// Neither holds other values nor is an object.
+        /// Holds no other values, and is no object.
         separator: Value,
         used: Cell<bool>,
     },
     Cycler {
         items: Vec<Value>,
-        /// Levels of values inside values, counted once: cyclers may share what they hold.
+        /// Depth of its items, counted once, because cyclers may share items.
         depth: u16,
         at: Cell<usize>,
     },
 }
 
-/// A function that every template has.
+/// Global function.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Function {
     Range,
@@ -114,15 +113,15 @@ pub(super) enum Function {
 }
 
 impl Span {
-    /// The number at a place.
+    /// Number at an index.
     pub(super) fn at(&self, index: usize) -> Value {
-        // Both ends were checked to be numbers when the range was made.
+        // Both ends were checked when the range was made.
         Value::Int(self.start + self.step * index as i128)
     }
 }
 
 impl Dict {
-    /// The value of a key.
+    /// Value of a key.
     pub(super) fn get(&self, meter: &Meter, key: &Value) -> Outcome<Option<&Value>> {
         if let Value::Text(text) = key {
             return self.get_str(meter, text.as_str());
@@ -136,7 +135,7 @@ impl Dict {
         Ok(None)
     }
 
-    /// The value of a string's key.
+    /// Value of a string key.
     pub(super) fn get_str(&self, meter: &Meter, key: &str) -> Outcome<Option<&Value>> {
         if self.entries.len() > 16 || key.len() > 256 {
             meter.steps(self.entries.len() as u64 * (1 + key.len() as u64 / 64) / 4)?;
@@ -147,17 +146,17 @@ impl Dict {
 }
 
 impl Value {
-    /// The template's own words.
+    /// String of the template.
     pub(super) fn template(text: &str) -> Value {
         Value::Text(Text::template(text))
     }
 
-    /// What is not there.
+    /// Undefined value.
     pub(super) fn undefined(what: &'static str) -> Value {
         Value::Undefined(Missing::Element(what))
     }
 
-    /// A list of a kind.
+    /// List of a kind.
     pub(super) fn list_of(kind: ListKind, items: Vec<Value>) -> Outcome<Value> {
         let (depth, holds_objects) = header(items.iter())?;
         Ok(Value::List(Rc::new(List { items, kind, depth, holds_objects })))
@@ -173,7 +172,7 @@ impl Value {
         Value::list_of(ListKind::Tuple, items)
     }
 
-    /// A dictionary of entries with different keys.
+    /// Dictionary of entries with distinct keys.
     pub(super) fn dict(entries: Vec<(Value, Value)>) -> Outcome<Value> {
         let (depth, holds_objects) = header(entries.iter().flat_map(|(key, value)| [key, value]))?;
         Ok(Value::Dict(Rc::new(Dict { entries, depth, holds_objects })))
@@ -184,7 +183,7 @@ impl Value {
         Value::Object(Rc::new(Object::Function(function)))
     }
 
-    /// What a request sent.
+    /// Converts a JSON value of the request.
     pub(super) fn from_json(json: &serde_json::Value) -> Outcome<Value> {
         Value::from_json_at(json, 0)
     }
@@ -217,7 +216,7 @@ impl Value {
         })
     }
 
-    /// Whether Python takes it for true.
+    /// Truth in Python.
     pub(super) fn is_true(&self) -> bool {
         match self {
             Value::Undefined(_) | Value::None => false,
@@ -232,7 +231,7 @@ impl Value {
         }
     }
 
-    /// Its type's name in Python.
+    /// Name of its type in Python.
     pub(super) fn type_name(&self) -> &'static str {
         match self {
             Value::Undefined(_) => "Undefined",
@@ -260,7 +259,7 @@ impl Value {
         }
     }
 
-    /// The whole number it is; a truth value is one in Python.
+    /// Whole number, if it is one; booleans count as in Python.
     pub(super) fn as_int(&self) -> Option<i128> {
         match self {
             Value::Int(value) => Some(*value),
@@ -269,7 +268,7 @@ impl Value {
         }
     }
 
-    /// The number it is.
+    /// Number as a float, if it is one.
     pub(super) fn as_float(&self) -> Option<f64> {
         match self {
             Value::Float(value) => Some(*value),
@@ -277,7 +276,7 @@ impl Value {
         }
     }
 
-    /// The string it is.
+    /// String, if it is one.
     pub(super) fn as_text(&self) -> Option<&Text> {
         match self {
             Value::Text(text) => Some(text),
@@ -285,7 +284,7 @@ impl Value {
         }
     }
 
-    /// Levels of values inside values.
+    /// Levels of nested values.
     fn depth(&self) -> u16 {
         match self {
             Value::List(list) => list.depth,
@@ -301,12 +300,12 @@ impl Value {
         }
     }
 
-    /// Levels of what holds such values.
+    /// Depth of a container with these values.
     pub(super) fn depth_around(values: &[Value]) -> Outcome<u16> {
         Ok(header(values.iter())?.0)
     }
 
-    /// Whether something in it could come to hold it.
+    /// Whether something in it could later hold it.
     pub(super) fn holds_objects(&self) -> bool {
         match self {
             Value::List(list) => list.holds_objects,
@@ -316,7 +315,7 @@ impl Value {
         }
     }
 
-    /// The error of using what is not there.
+    /// Fails if the value is undefined.
     pub(super) fn defined(&self) -> Outcome<()> {
         match self {
             Value::Undefined(missing) => fail(missing.words()),
@@ -326,7 +325,7 @@ impl Value {
 }
 
 impl Missing {
-    /// What is undefined, as Jinja2 says it.
+    /// Jinja2's message for the undefined value.
     pub(super) fn words(&self) -> String {
         let short = |name: &str| name.chars().take(100).collect::<String>();
         match self {
@@ -337,7 +336,7 @@ impl Missing {
     }
 }
 
-/// Depth and kind of what holds such values.
+/// Depth of a container with these values, and whether they hold objects.
 fn header<'v>(values: impl Iterator<Item = &'v Value>) -> Outcome<(u16, bool)> {
     let (mut depth, mut holds_objects) = (0, false);
     for value in values {
@@ -351,7 +350,7 @@ fn too_deep<T>() -> Outcome<T> {
     fail(format!("values inside values deeper than {TEMPLATE_VALUE_DEPTH_MAX}"))
 }
 
-/// What a loop or a filter goes through.
+/// Items of a loop or filter.
 pub(super) enum Items {
     Shared(Rc<List>),
     Keys(Rc<Dict>),
@@ -360,7 +359,7 @@ pub(super) enum Items {
 }
 
 impl Items {
-    /// Of anything that Python can iterate over.
+    /// Items of anything that Python can iterate over.
     pub(super) fn of(meter: &Meter, value: &Value) -> Outcome<Items> {
         Ok(match value {
             Value::Undefined(_) => Items::Made(Vec::new()),
@@ -379,7 +378,7 @@ impl Items {
         })
     }
 
-    /// How many.
+    /// Number of items.
     pub(super) fn len(&self) -> usize {
         match self {
             Items::Shared(list) => list.items.len(),
@@ -389,7 +388,7 @@ impl Items {
         }
     }
 
-    /// The one at a place.
+    /// Item at an index.
     pub(super) fn get(&self, index: usize) -> Option<Value> {
         match self {
             Items::Shared(list) => list.items.get(index).cloned(),
@@ -399,7 +398,7 @@ impl Items {
         }
     }
 
-    /// All of them.
+    /// All items.
     pub(super) fn into_vec(self, meter: &Meter) -> Outcome<Vec<Value>> {
         if let Items::Made(items) = self {
             return Ok(items);
@@ -410,7 +409,7 @@ impl Items {
 }
 
 impl Value {
-    /// All that Python's `list()` would put into a list.
+    /// Items that Python's `list()` would return.
     pub(super) fn items(&self, meter: &Meter) -> Outcome<Vec<Value>> {
         Items::of(meter, self)?.into_vec(meter)
     }

@@ -1,7 +1,7 @@
-//! What Ollama's templates find in a conversation: fields, and what they are in the variables of a Jinja template. A kind is known
-//! before anything runs, so a field that is not there is an error of the template.
+//! Fields of a conversation in Ollama's templates, and the corresponding expressions in a Jinja template. Kinds are
+//! known before a template runs, so an unknown field is an error of the template.
 
-/// What a value is.
+/// Kind of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The conversation.
@@ -10,7 +10,7 @@ pub(super) enum Kind {
     Bool,
     Number,
     Nil,
-    /// A value of JSON.
+    /// JSON value.
     Any,
     Values,
     Messages,
@@ -18,7 +18,7 @@ pub(super) enum Kind {
     Calls,
     Call,
     Called,
-    /// What was given to a function: values by name.
+    /// Arguments of a function: values by name.
     Arguments,
     Tools,
     Tool,
@@ -26,12 +26,12 @@ pub(super) enum Kind {
     Parameters,
     Properties,
     Property,
-    /// Of a property: one, or several.
+    /// Types of a property: one, or several.
     Types,
 }
 
 impl Kind {
-    /// What a list has, or a map beside its names.
+    /// Kind of a list's elements, or of a map's values.
     pub(super) fn element(self) -> Option<Kind> {
         Some(match self {
             Kind::Messages => Kind::Message,
@@ -48,7 +48,7 @@ impl Kind {
         matches!(self, Kind::Arguments | Kind::Properties)
     }
 
-    /// A struct in Go: it is always true.
+    /// Whether it is a struct in Go, which is always true.
     pub(super) fn is_struct(self) -> bool {
         matches!(
             self,
@@ -62,7 +62,7 @@ impl Kind {
         )
     }
 
-    /// By what name the macro that writes JSON knows it; None for what is no object of its own.
+    /// Name of the kind in the macro that writes JSON; `None` if it is no object of its own.
     pub(super) fn as_json(self) -> Option<&'static str> {
         Some(match self {
             Kind::Tools => "tools",
@@ -83,7 +83,7 @@ impl Kind {
     }
 }
 
-/// What stands for a field of a value, whose code is `of`; None where there is no such field.
+/// Expression for a field of the value with code `of`; `None` if there is no such field.
 pub(super) fn field(kind: Kind, of: &str, name: &str) -> Option<(String, Kind)> {
     let or = |key: &str, empty: &str| format!("({of}.{key} or {empty})");
     let at = |key: &str| format!("{of}.{key}");
@@ -125,7 +125,8 @@ pub(super) fn field(kind: Kind, of: &str, name: &str) -> Option<(String, Kind)> 
     })
 }
 
-/// A text as an expression of Jinja. Quotes of both kinds stand in no one string, so that who looks for strings need not know escapes.
+/// Text as a Jinja expression. No string contains both kinds of quotes, so that a search for strings need not
+/// handle escapes.
 pub(super) fn literal(text: &str) -> String {
     if text.contains('\'') && text.contains('"') {
         let pieces: Vec<String> = text.split('\'').map(literal).collect();

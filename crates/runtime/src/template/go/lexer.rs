@@ -1,8 +1,8 @@
-//! Text, actions, and the tokens of actions, by the rules of `text/template/parse`.
+//! Lexer of Go templates: text, actions, and the tokens of actions, by the rules of `text/template/parse`.
 
 use super::Untranslated;
 
-/// What a template is made of, in order.
+/// Part of a template.
 #[derive(Debug, PartialEq)]
 pub(super) enum Part {
     Text(String),
@@ -13,21 +13,21 @@ pub(super) enum Part {
 pub(super) struct Token {
     pub(super) kind: Kind,
     pub(super) line: usize,
-    /// Whether white space stands before it: arguments are apart by it, fields of a value are not.
+    /// Whether white space comes before it: it separates arguments, but not fields of a value.
     pub(super) spaced: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Kind {
-    /// A keyword or a function.
+    /// Keyword or function.
     Word(String),
     /// `.Name`
     Field(String),
     /// `$name`, with its `$`.
     Variable(String),
-    /// What a string says, without its quotes.
+    /// Content of a string, without quotes.
     Text(String),
-    /// As it stands.
+    /// Number as written.
     Number(String),
     /// `.`
     Dot,
@@ -93,14 +93,14 @@ fn unclosed(line: usize) -> Untranslated {
     Untranslated { line, reason: "an action that does not end: }} is missing".to_owned() }
 }
 
-/// Where the `}}` is that ends a comment's action, which may have nothing but `-` before it.
+/// Position of the `}}` that ends a comment; only `-` may come before it.
 fn close(rest: &str) -> Option<usize> {
     let end = rest.find("}}")?;
     let between = rest[..end].trim_matches(SPACES);
     (between.is_empty() || between == "-").then_some(end)
 }
 
-/// The tokens of an action, and where its `}}` is.
+/// Tokens of an action, and the position of its `}}`.
 fn tokens(text: &str, first_line: usize) -> Result<(Vec<Token>, usize), Untranslated> {
     let (mut tokens, mut at) = (Vec::new(), 0);
     loop {
@@ -137,7 +137,7 @@ fn token(text: &str, line: usize) -> Result<(Kind, usize), Untranslated> {
         },
         '.' => match word(&text[1..]) {
             0 => (Kind::Dot, 1),
-            // Such as .5
+            // such as .5
             _ if text[1..].starts_with(|c: char| c.is_ascii_digit()) => number(text),
             length => (Kind::Field(text[1..=length].to_owned()), length + 1),
         },
@@ -160,7 +160,7 @@ fn number(text: &str) -> (Kind, usize) {
     (Kind::Number(text[..length].to_owned()), length)
 }
 
-/// A string in double quotes, with Go's escapes.
+/// String in double quotes, with Go's escapes.
 fn quoted(text: &str, line: usize) -> Result<(Kind, usize), Untranslated> {
     let (mut said, mut letters) = (String::new(), text.char_indices().skip(1));
     while let Some((at, letter)) = letters.next() {
@@ -191,7 +191,7 @@ fn quoted(text: &str, line: usize) -> Result<(Kind, usize), Untranslated> {
             };
             let digits: String = letters.by_ref().take(count).map(|(_, digit)| digit).collect();
             let code = u32::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == count);
-            // A byte that is no letter has no place in a text here.
+            // An escaped byte that is no character cannot be part of a text here.
             let letter = code.filter(|&code| escape != 'x' || code < 0x80).and_then(char::from_u32);
             let Some(letter) = letter else {
                 return Untranslated::at(line, format!("the escape \\{escape}{digits} in a string"));

@@ -1,9 +1,11 @@
-//! Chat templates in Go's language (`text/template`), as Modelfiles and packages of Ollama have them: translated to a Jinja program
-//! that writes what Ollama would, so that one interpreter runs every template. What a conversation looks like to such a template,
-//! and what is printed of it, is Ollama's: system messages as one, messages of one speaker in a row as one, tools and arguments as
-//! Go's JSON; and where a template has no `.Messages`, a run for each question and answer.
+//! Chat templates in Go's language (`text/template`), as used in Ollama's Modelfiles and packages. They are
+//! translated to a Jinja program with the same output as in Ollama, so that one interpreter runs every template.
+//! Conversations look to them as in Ollama: system messages are joined, consecutive messages of one speaker are
+//! joined, tools and arguments are Go's JSON. A template without `.Messages` runs once for each question and
+//! answer.
 //!
-//! A construct that has no translation is an error that names it. Absent: running Go, templates that call others.
+//! A construct without a translation is an error that names it. Absent: running Go, templates that call other
+//! templates.
 
 mod fields;
 mod lexer;
@@ -16,17 +18,17 @@ mod tests;
 
 use std::fmt;
 
-/// Bytes of a template.
+/// Maximum bytes of a template.
 const SOURCE_BYTES_MAX: usize = 64 << 10;
-/// Actions and parentheses inside of others.
+/// Maximum nesting of actions and parentheses.
 const NESTING_MAX: usize = 32;
 
-/// Why a template cannot be translated.
+/// Reason why a template cannot be translated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Untranslated {
-    /// The line, from 1.
+    /// Line, from 1.
     pub line: usize,
-    /// What stands there, and what is the matter with it.
+    /// The construct and its problem.
     pub reason: String,
 }
 
@@ -42,15 +44,15 @@ impl Untranslated {
     }
 }
 
-/// Whether a text has an action of Go's templates and none of Jinja's statements.
+/// Whether a text has an action of Go's templates and no Jinja statement.
 pub fn is_go(template: &str) -> bool {
     template.contains("{{") && !template.contains("{%")
 }
 
-/// The Jinja template that writes what this one in Go's language does where Ollama runs it.
+/// Translates a Go template to a Jinja template with the same output as in Ollama.
 ///
 /// # Errors
-/// The first construct that is not understood, or has no translation.
+/// The first construct that is not understood or has no translation.
 pub fn to_jinja(source: &str) -> Result<String, Untranslated> {
     if source.len() > SOURCE_BYTES_MAX {
         return Untranslated::at(1, format!("over {SOURCE_BYTES_MAX} bytes"));

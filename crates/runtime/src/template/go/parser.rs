@@ -1,4 +1,4 @@
-//! The tree of a template, by the rules of `text/template/parse`.
+//! Parser of Go templates, by the rules of `text/template/parse`.
 
 use super::{
     NESTING_MAX, Untranslated,
@@ -8,7 +8,7 @@ use super::{
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Node {
     Text(String),
-    /// Prints a pipeline, or gives a variable its value.
+    /// Prints a pipeline, or assigns it to a variable.
     Action(Pipe),
     If(Branch),
     With(Branch),
@@ -27,15 +27,15 @@ pub(super) struct Branch {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Pipe {
     pub(super) line: usize,
-    /// What it is given to, with their `$`.
+    /// Variables it is assigned to, with their `$`.
     pub(super) variables: Vec<String>,
-    /// By `=`: they were there before.
+    /// Assigned by `=`: the variables already exist.
     pub(super) again: bool,
-    /// Each but the first has the one before it as its last argument.
+    /// Commands; each but the first gets the previous one as its last argument.
     pub(super) commands: Vec<Vec<Arg>>,
 }
 
-/// An operand and the fields that are asked of it.
+/// Operand and the fields accessed on it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Arg {
     pub(super) of: Operand,
@@ -54,7 +54,7 @@ pub(super) enum Operand {
     Pipe(Box<Pipe>),
 }
 
-/// The nodes of a whole template.
+/// Nodes of a whole template.
 pub(super) fn parse(parts: &[Part]) -> Result<Vec<Node>, Untranslated> {
     let mut parser = Parser { parts, at: 0, depth: 0, loops: 0 };
     match parser.list()? {
@@ -66,10 +66,10 @@ pub(super) fn parse(parts: &[Part]) -> Result<Vec<Node>, Untranslated> {
     }
 }
 
-/// What ended a list of nodes.
+/// End of a list of nodes.
 struct End<'a> {
     line: usize,
-    /// By `else`, with what stands behind it.
+    /// Ended by `else`, followed by `rest`.
     otherwise: bool,
     rest: &'a [Token],
 }
@@ -78,7 +78,7 @@ struct Parser<'a> {
     parts: &'a [Part],
     at: usize,
     depth: usize,
-    loops: usize, // ranges that are open
+    loops: usize, // open ranges
 }
 
 impl<'a> Parser<'a> {
@@ -144,7 +144,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// What stands behind `else`, to the end of the whole.
+    /// Parses the part after `else`, up to the end of the whole statement.
     fn otherwise(&mut self, end: &End, word: &str) -> Result<Vec<Node>, Untranslated> {
         match end.rest.first().map(|token| &token.kind) {
             None => match self.list()? {
@@ -152,7 +152,7 @@ impl<'a> Parser<'a> {
                 (_, Some(last)) => Untranslated::at(last.line, "a second else"),
                 (_, None) => Untranslated::at(end.line, format!("{word} without its end")),
             },
-            // One end closes both.
+            // A single end closes both.
             Some(Kind::Word(next)) if matches!(next.as_str(), "if" | "with") && word == next => {
                 Ok(vec![self.branch(next, &end.rest[1..], end.line)?])
             }
@@ -161,7 +161,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// A pipeline that is all of these tokens.
+/// Parses all of these tokens as a pipeline.
 fn pipe(tokens: &[Token], line: usize, of_range: bool) -> Result<Pipe, Untranslated> {
     let mut reading = Reading { tokens, line, depth: 0 };
     let mut variables = Vec::new();
@@ -195,7 +195,7 @@ fn pipe(tokens: &[Token], line: usize, of_range: bool) -> Result<Pipe, Untransla
 struct Reading<'a> {
     tokens: &'a [Token],
     line: usize,
-    depth: usize, // parentheses that are open
+    depth: usize, // open parentheses
 }
 
 impl<'a> Reading<'a> {
@@ -205,7 +205,7 @@ impl<'a> Reading<'a> {
         Some(first)
     }
 
-    /// To a closing parenthesis, which is left, or to the end.
+    /// Parses up to a closing parenthesis, which is not consumed, or the end.
     fn commands(&mut self) -> Result<Vec<Vec<Arg>>, Untranslated> {
         let mut commands = vec![Vec::new()];
         while let Some(token) = self.tokens.first() {

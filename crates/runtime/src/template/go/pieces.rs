@@ -1,8 +1,10 @@
-//! What stands before a translated template: what Ollama makes of a conversation before its template sees it, and what Go prints.
-//! None of it speaks of what the template does not, because a template's words say what its model knows (`roles.rs`).
+//! Jinja code in front of a translated template: Ollama's changes to a conversation before its template sees it,
+//! and Go's printing. None of it mentions features that the template does not, because a template's words tell what
+//! its model supports (`roles.rs`).
 
-/// What a template with `.Messages` sees of a conversation: one system prompt, and one message where one speaker has said several in a
-/// row. Most conversations have none such and stay what they are. A list grows some messages at a time, because each time is a copy.
+/// Conversation of a template with `.Messages`: a single system prompt, and consecutive messages of one speaker
+/// joined. Most conversations stay as they are. The list grows several messages at a time, because each time copies
+/// it.
 pub(super) const MESSAGES: &str = "\
 {%- set go = namespace(prompt='', response='', messages=messages, twice=false, last='', part=[], start=0) -%}
 {%- set go.system = messages|selectattr('role', 'equalto', 'system')|map(attribute='content')|join('\\n\\n') -%}
@@ -26,10 +28,10 @@ pub(super) const MESSAGES: &str = "\
 {%- endif -%}
 ";
 
-/// Before a template that is run for each question and answer.
+/// Prologue of a template that runs once for each question and answer.
 pub(super) const TURNS: &str = "{%- set go = namespace(system='', prompt='', response='', start=0) -%}\n";
 
-/// Behind the macro `go_turn`, which is such a run: all of them but the last, which ends where the answer is to go on.
+/// Calls of the macro `go_turn` for all turns but the last, which ends where the answer starts.
 pub(super) const EACH_TURN: &str = "\
 {%- for m in messages -%}
 {%- if loop.last or messages[loop.index].role != m.role -%}
@@ -46,14 +48,14 @@ pub(super) const EACH_TURN: &str = "\
 {%- endfor -%}
 ";
 
-/// JSON as Go's library writes it: without spaces, names of maps in their order, and what HTML would read escaped.
+/// JSON as Go's library writes it: without spaces, keys of maps sorted, HTML characters escaped.
 pub(super) const JSON: &str = "\
 {%- macro go_json(value) -%}
 {{- value|tojson(separators=(',', ':'), sort_keys=true)|replace('&', '\\\\u0026')|replace('<', '\\\\u003c')|replace('>', '\\\\u003e') -}}
 {%- endmacro -%}
 ";
 
-/// The JSON of what Ollama knows the fields of: those in its order, and the client's own behind them.
+/// JSON of objects with fields known to Ollama: those first, in its order, then the client's own.
 pub(super) const OBJECTS: &str = "\
 {%- set go_fields = {'tool': ['type', 'items', 'function'], 'function': ['name', 'description', 'parameters'],
   'parameters': ['type', '$defs', 'items', 'required', 'properties'],
@@ -77,7 +79,7 @@ pub(super) const OBJECTS: &str = "\
 {%- endmacro -%}
 ";
 
-/// A value of JSON as Go prints one.
+/// JSON value as Go prints it.
 pub(super) const PRINT: &str = "\
 {%- macro go_print(value) -%}
 {%- if value is undefined -%}

@@ -1,4 +1,4 @@
-//! Go's templates against what Go makes of the same conversations (`testdata/make_go_templates.go`).
+//! Translated Go templates against Go's output for the same conversations (`testdata/make_go_templates.go`).
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Writes a tree as Jinja. All text stands in strings, so no rule of white space applies to it; a variable of Go's is an attribute of the
-//! namespace `go`, because it outlives the block in which it is changed.
+//! Writes a parsed Go template as Jinja. All text is in strings, so rules of white space do not apply to it. A Go
+//! variable becomes an attribute of the namespace `go`, because it must outlive the block that changes it.
 
 use super::{
     Untranslated,
@@ -8,7 +8,7 @@ use super::{
     pieces,
 };
 
-/// An expression and what it is.
+/// Expression and its kind.
 #[derive(Clone, Debug)]
 struct Value {
     code: String,
@@ -20,7 +20,7 @@ impl Value {
         Value { code: code.into(), kind }
     }
 
-    /// Whether it is true, as an expression.
+    /// Expression for its truth.
     fn truth(&self) -> &str {
         if self.kind.is_struct() { "true" } else { &self.code }
     }
@@ -29,15 +29,15 @@ impl Value {
 #[derive(Default)]
 struct Writer {
     out: String,
-    variables: Vec<(String, Value)>, // those in sight, the innermost last
+    variables: Vec<(String, Value)>, // variables in scope, the innermost last
     dots: Vec<Value>,
-    made: usize, // attributes and names so far
+    made: usize, // number of attributes and names so far
     json: bool,
     objects: bool,
     prints: bool,
 }
 
-/// The Jinja template of a tree.
+/// Writes a tree as a Jinja template.
 pub(super) fn write(nodes: &[Node]) -> Result<String, Untranslated> {
     let mut writer = Writer { dots: vec![Value::new("", Kind::Root)], ..Writer::default() };
     let says = |name: &str| names(nodes).any(|field| field.eq_ignore_ascii_case(name));
@@ -70,7 +70,7 @@ pub(super) fn write(nodes: &[Node]) -> Result<String, Untranslated> {
     Ok(needed.into_iter().filter(|(_, needed)| *needed).map(|(text, _)| text).collect())
 }
 
-/// Every field that is asked for anywhere.
+/// All fields that are accessed.
 fn names(nodes: &[Node]) -> Box<dyn Iterator<Item = &str> + '_> {
     Box::new(nodes.iter().flat_map(|node| -> Box<dyn Iterator<Item = &str> + '_> {
         match node {
@@ -95,7 +95,7 @@ fn in_pipe(pipe: &Pipe) -> Box<dyn Iterator<Item = &str> + '_> {
     }))
 }
 
-/// What stands before the first `.Response` that is printed, with it. `done`: it was found.
+/// Nodes up to and including the first printed `.Response`. Sets `done` if it was found.
 fn cut(nodes: &[Node], done: &mut bool) -> Vec<Node> {
     let mut kept = Vec::new();
     for node in nodes {
@@ -212,7 +212,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The value, in the variable that the pipeline gives it to, if it does.
+    /// Assigns the value to the pipeline's variable, if it has one.
     fn named(&mut self, pipe: &Pipe, value: Value) -> Result<Value, Untranslated> {
         match pipe.variables.first() {
             Some(variable) => self.give(pipe, variable, value),
@@ -237,7 +237,7 @@ impl Writer {
         Ok(place)
     }
 
-    /// The value in a place of its own, where it stays when what it was made of changes.
+    /// Stores the value, so that it stays the same when its sources change.
     fn keep(&mut self, value: Value) -> Value {
         if value.kind == Kind::Root {
             return value;
@@ -260,7 +260,7 @@ impl Writer {
         self.out.push_str(&format!("{{{{- {code} -}}}}\n"));
     }
 
-    /// What Go prints of a value.
+    /// Expression for Go's printed form of a value.
     fn printed(&mut self, Value { code, kind }: Value, line: usize) -> Result<String, Untranslated> {
         Ok(match kind {
             Kind::Text | Kind::Number => code,
@@ -421,7 +421,7 @@ impl Writer {
         }
     }
 
-    /// `printf` with `%s`, `%v` and `%d`, whose format is written out.
+    /// Translates `printf` with `%s`, `%v` and `%d` and a literal format.
     fn printf(&mut self, args: Vec<Value>, line: usize) -> Result<Value, Untranslated> {
         let mut args = args.into_iter();
         let format = args.next().and_then(|format| read_literal(&format.code));
@@ -459,7 +459,7 @@ fn is_fraction(digits: &str) -> bool {
         && digits.parse::<f64>().is_ok()
 }
 
-/// The text of a string that [`literal`] has written as one.
+/// Text of a string that [`literal`] has written as a single one.
 fn read_literal(code: &str) -> Option<String> {
     let quote = code.chars().next().filter(|quote| matches!(quote, '\'' | '"'))?;
     let inside = code.strip_prefix(quote)?.strip_suffix(quote)?;
