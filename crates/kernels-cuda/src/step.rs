@@ -1,10 +1,10 @@
-//! A step: the batch on the device, the plan its ops append to, and the recorded plans of steps before.
+//! A step: the batch on the device, the plan that its ops append to, and the recorded plans of earlier steps.
 //!
-//! The batch goes up as one copy, to addresses that depend on nothing but the bucket that its rows, sequences and logit
-//! rows are in; grids are as large as the bucket, which has its longest context too, and kernels read how much of it is there. So the plans of two steps in
-//! one bucket are the same bytes, and the second may replay what the first has recorded.
+//! The batch is uploaded as one copy. Its addresses depend only on its bucket: its rows, sequences, logit rows and
+//! longest context, rounded up. Grids are as large as the bucket, and kernels read how much of it is used. So the
+//! plans of two steps in one bucket are the same bytes, and the second may replay the first's CUDA graph.
 //!
-//! Two steps may be under way: what one of them sends and fetches is in memory of its own, until its end has been waited for.
+//! Two steps may be in flight: each uses separate staging memory until its end has been waited for.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -19,23 +19,23 @@ use crate::params::{Address, BatchParams, NONE};
 use crate::plan::{Grid, Kernel, Launch, Plan, SPAN};
 use crate::staging::{Staging, staged_bytes};
 
-/// Rows up to which a step's plan is recorded: larger ones take long enough for their launches not to matter.
+/// Rows up to which a step's plan is recorded. Larger steps take so long that their launches do not matter.
 const RECORDED_ROWS_MAX: u32 = 64;
-/// Plans kept; with more, all are forgotten.
+/// Number of plans kept. A further plan replaces the least recently run.
 const RECORDED_MAX: usize = 64;
-/// Steps that may be under way: one is computed while the host makes the next.
+/// Steps that may be in flight: one is computed while the host prepares the next.
 const UNDER_WAY_MAX: usize = 2;
 
-/// How much of a batch there is, rounded up to a power of two.
+/// Size of a batch, rounded up to powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bucket {
     pub(crate) rows: u32,
     pub(crate) sequences: u32,
     pub(crate) logit_rows: u32,
-    pub(crate) spans: u32, // of keys, of the longest context
+    pub(crate) spans: u32, // of keys, in the longest context
 }
 
-/// Spans of keys that a context has, rounded up as a bucket's.
+/// Spans of keys in a context, rounded up as in a bucket.
 pub(crate) fn spans_of(context: usize) -> u32 {
     (context as u32).div_ceil(SPAN).next_power_of_two()
 }
@@ -63,7 +63,7 @@ impl Bucket {
         }
     }
 
-    /// Numbers before the block tables, and where each list begins.
+    /// Offsets of each list, and the number of words before the block tables.
     fn places(self, groups: u32) -> ([u32; 12], u32) {
         let Bucket { rows, sequences, logit_rows, .. } = self;
         // Counts, tokens, positions, axes, types, adapters, sequences, slots, spans, tables, logit rows; then blocks.
@@ -97,17 +97,17 @@ pub(crate) fn batch_bytes(limits: &StepLimits) -> usize {
     4 * (Bucket::of_limits(limits).places(groups as u32).1 as usize + blocks)
 }
 
-/// Bytes of host memory for what steps send and fetch, with so many for what is drawn.
+/// Bytes of host memory for the steps' copies, including so many for sampling.
 pub(crate) fn staging_bytes(limits: &StepLimits, drawing: usize) -> usize {
     UNDER_WAY_MAX * (staged_bytes(&[batch_bytes(limits)]) + drawing)
 }
 
-/// What the last step drew.
+/// Draws of the last step.
 pub(crate) enum Last<'a, D: Device> {
-    /// The host knows it.
+    /// Known to the host.
     Known(&'a Draws),
-    /// It is on the device, so many tokens from this byte on. Where a row gave none, the one that comes from it is whatever
-    /// its buffer has: a sequence whose logits are no numbers is at its end.
+    /// On the device: memory, byte offset, and number of tokens. If a row drew none, the row that comes from it has
+    /// arbitrary content: a sequence whose logits are no numbers is at its end.
     OnDevice(&'a Arc<Memory<D>>, usize, usize),
 }
 
@@ -120,7 +120,7 @@ impl<D: Device> Clone for Last<'_, D> {
 impl<D: Device> Copy for Last<'_, D> {}
 
 impl<D: Device> Last<'_, D> {
-    /// A row's token as kernels read it, as far as the host knows.
+    /// A row's token in the kernels' form, as far as the host knows.
     fn token(self, source: RowSource) -> u32 {
         match (source, self) {
             (RowSource::Token(token), _) => token,
@@ -134,7 +134,7 @@ impl<D: Device> Last<'_, D> {
     }
 }
 
-/// Rows that come from draws, as runs of both: the first row, the first draw, and how many.
+/// Rows that come from draws, as runs of both: first row, first draw, count.
 fn sampled_runs(sources: &[RowSource]) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
     let mut row = 0;
     std::iter::from_fn(move || {
@@ -150,7 +150,7 @@ fn sampled_runs(sources: &[RowSource]) -> impl Iterator<Item = (usize, usize, us
     })
 }
 
-/// A batch's numbers as kernels read them.
+/// The batch's numbers in the kernels' form.
 fn lay_out<D: Device>(batch: &Batch, last: Last<'_, D>, bucket: Bucket, out: &mut Vec<u32>) {
     let (groups, rows) = (batch.groups(), batch.rows());
     let (places, before_blocks) = bucket.places(groups as u32);
@@ -196,20 +196,20 @@ pub(crate) struct Steps<D: Device> {
     limits: Option<StepLimits>,
     memory: Option<Arc<Memory<D>>>,
     open: Option<(BatchParams, Bucket)>,
-    slots: Vec<Slot<D>>, // of steps that are under way; the open step's is the first
+    slots: Vec<Slot<D>>, // of steps in flight; the open step's is the first
     numbers: Vec<u32>,
     written: Vec<u32>, // scratch of `Batch::check`
     pending: RefCell<Pending<D>>,
     tape: RefCell<Tape<D>>,
 }
 
-/// What ops have asked for and nobody has started yet.
+/// Work that ops have asked for and that is not started yet.
 struct Pending<D: Device> {
     plan: Plan,
-    holds: Vec<Arc<Memory<D>>>, // what the plan's addresses are of, and what was started since the last wait
+    holds: Vec<Arc<Memory<D>>>, // memory of the plan's addresses, and of work started since the last wait
 }
 
-/// What a step holds until it has been computed.
+/// Resources that a step holds until it has been computed.
 struct Slot<D: Device> {
     staging: Staging<D>,
     holds: Vec<Arc<Memory<D>>>,
@@ -242,7 +242,7 @@ impl<D: Device> Steps<D> {
         }
     }
 
-    /// Makes room for batches, and for so many bytes of how tokens are drawn and which they are.
+    /// Allocates memory for batches, and `drawing` bytes for sampling parameters and drawn tokens.
     pub(crate) fn reserve(&mut self, limits: &StepLimits, drawing: usize) -> Result<(), KernelError> {
         assert!(self.limits.is_none(), "reserve is called once");
         for _ in 0..UNDER_WAY_MAX {
@@ -314,10 +314,10 @@ impl<D: Device> Steps<D> {
         Ok(())
     }
 
-    /// The open step's batch.
+    /// Batch of the open step.
     ///
     /// # Panics
-    /// Where there is none.
+    /// If there is none.
     pub(crate) fn batch(&self) -> (BatchParams, Bucket) {
         self.open.expect("ops stand between begin and end, as the contract says")
     }
@@ -332,13 +332,13 @@ impl<D: Device> Steps<D> {
         self.limits.as_ref().expect("reserve comes before any step")
     }
 
-    /// What ops append to.
+    /// Destination of the ops' launches.
     pub(crate) fn ops(&mut self) -> Ops<'_, D> {
         let (batch, bucket) = self.batch();
         Ops { batch, bucket, pending: self.pending.get_mut() }
     }
 
-    /// Starts what was asked for. A plan that has come up before is replayed.
+    /// Starts the work asked for. A plan that has come up before is replayed.
     pub(crate) fn start(&self) -> Result<(), KernelError> {
         let Pending { plan, .. } = &mut *self.pending.borrow_mut();
         if plan.is_empty() {
@@ -353,12 +353,12 @@ impl<D: Device> Steps<D> {
         result.map_err(failed(&self.device, 0, "a step"))
     }
 
-    /// Whether the open step's plan is recorded, or found to be.
+    /// Whether the open step's plan is recorded, or found recorded.
     pub(crate) fn is_recorded(&self) -> bool {
         self.open.is_some_and(|(_, bucket)| bucket.rows <= self.tape.borrow().rows_max)
     }
 
-    /// Keeps memory until what the step was asked for has been done.
+    /// Keeps memory until the step's work so far is done.
     pub(crate) fn hold(&mut self, memory: [&Arc<Memory<D>>; 2]) {
         self.pending.get_mut().holds.extend(memory.map(Arc::clone));
     }
@@ -373,13 +373,13 @@ impl<D: Device> Steps<D> {
         self.open.is_some()
     }
 
-    /// Copies to memory of the device, which the open step's launches that are still to be started find there.
+    /// Copies to device memory, for the open step's launches that are still to be started.
     pub(crate) fn send(&mut self, from: &[u8], to: &Arc<Memory<D>>, at: usize) -> Result<(), KernelError> {
         self.slots[0].staging.send(from, to, at)
     }
 
-    /// Starts what was asked for, and copies what it leaves in memory of the device. [`Steps::settle`] has it, or
-    /// [`Steps::settle_open`].
+    /// Starts the work asked for, and copies its results from device memory. [`Steps::settle`] or
+    /// [`Steps::settle_open`] returns them.
     pub(crate) fn fetch(
         &mut self,
         from: &Arc<Memory<D>>,
@@ -390,7 +390,7 @@ impl<D: Device> Steps<D> {
         self.slots[0].staging.fetch(from, at, bytes)
     }
 
-    /// Waits for what the open step has fetched, and gives it.
+    /// Waits for data that the open step has fetched, and returns it.
     pub(crate) fn settle_open(&mut self, fetched: &Range<usize>) -> Result<&[u8], KernelError> {
         let staging = &mut self.slots[0].staging;
         staging.settle()?;
@@ -411,7 +411,7 @@ impl<D: Device> Steps<D> {
         Ok(())
     }
 
-    /// Waits for the first step that was submitted and not waited for, and gives what it fetched.
+    /// Waits for the oldest submitted step not waited for, and returns the data it fetched.
     pub(crate) fn settle(&mut self, fetched: &Range<usize>) -> Result<&[u8], KernelError> {
         let slot = self.slots.iter_mut().find(|slot| slot.submitted).expect("a step is under way");
         slot.submitted = false;
@@ -420,7 +420,7 @@ impl<D: Device> Steps<D> {
         settled.map(|()| slot.staging.fetched(fetched))
     }
 
-    /// Ends the step and waits for it; there may be none.
+    /// Ends the step, if there is one, and waits for it.
     pub(crate) fn end(&mut self) -> Result<(), KernelError> {
         let started = self.start();
         self.open = None;
@@ -432,19 +432,19 @@ impl<D: Device> Steps<D> {
         started.and(waited)
     }
 
-    /// No plan is recorded from here on.
+    /// Disables recording of plans.
     pub(crate) fn record_no_more(&mut self) {
         let tape = self.tape.get_mut();
         tape.rows_max = 0;
         tape.plans.clear();
     }
 
-    /// Plans are recorded when they first come up, and so are always started as one.
+    /// Makes plans be recorded when they first come up, so that they always start as one graph.
     pub(crate) fn record_at_once(&mut self) {
         self.tape.get_mut().at_once = true;
     }
 
-    /// Plans that were replayed.
+    /// Number of replayed plans.
     pub(crate) fn replays(&self) -> u64 {
         self.tape.borrow().replays
     }
@@ -454,12 +454,12 @@ impl<D: Device> Steps<D> {
 struct Tape<D: Device> {
     plans: HashMap<u64, Recorded<D>>,
     rows_max: u32, // of steps whose plans are recorded
-    at_once: bool, // when they first come up
+    at_once: bool, // record plans when they first come up
     replays: u64,
 }
 
 impl<D: Device> Tape<D> {
-    /// Runs a plan: launch by launch when it first comes up, then from what was recorded of it.
+    /// Runs a plan: launch by launch when it first comes up, then from its record.
     fn run(&mut self, device: &D, plan: &Plan) -> Result<(), crate::DeviceError> {
         let Tape { plans, replays, at_once, .. } = self;
         let key = plan.key();
@@ -494,7 +494,7 @@ impl<D: Device> Tape<D> {
     }
 }
 
-/// Where ops of the open step go.
+/// Destination of the open step's ops.
 pub(crate) struct Ops<'a, D: Device> {
     pub(crate) batch: BatchParams,
     pub(crate) bucket: Bucket,
@@ -502,7 +502,7 @@ pub(crate) struct Ops<'a, D: Device> {
 }
 
 impl<D: Device> Ops<'_, D> {
-    /// Appends a launch whose parameters name the memory that is held.
+    /// Appends a launch; `holds` is the memory that its parameters name.
     pub(crate) fn push(
         &mut self,
         kernel: Kernel,
@@ -514,12 +514,12 @@ impl<D: Device> Ops<'_, D> {
         self.pending.holds.extend(holds.iter().map(|&memory| memory.clone()));
     }
 
-    /// The last launch, which nobody has started.
+    /// The last launch, which is not started yet.
     pub(crate) fn last(&self) -> Option<Launch<'_>> {
         self.pending.plan.last()
     }
 
-    /// Has a launch that does more stand where the last one does; its parameters name other memory too, which is held.
+    /// Replaces the last launch with one that does more; its parameters also name other memory, which is held.
     pub(crate) fn replace_last(
         &mut self,
         kernel: Kernel,
@@ -532,7 +532,7 @@ impl<D: Device> Ops<'_, D> {
     }
 }
 
-/// The address of memory that there may be.
+/// Address of optional memory.
 pub(crate) fn address_of<D: Device>(memory: Option<&Arc<Memory<D>>>) -> Address {
     memory.map_or(Address::NONE, |memory| memory.address())
 }
