@@ -1,6 +1,6 @@
-//! Packs the kernels for `src/driver/module.rs`: `ptx/kernels.ptx`, which is text of some MB, `ptx/hopper.ptx`, and, where a release is built
-//! and ptxas is found, or `HANZO_ENGINE_CUBINS` asks for it, the machine code that ptxas makes of them, so that no driver has to. Without that
-//! nothing of CUDA is needed.
+//! Packs the kernels for `src/driver/module.rs`: `ptx/kernels.ptx`, which is text of some MB, and `ptx/hopper.ptx`. In
+//! a release build with ptxas, or if `HANZO_ENGINE_CUBINS` asks for it, also packs the machine code that ptxas makes
+//! of them, so that no driver has to compile. Nothing of CUDA is needed otherwise.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -8,16 +8,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, io, thread};
 
-/// Architectures that there may be machine code for. That of one with an `a` runs on that one alone, that of another also on
-/// later ones of the same major number.
+/// Architectures with machine code. Code for one with an `a` runs on that one alone; other code also runs on later
+/// ones of the same major number.
 const ARCHS: [&str; 6] = ["80", "86", "89", "90a", "100a", "120a"];
-/// The one that `ptx/hopper.ptx` is for.
+/// Architecture of `ptx/hopper.ptx`.
 const HOPPER: &str = "90a";
-/// Which of them: their names, with commas between, or `all`, or `none`. Where it says nothing, all of them in a release where ptxas is found.
+/// Environment variable that selects architectures: their names, separated by commas, or `all`, or `none`. Unset: all
+/// in a release build with ptxas.
 const ASKED: &str = "HANZO_ENGINE_CUBINS";
-/// Where CUDA's compilers are, if not in the path of programs.
+/// Environment variable with the folder of CUDA's compilers, if they are not in `PATH`.
 const CUDA: &str = "CUDA_HOME";
-/// The first ptxas that knows all of them.
+/// First version of ptxas that knows all architectures.
 const PTXAS_MIN: (u32, u32) = (12, 8);
 
 #[path = "src/driver/early.rs"]
@@ -63,7 +64,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Modules that are compiled, each for an architecture.
+/// Modules to compile, each for an architecture.
 fn modules<'a>(archs: &'a [&'static str]) -> impl Iterator<Item = (&'static str, &'static str)> + 'a {
     let hopper = archs.iter().filter(|arch| **arch == HOPPER).map(|&arch| ("hopper", arch));
     archs.iter().map(|&arch| ("kernels", arch)).chain(hopper)
@@ -73,7 +74,7 @@ fn pack(from: &Path, to: &Path) -> io::Result<()> {
     fs::write(to, miniz_oxide::deflate::compress_to_vec(&fs::read(from)?, 9))
 }
 
-/// The architectures that were asked for.
+/// Requested architectures.
 fn asked(words: &str) -> Result<Vec<&'static str>, Failure> {
     match words.trim() {
         "all" => return Ok(ARCHS.to_vec()),
@@ -91,8 +92,8 @@ fn asked(words: &str) -> Result<Vec<&'static str>, Failure> {
     Ok(ARCHS.into_iter().filter(|arch| words().any(|word| word == *arch)).collect())
 }
 
-/// What a release has without being asked: all, where there is a ptxas that is new enough. It takes half a minute of processor time for each, which
-/// other builds do without.
+/// Default architectures of a release: all, if there is a recent ptxas. Each takes half a minute of processor time,
+/// which other builds save.
 fn found() -> Result<(Vec<&'static str>, Option<PathBuf>), Failure> {
     let is_there = || Command::new(program()).arg("--version").output().is_ok();
     if env::var("PROFILE")? != "release" || !is_there() {
@@ -113,7 +114,7 @@ fn program() -> PathBuf {
     env::var_os(CUDA).map_or("ptxas".into(), |cuda| Path::new(&cuda).join("bin/ptxas"))
 }
 
-/// The program that makes machine code, which must be new enough.
+/// Path of ptxas, which must be recent enough.
 fn ptxas() -> Result<PathBuf, Failure> {
     let program = program();
     let needed = format!(
@@ -138,7 +139,7 @@ fn ptxas() -> Result<PathBuf, Failure> {
     }
 }
 
-/// Has machine code made, and packs it.
+/// Compiles machine code, and packs it.
 fn compile(ptxas: &Path, sources: &Path, name: &str, arch: &str, out: &Path) -> Result<(), Failure> {
     let ptx = out.join(format!("{name}.sm_{arch}.ptx"));
     let number: i32 = arch.trim_end_matches('a').parse()?;

@@ -1,4 +1,4 @@
-//! The contract's ops as launches: shapes are checked, parameters filled in, and nothing is computed here.
+//! The contract's ops as kernel launches: shapes are checked and parameters filled in; nothing is computed here.
 
 mod attention;
 mod cuts;
@@ -42,27 +42,27 @@ use scratch::Scratch;
 use then::LastProduct;
 pub(crate) use wide::{WIDE_BYTES, WIDE_OUTPUTS, groups_bytes};
 
-/// Bytes of shared memory that a block adds up in.
+/// Bytes of shared memory for a block's sums.
 const SUM_BYTES: u32 = WARPS * 4;
 
-/// A decoder's and an encoder's steps on a device.
+/// Backend that runs decoders' and encoders' steps on a CUDA device.
 pub struct CudaBackend<D: Device> {
     device: D,
     steps: Steps<D>,
     codebooks: Codebooks<D>,
     scratch: Option<Scratch<D>>,
-    block_room: RefCell<Option<Staging<D>>>, // on the way of a block of the cache to the host
-    adapters: Vec<u32>,                      // that the batch has rows of, ascending
+    block_room: RefCell<Option<Staging<D>>>, // host memory for a cache block on its way to the host
+    adapters: Vec<u32>,                      // adapters that the batch's rows use, ascending
     kinds: attention::Kinds,
     fuses: bool,
     last_product: LastProduct,
-    wide_above: u32, // rows, above which groups of four warps multiply
-    buckets: Option<(Vec<u32>, Arc<Memory<D>>)>, // the last table of buckets that attention was given
-    failure: Option<KernelError>, // of an op, which the step's end tells
+    wide_above: u32, // number of rows above which warpgroup kernels multiply
+    buckets: Option<(Vec<u32>, Arc<Memory<D>>)>, // the last table of buckets given to attention
+    failure: Option<KernelError>, // of an op; reported at the step's end
     draws: Draws,
     drawing: Drawing,
-    drawn: Drawn,              // by the open step, or else the last
-    flights: VecDeque<Flight>, // steps that nobody has waited for
+    drawn: Drawn,              // by the open step, or else by the last
+    flights: VecDeque<Flight>, // steps not waited for yet
     submitted: u64,            // steps
     lookahead: usize,
     acquainted: Option<Acquainted<D>>,
@@ -85,13 +85,13 @@ pub struct CudaBuffer<D: Device> {
 }
 
 impl<D: Device> CudaBackend<D> {
-    /// A backend with no step open and no limits yet.
+    /// A backend without limits and without an open step.
     pub fn new(device: D) -> Self {
         let wide = device.wide().is_some_and(|known| *known.get_or_init(|| wide::agrees(&device)));
         Self::with(device, if wide { BATCH_ROWS } else { u32::MAX })
     }
 
-    /// With products by groups of four warps of more rows than these.
+    /// A backend that uses warpgroup products for more rows than these.
     fn with(device: D, wide_above: u32) -> Self {
         Self {
             steps: Steps::new(device.clone()),
@@ -116,18 +116,18 @@ impl<D: Device> CudaBackend<D> {
         }
     }
 
-    /// Has steps follow one another, each waited for before the next is made.
+    /// Disables running ahead: each step is waited for before the next is prepared.
     pub fn without_lookahead(self) -> Self {
         Self { lookahead: 0, ..self }
     }
 
-    /// Launches every kernel by itself, rather than plans that have come up before as one.
+    /// Disables CUDA graphs: every kernel is launched separately.
     pub fn without_recording(mut self) -> Self {
         self.steps.record_no_more();
         self
     }
 
-    /// Plans that were replayed as one rather than launched one by one.
+    /// Number of plans that were replayed as a CUDA graph.
     pub fn replays(&self) -> u64 {
         self.steps.replays()
     }
@@ -136,8 +136,8 @@ impl<D: Device> CudaBackend<D> {
         self.scratch.as_ref().expect("reserve comes before any step")
     }
 
-    /// A table of buckets on the device, which a network gives each time anew and never changes; none where that failed, which
-    /// the step's end tells.
+    /// Table of buckets on the device. A network passes the same table each time. `None` if the upload failed, which
+    /// the step's end reports.
     fn bucket_table(&mut self, buckets: &[u32]) -> Option<Arc<Memory<D>>> {
         if let Some((_, memory)) = self.buckets.as_ref().filter(|(known, _)| known == buckets) {
             return Some(memory.clone());
@@ -153,7 +153,7 @@ impl<D: Device> CudaBackend<D> {
         }
     }
 
-    /// Asserts that a buffer has the batch's rows, and is so wide.
+    /// Asserts that a buffer has the batch's rows and this width.
     fn check(&self, buffer: &CudaBuffer<D>, cols: usize, name: &str) {
         let rows = self.steps.rows();
         assert!(buffer.rows >= rows, "{name} has {} rows, the batch {rows}", buffer.rows);
@@ -166,7 +166,7 @@ impl<D: Device> CudaBackend<D> {
 }
 
 impl<D: Device> CudaBuffer<D> {
-    /// Its memory, rows and columns.
+    /// Memory, rows and columns of the buffer.
     pub(crate) fn extent(&self) -> (&Arc<Memory<D>>, usize, usize) {
         (&self.memory, self.rows, self.cols)
     }

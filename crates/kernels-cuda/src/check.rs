@@ -1,5 +1,5 @@
-//! What a card is asked before it is trusted: a step whose numbers are known. A driver that compiles the kernels wrongly, or a card
-//! that computes wrongly, is found out before a model is loaded on it.
+//! Self-check of a GPU: a step with known results, run before a model is loaded. It detects a driver that compiles the
+//! kernels wrongly and a GPU that computes wrongly.
 
 use half::f16;
 use hanzo_engine_kernels::{
@@ -13,8 +13,8 @@ use crate::device::Device;
 const SHAPE: HeadShape = HeadShape { heads: 2, kv_heads: 1, head_dim: 32 };
 const ROWS: usize = 3;
 const EPS: f32 = 1e-6;
-/// How far a number may be from the same in other arithmetic, for numbers up to 1; a share of it for larger ones. A cache in F16,
-/// which has keys and values, alone may make half of that.
+/// Largest difference to the same result in other arithmetic, absolute up to 1 and relative above. A cache of F16 keys
+/// and values may account for half of it.
 const FAR_MAX: f32 = 1e-3;
 
 /// Numbers from a seed, between -1 and 1.
@@ -22,11 +22,11 @@ fn numbers(seed: usize, count: usize) -> Vec<f32> {
     (0..count).map(|i| ((seed * 7919 + i * 104_729) % 2003) as f32 / 1001.5 - 1.0).collect()
 }
 
-/// Of three tokens that follow each other: their norms, products with a matrix, and attention among them, beside the same computed
+/// Compares norms, products with a matrix, and attention of three consecutive tokens with the same results computed
 /// here.
 ///
 /// # Errors
-/// The device's own, or that its numbers are others.
+/// The device's error, or that its results differ.
 pub fn check<D: Device>(device: &D) -> Result<(), KernelError> {
     let width = SHAPE.qkv_width();
     let mut backend = CudaBackend::new(device.clone());
@@ -46,7 +46,7 @@ pub fn check<D: Device>(device: &D) -> Result<(), KernelError> {
     };
     backend.reserve(&limits)?;
     let (given, weights) = (numbers(1, ROWS * width), numbers(2, width));
-    // So that products are about as large as what goes in.
+    // Keeps products about as large as their inputs.
     let even = (width as f32).sqrt().recip();
     let matrix: Vec<f32> = numbers(3, width * width).iter().map(|value| value * even).collect();
     let stored: Vec<u8> = matrix.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -67,7 +67,7 @@ pub fn check<D: Device>(device: &D) -> Result<(), KernelError> {
     let scale = 1.0 / (SHAPE.head_dim as f32).sqrt();
     let attention = AttentionParams::of(SHAPE, scale);
     let mut found = vec![0.0; ROWS * SHAPE.q_width()];
-    // The second step's kernels are recorded, and the third is the record.
+    // The second step's kernels are recorded, and the third replays the record.
     for _ in 0..3 {
         backend.begin(&batch)?;
         backend.rms_norm(&x, &weight, EPS, &mut normed);
@@ -77,7 +77,7 @@ pub fn check<D: Device>(device: &D) -> Result<(), KernelError> {
         backend.end()?;
         backend.read_rows(&out, 0, &mut found)?;
         let expected = expected(&given, &weights, &matrix, scale);
-        // One that is no number is far from all.
+        // NaN is far from everything.
         let is_near = |(found, expected): &(&f32, &f32)| {
             (*found - *expected).abs() <= FAR_MAX * expected.abs().max(1.0)
         };
@@ -92,10 +92,10 @@ pub fn check<D: Device>(device: &D) -> Result<(), KernelError> {
     Ok(())
 }
 
-/// The same, number by number.
+/// Expected results, number by number.
 fn expected(given: &[f32], weights: &[f32], matrix: &[f32], scale: f32) -> Vec<f32> {
     let (width, dim, q_width) = (SHAPE.qkv_width(), SHAPE.head_dim, SHAPE.q_width());
-    // As the cache has them.
+    // As stored in the cache.
     let kept = |value: f32| f16::from_f32(value).to_f32();
     let mut qkv = Vec::new();
     for row in given.chunks(width) {

@@ -1,4 +1,4 @@
-//! What the codebook types of 1 to 3 bits look up, in a device's memory once: each type's codebook behind the other (`cuda/few_bits.cuh`).
+//! Codebooks of the types of 1 to 3 bits, in a device's memory once, one after the other (`cuda/few_bits.cuh`).
 
 use std::sync::{Arc, OnceLock};
 
@@ -6,13 +6,13 @@ use hanzo_engine_kernels::{DType, KernelError, quant};
 
 use crate::device::{Device, Memory};
 
-/// The types that have one, in the order in which kernels find them. IQ1_M has that of IQ1_S.
+/// Types with a codebook, in the order in which kernels find them. IQ1_M uses that of IQ1_S.
 const TYPES: [DType; 6] =
     [DType::IQ1_S, DType::IQ2_XXS, DType::IQ2_XS, DType::IQ2_S, DType::IQ3_XXS, DType::IQ3_S];
-/// Bytes of all, as kernels count them.
+/// Bytes of all codebooks, as kernels count them.
 pub(crate) const BYTES: usize = 33_792;
 
-/// Codebooks on a device, made when the first matrix asks for them.
+/// Codebooks on a device, uploaded for the first matrix that needs them.
 pub(crate) struct Codebooks<D: Device>(OnceLock<Arc<Memory<D>>>);
 
 impl<D: Device> Default for Codebooks<D> {
@@ -22,7 +22,7 @@ impl<D: Device> Default for Codebooks<D> {
 }
 
 impl<D: Device> Codebooks<D> {
-    /// What matrices with these types look up, if anything.
+    /// Codebooks for matrices of these types, if they need any.
     pub(crate) fn of(
         &self,
         device: &D,

@@ -1,5 +1,5 @@
-//! What runs kernels: a card through its driver, or an emulator of one. Everything above it, from packing to plans of
-//! launches, is the same for both.
+//! Abstraction of a CUDA device: a GPU through its driver, or an emulator. Everything above it, from packing to plans
+//! of launches, is the same for both.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
@@ -9,43 +9,45 @@ use hanzo_engine_kernels::KernelError;
 use crate::params::Address;
 use crate::plan::{Launch, Plan};
 
-/// Why a device did not do what it was asked.
+/// Error of a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// There is no such memory.
+    /// The device has no memory left.
     #[error("no memory is left")]
     OutOfMemory,
-    /// It failed, in its own words.
+    /// The device failed, with its message.
     #[error("{0}")]
     Failed(String),
 }
 
-/// A device with memory of its own, which does what it is told in that order. A handle: clones are the same device.
+/// A device with separate memory, which executes its work in order. A handle: clones are the same device.
 ///
 /// # Safety
-/// Memory that was allocated is its holder's alone until it is freed, [`Device::download`] gives what was last written,
+/// Allocated memory belongs to its holder alone until it is freed. [`Device::download`] returns what was last written.
+/// Only `launch` and `replay` read or write memory other than their arguments.
 /// and nothing but `launch` and `replay` reads or writes it beside what they are told.
 pub unsafe trait Device: Clone + Send + Sync + 'static {
-    /// Launches that were recorded, to be run again as one.
+    /// Recorded launches (a CUDA graph), to be run again as one.
     type Graph: Send;
-    /// A place in the order of what was asked for.
+    /// Event: a position in the order of the work.
     type Mark: Send;
 
-    /// What it is, for people: `cuda:0: NVIDIA H200, driver 13.0`.
+    /// Name for people, such as `cuda:0: NVIDIA H200, driver 13.0`.
     fn name(&self) -> String;
 
-    /// Where it has the kernels of groups of four warps ([`crate::Kernel::is_wide`]): whether they were found to give the bits of the others.
+    /// If the device has warpgroup kernels ([`crate::Kernel::is_wide`]): whether they were found to give the same bits
+    /// as the others.
     fn wide(&self) -> Option<&OnceLock<bool>> {
         None
     }
 
-    /// Memory of so many bytes, more than none, at a multiple of 16; its content is unknown.
+    /// Allocates so many bytes, more than none, aligned to 16; the content is undefined.
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError>;
 
-    /// Gives memory back, when all that was launched has been done.
+    /// Frees memory after all launched work is done.
     ///
     /// # Safety
-    /// It was allocated with so many bytes, and nothing that is launched later names it.
+    /// The memory was allocated with so many bytes, and nothing launched later names it.
     unsafe fn free(&self, address: Address, bytes: usize);
 
     /// Fills memory with zeros, in the order of launches.
@@ -66,60 +68,61 @@ pub unsafe trait Device: Clone + Send + Sync + 'static {
     /// The memory is allocated.
     unsafe fn download(&self, from: Address, to: &mut [u8]) -> Result<(), DeviceError>;
 
-    /// Memory of the host's that the device copies from and to by itself: of so many bytes, more than none, at a multiple of 16;
-    /// its content is unknown.
+    /// Allocates pinned host memory that the device copies from and to directly: so many bytes, more than none,
+    /// aligned to 16; the content is undefined.
     fn allocate_host(&self, bytes: usize) -> Result<NonNull<u8>, DeviceError>;
 
-    /// Gives it back.
+    /// Frees pinned host memory.
     ///
     /// # Safety
     /// It was allocated with so many bytes, and no copy from or to it is still to be done.
     unsafe fn free_host(&self, memory: NonNull<u8>, bytes: usize);
 
-    /// Copies to the device, in the order of launches, some time before a later mark is reached.
+    /// Copies to the device, in the order of launches. The copy is complete when a later event is reached.
     ///
     /// # Safety
-    /// Both are allocated, `from` by [`Device::allocate_host`], and nobody writes to it until then.
+    /// Both are allocated, `from` by [`Device::allocate_host`], and nobody writes to it until the copy is complete.
     unsafe fn upload_later(&self, to: Address, from: NonNull<u8>, bytes: usize) -> Result<(), DeviceError>;
 
-    /// Copies from the device, likewise.
+    /// Copies from the device, in the order of launches. The copy is complete when a later event is reached.
     ///
     /// # Safety
-    /// Both are allocated, `to` by [`Device::allocate_host`], and nobody reads or writes it until then.
+    /// Both are allocated, `to` by [`Device::allocate_host`], and nobody reads or writes it until the copy is
+    /// complete.
     unsafe fn download_later(&self, from: Address, to: NonNull<u8>, bytes: usize) -> Result<(), DeviceError>;
 
-    /// Copies from the device's memory to other memory of it, in the order of launches.
+    /// Copies within the device's memory, in the order of launches.
     ///
     /// # Safety
     /// Both are allocated.
     unsafe fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<(), DeviceError>;
 
-    /// Starts a kernel.
+    /// Launches a kernel.
     ///
     /// # Safety
-    /// Its parameters name memory that is allocated until it has been done, and as large as the kernel takes it for.
+    /// Its parameters name memory that stays allocated until it is done and is as large as the kernel requires.
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), DeviceError>;
 
     /// Records a plan without running it.
     fn record(&self, plan: &Plan) -> Result<Self::Graph, DeviceError>;
 
-    /// Runs what was recorded.
+    /// Runs a recorded graph.
     ///
     /// # Safety
     /// As [`Device::launch`], for each of its launches.
     unsafe fn replay(&self, graph: &Self::Graph) -> Result<(), DeviceError>;
 
-    /// Waits for all that was started.
+    /// Waits for all started work.
     fn wait(&self) -> Result<(), DeviceError>;
 
-    /// A mark behind all that was asked for until now.
+    /// Records an event after all work so far.
     fn mark(&self) -> Result<Self::Mark, DeviceError>;
 
-    /// Waits until all before a mark has been done, and for nothing behind it.
+    /// Waits until all work before an event is done, but for nothing after it.
     fn reach(&self, mark: &Self::Mark) -> Result<(), DeviceError>;
 }
 
-/// What a device's failure is in the contract.
+/// Conversion of a device's error to the contract's.
 pub(crate) fn failed<D: Device>(
     device: &D,
     bytes: usize,
@@ -132,7 +135,7 @@ pub(crate) fn failed<D: Device>(
     }
 }
 
-/// Memory of a device, freed with its last holder.
+/// Device memory, freed with its last holder.
 #[derive(Debug)]
 pub struct Memory<D: Device> {
     device: D,
@@ -141,7 +144,7 @@ pub struct Memory<D: Device> {
 }
 
 impl<D: Device> Memory<D> {
-    /// Zeroed; `what` is for errors.
+    /// Zeroed memory; `what` names the purpose in errors.
     pub(crate) fn zeroed(device: &D, bytes: usize, what: &'static str) -> Result<Arc<Self>, KernelError> {
         let memory = Self::unknown(device, bytes, what)?;
         if bytes > 0 {
@@ -151,7 +154,7 @@ impl<D: Device> Memory<D> {
         Ok(memory)
     }
 
-    /// Of unknown content; no bytes are at no address.
+    /// Memory of undefined content; zero bytes have no address.
     pub(crate) fn unknown(device: &D, bytes: usize, what: &'static str) -> Result<Arc<Self>, KernelError> {
         let address = match bytes {
             0 => Address::NONE,
@@ -172,7 +175,7 @@ impl<D: Device> Memory<D> {
         self.bytes
     }
 
-    /// Copies to `at` bytes behind its beginning.
+    /// Copies to offset `at`.
     pub(crate) fn write(&self, at: usize, from: &[u8]) -> Result<(), KernelError> {
         assert!(at + from.len() <= self.bytes, "a copy to {at} of {} bytes", self.bytes);
         if from.is_empty() {
@@ -186,7 +189,7 @@ impl<D: Device> Memory<D> {
         ))
     }
 
-    /// Copies from `at` bytes behind its beginning.
+    /// Copies from offset `at`.
     pub(crate) fn read(&self, at: usize, to: &mut [u8]) -> Result<(), KernelError> {
         assert!(at + to.len() <= self.bytes, "a copy from {at} of {} bytes", self.bytes);
         if to.is_empty() {

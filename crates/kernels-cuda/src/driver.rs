@@ -1,7 +1,7 @@
-//! Cards, through the driver's own interface (docs.nvidia.com/cuda/cuda-driver-api), which is loaded when it is asked for: a
-//! program starts where there is none, and hears why. Of CUDA nothing else is needed.
+//! GPUs through the driver API (docs.nvidia.com/cuda/cuda-driver-api). The driver's library is loaded on demand, so a
+//! program also starts without one and reports the reason. Nothing else of CUDA is needed.
 //!
-//! One context, one stream and one module a card; work is done in the order in which it was asked for.
+//! There is one context, one stream and one module for each GPU; work is done in order.
 
 mod api;
 mod early;
@@ -23,7 +23,7 @@ use early::EARLY_MIN;
 use module::HOPPER;
 pub use module::{CUBINS, Cubin, Form, fitting, hopper_ptx, ptx};
 
-/// The names under which a system has the driver's library.
+/// Names of the driver's library on this system.
 const LIBRARIES: &[&str] = if cfg!(target_os = "windows") {
     &["nvcuda.dll"]
 } else if cfg!(target_os = "linux") {
@@ -32,25 +32,25 @@ const LIBRARIES: &[&str] = if cfg!(target_os = "windows") {
     &[]
 };
 
-/// Compute capability from which the kernels run, and the driver's version.
+/// Lowest supported compute capability. `VERSION_MIN` is the lowest driver version.
 const CAPABILITY_MIN: (i32, i32) = (8, 0);
 const VERSION_MIN: i32 = 12_000;
 /// Attributes of a device.
 const CAPABILITY_MAJOR: i32 = 75;
 const CAPABILITY_MINOR: i32 = 76;
-/// Bytes of shared memory that a function's blocks may have.
+/// Attribute of a function: the largest dynamic shared memory of its blocks, in bytes.
 const FUNCTION_SHARED_BYTES: i32 = 8;
-/// A stream that waits for no other.
+/// Flag of a stream that does not wait for the default stream.
 const STREAM_NON_BLOCKING: u32 = 1;
-/// Memory of the host's, page-locked and no more; and an event that keeps no time.
+/// Flag of plain page-locked host memory. `EVENT_WITHOUT_TIME` is the flag of an event without timing.
 const HOST_PLAIN: u32 = 0;
 const EVENT_WITHOUT_TIME: u32 = 2;
-/// Captures what this thread launches, and minds no other.
+/// Capture mode in which other threads are not affected.
 const CAPTURE_THREAD_LOCAL: i32 = 1;
-/// The driver's version from which a record keeps which kernels may begin early.
+/// Driver version from which graphs preserve programmatic dependent launch.
 const EARLY_VERSION_MIN: (i32, i32) = (12, 3);
 
-/// Where cards are looked for: the system's driver, or a library that a test brings.
+/// Source of GPUs: the system's driver, or a library that a test supplies.
 #[derive(Clone, Debug)]
 pub struct Driver {
     libraries: Vec<PathBuf>,
@@ -58,18 +58,18 @@ pub struct Driver {
     in_turn: bool,
 }
 
-/// What a driver says of a card before it is opened.
+/// Properties of a GPU that the driver reports before it is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CardInfo {
-    /// Its number, from 0, among those that this process may see.
+    /// Ordinal, from 0, among the GPUs visible to this process.
     pub ordinal: usize,
-    /// Such as `NVIDIA H200`.
+    /// Model, such as `NVIDIA H200`.
     pub model: String,
     /// Compute capability.
     pub capability: (i32, i32),
     /// Bytes of its memory.
     pub memory_bytes: u64,
-    /// The version of CUDA that the driver is for, such as (13, 0).
+    /// Version of CUDA that the driver supports, such as (13, 0).
     pub driver: (i32, i32),
 }
 
@@ -80,20 +80,20 @@ impl fmt::Display for CardInfo {
     }
 }
 
-/// A card.
+/// An opened GPU.
 #[derive(Clone, Debug)]
 pub struct Card {
     inner: Arc<Inner>,
 }
 
-/// Launches of a card, recorded.
+/// Recorded launches of a GPU (a CUDA graph).
 #[derive(Debug)]
 pub struct CardGraph {
     exec: *mut c_void,
     card: Arc<Inner>,
 }
 
-/// An event of a card.
+/// Event of a GPU.
 #[derive(Debug)]
 pub struct CardMark {
     event: *mut c_void,
@@ -106,14 +106,14 @@ unsafe impl Send for CardMark {}
 // SAFETY: a graph may be launched from any thread, by one at a time.
 unsafe impl Send for CardGraph {}
 
-/// Kernels of groups of four warps, which cards of one compute capability have.
+/// State of the warpgroup kernels, which GPUs of one compute capability have.
 #[derive(Debug)]
 enum Hopper {
-    /// The card is another.
+    /// Not applicable to this GPU.
     NotMeant,
-    /// Its driver does not take them.
+    /// The driver did not accept them.
     Refused(String),
-    /// With whether they give the bits of the others, once that was asked.
+    /// Module, and whether it gives the same bits as the others, once that was checked.
     Loaded(*mut c_void, OnceLock<bool>),
 }
 
@@ -126,10 +126,10 @@ struct Inner {
     module: *mut c_void,
     form: Form,
     hopper: Hopper,
-    begins_early: bool, // a kernel, before those before it have ended
+    begins_early: bool, // whether kernels use programmatic dependent launch
     stream: *mut c_void,
     functions: Vec<*mut c_void>,   // by `Kernel`
-    ways: Mutex<Vec<(i32, bool)>>, // devices that it was asked for a way to the memory of, and whether there is one
+    ways: Mutex<Vec<(i32, bool)>>, // devices that peer access was requested to, and whether there is any
 }
 
 // SAFETY: the driver may be called from any thread once its context is current there, which every call here sees to.
@@ -138,41 +138,42 @@ unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 impl Default for Driver {
-    /// The system's.
+    /// The system's driver.
     fn default() -> Driver {
         Driver { libraries: LIBRARIES.iter().map(PathBuf::from).collect(), cubins: CUBINS, in_turn: false }
     }
 }
 
 impl Driver {
-    /// This library instead of the system's.
+    /// A driver with this library instead of the system's.
     pub fn at(library: &Path) -> Driver {
         Driver { libraries: vec![library.to_owned()], cubins: CUBINS, in_turn: false }
     }
 
-    /// With this machine code instead of the program's.
+    /// The same driver with this machine code instead of the program's.
     pub fn with_machine_code(self, cubins: &'static [Cubin]) -> Driver {
         Driver { cubins, ..self }
     }
 
-    /// Each kernel begins when those before it have ended, also on cards that could begin it before: to compare the two.
+    /// The same driver without programmatic dependent launch, for comparison: each kernel begins when those before it
+    /// have ended.
     pub fn in_turn(self) -> Driver {
         Driver { in_turn: true, ..self }
     }
 
-    /// The cards that this process may use, by number.
+    /// GPUs that this process may use, by ordinal.
     ///
     /// # Errors
-    /// Why there are none: no driver, one that fails, or no card that it shows.
+    /// The reason if there are none: no driver, a driver that fails, or no visible GPU.
     pub fn cards(&self) -> Result<Vec<CardInfo>, DeviceError> {
         let (api, count) = self.start()?;
         (0..count).map(|ordinal| describe(&api, ordinal).map(|(info, _)| info)).collect()
     }
 
-    /// A card by its number, with the kernels loaded.
+    /// Opens a GPU by its ordinal and loads the kernels.
     ///
     /// # Errors
-    /// Why it cannot be used.
+    /// The reason if it cannot be used.
     pub fn open(&self, ordinal: usize) -> Result<Card, DeviceError> {
         let (api, count) = self.start()?;
         if ordinal >= count {
@@ -202,7 +203,7 @@ impl Driver {
         Ok(Card { inner: Arc::new(inner) })
     }
 
-    /// The driver's functions, and how many cards it shows, at least one.
+    /// The driver's functions, and the number of visible GPUs, at least one.
     fn start(&self) -> Result<(Api, usize), DeviceError> {
         let api = Api::load(self.libraries.iter().map(PathBuf::as_path))?;
         let mut count = 0;
@@ -218,7 +219,7 @@ impl Driver {
     }
 }
 
-/// A card that is there, and the driver's number for it.
+/// Properties of a GPU, and the driver's handle for it.
 fn describe(api: &Api, ordinal: usize) -> Result<(CardInfo, i32), DeviceError> {
     let (mut device, mut version, mut bytes, mut capability) = (0, 0, 0, (0, 0));
     let mut name: [c_char; 128] = [0; 128];
@@ -244,10 +245,10 @@ fn describe(api: &Api, ordinal: usize) -> Result<(CardInfo, i32), DeviceError> {
 }
 
 impl CardInfo {
-    /// Whether the kernels run there.
+    /// Checks that the kernels run on this GPU.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason if they do not.
     pub fn suits(&self) -> Result<(), DeviceError> {
         let ((major, minor), (least, _)) = (self.capability, CAPABILITY_MIN);
         if self.capability < CAPABILITY_MIN {
@@ -263,17 +264,18 @@ impl CardInfo {
 }
 
 impl Card {
-    /// What the driver says of it.
+    /// Properties that the driver reports.
     pub fn info(&self) -> &CardInfo {
         &self.inner.info
     }
 
-    /// How it was given the kernels.
+    /// Form in which the kernels were loaded.
     pub fn form(&self) -> &Form {
         &self.inner.form
     }
 
-    /// The same for people, with what there is beside, as far as that is known: a backend finds out.
+    /// Description of the loaded kernels for people, including the warpgroup kernels as far as known: a backend checks
+    /// them.
     pub fn kernels(&self) -> String {
         let early = if self.inner.begins_early { "; each begins while those before it end" } else { "" };
         let form = format!("{}{early}", self.inner.form);
@@ -289,10 +291,10 @@ impl Card {
         format!("{form}; those of groups of warps {wide}")
     }
 
-    /// Bytes of its memory that nobody has.
+    /// Free device memory in bytes.
     ///
     /// # Errors
-    /// That the card fails.
+    /// The GPU fails.
     pub fn free_bytes(&self) -> Result<u64, DeviceError> {
         self.inner.enter()?;
         let (mut free, mut total) = (0, 0);
@@ -303,7 +305,7 @@ impl Card {
 }
 
 impl Inner {
-    /// Makes the context, the stream and the module; what was made before a failure is given back by `drop`.
+    /// Creates the context, the stream and the module. After a failure `drop` releases what was created.
     fn start(&mut self, cubins: &[Cubin]) -> Result<(), DeviceError> {
         // SAFETY: where the context goes.
         let retained = unsafe { (self.api.cuDevicePrimaryCtxRetain)(&mut self.context, self.device) };
@@ -322,7 +324,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Without these kernels the others do what they would.
+    /// Loads the warpgroup kernels; without them the others are used.
     fn start_hopper(&mut self) {
         let module = match module::load_hopper(&self.api) {
             Ok(module) => module,
@@ -342,7 +344,7 @@ impl Inner {
         }
     }
 
-    /// A kernel of a module, which may have as much shared memory as it needs.
+    /// A kernel of a module, allowed to use as much shared memory as it needs.
     fn find(&self, module: *mut c_void, kernel: Kernel) -> Result<*mut c_void, DeviceError> {
         let symbol = CString::new(kernel.symbol()).expect("a symbol has no zero");
         let mut function = ptr::null_mut();
@@ -358,7 +360,7 @@ impl Inner {
         Ok(function)
     }
 
-    /// Makes this card's context the calling thread's.
+    /// Makes this GPU's context current on the calling thread.
     fn enter(&self) -> Result<(), DeviceError> {
         self.api.works()?;
         // SAFETY: the context was retained, and is until the last handle is dropped.
@@ -368,7 +370,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // A context that has failed is the driver's to clear, when the process ends.
+        // A failed context is cleaned up by the driver when the process ends.
         if self.context.is_null() || self.enter().is_err() {
             return;
         }
@@ -406,8 +408,8 @@ impl Drop for CardMark {
     }
 }
 
-// SAFETY: memory is the driver's, which gives nobody what another holds; the stream keeps the order of all that is asked for,
-// and `download` waits for it.
+// SAFETY: memory is the driver's, which gives nobody what another holds; the stream keeps the order of all that is
+// asked for, and `download` waits for it.
 unsafe impl Device for Card {
     type Graph = CardGraph;
     type Mark = CardMark;
@@ -434,7 +436,7 @@ unsafe impl Device for Card {
     }
 
     unsafe fn free(&self, address: Address, _bytes: usize) {
-        // A card that fails here fails the next step too, which can say so.
+        // A GPU that fails here also fails in the next step, which can report it.
         if self.inner.enter().is_ok() {
             // SAFETY: the caller's promise; the driver waits for what was launched.
             let _ = unsafe { (self.inner.api.cuMemFree_v2)(address.0) };
@@ -450,7 +452,8 @@ unsafe impl Device for Card {
 
     unsafe fn upload(&self, to: Address, from: &[u8]) -> Result<(), DeviceError> {
         self.inner.enter()?;
-        // SAFETY: the caller's promise. The host's memory is not page-locked: the driver has copied it when this returns.
+        // SAFETY: the caller's promise. The host's memory is not page-locked: the driver has copied it when this
+        // returns.
         let result = unsafe {
             (self.inner.api.cuMemcpyHtoDAsync_v2)(to.0, from.as_ptr().cast(), from.len(), self.inner.stream)
         };
@@ -518,8 +521,8 @@ unsafe impl Device for Card {
         let (card, api) = (&self.inner, &self.inner.api);
         card.enter()?;
         let (mut graph, mut exec) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the stream is this card's, and each call is given where its answer goes. What is launched meanwhile is
-        // recorded and not run. The capture is ended whatever came of it.
+        // SAFETY: the stream is this card's, and each call is given where its answer goes. What is launched meanwhile
+        // is recorded and not run. The capture is ended whatever came of it.
         unsafe {
             api.check(
                 "cuStreamBeginCapture",

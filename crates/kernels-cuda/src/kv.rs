@@ -1,5 +1,5 @@
-//! The paged cache on a device. A plane holds a slot's keys after the other, then their values likewise; layers that share
-//! it have slots of the widest of them. Behind the planes stand the states of layers that keep some.
+//! The paged KV cache on a device. A plane holds the keys of all slots, then their values. Layers that share a plane
+//! have slots of the widest of them. After the planes come the recurrent states.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use crate::device::{Device, Memory};
 use crate::params::Address;
 use crate::staging::{Staging, staged_bytes};
 
-/// See the module.
+/// Paged KV cache on a device; see the module.
 #[derive(Debug)]
 pub struct CudaKv<D: Device> {
     pub(crate) memory: Arc<Memory<D>>,
     pub(crate) spec: KvSpec,
     planes: Vec<Plane>,
-    states: Vec<Option<[usize; 2]>>, // by layer: where the convolution's inputs and the heads' states begin
+    states: Vec<Option<[usize; 2]>>, // by layer: offsets of the convolution's inputs and of the heads' states
 }
 
-/// Where a plane's keys and values begin, and bytes of a slot of either.
+/// Offsets of a plane's keys and values, and the bytes of a slot of either.
 #[derive(Clone, Copy, Debug)]
 struct Plane {
     keys: usize,
@@ -28,7 +28,7 @@ struct Plane {
     slot_bytes: usize,
 }
 
-/// What kernels are told of a layer.
+/// A layer's part of the cache, in the kernels' form.
 pub(crate) struct LayerPlace {
     pub(crate) keys: Address,
     pub(crate) values: Address,
@@ -37,7 +37,7 @@ pub(crate) struct LayerPlace {
     pub(crate) group: u32,
 }
 
-/// Where everything is, and how much it is together.
+/// Offsets of everything, and the total size.
 fn lay_out(spec: &KvSpec) -> (Vec<Plane>, Vec<Option<[usize; 2]>>, usize) {
     let slots = spec.blocks * BLOCK_TOKENS;
     let mut bytes = 0;
@@ -101,15 +101,15 @@ impl<D: Device> CudaKv<D> {
         }
     }
 
-    /// What blocks are called outside of it: each plane's keys and values, as they lie here.
+    /// Name of the external form of blocks: each plane's keys and values, as stored here.
     pub(crate) const BLOCK_FORM: &str = "cuda-1";
 
-    /// Where the parts of a block begin, keys and values of each plane, and their bytes.
+    /// Offsets and sizes of the parts of a block: keys and values of each plane.
     fn block_parts(&self, block: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
         assert!(block < self.spec.blocks, "block {block} of {}", self.spec.blocks);
         self.planes.iter().flat_map(move |&Plane { keys, values, slot_bytes }| {
             let bytes = BLOCK_TOKENS * slot_bytes;
-            // Latents are keys alone.
+            // Latents have keys alone.
             let values = (values != keys).then_some(values);
             [Some(keys), values].into_iter().flatten().map(move |first| (first + block * bytes, bytes))
         })
@@ -120,7 +120,7 @@ impl<D: Device> CudaKv<D> {
         self.block_parts(0).map(|(_, bytes)| bytes).sum()
     }
 
-    /// Copies a block out by way of `staging`, which has no other copies and room for it.
+    /// Copies a block to the host through `staging`, which has no other copies and enough room.
     pub(crate) fn read_block(
         &self,
         block: usize,
@@ -141,7 +141,7 @@ impl<D: Device> CudaKv<D> {
         Ok(())
     }
 
-    /// Puts a block in, after all that was launched.
+    /// Copies a block into the cache after all launched work.
     pub(crate) fn write_block(&self, block: usize, bytes: &[u8]) -> Result<(), KernelError> {
         assert_eq!(bytes.len(), self.block_bytes(), "bytes of a block");
         let mut rest = bytes;
@@ -153,7 +153,7 @@ impl<D: Device> CudaKv<D> {
         Ok(())
     }
 
-    /// What [`CudaKv::read_block`] wants of staging.
+    /// Size of staging memory that [`CudaKv::read_block`] needs.
     pub(crate) fn block_staging(&self) -> usize {
         staged_bytes(&self.block_parts(0).map(|(_, bytes)| bytes).collect::<Vec<_>>())
     }
@@ -173,7 +173,7 @@ impl<D: Device> CudaKv<D> {
         assert!(fits, "{shape:?} and layer {layer} of the cache");
     }
 
-    /// Where a layer's inputs and heads are.
+    /// Addresses of a layer's convolution inputs and heads' states.
     pub(crate) fn states(&self, shape: &StateShape, layer: usize) -> [Address; 2] {
         let keeps = matches!(self.spec.layers[layer], KvLayout::State(of) if of == *shape);
         let Some(places) = self.states[layer].filter(|_| keeps) else {

@@ -1,5 +1,5 @@
-//! A device on paper that keeps account: it has addresses but no memory behind them, so that a model of any size is packed, and what is
-//! launched is written down with what it would read and write.
+//! Accounting device: it hands out addresses without memory, so that a model of any size can be packed, and records
+//! launches with the bytes they would read and write.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -10,34 +10,34 @@ use crate::params::Address;
 use crate::plan::{Grid, Kernel, Launch, Plan};
 use crate::traffic::Traffic;
 
-/// What is uploaded is kept up to so many bytes: batches and tables, which say how much a launch does.
+/// Largest upload whose content is kept: batches and tables, which determine a launch's amount of work.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 const ALIGNMENT: usize = 256;
 
-/// A launch that was written down.
+/// A recorded launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What.
+    /// Kernel.
     pub kernel: Kernel,
-    /// Over what.
+    /// Grid.
     pub grid: Grid,
-    /// What it moves and computes.
+    /// Bytes moved and operations computed.
     pub traffic: Traffic,
 }
 
-/// See the module. A handle, as every device.
+/// Accounting device; see the module. A handle, like every device.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
     allocated: u64,
-    kept: BTreeMap<u64, Vec<u8>>, // what was uploaded last, by address
+    kept: BTreeMap<u64, Vec<u8>>, // last uploads, by address
     entries: Vec<Entry>,
 }
 
 impl Ledger {
-    /// The launches since the last call.
+    /// Launches since the last call.
     pub fn take(&self) -> Vec<Entry> {
         std::mem::take(&mut self.state().entries)
     }
@@ -81,7 +81,7 @@ unsafe impl Device for Ledger {
         Ok(())
     }
 
-    /// What one upload has brought there, and zeros.
+    /// Returns the content of an upload to this address, padded with zeros.
     unsafe fn download(&self, from: Address, to: &mut [u8]) -> Result<(), DeviceError> {
         to.fill(0);
         let state = self.state();

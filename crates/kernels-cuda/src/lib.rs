@@ -1,12 +1,11 @@
-//! The numerical contract on NVIDIA cards: kernels in CUDA C++ (`cuda/`), plans of their launches, and the devices that
+//! The numerical contract on NVIDIA GPUs: kernels in CUDA C++ (`cuda/`), plans of their launches, and the devices that
 //! run them.
 //!
-//! Start with [`device`]: the one seam between what is computed and what computes it. [`CudaBackend`] packs, plans and
-//! launches in terms of it alone. [`driver`] is a card; `crates/cuda-emulator` is a device that runs the same sources on the
-//! processor, and a driver of such devices, so that everything but the real driver and its compiler is proven where there
-//! is no card.
+//! Start with [`device`], the one boundary between the ops and the hardware. [`CudaBackend`] packs, plans and launches
+//! through it alone. [`driver`] is a GPU. `crates/cuda-emulator` is a device that runs the same sources on the CPU,
+//! and an emulated driver, so that everything except the real driver and its compiler is tested without a GPU.
 //!
-//! Absent on purpose: cuBLAS, the CUDA runtime and its run-time compiler.
+//! cuBLAS, the CUDA runtime and its run-time compiler are not used.
 
 mod backend;
 mod check;
@@ -37,7 +36,7 @@ pub use plan::{Grid, Kernel, Launch, Plan};
 pub use traffic::Traffic;
 pub use weights::{CudaExperts, CudaLowRank, CudaMatrix};
 
-/// The kernels' sources, every file by name: what an emulator compiles, and what the module is made of.
+/// Source files of the kernels by name: input of the emulator and of the PTX modules.
 pub const SOURCES: &[(&str, &str)] = &[
     ("adapters.cu", include_str!("../cuda/adapters.cu")),
     ("attention.cu", include_str!("../cuda/attention.cu")),

@@ -1,4 +1,4 @@
-//! A device on paper: what a model would take on a card is counted without one.
+//! Device for counting: computes the memory that a model would need on a GPU, without one.
 
 use std::ptr::NonNull;
 
@@ -7,14 +7,14 @@ use crate::params::Address;
 use crate::peers::{Columns, PeerDevice};
 use crate::plan::{Launch, Plan};
 
-/// A device of which only the name is there.
+/// A device that has only a name.
 #[derive(Clone, Debug)]
 pub struct Paper {
     name: String,
 }
 
 impl Paper {
-    /// In the name of a device.
+    /// A device with this name.
     pub fn of(name: String) -> Paper {
         Paper { name }
     }

@@ -1,27 +1,27 @@
-//! What each kernel is given, by value: the structs of `cuda/params.cuh`, field by field. [`Pod`] holds that there is no
-//! padding, so that equal parameters are equal bytes; the emulator compares the sizes at every launch.
+//! Kernel parameters, passed by value: the structs of `cuda/params.cuh`, field by field. [`Pod`] guarantees that there
+//! is no padding, so equal parameters are equal bytes; the emulator compares the sizes at every launch.
 
 use bytemuck::{Pod, Zeroable};
 
-/// An address in a device's memory; 0 is none.
+/// Address in a device's memory; 0 is none.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct Address(pub u64);
 
 impl Address {
-    /// No address.
+    /// Null address.
     pub const NONE: Address = Address(0);
 
-    /// So many bytes behind.
+    /// The address so many bytes further.
     pub fn offset(self, bytes: usize) -> Address {
         Address(self.0 + bytes as u64)
     }
 }
 
-/// No token, no adapter, no reach, as kernels read it.
+/// Value of "no token", "no adapter" and "no reach" in kernels.
 pub const NONE: u32 = u32::MAX;
 
-/// Bytes of the largest of what a product does besides.
+/// Bytes of the largest parameters of a fused op.
 type ThenBytes = [[u64; 17]; 2];
 const _: () = assert!(
     size_of::<HeadParams>() == size_of::<ThenBytes>()
@@ -29,10 +29,10 @@ const _: () = assert!(
         && size_of::<GateParams>() <= size_of::<ThenBytes>()
 );
 
-/// Ranks that meet, at most.
+/// Largest number of ranks.
 pub(crate) const RANKS_MAX: usize = 8;
 
-/// How rows are in pieces: of BF16 rather than halves, and word by word rather than lane by lane.
+/// Form of split rows: bit 0 for BF16 rather than f16 pieces, bit 1 for pieces word by word rather than lane by lane.
 pub(crate) const IN_BF16S: u32 = 1;
 pub(crate) const BY_WORDS: u32 = 2;
 
@@ -48,7 +48,7 @@ macro_rules! params {
 }
 
 params! {
-    /// Where a step's batch lies; see [`crate::step::BatchLayout`].
+    /// Addresses of a step's batch; see [`crate::step::BatchLayout`].
     BatchParams {
         counts: Address,
         tokens: Address,
@@ -65,7 +65,7 @@ params! {
         groups: u32,
         unused: u32,
     }
-    /// Rows of a matrix that are of one type.
+    /// Rows of a matrix with one type.
     PartParams {
         bytes: Address,
         dtype: u32,
@@ -82,7 +82,7 @@ params! {
         cols: u32,
         unused: u32,
     }
-    /// Where rows go in pieces; nowhere without an address.
+    /// Destination of rows in pieces; none without an address.
     PiecesToParams {
         pieces: Address,
         inverses: Address,
@@ -371,7 +371,7 @@ params! {
         width: u32,
         activation: u32,
     }
-    /// What a product of a few rows does besides; see [`crate::backend`]'s `then`.
+    /// Op fused to a product of few rows; see [`crate::backend`]'s `then`.
     ThenParams {
         arrived: Address,
         what: u32,
@@ -454,7 +454,7 @@ params! {
         cols: u32,
         window: u32,
     }
-    /// How a row's token is drawn.
+    /// Sampling parameters of a row.
     DrawSpecParams {
         uniform: f64,
         temperature: f32,

@@ -1,35 +1,36 @@
-//! What devices that compute each layer together need of one another besides. How a backend brings another's rows: `backend/ranks.rs`.
+//! Inter-device operations that tensor parallelism needs from devices. `backend/ranks.rs` uses them to copy rows
+//! between backends.
 
 use crate::device::{Device, DeviceError};
 use crate::params::Address;
 
-/// Columns of rows that are copied.
+/// Columns of rows to copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns {
-    /// The first of them in the first row, and bytes from a row to the next.
+    /// Address of the first column in the first row, and bytes from a row to the next, at the source.
     pub from: (Address, usize),
-    /// Likewise, of where they go.
+    /// The same at the destination.
     pub to: (Address, usize),
-    /// Bytes of a row's columns.
+    /// Bytes of the columns of a row.
     pub bytes: usize,
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
 }
 
-/// A device that copies others' memory and waits for them.
+/// Device that copies other devices' memory and waits for them.
 ///
 /// # Safety
-/// As [`Device`]; and what comes behind [`PeerDevice::follow`] begins when all before the mark has been done.
+/// As [`Device`]; and work after [`PeerDevice::follow`] begins only when all work before the event is done.
 pub unsafe trait PeerDevice: Device {
-    /// Has what is asked for from here on wait for a mark, of this device or of another. The host does not wait.
+    /// Makes all later work of this device wait for an event, of this device or of another. The host does not wait.
     fn follow(&self, mark: &Self::Mark) -> Result<(), DeviceError>;
 
-    /// Whether kernels of this device may read another's memory, and write it, from here on.
+    /// Whether kernels of this device may read and write another's memory from here on.
     fn reaches(&self, other: &Self) -> Result<bool, DeviceError>;
 
-    /// Copies from memory of a device, this or another, to this one's, in the order of its launches.
+    /// Copies from a device's memory, this or another, to this one's, in the order of its launches.
     ///
     /// # Safety
-    /// Both are allocated, and nobody writes to the first until a later mark is reached.
+    /// Both are allocated, and nobody writes to the source until a later event is reached.
     unsafe fn copy_columns(&self, of: &Self, columns: &Columns) -> Result<(), DeviceError>;
 }

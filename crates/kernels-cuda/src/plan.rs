@@ -1,5 +1,5 @@
-//! Kernels, and lists of their launches: what a step's ops append to, and what a device runs or records. Two plans of the same
-//! bytes do the same work, so that a recorded one may stand for the other.
+//! Kernels, and plans: lists of their launches that a step's ops append to and a device runs or records. Two plans
+//! with the same bytes do the same work, so a recorded plan may replace the other.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -10,22 +10,22 @@ use crate::params::*;
 
 macro_rules! kernels {
     ($($(#[$doc:meta])* $name:ident = $symbol:literal, $params:ty;)*) => {
-        /// A kernel, by what it computes.
+        /// Kernel, named after what it computes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Kernel {
             $($(#[$doc])* $name,)*
         }
 
         impl Kernel {
-            /// Every kernel, those for compute capability 9.0 last.
+            /// Every kernel, with those for compute capability 9.0 last.
             pub const ALL: &[Kernel] = &[$(Kernel::$name,)*];
 
-            /// Its name in the module.
+            /// Name in the module.
             pub const fn symbol(self) -> &'static str {
                 match self { $(Kernel::$name => $symbol,)* }
             }
 
-            /// Bytes of its parameters.
+            /// Size of its parameters in bytes.
             pub const fn params_bytes(self) -> usize {
                 match self { $(Kernel::$name => size_of::<$params>(),)* }
             }
@@ -33,12 +33,12 @@ macro_rules! kernels {
     };
 }
 
-/// Bytes of shared memory that any card gives a block, and those that it gives one which asks for them.
+/// Bytes of shared memory that any GPU gives a block, and that it gives a block on request.
 pub(crate) const SHARED_BYTES: u32 = 48 << 10;
 pub(crate) const SHARED_BYTES_ASKED: u32 = 72 << 10;
 
 impl Kernel {
-    /// Bytes of shared memory that its blocks may have.
+    /// Largest shared memory of its blocks, in bytes.
     pub const fn shared_bytes_max(self) -> u32 {
         match self {
             Kernel::AttentionFew
@@ -54,7 +54,7 @@ impl Kernel {
         }
     }
 
-    /// Whether it is in the module for compute capability 9.0.
+    /// Whether it is a warpgroup kernel, in the module for compute capability 9.0.
     pub const fn is_wide(self) -> bool {
         matches!(
             self,
@@ -67,91 +67,91 @@ impl Kernel {
 }
 
 kernels! {
-    /// Root mean square and layer norms.
+    /// RMS norms and layer norms.
     Norm = "kernel_norm", NormParams;
-    /// Changes of rows number by number.
+    /// Element-wise ops on rows.
     RowOp = "kernel_row_op", RowParams;
-    /// Changes of one adapter's outputs number by number.
+    /// Element-wise changes of outputs by an adapter.
     ChangeOutputs = "kernel_change_outputs", ChangeOutputsParams;
-    /// Windows of rows.
+    /// Windows of rows (im2col).
     Unfold = "kernel_unfold", UnfoldParams;
-    /// Rows in pieces, for the products below.
+    /// Splitting of rows into pieces, for the split-precision products below.
     Pieces = "kernel_pieces", PiecesParams;
-    /// Products of eight rows or fewer with a matrix of floats of 16 bits.
+    /// Products of up to eight rows with a matrix of 16-bit floats.
     ProductFew = "kernel_product_few", FewParams;
-    /// The same for some rows.
+    /// Products of some rows with a matrix of 16-bit floats.
     ProductSome = "kernel_product_some", ProductParams;
-    /// The same for tens of rows.
+    /// Products of tens of rows with a matrix of 16-bit floats.
     ProductBatch = "kernel_product_batch", ProductParams;
-    /// The same for more.
+    /// Products of many rows with a matrix of 16-bit floats.
     ProductMany = "kernel_product_many", ProductParams;
-    /// Products of eight rows or fewer with a matrix of blocks, or of blocks and floats.
+    /// Products of up to eight rows with a matrix of quantised blocks, or of blocks and floats.
     ProductFewBlocks = "kernel_product_few_blocks", FewParams;
-    /// The same for some rows.
+    /// Products of some rows with a matrix of quantised blocks, or of blocks and floats.
     ProductSomeBlocks = "kernel_product_some_blocks", ProductParams;
-    /// The same for tens of rows.
+    /// Products of tens of rows with a matrix of quantised blocks, or of blocks and floats.
     ProductBatchBlocks = "kernel_product_batch_blocks", ProductParams;
-    /// The same for more.
+    /// Products of many rows with a matrix of quantised blocks, or of blocks and floats.
     ProductManyBlocks = "kernel_product_many_blocks", ProductParams;
-    /// Products of eight rows or fewer with a matrix in F32.
+    /// Products of up to eight rows with a matrix in F32.
     MatmulFew = "kernel_matmul_few", MatmulParams;
-    /// The same for some rows.
+    /// Products of some rows with a matrix in F32.
     Matmul = "kernel_matmul", MatmulParams;
-    /// The same for tens of rows.
+    /// Products of tens of rows with a matrix in F32.
     MatmulBatch = "kernel_matmul_batch", MatmulParams;
-    /// The same for more.
+    /// Products of many rows with a matrix in F32.
     MatmulWide = "kernel_matmul_wide", MatmulParams;
-    /// Rows of a table.
+    /// Rows of an embedding table.
     Embed = "kernel_embed", EmbedParams;
-    /// Activation of one half times the other.
+    /// Gated activation: activation of one half times the other.
     Gate = "kernel_gate", GateParams;
-    /// Which experts a row goes to.
+    /// Routing of rows to experts.
     Route = "kernel_route", RouteParams;
-    /// Pairs of a row and an expert, by expert.
+    /// Grouping of pairs of a row and an expert by expert.
     Group = "kernel_group", GroupParams;
-    /// What pairs read, in pieces.
+    /// Splitting of the experts' inputs into pieces.
     ExpertPieces = "kernel_expert_pieces", ExpertPiecesParams;
-    /// What is between an expert's products, in pieces or not.
+    /// Hidden units between an expert's products, in pieces or not.
     ExpertHidden = "kernel_expert_hidden", ExpertHiddenParams;
-    /// Products of some pairs with experts in floats of 16 bits.
+    /// Products of some pairs with experts in 16-bit floats.
     ExpertSome = "kernel_expert_some", ExpertProductParams;
-    /// The same with experts in blocks, or in blocks and floats.
+    /// Products of some pairs with experts in quantised blocks, or in blocks and floats.
     ExpertSomeBlocks = "kernel_expert_some_blocks", ExpertProductParams;
-    /// Products of tens of pairs with experts in floats of 16 bits.
+    /// Products of tens of pairs with experts in 16-bit floats.
     ExpertMany = "kernel_expert_many", ExpertProductParams;
-    /// The same with experts in blocks, or in blocks and floats.
+    /// Products of tens of pairs with experts in quantised blocks, or in blocks and floats.
     ExpertManyBlocks = "kernel_expert_many_blocks", ExpertProductParams;
-    /// What a row's experts give, as one.
+    /// Weighted sum of a row's experts.
     ExpertSum = "kernel_expert_sum", ExpertSumParams;
-    /// The experts' first products, pair by pair.
+    /// First products of the experts, pair by pair.
     ExpertUp = "kernel_expert_up", ExpertParams;
-    /// Their second ones, and what a row's experts give.
+    /// Second products of the experts, and the sum of a row's experts.
     ExpertDown = "kernel_expert_down", ExpertParams;
-    /// What every row goes to beside its experts.
+    /// Addition of the shared expert.
     AddShared = "kernel_add_shared", SharedParams;
-    /// Norm and rotation of heads, into the cache.
+    /// Norm and rotation of heads, and writing to the cache.
     Heads = "kernel_heads", HeadParams;
-    /// Attention over the cache, one head to a block.
+    /// Attention over the cache, one head a block.
     Attention = "kernel_attention", PagedAttentionParams;
-    /// The same for two heads, which share keys.
+    /// Attention over the cache, two heads that share keys a block.
     AttentionTwo = "kernel_attention_two", PagedAttentionParams;
-    /// The same for four.
+    /// Attention over the cache, four heads that share keys a block.
     AttentionFour = "kernel_attention_four", PagedAttentionParams;
-    /// The same on the tensor cores, for few queries of each sequence, of heads up to 128 wide.
+    /// Attention over the cache on tensor cores, for few queries of each sequence and heads up to 128 wide.
     AttentionFew = "kernel_attention_few", PagedAttentionParams;
-    /// The same of a cache in Q8_0.
+    /// `AttentionFew` with a cache in Q8_0.
     AttentionFewQ8 = "kernel_attention_few_q8", PagedAttentionParams;
-    /// The same, of heads over 128 wide.
+    /// `AttentionFew` with heads over 128 wide.
     AttentionWide = "kernel_attention_wide", PagedAttentionParams;
-    /// The same of a cache in Q8_0.
+    /// `AttentionWide` with a cache in Q8_0.
     AttentionWideQ8 = "kernel_attention_wide_q8", PagedAttentionParams;
-    /// The same for many queries, of heads up to 128 wide.
+    /// Attention over the cache on tensor cores, for many queries and heads up to 128 wide.
     AttentionMany = "kernel_attention_many", PagedAttentionParams;
-    /// The same of a cache in Q8_0.
+    /// `AttentionMany` with a cache in Q8_0.
     AttentionManyQ8 = "kernel_attention_many_q8", PagedAttentionParams;
-    /// What blocks have left of a row's keys, brought together.
+    /// Merging of the partial results of a row's keys.
     AttentionJoin = "kernel_attention_join", PagedAttentionParams;
-    /// The same, in pieces too.
+    /// Merging of the partial results, and splitting of the result into pieces.
     AttentionJoinPieces = "kernel_attention_join_pieces", PagedAttentionParams;
     /// Attention inside whole sequences.
     AttentionWhole = "kernel_attention_whole", WholeAttentionParams;
@@ -159,54 +159,55 @@ kernels! {
     Convolve = "kernel_convolve", ConvolveParams;
     /// Recurrences.
     Recur = "kernel_recur", RecurParams;
-    /// Gates on what a half gives.
+    /// Gate on a sublayer's output.
     GateOutput = "kernel_gate_output", GateOutputParams;
-    /// Tokens of rows of logits.
+    /// Sampling of tokens from rows of logits.
     Draw = "kernel_draw", DrawParams;
-    /// Where ranks meet, and bring each other's columns.
+    /// Barrier between ranks, and copying of each other's columns.
     Meet = "kernel_meet", MeetParams;
-    /// Products of many rows with a matrix of floats of 16 bits, by groups of four warps.
+    /// Products of many rows with a matrix of 16-bit floats, by warpgroups.
     ProductWide = "kernel_product_wide", ProductParams;
-    /// The same with a matrix of blocks, or of blocks and floats.
+    /// Products of many rows with a matrix of quantised blocks, or of blocks and floats, by warpgroups.
     ProductWideBlocks = "kernel_product_wide_blocks", ProductParams;
-    /// Attention of many queries by groups of four warps, of heads up to 64 wide and a cache in F16.
+    /// Attention of many queries by warpgroups, with heads up to 64 wide and a cache in F16.
     AttentionGroupsNarrow = "kernel_attention_groups_narrow", PagedAttentionParams;
-    /// The same of heads up to 128 wide.
+    /// Attention of many queries by warpgroups, with heads up to 128 wide and a cache in F16.
     AttentionGroups = "kernel_attention_groups", PagedAttentionParams;
 }
 
-/// Threads of a block, and of one that is a single warp.
+/// Threads of a block, and of a block of a single warp.
 pub(crate) const THREADS: u32 = 128;
 pub(crate) const WARP: u32 = 32;
-/// Outputs that a block of [`THREADS`] has where a warp has one.
+/// Outputs of a block of [`THREADS`] if each warp has one.
 pub(crate) const WARPS: u32 = THREADS / WARP;
 
-/// Keys that attention sums up by themselves, from an absolute position on: a block of a warp's lanes for each warp.
+/// Keys of a span, which attention sums separately and which begins at an absolute position: a block of a warp's lanes
+/// for each warp.
 pub(crate) const SPAN: u32 = THREADS;
 
-/// How a kernel is laid out over blocks.
+/// Grid of a kernel launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grid {
     /// Blocks.
     pub blocks: [u32; 3],
-    /// Threads of each.
+    /// Threads of each block.
     pub threads: u32,
-    /// Bytes of shared memory of each.
+    /// Bytes of shared memory of each block.
     pub shared_bytes: u32,
 }
 
-/// One launch of a plan.
+/// A launch of a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'a> {
-    /// What.
+    /// Kernel.
     pub kernel: Kernel,
-    /// Over what.
+    /// Grid.
     pub grid: Grid,
-    /// Its parameters.
+    /// Parameters.
     pub params: &'a [u8],
 }
 
-/// Launches, one after the other.
+/// A list of launches, run in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     launches: Vec<(Kernel, Grid)>,
@@ -214,7 +215,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Appends a launch; one without blocks is none.
+    /// Appends a launch; a grid without blocks is skipped.
     pub(crate) fn push(&mut self, kernel: Kernel, grid: Grid, params: &impl Pod) {
         debug_assert_eq!(
             kernel.params_bytes(),
@@ -234,20 +235,20 @@ impl Plan {
         Some(Launch { kernel, grid, params: &self.params[self.params.len() - kernel.params_bytes()..] })
     }
 
-    /// Has another launch stand where the last one does.
+    /// Replaces the last launch.
     pub(crate) fn replace_last(&mut self, kernel: Kernel, grid: Grid, params: &impl Pod) {
         let Some((last, _)) = self.launches.pop() else { return };
         self.params.truncate(self.params.len() - last.params_bytes());
         self.push(kernel, grid, params);
     }
 
-    /// Forgets the launches and keeps the memory.
+    /// Removes the launches and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.launches.clear();
         self.params.clear();
     }
 
-    /// Whether nothing is to be done.
+    /// Whether there are no launches.
     pub fn is_empty(&self) -> bool {
         self.launches.is_empty()
     }
@@ -262,7 +263,7 @@ impl Plan {
         })
     }
 
-    /// Equal for equal plans.
+    /// Hash of the plan; equal for equal plans.
     pub(crate) fn key(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.launches.hash(&mut hasher);

@@ -1,5 +1,5 @@
-//! What a step sends to the device and fetches from it while the host goes on: memory of the host's that the device copies from
-//! and to by itself, taken from its beginning on, step by step.
+//! Staging memory for a step's asynchronous copies to and from the device: pinned host memory, used from its beginning
+//! on in each step.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -8,19 +8,19 @@ use hanzo_engine_kernels::KernelError;
 
 use crate::device::{Device, Memory, failed};
 
-/// What each copy begins at a multiple of.
+/// Alignment of each copy.
 const ALIGNMENT: usize = 16;
 
-/// Bytes that copies of so many take.
+/// Bytes that copies of these sizes take.
 pub(crate) fn staged_bytes(copies: &[usize]) -> usize {
     copies.iter().map(|bytes| bytes.next_multiple_of(ALIGNMENT)).sum()
 }
 
 pub(crate) struct Staging<D: Device> {
     device: D,
-    memory: NonNull<u8>, // initialised, of so many bytes
+    memory: NonNull<u8>, // initialised
     bytes: usize,
-    used: usize, // by copies that may not have been done
+    used: usize, // by copies that may not be done yet
     mark: Option<D::Mark>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Staging<D: Device> {
 unsafe impl<D: Device> Send for Staging<D> {}
 
 impl<D: Device> Staging<D> {
-    /// For so many bytes between two calls of [`Staging::settle`].
+    /// Staging memory of so many bytes between two calls of [`Staging::settle`].
     pub(crate) fn new(device: &D, bytes: usize) -> Result<Self, KernelError> {
         let what = "copies that the host does not wait for";
         let bytes = bytes.max(ALIGNMENT);
@@ -38,18 +38,18 @@ impl<D: Device> Staging<D> {
         Ok(Self { device: device.clone(), memory, bytes, used: 0, mark: None })
     }
 
-    /// Takes room for a copy.
+    /// Reserves room for a copy.
     fn take(&mut self, bytes: usize) -> (usize, NonNull<u8>) {
         let at = self.used;
         self.used += bytes.next_multiple_of(ALIGNMENT);
         assert!(self.used <= self.bytes, "copies of {} bytes where there are {}", self.used, self.bytes);
-        // A mark that was set is behind others' copies.
+        // An event that was recorded is not after this copy.
         self.mark = None;
         // SAFETY: within what was allocated.
         (at, unsafe { self.memory.add(at) })
     }
 
-    /// Copies to `at` bytes behind the beginning of memory of the device, in the order of launches.
+    /// Copies to offset `at` of device memory, in the order of launches.
     pub(crate) fn send(&mut self, from: &[u8], to: &Memory<D>, at: usize) -> Result<(), KernelError> {
         assert!(at + from.len() <= to.bytes(), "a copy to {at} of {} bytes", to.bytes());
         if from.is_empty() {
@@ -64,8 +64,8 @@ impl<D: Device> Staging<D> {
         .map_err(failed(&self.device, from.len(), "a copy to the device"))
     }
 
-    /// Copies from `at` bytes behind the beginning of memory of the device, likewise; [`Staging::fetched`] has it when that has
-    /// been settled.
+    /// Copies from offset `at` of device memory, in the order of launches. [`Staging::fetched`] returns the data after
+    /// [`Staging::settle`].
     pub(crate) fn fetch(
         &mut self,
         from: &Memory<D>,
@@ -85,13 +85,13 @@ impl<D: Device> Staging<D> {
         Ok(first..first + bytes)
     }
 
-    /// All that was asked of the device until now is what [`Staging::settle`] waits for.
+    /// Records the event that [`Staging::settle`] waits for, after all work so far.
     pub(crate) fn mark(&mut self) -> Result<(), KernelError> {
         self.mark = Some(self.device.mark().map_err(failed(&self.device, 0, "a step"))?);
         Ok(())
     }
 
-    /// Waits for its copies: for the mark, or for all there is where none was set since.
+    /// Waits for its copies: for the event, or for all work if none was recorded since.
     pub(crate) fn settle(&mut self) -> Result<(), KernelError> {
         let reached = match self.mark.take() {
             Some(mark) => self.device.reach(&mark),
@@ -103,12 +103,12 @@ impl<D: Device> Staging<D> {
         Ok(())
     }
 
-    /// Hears that the device has been waited for.
+    /// Notes that the device has been waited for.
     pub(crate) fn settled(&mut self) {
         (self.used, self.mark) = (0, None);
     }
 
-    /// What was fetched before it was settled.
+    /// Data that was fetched and settled.
     pub(crate) fn fetched(&self, range: &Range<usize>) -> &[u8] {
         assert!(self.used == 0 && self.mark.is_none(), "it may not be there yet");
         assert!(range.start <= range.end && range.end <= self.bytes, "bytes that are not there");

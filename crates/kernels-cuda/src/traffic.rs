@@ -1,6 +1,6 @@
-//! What a launch reads and writes, from its parameters and the small tables they name: bytes of memory that its blocks touch, each once
-//! however many of them do, and what its tensor cores multiply. Of the kernels that a decoder's tokens take with dense layers; a prompt's,
-//! and those of other networks, are not counted.
+//! Memory traffic of a launch, computed from its parameters and the small tables they name: bytes of memory that its
+//! blocks touch, each counted once however many blocks touch it, and operations of its tensor cores. Covers the
+//! kernels that decoding with dense layers uses; prompts and other networks are not counted.
 
 use std::ops::AddAssign;
 
@@ -11,36 +11,36 @@ use crate::device::{Device, DeviceError};
 use crate::params::*;
 use crate::plan::{Kernel, Launch, SPAN};
 
-/// Bytes of one piece of a row's 32 columns, of 256 columns, and of what there is for each of those beside halves: what undoes their
-/// power of two, and sums of 16.
+/// Bytes of one piece of a row's 32 columns; of 256 columns; and, for each block of f16 pieces, of its inverse power
+/// of two and of each sum of 16 columns.
 const GROUP_BYTES: u64 = 64;
 const BLOCK_BYTES: u64 = 8 * GROUP_BYTES;
 const INVERSE_BYTES: u64 = 4;
 const SUM_BYTES: u64 = 4;
-/// Of how many rows there are.
+/// Bytes of the number of rows.
 const COUNT_BYTES: u64 = 4;
-/// Rows and outputs of a tile of products, and rows of a block of the kernels for many.
+/// Rows and outputs of a tile of products, rows of a block of the kernels for many, and columns of groups and blocks.
 const TILE_ROWS: u64 = 8;
 const TILE_OUTPUTS: u64 = 16;
 const BLOCK_ROWS: u64 = 64;
 const GROUP_COLS: u64 = 32;
 const BLOCK_COLS: u64 = 256;
-/// Queries of a tile of attention, and keys that are left out where nobody sees one of them.
+/// Queries of a tile of attention, and keys of a tile, which is skipped if nobody sees one of them.
 const TILE_QUERIES: u64 = 16;
 const TILE_KEYS: u64 = 32;
 
-/// What a launch, or several, move and compute.
+/// Traffic of a launch, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes of matrices that are read, with the tables of their parts.
+    /// Bytes of matrices read, including the tables of their parts.
     pub weights: u64,
-    /// Bytes of keys and values that are read.
+    /// Bytes of keys and values read.
     pub cache: u64,
-    /// Bytes of all else that is read: activations, pieces of them, vectors, the batch.
+    /// Bytes of everything else read: activations, pieces of them, vectors, the batch.
     pub others: u64,
-    /// Bytes that are written, the cache's among them.
+    /// Bytes written, including the cache's.
     pub written: u64,
-    /// Operations of the tensor cores, two a product, with those of rows and outputs that only fill tiles up.
+    /// Operations of the tensor cores, two for each product, including rows and outputs that only fill up tiles.
     pub operations: u64,
 }
 
@@ -55,10 +55,10 @@ impl AddAssign for Traffic {
 }
 
 impl Traffic {
-    /// Of a launch whose batch and tables of parts the device has; none where its kernel is not counted.
+    /// Traffic of a launch whose batch and tables of parts are on the device; `None` if its kernel is not counted.
     ///
     /// # Errors
-    /// The device's, where they cannot be read.
+    /// The device's error, if they cannot be read.
     pub fn of<D: Device>(device: &D, launch: &Launch<'_>) -> Result<Option<Traffic>, DeviceError> {
         use Kernel::*;
         let tables = Tables { device };
@@ -83,12 +83,12 @@ impl Traffic {
         Ok(Some(traffic))
     }
 
-    /// Bytes that are read.
+    /// Bytes read.
     pub fn read(&self) -> u64 {
         self.weights + self.cache + self.others
     }
 
-    /// Bytes that are read or written.
+    /// Bytes read or written.
     pub fn bytes(&self) -> u64 {
         self.read() + self.written
     }
@@ -103,14 +103,14 @@ fn pieces_written(cut: &PiecesToParams, rows: u64) -> u64 {
     if cut.pieces == Address::NONE { 0 } else { rows * u64::from(cut.blocks) * of_block }
 }
 
-/// Whether kernels read sums of columns beside weights of a type, which then has a minimum for each group.
+/// Whether kernels read sums of columns for weights of this type, because it has a minimum for each group.
 fn has_minimums(dtype: u32) -> bool {
     use DType::*;
     let affine = DType::ALL.iter().filter(|dtype| dtype.affine().is_some());
     [Q4_1, Q5_1, Q2_K, Q4_K, Q5_K].iter().chain(affine).any(|&of| of as u32 == dtype)
 }
 
-/// Bytes of so many numbers of the cache, as kernels number its types.
+/// Bytes of so many numbers of the cache; `kv_type` is the kernels' numbering.
 fn kv_bytes(kv_type: u32, elements: u32) -> u64 {
     u64::from(match kv_type {
         0 => 2 * elements,
@@ -119,7 +119,7 @@ fn kv_bytes(kv_type: u32, elements: u32) -> u64 {
     })
 }
 
-/// The batch and what else is read to know how much a launch does.
+/// Access to the batch and to other data that determines a launch's amount of work.
 struct Tables<'a, D: Device> {
     device: &'a D,
 }
@@ -134,13 +134,13 @@ impl<D: Device> Tables<'_, D> {
         Ok(values)
     }
 
-    /// Rows, sequences and rows of logits.
+    /// Number of rows, sequences and logit rows.
     fn counts(&self, batch: &BatchParams) -> Result<[u64; 3], DeviceError> {
         let counts: Vec<u32> = self.read(batch.counts, 3)?;
         Ok([0, 1, 2].map(|at| u64::from(counts[at])))
     }
 
-    /// First row, rows, and context of each sequence; none where one has several rows.
+    /// Context of each sequence; `None` if one has several rows.
     fn contexts(&self, batch: &BatchParams) -> Result<Option<Vec<u64>>, DeviceError> {
         let [rows, sequences, _] = self.counts(batch)?;
         let spans: Vec<[u32; 4]> = self.read(batch.spans, sequences as usize)?;
@@ -148,12 +148,12 @@ impl<D: Device> Tables<'_, D> {
     }
 
     fn parts(&self, stack: &StackParams) -> Result<Vec<PartParams>, DeviceError> {
-        // One by one, as they were written.
+        // Read separately, as they were written.
         let at = |part: u32| stack.parts.offset(part as usize * size_of::<PartParams>());
         (0..stack.count).map(|part| Ok(self.read(at(part), 1)?[0])).collect()
     }
 
-    /// Of so many parts of a row.
+    /// Traffic of a norm of so many parts of a row.
     fn norm(&self, p: &NormParams, parts: u64) -> Result<Traffic, DeviceError> {
         let [rows, ..] = self.counts(&p.batch)?;
         let width = u64::from(p.width);
@@ -185,7 +185,7 @@ impl<D: Device> Tables<'_, D> {
         let parts = self.parts(&p.table)?;
         let part_of = |id: u32| parts.iter().rfind(|part| part.row_first <= id + offset);
         let row_bytes = ids.iter().filter_map(|&id| part_of(id)).map(|part| u64::from(part.row_bytes));
-        // All of a part's entry but how many rows it has.
+        // Everything of a part's entry except its number of rows.
         let entries = parts.len() as u64 * (size_of::<PartParams>() - 4) as u64;
         Ok(Traffic {
             weights: row_bytes.sum::<u64>() + entries,
@@ -209,7 +209,8 @@ impl<D: Device> Tables<'_, D> {
         })
     }
 
-    /// Blocks have so many rows, of which tiles that are not there are left out, or 64, of which all are read.
+    /// Traffic of a product. Blocks have `whole` rows, of which missing tiles are skipped, or 64, all of which are
+    /// read.
     fn product(&self, p: &ProductParams, whole: u64) -> Result<Option<Traffic>, DeviceError> {
         if p.weights.codebooks != Address::NONE || p.adapter != NONE {
             return Ok(None);
@@ -229,7 +230,7 @@ impl<D: Device> Tables<'_, D> {
         let mut minimums = false;
         for part in self.parts(&p.weights)? {
             let tall = u64::from(part.rows).next_multiple_of(TILE_OUTPUTS);
-            // What a half does not hold of a product of code and factor is multiplied by itself.
+            // The part of a product of code and factor that an f16 does not hold is multiplied separately.
             let times = pieces + u64::from(part.dtype == DType::Q6_K as u32);
             traffic.weights += u64::from(part.rows) * u64::from(part.row_bytes);
             traffic.operations += 2 * TILE_ROWS * tiles * tall * GROUP_COLS * groups * times;
@@ -247,8 +248,8 @@ impl<D: Device> Tables<'_, D> {
         Ok(Some(traffic))
     }
 
-    /// A product of few rows, and what it does besides. Each byte counts once: what is read of the product may be read for it too, and what
-    /// is written of heads may be written where the product was.
+    /// Traffic of a product of few rows with its fused op. Each byte counts once: data read for the product may be
+    /// read again for the op, and heads may be written in place of the product.
     fn few(&self, launch: &Launch<'_>) -> Result<Option<Traffic>, DeviceError> {
         let FewParams { product, then } = pod_read_unaligned(launch.params);
         let Some(mut traffic) = self.product(&product, TILE_ROWS)? else { return Ok(None) };
@@ -264,7 +265,7 @@ impl<D: Device> Tables<'_, D> {
             _ => return Ok(Some(traffic)),
         };
         traffic += besides;
-        // How many rows there are.
+        // Number of rows.
         traffic.others -= COUNT_BYTES + if product.adds == 0 { 0 } else { written };
         traffic.written -= again;
         Ok(Some(traffic))
@@ -280,7 +281,7 @@ impl<D: Device> Tables<'_, D> {
         })
     }
 
-    /// Of so many heads, with those of keys and values.
+    /// Traffic for so many heads, including those of keys and values.
     fn heads(&self, p: &HeadParams, heads: u64) -> Result<Traffic, DeviceError> {
         let [rows, ..] = self.counts(&p.batch)?;
         let head_bytes = 4 * rows * u64::from(p.head_dim);
@@ -309,7 +310,7 @@ impl<D: Device> Tables<'_, D> {
         })
     }
 
-    /// Of rows that are one to a sequence and see all before them.
+    /// Traffic of attention for sequences of one row each that see everything before them.
     fn attention(&self, launch: &Launch<'_>) -> Result<Option<Traffic>, DeviceError> {
         let p: PagedAttentionParams = pod_read_unaligned(launch.params);
         let contexts = self.contexts(&p.batch)?;
@@ -319,13 +320,14 @@ impl<D: Device> Tables<'_, D> {
         };
         let (heads, kv_heads) = (u64::from(p.heads), u64::from(p.kv_heads));
         let width = u64::from(p.head_dim);
-        // What the launch does not have of the batch is looked for, and passed over.
+        // Sequences outside the launch's rows are looked at and skipped.
         let end = (p.row_end as usize).min(contexts.len());
         let own = &contexts[(p.row_first as usize).min(end)..end];
         let rows = own.len() as u64;
         let of_each = heads / kv_heads;
         let tiles = kv_heads * of_each.div_ceil(of_each.min(TILE_QUERIES));
-        // Queries, keys, weights and values in halves: of a cache in Q8_0 two each, of which the smallest product is left out.
+        // Queries, keys, weights and values in f16 pieces: a cache in Q8_0 has two pieces each, and the smallest
+        // product is left out.
         let times = if p.kv_type == 0 { 2 } else { 3 };
         let mut traffic = Traffic {
             others: 8 + 8 * contexts.len() as u64 + (4 + 8) * rows + 4 * rows * heads * width,
@@ -347,7 +349,7 @@ impl<D: Device> Tables<'_, D> {
             traffic.written += pieces_written(&p.cut, rows);
             return Ok(Some(traffic));
         }
-        // What its blocks have left, brought together; which of the batch they have looked at already.
+        // Merging of the blocks' partial results; they have read the batch already.
         let Some(joined) = self.join(launch)? else { return Ok(None) };
         traffic += joined;
         traffic.others -= COUNT_BYTES + (4 + 12) * rows;
@@ -371,7 +373,7 @@ impl<D: Device> Tables<'_, D> {
         }))
     }
 
-    /// Logits are gone through several times where the likeliest is not taken, from nearer memory.
+    /// Traffic of sampling. Unless the most likely token is taken, logits are read several times, from nearer memory.
     fn draw(&self, launch: &Launch<'_>) -> Result<Traffic, DeviceError> {
         let p: DrawParams = pod_read_unaligned(launch.params);
         let [.., rows] = self.counts(&p.batch)?;

@@ -1,4 +1,4 @@
-//! Matrices on a device: blocks as stored, part below part, each at a multiple of 16 bytes, behind a table of the parts.
+//! Matrices on a device: blocks as stored, part after part, each aligned to 16 bytes, after a table of the parts.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::device::{Device, Memory};
 use crate::params::{PartParams, StackParams};
 use crate::step::address_of;
 
-/// Where parts begin.
+/// Alignment of parts.
 const ALIGNMENT: usize = 16;
-/// Outputs of a tile of products in pieces.
+/// Outputs of a tile of split-precision products.
 pub(crate) const TILE_OUTPUTS: usize = 16;
 
-/// A part's bytes as they are on the device: as stored, but that the scale of a block of 8-bit floats of which one is NaN is NaN, which
-/// no kernel looks for among the floats.
+/// Bytes of a part as held on the device: as stored, except that a block of 8-bit floats with a NaN gets a NaN scale,
+/// because no kernel looks for NaN among the floats.
 fn held_bytes<'a>(part: &MatrixSource<'a>) -> Cow<'a, [u8]> {
     let dtype = part.shape.dtype;
     if !dtype.is_fp8() {
@@ -37,7 +37,7 @@ fn held_bytes<'a>(part: &MatrixSource<'a>) -> Cow<'a, [u8]> {
     held
 }
 
-/// The types that `cuda/weights.cuh` reads.
+/// Whether `cuda/weights.cuh` reads this type.
 pub(crate) fn supports(dtype: DType) -> bool {
     use DType::*;
     dtype.affine().is_some()
@@ -74,8 +74,8 @@ pub(crate) fn supports(dtype: DType) -> bool {
         )
 }
 
-/// Whether products are computed in pieces of 16 bits, and of BF16: all weights that are no floats of 32 bits, but for mixtures of
-/// BF16 with others.
+/// Whether products use split precision of 16 bits, and if so whether of BF16. All weights except 32-bit floats do,
+/// apart from mixtures of BF16 with others.
 fn pieces_of(shapes: &[MatrixShape]) -> Option<bool> {
     let has = |dtype: DType| shapes.iter().any(|shape| shape.dtype == dtype);
     let all = |dtype: DType| shapes.iter().all(|shape| shape.dtype == dtype);
@@ -86,14 +86,14 @@ fn pieces_of(shapes: &[MatrixShape]) -> Option<bool> {
     }
 }
 
-/// How products with matrices are computed that are of these shapes, each with parts of its own.
+/// Properties of products with matrices of these shapes, each a stack of parts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProductShape {
     pub(crate) floats: bool,
-    pub(crate) pieces: Option<bool>, // in pieces of 16 bits, of BF16 or not, or none
-    pub(crate) tiles: u32,           // of 16 outputs, of each part by itself; the most that one of them has
-    pub(crate) whole_tiles: bool,    // each part ends with one
-    pub(crate) wide_tiles: u32,      // likewise, of 64
+    pub(crate) pieces: Option<bool>, // split precision, of BF16 or not, or none
+    pub(crate) tiles: u32,           // of 16 outputs, counted part by part; the largest count
+    pub(crate) whole_tiles: bool,    // whether each part ends with a whole tile
+    pub(crate) wide_tiles: u32,      // the same for tiles of 64
 }
 
 impl ProductShape {
@@ -115,16 +115,16 @@ impl ProductShape {
     }
 }
 
-/// A matrix of parts stacked by rows.
+/// Matrix of parts stacked by rows.
 #[derive(Debug)]
 pub struct CudaMatrix<D: Device> {
     pub(crate) memory: Arc<Memory<D>>,
     codebooks: Option<Arc<Memory<D>>>,
     pub(crate) stack: StackParams,
-    pub(crate) product: ProductShape, // in tf32 where it is not in pieces
+    pub(crate) product: ProductShape, // in tf32 if there is no split precision
 }
 
-/// The experts of a layer: two stacks for each, gate and up, and down.
+/// Experts of a layer: two stacks for each, gate and up, and down.
 #[derive(Debug)]
 pub struct CudaExperts<D: Device> {
     pub(crate) memory: Arc<Memory<D>>,
@@ -135,19 +135,19 @@ pub struct CudaExperts<D: Device> {
     pub(crate) up: ProductShape,
     pub(crate) down: ProductShape,
     shapes: Vec<ExpertParts<MatrixShape>>,
-    codebooks: Option<Arc<Memory<D>>>, // of the experts that are packed
+    codebooks: Option<Arc<Memory<D>>>, // of the packed experts
     packed: usize,
     place: Place,
 }
 
-/// All that one adapter does to the outputs of one matrix.
+/// Everything that one adapter does to the outputs of one matrix.
 #[derive(Debug)]
 pub struct CudaLowRank<D: Device> {
     pub(crate) changes: Vec<ChangedOutputs<D>>,
     pub(crate) pairs: Vec<LowRankMatrices<D>>,
 }
 
-/// Factors of some outputs, and as many addends behind them.
+/// Factors of some outputs, followed by as many addends.
 #[derive(Debug)]
 pub(crate) struct ChangedOutputs<D: Device> {
     pub(crate) first: usize,
@@ -164,11 +164,11 @@ pub(crate) struct LowRankMatrices<D: Device> {
     pub(crate) first: usize,
 }
 
-/// Where the next of several stacks goes.
+/// Destination of the next of several stacks.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    part: usize,  // bytes to the next entry of the table of parts
-    bytes: usize, // bytes to the next part
+    part: usize,  // offset of the next entry in the table of parts
+    bytes: usize, // offset of the next part
 }
 
 fn aligned(bytes: usize) -> usize {
@@ -191,7 +191,7 @@ pub(crate) fn matrix_bytes(shapes: &[MatrixShape]) -> usize {
     table_bytes(shapes.len()) + data_bytes(shapes)
 }
 
-/// Writes parts and their entries where `place` says, and moves it on.
+/// Writes parts and their table entries at `place`, and advances it.
 fn put<D: Device>(
     (memory, codebooks): (&Memory<D>, Option<&Arc<Memory<D>>>),
     parts: &[MatrixSource<'_>],
@@ -240,7 +240,7 @@ impl<D: Device> CudaMatrix<D> {
         Ok(Self { memory, codebooks, stack, product: ProductShape::of(std::iter::once(&shapes[..])) })
     }
 
-    /// What launches that read it name.
+    /// Memory that launches name to read the matrix.
     pub(crate) fn memories(&self) -> impl Iterator<Item = &Arc<Memory<D>>> {
         std::iter::once(&self.memory).chain(&self.codebooks)
     }
@@ -318,12 +318,12 @@ impl<D: Device> CudaExperts<D> {
         Ok(())
     }
 
-    /// What launches that read them name.
+    /// Memory that launches name to read the experts.
     pub(crate) fn memories(&self) -> impl Iterator<Item = &Arc<Memory<D>>> {
         std::iter::once(&self.memory).chain(&self.codebooks)
     }
 
-    /// Asserts that all have been laid out.
+    /// Asserts that all experts have been packed.
     pub(crate) fn check(&self) {
         assert_eq!(self.packed, self.count, "experts that were not packed");
     }
@@ -377,7 +377,7 @@ fn types_of(parts: &[MatrixSource<'_>]) -> impl Iterator<Item = DType> {
     parts.iter().map(|part| part.shape.dtype)
 }
 
-/// Refuses parts that are not what they say, or not as wide as the first.
+/// Refuses parts that do not have their stated form or not the first part's width.
 fn check_all<D: Device>(device: &D, parts: &[MatrixSource<'_>]) -> Result<(), KernelError> {
     let cols_all = parts.first().map_or(0, |part| part.shape.cols);
     for part in parts {

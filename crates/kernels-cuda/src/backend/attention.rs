@@ -1,37 +1,38 @@
-//! Heads and latents: norm, rotation, cache, attention.
+//! Attention of heads and latents: norm, rotation, cache, attention kernels.
 
 use super::then::GROUPS_MAX;
 use super::wide::{GROUP_QUERIES, GROUPS, GROUPS_THREADS, PART_COLS};
 use super::*;
 use hanzo_engine_kernels::{HeadShape, QueryScale, Rope, RopeKind};
 
-/// Blocks from which on a card has enough to do, so that rows are not shared out: on an H200, of 132 multiprocessors, 512 blocks that
-/// have rows to themselves took 0.6 to 0.85 times as long as more of them with spans, and 128 blocks 1.3 to 1.7 times.
+/// Blocks that keep a GPU busy, so that rows need not be split over blocks. On an H200, with 132 multiprocessors, 512
+/// blocks with whole rows took 0.6 to 0.85 times as long as more blocks with spans; 128 blocks took 1.3 to 1.7 times
+/// as long.
 const BLOCKS_ENOUGH: u32 = 512;
-/// Spans of keys that a block is done with before two kernels would be.
+/// Spans of keys that a single block finishes sooner than two kernels would.
 const SPANS_OF_ONE: u32 = 2;
-/// Spans up to which a block brings them together as fast as a kernel's that has more blocks for it: each lane loads four at once.
+/// Spans up to which one block merges them as fast as a kernel with more blocks: each lane loads four at once.
 const SPANS_JOINED_MAX: u32 = 32;
-/// Bytes of the parts of rows that are shared out at once, but for a single row's.
+/// Bytes for the partial results of rows that are split at the same time; a single row may need more.
 const PARTS_BYTES: usize = 16 << 20;
-/// Queries of a tile, and tiles of a block of the kernel for many.
+/// Queries of a tile. `TILES_OF_MANY` is the number of tiles of a block in the kernel for many queries.
 const TILE: u32 = 16;
 const TILES_OF_MANY: u32 = 2;
-/// Widest heads of keys and values that tiles are made of, and those of the kernels for many and for as much at once as registers
-/// allow; and the columns of a chunk of them.
+/// Widest heads of keys and values that tiles support. `MANY_COLS_MAX` limits the kernels for many queries and for few
+/// with everything in registers; `CHUNK_COLS` are the columns of a chunk.
 const TILE_COLS_MAX: u32 = 256;
 const MANY_COLS_MAX: u32 = 128;
 const CHUNK_COLS: u32 = 32;
-/// Rows by heads from which on the kernel for many queries has enough blocks, and no row is shared out.
+/// Rows times heads from which the kernel for many queries has enough blocks, so that no row is split.
 const QUERIES_MANY: u32 = 4096;
-/// Rows by heads from which on blocks of groups of four warps ([`super::wide`]) are enough: half as many as an H200 has multiprocessors, whose
-/// cores these use best. No card has measured it.
+/// Rows times heads from which warpgroup kernels ([`super::wide`]) have enough blocks: half as many as an H200's
+/// multiprocessors, whose tensor cores they use best. Not measured on a GPU.
 const QUERIES_OF_GROUPS: u32 = 8192;
 
-/// Which of the kernels that give the same numbers attention is computed by.
+/// Choice between kernels that compute attention with the same results.
 pub(super) struct Kinds {
-    shares_rows: bool, // blocks may share a row's keys
-    queries_many: u32, // of the batch, from which on a kernel is for many
+    shares_rows: bool, // whether blocks may share a row's keys
+    queries_many: u32, // number of queries in the batch from which the kernel for many is used
 }
 
 impl Default for Kinds {
@@ -40,14 +41,14 @@ impl Default for Kinds {
     }
 }
 
-/// How a rotation is told to the kernel.
+/// Parameters of a rotation in the kernel's form.
 struct Turn<'a, D: Device> {
     inv_freq: Option<&'a CudaVector<D>>,
     interleaved: u32,
     sections: [u32; 3],
     sections_interleaved: u32,
     magnitude: f32,
-    long_magnitude: Option<f32>, // of a second table
+    long_magnitude: Option<f32>, // of a second table of frequencies
 }
 
 impl<'a, D: Device> Turn<'a, D> {
@@ -73,19 +74,20 @@ impl<'a, D: Device> Turn<'a, D> {
 }
 
 impl<D: Device> CudaBackend<D> {
-    /// Has one block go through all keys of a row in attention, however many there are and however few blocks.
+    /// Makes a single block process all keys of a row in attention, however many keys and however few blocks there
+    /// are.
     pub fn without_shared_rows(mut self) -> Self {
         self.kinds.shares_rows = false;
         self
     }
 
-    /// Has attention take a batch of so many queries, rows by heads, for one of many.
+    /// Sets the number of queries (rows times heads) from which attention uses the kernel for many queries.
     pub fn with_many_queries_from(mut self, queries: u32) -> Self {
         self.kinds.queries_many = queries;
         self
     }
 
-    /// Norms and turns queries in place, and keys in place or into the cache with the values.
+    /// Norms and rotates queries in place, and keys in place or into the cache together with the values.
     pub(super) fn turn_heads(
         &mut self,
         qkv: &CudaBuffer<D>,
@@ -97,7 +99,7 @@ impl<D: Device> CudaBackend<D> {
         self.check(qkv, params.width(), "qkv");
         let turn = Turn::of(params.rope.as_ref());
         assert!(2 * turn.pairs() <= head_dim, "more pairs than are turned");
-        // A norm of all heads as one comes first, and leaves none for each.
+        // A norm of all heads as one comes first, and leaves no norm for each head.
         let mut of_each = |norm: Option<&'_ CudaVector<D>>, first: usize, width: usize| match norm {
             Some(weight) if weight.length != head_dim => {
                 assert!(!params.norm_after_rope, "a norm of all heads after their rotation");
@@ -218,9 +220,9 @@ impl<D: Device> CudaBackend<D> {
         self.attend_by_spans(paged, &holds);
     }
 
-    /// By tiles of queries that read the same keys, or for heads that those do not suit by rows. Which of the kernels for tiles has a
-    /// row makes no difference to its numbers. Prompts are for the one that has many; rows beside them that are few of their sequence
-    /// are the other's.
+    /// Attention by tiles of queries that read the same keys, or by rows for heads that tiles do not support. The
+    /// choice of tile kernel does not change a row's results. Prompts use the kernel for many queries; sequences with
+    /// few rows in the same batch use the kernel for few.
     fn attend_by_spans(&mut self, paged: PagedAttentionParams, holds: &[&Arc<Memory<D>>]) {
         let bucket = self.ops().bucket;
         if !suits_tiles(&paged) {
@@ -251,7 +253,8 @@ impl<D: Device> CudaBackend<D> {
         }
     }
 
-    /// How groups of four warps have the queries, where they are to have them: of a sequence there are enough for one at least.
+    /// Tiling of queries for warpgroups, if they are to be used: a sequence has enough queries for at least one
+    /// warpgroup.
     fn groups_of(&self, paged: &PagedAttentionParams, bucket: Bucket) -> Option<Tiles> {
         let of_each = paged.heads / paged.kv_heads;
         let suits = paged.kv_type == 0 && paged.head_dim <= MANY_COLS_MAX;
@@ -262,8 +265,9 @@ impl<D: Device> CudaBackend<D> {
         (suits && wanted).then(|| Tiles::of(paged, GROUPS * GROUP_QUERIES / TILE))
     }
 
-    /// Where few blocks are busy and there are several spans, blocks share a row's spans of keys, and another kernel brings together what
-    /// they leave; rows whose parts there is no room for at once follow one another. The numbers are the same.
+    /// If few blocks are busy and there are several spans, splits a row's spans of keys over blocks, whose partial
+    /// results another kernel merges. Rows whose partial results do not fit at once are processed in turn. The results
+    /// are the same.
     fn share_rows(
         &mut self,
         (kernel, grid): (Kernel, Grid),
@@ -280,7 +284,7 @@ impl<D: Device> CudaBackend<D> {
             window => ops.bucket.spans.min(window.div_ceil(SPAN) + 1),
         };
         let row_bytes = part_bytes(paged.heads as usize, paged.value_dim as usize) * spans as usize;
-        // Tiles that begin with a turn's first row are of that turn alone.
+        // Tiles that begin with a turn's first row belong to that turn alone.
         let tile_rows = if suits_tiles(paged) { Tiles::of(paged, 1).rows } else { 1 };
         let rows_at_once = match (parts.bytes() / row_bytes) as u32 {
             rows if rows > tile_rows => rows - rows % tile_rows,
@@ -292,7 +296,7 @@ impl<D: Device> CudaBackend<D> {
         }
         // Rows of a tile see different keys, which may begin in different spans.
         let blocks_of_spans = if suits_tiles(paged) { ops.bucket.spans.min(spans + 1) } else { spans };
-        // The last of a tile's blocks brings together what all have left.
+        // The last of a tile's blocks merges the partial results of all.
         let tiles = grid.blocks[0] * grid.blocks[1];
         let joins = fuses && suits_tiles(paged) && spans <= SPANS_JOINED_MAX && tiles <= GROUPS_MAX;
         let arrived = if joins { Some(&arrived) } else { None };
@@ -458,12 +462,12 @@ impl<D: Device> CudaBackend<D> {
     }
 }
 
-/// Bytes of what is left of a span of keys of a row: of each head a maximum, a total, and sums.
+/// Bytes of a row's partial result for a span of keys: for each head a maximum, a total, and sums.
 fn part_bytes(heads: usize, value_dim: usize) -> usize {
     4 * heads * (value_dim + 2)
 }
 
-/// Bytes of the parts of rows: of all that a step may have, if that is not too much, and of one at least.
+/// Bytes of the partial results of rows: for all rows of a step, if that is not too much, and for at least one row.
 pub(super) fn parts_bytes(limits: &StepLimits) -> usize {
     let spans = spans_of(limits.context);
     if spans <= SPANS_OF_ONE {
@@ -473,8 +477,9 @@ pub(super) fn parts_bytes(limits: &StepLimits) -> usize {
     (limits.rows * row_bytes).min(PARTS_BYTES.max(row_bytes))
 }
 
-/// The kernel, and a block for as many heads of each row as share keys, are few enough for it and leave room for the queries, for what
-/// was folded, and for what each warp has: sums, the weights and slots of a block of keys, maxima and totals.
+/// Kernel and grid with a block for as many heads of each row as share keys and suit the kernel. Shared memory holds
+/// the queries, the merged results, and for each warp its sums, the weights and slots of a block of keys, maxima and
+/// totals.
 fn paged_grid(rows: u32, paged: &PagedAttentionParams) -> (Kernel, Grid) {
     let PagedAttentionParams { heads, kv_heads, head_dim, value_dim, .. } = *paged;
     let of_each = heads / kv_heads;
@@ -489,7 +494,8 @@ fn paged_grid(rows: u32, paged: &PagedAttentionParams) -> (Kernel, Grid) {
     (kernel, Grid { blocks, threads: THREADS, shared_bytes: shared_bytes(at_once) })
 }
 
-/// Whether the tensor cores have heads of this shape: keys and values are as wide, in whole copies of 16 bytes.
+/// Whether tensor-core kernels support heads of this shape: keys and values of equal width, in whole copies of 16
+/// bytes.
 fn suits_tiles(paged: &PagedAttentionParams) -> bool {
     let PagedAttentionParams { head_dim, value_dim, kv_type, slot_bytes, .. } = *paged;
     let even_slots = match kv_type {
@@ -501,14 +507,15 @@ fn suits_tiles(paged: &PagedAttentionParams) -> bool {
     head_dim == value_dim && head_dim <= TILE_COLS_MAX && even
 }
 
-/// Columns of a row that a block of the kernels for few queries has, where each block has as many and they follow one another.
+/// Columns of a row that one block of the kernels for few queries computes, if all blocks have equally many and they
+/// are contiguous.
 pub(super) fn columns_of_block(paged: &PagedAttentionParams) -> Option<u32> {
     let of_each = paged.heads / paged.kv_heads;
     let heads = of_each.min(TILE);
     of_each.is_multiple_of(heads).then_some(heads * paged.head_dim)
 }
 
-/// How blocks of so many tiles have the heads of a group for neighbouring rows of a sequence.
+/// Tiling of queries: the heads of a group are neighbouring rows of a sequence, in blocks of so many tiles.
 struct Tiles {
     tiles: u32,
     rows: u32,
@@ -522,13 +529,13 @@ impl Tiles {
         Tiles { tiles, rows: queries / heads, blocks_of_heads: paged.kv_heads * of_each.div_ceil(heads) }
     }
 
-    /// Blocks for the rows of a batch; `find_rows` has how they are numbered.
+    /// Number of blocks for the rows of a batch; `find_rows` defines their numbering.
     fn count(&self, bucket: Bucket) -> u32 {
         bucket.rows / self.rows + bucket.sequences
     }
 
-    /// With room for chunks of keys and values, in one piece or in two, and for pieces of queries and weights, maxima, totals and
-    /// inverses.
+    /// Kernel and grid. Shared memory holds chunks of keys and values in one or two pieces, pieces of queries and
+    /// weights, maxima, totals and inverse factors.
     fn launch(&self, paged: &PagedAttentionParams, blocks: u32) -> (Kernel, Grid) {
         let (tiles, share) = (self.tiles, WARPS / self.tiles);
         let kernel = match (paged.kv_type, tiles, paged.head_dim > MANY_COLS_MAX) {
@@ -556,7 +563,8 @@ impl Tiles {
     }
 }
 
-/// A warp for each head of each row, with room for its query, its sums and the weights of a block of keys.
+/// Grid with one warp for each head of each row; shared memory holds its query, its sums and the weights of a block of
+/// keys.
 pub(super) fn attention_grid(rows: u32, heads: usize, (head_dim, value_dim): (usize, usize)) -> Grid {
     let shared_bytes = 4 * (head_dim + value_dim) as u32 + 4 * WARP;
     Grid { blocks: [rows, heads as u32, 1], threads: WARP, shared_bytes }

@@ -1,5 +1,5 @@
-//! Rows cut into pieces for the products that read them: by the kernel that writes them where that is the last one asked for, which has
-//! them at hand and saves a launch, or else by a kernel of their own. The pieces are the same.
+//! Splitting of rows for split-precision products. The last kernel that was asked for does it if it writes those rows,
+//! which saves a launch; otherwise a separate kernel does. The pieces are the same.
 
 use bytemuck::pod_read_unaligned;
 
@@ -9,18 +9,18 @@ use super::rows::NORM_BYTES;
 use super::*;
 
 impl<D: Device> CudaBackend<D> {
-    /// Has a kernel of its own for each thing that is done.
+    /// Disables fusion: each operation is a separate kernel.
     pub fn without_fusion(self) -> Self {
         Self { fuses: false, ..self }
     }
 
-    /// Kernels that ops have asked for and that were not started yet, in order.
+    /// Kernels that ops have asked for and that are not started yet, in order.
     pub fn planned(&self) -> Vec<Kernel> {
         self.steps.planned()
     }
 }
 
-/// Cuts rows as `params` says; `holds` has the memory that it names.
+/// Splits rows as `params` says; `holds` is the memory that it names.
 pub(super) fn cut_rows<D: Device>(
     ops: &mut Ops<'_, D>,
     fuses: bool,
@@ -39,7 +39,7 @@ fn blocks_of(cols: u32) -> u32 {
     cols.div_ceil(BLOCK_COLS as u32)
 }
 
-/// Whether the last launch writes these rows, whole ones and all of them, and leaves them in pieces too from here on.
+/// Lets the last launch also write these rows in pieces, if it writes them completely. Returns whether it does.
 fn cut_where_written<D: Device>(
     ops: &mut Ops<'_, D>,
     params: &PiecesParams,
@@ -48,7 +48,7 @@ fn cut_where_written<D: Device>(
     let &PiecesParams { x, x_stride, cols, pieces, inverses, sums, form, .. } = params;
     let (rows, blocks) = (ops.bucket.rows, blocks_of(cols));
     let cut = PiecesToParams { pieces, inverses, sums, blocks, form };
-    // The one row of a step is its one row of logits.
+    // The single row of a step is its single row of logits.
     let rows_are_all = params.logits == 0 || (rows, ops.bucket.logit_rows) == (1, 1);
     let Some(last) = ops.last().filter(|_| rows_are_all) else { return false };
     let (kernel, grid) = (last.kernel, last.grid);
@@ -64,7 +64,7 @@ fn cut_where_written<D: Device>(
                 (few.then.with(&NormParams { cut, ..norm }), shared_bytes)
             } else if let Some(gate) = few.then.gate() {
                 let is_row = (gate.hidden, gate.width, gate.width) == (x, x_stride, cols);
-                // Its own rows are read meanwhile.
+                // Its own input rows are still being read.
                 if !is_row || gate.cut.pieces != Address::NONE || few.product.pieces == pieces {
                     return false;
                 }
@@ -106,7 +106,7 @@ fn cut_where_written<D: Device>(
             }
             let given = PagedAttentionParams { cut, ..paged };
             if kernel == Kernel::AttentionJoin {
-                // Of rows that took turns the last launch has the last ones alone.
+                // If rows were processed in turn, the last launch has only the last ones.
                 if paged.row_first > 0 {
                     return false;
                 }
@@ -117,10 +117,11 @@ fn cut_where_written<D: Device>(
             }
             let whole =
                 columns_of_block(&paged).is_some_and(|columns| columns.is_multiple_of(BLOCK_COLS as u32));
-            // Rows that took turns, and those of which another kernel brings parts together, are not there yet.
+            // Rows processed in turn, or whose partial results another kernel merges, are not complete yet.
             let there =
                 paged.parts == Address::NONE || (paged.arrived != Address::NONE && paged.row_first == 0);
-            // Beside a prompt others have written its rows; and these kernels cut lane by lane alone.
+            // If the batch has a prompt, other kernels have written its rows; and these kernels write pieces only lane
+            // by lane.
             if form & BY_WORDS != 0 || !there || paged.short_rows > 0 || !whole {
                 return false;
             }

@@ -1,8 +1,8 @@
-//! Tokens: drawn where the logits are, for rows that ask for nothing but a soft cap, a mask, penalties and adjustments, a temperature,
-//! top-k, top-p and min-p; for the others the host has their logits.
+//! Sampling on the device, for rows with nothing but a soft cap, a mask, penalties and adjustments, a temperature,
+//! top-k, top-p and min-p. For other rows the host gets the logits.
 //!
-//! Where the device has drawn all of a step's tokens, nobody waits for them until [`Backend::wait`]: rows of the next step take
-//! theirs from where they were left.
+//! If the device has drawn all of a step's tokens, nobody waits for them until [`Backend::wait`]: rows of the next
+//! step read them from device memory.
 
 use std::ops::Range;
 
@@ -12,45 +12,46 @@ use super::*;
 use crate::staging::staged_bytes;
 use crate::step::Last;
 
-/// Threads of a block, as `draw.cu` has them, and bytes of what they share.
+/// Threads of a block, as in `draw.cu`. `ROOM_BYTES` is its shared memory.
 const DRAW_THREADS: u32 = 1024;
 const ROOM_BYTES: u32 = 8 * (DRAW_THREADS + 32 + 2048 + 3);
 
-/// Adjustments of a row for which there is room in any case, and how many it may have at most: to each, those before it are compared.
+/// Number of adjustments of a row with guaranteed room. `CHANGES_MAX` is the largest number, because each is compared
+/// with all before it.
 const CHANGES: usize = 64;
 const CHANGES_MAX: usize = 1024;
 
-/// What a step has drawn.
+/// State of a step's draws.
 pub(super) enum Drawn {
     Nothing,
-    /// The host knows it.
+    /// The host has them.
     Known,
-    /// It is on the device, and on its way to where the host reads it, so many bytes.
+    /// They are on the device, and being copied to these bytes of host memory.
     OnDevice(Range<usize>),
 }
 
-/// A step that was submitted.
+/// A submitted step.
 pub(super) enum Flight {
-    /// It has been waited for.
+    /// Already waited for.
     Computed(Ticket),
-    /// It has left its tokens there.
+    /// Its tokens are copied to these bytes of host memory.
     Computing(Range<usize>),
 }
 
-/// What a step's draws are told and tell, kept from step to step.
+/// Parameters of a step's draws, kept from step to step.
 #[derive(Default)]
 pub(super) struct Drawing {
     specs: Vec<DrawSpecParams>,
-    edits: Vec<u32>, // masks, what was seen, adjustments
+    edits: Vec<u32>, // masks, seen tokens, adjustments
 }
 
 impl Drawing {
-    /// Bytes on the device: specs, tokens behind them, and edits behind these.
+    /// Bytes on the device: specs, then tokens, then edits.
     pub(super) fn bytes(limits: &StepLimits) -> usize {
         Self::edits_at(limits) + limits.logit_rows * 4 * Self::edit_words(limits)
     }
 
-    /// Bytes of copies that are under way with a step.
+    /// Bytes of a step's copies in flight.
     pub(super) fn staged_bytes(limits: &StepLimits) -> usize {
         let (specs, edits) = (Self::tokens_at(limits), limits.logit_rows * 4 * Self::edit_words(limits));
         staged_bytes(&[specs, edits, limits.logit_rows * size_of::<u32>()])
@@ -64,12 +65,12 @@ impl Drawing {
         Self::tokens_at(limits) + limits.logit_rows * size_of::<u32>()
     }
 
-    /// A row's: a mask, what was seen, and some adjustments.
+    /// Words of a row's edits: a mask, seen tokens, and some adjustments.
     fn edit_words(limits: &StepLimits) -> usize {
         2 * limits.vocab.div_ceil(32) + 3 * CHANGES
     }
 
-    /// Takes what is done to logits before they are drawn from. Whether there is room for it.
+    /// Takes the edits of logits before sampling. Returns whether they fit.
     fn take_edits(&mut self, specs: &SampleSpecs, limits: &StepLimits) -> bool {
         let words = specs.masks.len() + specs.seen.len() + 3 * specs.adjustments.len();
         self.edits.clear();
@@ -89,7 +90,7 @@ impl Drawing {
     }
 }
 
-/// A row's spec, where the device draws it.
+/// Spec of a row, if the device draws it.
 fn on_device(spec: &SampleSpec, specs: &SampleSpecs, row: usize, edits_fit: bool) -> Option<DrawSpecParams> {
     let drawn_alike = spec.shape.is_neutral() && spec.logprobs.is_none() && spec.given.is_none();
     let seen = if spec.repetition == 1.0 { &[] } else { specs.seen_of(row) };
@@ -118,7 +119,7 @@ fn on_device(spec: &SampleSpec, specs: &SampleSpecs, row: usize, edits_fit: bool
     })
 }
 
-/// Tokens as the device leaves them.
+/// Tokens in the form that the device writes.
 fn sampled(tokens: &[u8]) -> impl ExactSizeIterator<Item = Option<Sampled>> + '_ {
     let (tokens, _) = tokens.as_chunks::<4>();
     tokens.iter().map(|&token| match u32::from_ne_bytes(token) {
@@ -128,7 +129,7 @@ fn sampled(tokens: &[u8]) -> impl ExactSizeIterator<Item = Option<Sampled>> + '_
 }
 
 impl<D: Device> CudaBackend<D> {
-    /// Starts a step, whose rows may come from what the last one drew.
+    /// Starts a step, whose rows may come from the last step's draws.
     pub(super) fn begin_step(&mut self, batch: &Batch) -> Result<(), KernelError> {
         let last = match (&self.drawn, &self.scratch) {
             (Drawn::OnDevice(tokens), Some(scratch)) => {
@@ -143,7 +144,7 @@ impl<D: Device> CudaBackend<D> {
         Ok(())
     }
 
-    /// Ends the step: it is computed from here on, or has been where the host had to draw.
+    /// Ends the step. It is computed from here on, or already was if the host had to draw.
     pub(super) fn submit_step(&mut self) -> Result<Ticket, KernelError> {
         if let Some(error) = self.failure.take() {
             return self.steps.end().and(Err(error));
@@ -168,7 +169,7 @@ impl<D: Device> CudaBackend<D> {
         Ok(Ticket::new(self.submitted))
     }
 
-    /// Waits for the first step that nobody has waited for.
+    /// Waits for the oldest step not waited for.
     pub(super) fn wait_for(
         &mut self,
         ticket: Ticket,
@@ -191,7 +192,7 @@ impl<D: Device> CudaBackend<D> {
         Ok(())
     }
 
-    /// Waits for what the open step has drawn, where that is on its way.
+    /// Waits for the open step's draws, if they are on their way.
     pub(super) fn know_draws(&mut self) -> Result<(), KernelError> {
         if let Drawn::OnDevice(tokens) = &self.drawn {
             assert!(self.steps.is_open(), "a step that was submitted is waited for by its ticket");
@@ -201,7 +202,7 @@ impl<D: Device> CudaBackend<D> {
         Ok(())
     }
 
-    /// A token for each of `head · x[logit_rows[i]]`.
+    /// Draws a token for each row of `head · x[logit_rows[i]]`.
     pub(super) fn draw_rows(
         &mut self,
         head: LogitsHead<'_, Self>,
@@ -232,7 +233,7 @@ impl<D: Device> CudaBackend<D> {
         result
     }
 
-    /// `head · x[logit_rows[i]]`, into the scratch's logits.
+    /// Computes `head · x[logit_rows[i]]` into the scratch's logits.
     pub(super) fn multiply_head(
         &mut self,
         LogitsHead { matrix: head, adapted }: LogitsHead<'_, Self>,
@@ -246,7 +247,7 @@ impl<D: Device> CudaBackend<D> {
         self.adapt_logits(adapted, x, head.rows());
     }
 
-    /// Rows that the device draws; logits of the others are there then.
+    /// Draws rows on the device; afterwards the logits of the other rows are there.
     fn draw_on_device(
         &mut self,
         head: LogitsHead<'_, Self>,

@@ -1,4 +1,4 @@
-//! What encoders need besides: rows of whole sequences, no cache.
+//! Ops of encoders: rows of whole sequences, without a cache.
 
 use super::attention::attention_grid;
 use super::*;
@@ -22,7 +22,7 @@ impl<D: Device> EncoderOps for CudaBackend<D> {
 
     fn rope(&mut self, qkv: &mut CudaBuffer<D>, params: &QkvParams<&CudaVector<D>>) {
         assert!(!params.queries_alone, "queries alone, and no cache that has their keys");
-        // Here no query is scaled, and values stay.
+        // No query scale here, and values stay.
         let params = QkvParams {
             shape: params.shape,
             q_norm: params.q_norm,

@@ -1,5 +1,5 @@
-//! Mixtures of experts: products in pieces expert by expert (`pairs.rs`), others pair by pair. Which it is the types of all experts
-//! decide, never the batch.
+//! Mixtures of experts: split-precision products expert by expert (`pairs.rs`), others pair by pair. The types of all
+//! experts decide which, never the batch.
 
 use super::pairs::Pairs;
 use super::*;
@@ -98,7 +98,7 @@ impl<D: Device> CudaBackend<D> {
         holds.extend([weights.up_bias, weights.down_bias].into_iter().flatten().map(|of| &of.memory));
         holds.extend(experts.memories());
         let (up, down) = (experts.up.pieces, experts.down.pieces);
-        // A warp to an output, pair by pair.
+        // One warp for each output, pair by pair.
         let blocks_up = [expert.ffn.div_ceil(WARPS), rows, expert.used];
         let blocks_down = [expert.cols.div_ceil(WARPS), rows, 1];
         let [grid_up, grid_down] =

@@ -1,4 +1,4 @@
-//! Adapters: changes of outputs, then products with their matrices, for the rows of each adapter of the batch.
+//! Adapters: changes of outputs, then products with their matrices, for the rows of each adapter in the batch.
 
 use hanzo_engine_kernels::AdaptedLogits;
 
@@ -24,7 +24,7 @@ impl<D: Device> CudaBackend<D> {
         self.adapt_outputs(deltas, x, low, &Outputs { memory: &out.memory, cols: out.cols, logits: false });
     }
 
-    /// The same of the scratch's logits, of so many columns.
+    /// Applies adapters to the scratch's logits, which have `vocab` columns.
     pub(super) fn adapt_logits(
         &mut self,
         adapted: Option<AdaptedLogits<'_, Self>>,
@@ -60,7 +60,8 @@ impl<D: Device> CudaBackend<D> {
                         let rank = a.rows();
                         let low = low.expect("a caller whose adapters have pairs with A gives scratch");
                         assert!(first + rank <= low.cols, "scratch narrower than the ranks");
-                        // Of logits too for all rows: the product with B reads the rows that they are of.
+                        // For logits, all rows are computed too: the product with B reads the rows that the logits
+                        // come from.
                         let narrow = (&low.memory, first, low.cols);
                         self.product(a, &Product { adapter, out: narrow, ..Product::of(x, low) });
                         first += rank;

@@ -1,5 +1,5 @@
-//! Pairs of a row and an expert that it goes to, brought together by expert: where they are, and the launches that compute their
-//! products in pieces. Kernels for some pairs of an expert and for many give the same bits.
+//! Pairs of a row and one of its experts, grouped by expert: their places, and the launches of their split-precision
+//! products. The kernels for few and for many pairs of an expert give the same bits.
 
 use super::products::{
     BATCH_ROWS, BLOCK_COLS, BLOCKS_MAX, FEW_ROWS, MANY_BYTES, PieceRoom, segments_of, some_grid,
@@ -7,31 +7,33 @@ use super::products::{
 use super::*;
 use crate::weights::ProductShape;
 
-/// Pairs of a unit, which is one expert's, of the kernels for some; those for many have [`BATCH_ROWS`].
+/// Pairs of a unit, which belongs to one expert, in the kernels for few pairs; the kernels for many have
+/// [`BATCH_ROWS`].
 const SOME_PAIRS: u32 = 2 * FEW_ROWS;
-/// Pairs of an expert, on average, from which on the kernels for many are the faster ones.
+/// Average number of pairs of an expert from which the kernels for many are faster.
 const MANY_PAIRS_MIN: u32 = 48;
 const _: () = assert!(SOME_PAIRS.is_power_of_two() && BATCH_ROWS.is_power_of_two());
-/// Tiles of outputs of a block of the kernels for some, where there are blocks enough.
+/// Tiles of outputs of a block in the kernels for few pairs, if there are enough blocks.
 const SOME_TILES: u32 = 4;
-/// Warps of the block that groups pairs, each with rows of its own; and bytes of its shared memory, at most.
+/// Largest number of warps of the block that groups pairs, each with separate rows. `GROUP_BYTES_MAX` bounds its
+/// shared memory.
 const GROUP_WARPS: u32 = 32;
 const GROUP_WARPS_MIN: u32 = 4;
 const GROUP_BYTES_MAX: u32 = 48 << 10;
 /// Bytes of a unit.
 const UNIT_BYTES: usize = 16;
 
-/// Room for pairs.
+/// Memory for pairs.
 pub(super) struct PairRoom {
     pairs: usize,
     units: usize,
-    /// Rows of tiles, of which none has pairs of two experts.
+    /// Rows of tiles, of which none mixes two experts.
     pub(super) places: usize,
-    width: usize, // of a place's products
+    width: usize, // columns of a place's products
 }
 
 impl PairRoom {
-    /// For as many rows as the largest bucket has.
+    /// Memory for as many rows as the largest bucket has.
     pub(super) fn of(limits: &StepLimits) -> Self {
         let pairs = limits.rows.next_power_of_two() * limits.experts_used;
         let tiles_begun = limits.experts.min(pairs);
@@ -53,27 +55,27 @@ impl PairRoom {
     }
 }
 
-/// Units that pairs fill at most.
+/// Largest number of units that pairs fill.
 fn units_of(pairs: u32, experts: u32, unit_pairs: u32) -> u32 {
     let begun = experts.min(pairs);
     begun + (pairs - begun) / unit_pairs
 }
 
-/// A mixture's pairs.
+/// Pairs of a mixture.
 pub(super) struct Pairs {
     params: ExpertParams,
     experts: u32,
-    rows: u32, // of the bucket
+    rows: u32, // rows of the bucket
     unit_pairs: u32,
     units_max: u32,
     units: Address,
     places: Address,
     products: Address,
-    cut: [Address; 3], // pieces, what is multiplied with their products, and sums
+    cut: [Address; 3], // pieces, their inverse factors, and sums
 }
 
 impl Pairs {
-    /// Of a bucket's rows, in the scratch of pairs and of pieces.
+    /// Pairs of a bucket's rows, in the scratch memory of pairs and of pieces.
     pub(super) fn new<D: Device>(
         limits: &StepLimits,
         params: &ExpertParams,
@@ -85,7 +87,7 @@ impl Pairs {
         assert!(width <= limits.experts_width, "experts wider than the step's limits");
         let [units, places, _] = PairRoom::of(limits).parts();
         let [units, places, products] = [0, units, units + places].map(|at| memory.address().offset(at));
-        // A row is an expert's but once.
+        // A row has a given expert at most once.
         let many = rows > SOME_PAIRS && rows * params.used >= MANY_PAIRS_MIN * experts;
         let unit_pairs = if many { BATCH_ROWS } else { SOME_PAIRS };
         Self {
@@ -101,13 +103,13 @@ impl Pairs {
         }
     }
 
-    /// Blocks that have a block of columns of a pair to each warp.
+    /// Grid with one block of a pair's columns for each warp.
     fn grid(&self, cols: u32) -> Grid {
         let blocks = cols.div_ceil(BLOCK_COLS as u32).div_ceil(WARPS);
         Grid { blocks: [self.rows * self.params.used, blocks, 1], threads: THREADS, shared_bytes: 0 }
     }
 
-    /// Gives each pair its place. `holds` is what the mixture's launches name.
+    /// Assigns each pair its place. `holds` is the memory that the mixture's launches name.
     pub(super) fn group<D: Device>(&self, ops: &mut Ops<'_, D>, holds: &[&Arc<Memory<D>>]) {
         let params = GroupParams {
             batch: self.params.batch,
@@ -128,7 +130,7 @@ impl Pairs {
         ops.push(Kernel::Group, grid, &params, holds);
     }
 
-    /// Cuts rows of so many pairs and columns each, times the pairs' weights where inputs are scaled.
+    /// Splits rows of so many pairs and columns each, multiplied by the pairs' weights if inputs are scaled.
     pub(super) fn cut<D: Device>(
         &self,
         ops: &mut Ops<'_, D>,
@@ -153,7 +155,7 @@ impl Pairs {
         ops.push(Kernel::ExpertPieces, self.grid(cols), &params, &[]);
     }
 
-    /// Products with the first stack of each expert, or the second, of so many columns and outputs.
+    /// Products with the first or second stack of each expert, with so many columns and outputs.
     pub(super) fn multiply<D: Device>(
         &self,
         ops: &mut Ops<'_, D>,
@@ -191,7 +193,8 @@ impl Pairs {
         ops.push(kernel, grid, &params, &[]);
     }
 
-    /// What is between the products: in pieces for the second ones, or as numbers where those are computed pair by pair.
+    /// Computes the hidden units between the products, in pieces for split-precision second products, or as numbers
+    /// for products pair by pair.
     pub(super) fn activate<D: Device>(&self, ops: &mut Ops<'_, D>, pieces_of: Option<bool>) {
         let [pieces, inverses, sums] = self.cut;
         let params = ExpertHiddenParams {
@@ -214,7 +217,7 @@ impl Pairs {
         ops.push(Kernel::ExpertHidden, self.grid(self.params.ffn), &params, &[]);
     }
 
-    /// What a row's pairs give, together.
+    /// Sums the outputs of each row's pairs.
     pub(super) fn sum<D: Device>(&self, ops: &mut Ops<'_, D>) {
         let params = ExpertSumParams {
             batch: self.params.batch,

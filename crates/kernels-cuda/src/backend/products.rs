@@ -1,37 +1,42 @@
-//! Products with matrices: which kernel computes them. A matrix's types alone decide how, in tf32 or in pieces of 16 bits, and all
-//! kernels for one give the same bits, so that what is fastest for a number of rows is taken.
+//! Matrix products and the choice of their kernels. A matrix's types alone decide the arithmetic, tf32 or split
+//! precision of 16 bits. All kernels for one arithmetic give the same bits, so the fastest for the number of rows is
+//! used.
 
 use super::pairs::PairRoom;
 use super::then::TOLD_BYTES;
 use super::wide::{WIDE_GROUPS, WIDE_ROWS, WIDE_THREADS};
 use super::*;
 
-/// Outputs of a tile of the kernels of products in tf32, and rows.
+/// Outputs of a tile in the kernels of tf32 products; `TILE_ROWS` are its rows.
 const TILE_OUTPUTS: u32 = 8;
 const TILE_ROWS: u32 = 16;
-/// Rows of half a tile, for which the other half is left out; and of a tile of products in pieces.
+/// Rows of half a tile, for which the other half is left out; and rows of a tile of split-precision products.
 pub(super) const FEW_ROWS: u32 = 8;
-/// Rows of a block of the kernels for tens of rows and for many; the first is taken for buckets of up to as many.
+/// Rows of a block in the kernels for tens of rows and for many; the former is used for buckets of up to as many rows.
 pub(super) const BATCH_ROWS: u32 = 64;
-/// Outputs from which on the kernel for many is the faster one for tens of rows too: it has blocks enough then.
+/// Outputs from which the kernel for many rows is faster for tens of rows too, because it has enough blocks.
 const VAST_OUTPUTS_MIN: u32 = 16_384;
-/// Tiles of outputs of a warp of the kernel for many.
+/// Tiles of outputs of a warp in the kernel for many rows.
 const MANY_TILES: u32 = 2;
-/// Bytes of two groups of fragments of a block's rows, 32 numbers a lane for each of its tiles; and of the totals of its threads.
+/// Bytes of two groups of fragments of a block's rows, 32 numbers a lane for each of its tiles, and of the totals of
+/// its threads.
 const FRAGMENTS_BYTES: u32 = 2 * WARPS * WARP * 32 * 4 + MANY_TILES * WARPS * 4 * THREADS * 4;
 
-/// Columns of a group of products in pieces, and of a block that has one power of two.
+/// Columns of a group of a split-precision product. `BLOCK_COLS` are the columns of a block, which shares one power of
+/// two.
 const GROUP_COLS: u32 = 32;
 pub(super) const BLOCK_COLS: usize = 256;
-/// Segments of the columns, at most, of four groups at least; and blocks, which are two for each multiprocessor of the largest card.
+/// Largest number of segments of the columns, each of at least `SEGMENT_GROUPS_MIN` groups. `BLOCKS_MAX` is two blocks
+/// for each multiprocessor of the largest GPU.
 const SEGMENTS_MAX: u32 = 8;
 const SEGMENT_GROUPS_MIN: u32 = 4;
 pub(super) const BLOCKS_MAX: u32 = 264;
-/// Bytes of a piece of a group of eight rows; of two pieces there are three groups at once in the kernel for many rows, of three two.
+/// Bytes of a piece of a group of eight rows. The kernel for many rows holds six pieces at once: three groups of two
+/// pieces, or two groups of three.
 const PIECE_BYTES: u32 = 512;
 const PIECES_AT_ONCE: u32 = 6;
 
-/// Bytes of shared memory of a block of the kernels for many rows: pieces, and the totals of its threads.
+/// Bytes of shared memory of a block in the kernels for many rows: pieces, and the totals of its threads.
 pub(super) const MANY_BYTES: u32 = BATCH_ROWS / FEW_ROWS * (PIECES_AT_ONCE * PIECE_BYTES + 4 * 4 * THREADS);
 
 /// Segments of so many columns.
@@ -39,36 +44,36 @@ pub(super) fn segments_of(cols: u32) -> u32 {
     cols.div_ceil(GROUP_COLS).div_ceil(SEGMENT_GROUPS_MIN).min(SEGMENTS_MAX)
 }
 
-/// A block of the kernels for some rows, up to so many tiles of them, whose outputs have blocks that go from tile to tile.
+/// Grid of the kernels for some rows, with up to `tiles` tiles of them; the outputs' blocks go from tile to tile.
 pub(super) fn some_grid(blocks: [u32; 3], segments: u32, tiles: u32) -> Grid {
     Grid { blocks, threads: segments * WARP, shared_bytes: segments * tiles * 4 * WARP * 4 }
 }
 
-/// Pieces of rows that a product reads, with what they are multiplied with and sums of them.
+/// Memory for the pieces of rows that a product reads, with inverse factors and sums.
 pub(super) struct PieceRoom {
-    rows: usize, // whole tiles; for matrices those of the kernel for many
+    rows: usize, // whole tiles; for matrices those of the kernel for many rows
     cols: usize, // whole blocks
 }
 
 impl PieceRoom {
     pub(super) fn of(limits: &StepLimits) -> Self {
-        // The kernel for many reads tiles that are not there; and buckets are powers of two.
+        // The kernel for many rows reads missing tiles too; and buckets are powers of two.
         let rows = limits.rows.max(limits.logit_rows).next_multiple_of(BATCH_ROWS as usize);
         let cols = limits.width.max(limits.heads_matmul_width).next_multiple_of(BLOCK_COLS);
         Self { rows, cols }
     }
 
-    /// Of one tile of rows alone.
+    /// Memory for one tile of rows.
     pub(super) fn of_few(self) -> Self {
         Self { rows: FEW_ROWS as usize, ..self }
     }
 
-    /// Of the places that pairs of rows and experts have.
+    /// Memory for the places of pairs of rows and experts.
     pub(super) fn of_experts(limits: &StepLimits) -> Self {
         Self { rows: PairRoom::of(limits).places, cols: limits.experts_width.next_multiple_of(BLOCK_COLS) }
     }
 
-    /// Bytes of pieces, three of 16 bits at most, of a number for each block of columns, and of sums of 16.
+    /// Bytes of pieces, at most three of 16 bits, of one factor for each block of columns, and of sums of 16 columns.
     fn parts(&self) -> [usize; 3] {
         let numbers = self.rows * self.cols;
         [6 * numbers, 4 * numbers / BLOCK_COLS, 4 * numbers / 16]
@@ -78,7 +83,7 @@ impl PieceRoom {
         self.parts().iter().sum()
     }
 
-    /// Where pieces, numbers and sums are.
+    /// Addresses of pieces, factors and sums.
     pub(super) fn places<D: Device>(&self, memory: &Memory<D>) -> [Address; 3] {
         let [pieces, inverses, _] = self.parts();
         [0, pieces, pieces + inverses].map(|at| memory.address().offset(at))
@@ -97,7 +102,7 @@ pub(super) fn activation_code(activation: Activation) -> u32 {
     }
 }
 
-/// What is written of a product, and what is added to it.
+/// Output of a product, and additions to it.
 struct Output {
     out: Address,
     bias: Address,
@@ -107,7 +112,7 @@ struct Output {
 }
 
 impl<D: Device> CudaBackend<D> {
-    /// `out[r] = activation(weight · x[r] + bias)`, of buffers with columns more than the matrix has.
+    /// `out[r] = activation(weight · x[r] + bias)`, with buffers that may have more columns than the matrix.
     pub(super) fn product(&mut self, weight: &CudaMatrix<D>, product: &Product<'_, D>) {
         let output = Output {
             out: product.out.0.address().offset(4 * product.out.1),
@@ -133,7 +138,7 @@ impl<D: Device> CudaBackend<D> {
         assert!(weight.cols() <= room.cols, "a matrix wider than the step's limits");
         let (_, bucket) = self.steps.batch();
         let rows = if product.logits { bucket.logit_rows } else { bucket.rows };
-        // A product of a few rows may cut others while its own are still read.
+        // A product of few rows may split other rows while its own are still read.
         let is_few = rows <= FEW_ROWS.min(self.wide_above);
         let in_few_pieces = is_few && !self.last_product.in_few_pieces;
         let tiles = if weight.product.whole_tiles { weight.product.tiles } else { 0 };
@@ -229,7 +234,7 @@ impl<D: Device> CudaBackend<D> {
             unused: 0,
         };
         let outputs = weight.stack.rows;
-        // A lane has four sums of each tile, which the warps of a block bring together.
+        // A lane has four sums of each tile, which the warps of a block add up.
         let room = |tiles: u32| 4 * 4 * tiles * THREADS;
         let (kernel, outputs_of, rows_of, shared_bytes) = if rows <= FEW_ROWS {
             (Kernel::MatmulFew, TILE_OUTPUTS, TILE_ROWS, room(1))
@@ -248,7 +253,7 @@ impl<D: Device> CudaBackend<D> {
     }
 }
 
-/// A product with a matrix. Memory is with the first column and columns of a row.
+/// Product with a matrix. Each memory comes with the first column and the number of columns of a row.
 pub(super) struct Product<'a, D: Device> {
     pub(super) x: (&'a Arc<Memory<D>>, usize, usize),
     pub(super) out: (&'a Arc<Memory<D>>, usize, usize),

@@ -1,5 +1,5 @@
-//! Devices that compute each layer together, on the device: those that reach each other's memory meet in a kernel of the step's plan, which
-//! brings what one reads of the others too, so that plans are whole steps; others have copies wait for marks.
+//! Tensor parallelism on the device. Devices with peer access use barrier kernels in the step's plan, which also copy
+//! the other devices' columns, so plans are whole steps. Other devices wait for events before copies.
 
 use std::ops::Range;
 
@@ -11,23 +11,25 @@ use crate::device::failed;
 use crate::peers::{Columns, PeerDevice};
 use crate::plan::Launch;
 
-/// What others tell a rank: a number for each, and behind these which turn it was at itself, how many of its blocks have come to an end, and
-/// whether it has waited for nothing.
+/// Bytes of a rank's barrier state: a counter for each rank, then the rank's own turn, the number of its finished
+/// blocks, and whether it gave up waiting.
 pub(super) const MEETINGS_BYTES: usize = 8 * RANKS_MAX + 8 + 4 + 4;
-/// How long a rank waits for others: the host has asked all of them by then or never will. In a trial none waits for anything.
+/// Time that a rank waits for others; by then the host has launched on all ranks or never will. `TRIAL_PATIENCE_MS`
+/// applies to the trial, in which nothing else is waited for.
 const PATIENCE_MS: u32 = 60_000;
 const TRIAL_PATIENCE_MS: u32 = 2_000;
-/// Blocks that bring columns, at most. All of them must be on a card at once, since each waits: the smallest has room for so many.
+/// Largest number of blocks that copy columns. Since each waits, all of them must be resident at once; the smallest
+/// GPU has room for so many.
 const BLOCKS_MAX: u32 = 128;
 
-/// Devices that meet, as one of them knows them.
+/// Devices with peer access, from the view of one of them.
 pub(crate) struct Acquainted<D: Device> {
     rank: usize,
-    meetings: Vec<Arc<Memory<D>>>, // of each
+    meetings: Vec<Arc<Memory<D>>>, // barrier memory of each device
 }
 
 impl<D: Device> Acquainted<D> {
-    /// A place that nobody has brought anything to yet.
+    /// Barrier without anything to copy.
     fn params(&self) -> MeetParams {
         let own = self.meetings[self.rank].address();
         let mut flags = [Address::NONE; RANKS_MAX];
@@ -45,7 +47,7 @@ impl<D: Device> Acquainted<D> {
     }
 }
 
-/// Blocks for what is brought to each of so many rows.
+/// Grid for copying the columns of so many rows.
 fn grid(rows: u32, p: &MeetParams) -> Grid {
     let each = if p.by_fours == 0 { 1 } else { 4 };
     let numbers = u64::from(rows) * u64::from(p.count * p.width / each);
@@ -54,7 +56,8 @@ fn grid(rows: u32, p: &MeetParams) -> Grid {
     Grid { blocks: [blocks, 1, 1], threads: THREADS, shared_bytes: 0 }
 }
 
-/// Whether the last launch meets others, or brings columns, and these stand behind them: then it brings them too.
+/// Adds this copy to the last launch, if that is a barrier without copies or with copies that these follow. Returns
+/// whether it did.
 fn brought_too<D: Device>(ops: &mut Ops<'_, D>, own: &MeetParams, memory: [&Arc<Memory<D>>; 2]) -> bool {
     let Some(last) = ops.last().filter(|last| last.kernel == Kernel::Meet) else { return false };
     let mut params: MeetParams = pod_read_unaligned(last.params);
@@ -76,11 +79,11 @@ fn brought_too<D: Device>(ops: &mut Ops<'_, D>, own: &MeetParams, memory: [&Arc<
     true
 }
 
-/// Whether ranks that meet for the first time hear each other and read what the others have: a machine may have ways that its driver believes
-/// in and that bring nothing (PCIe behind an IOMMU).
+/// Whether ranks at their first barrier see each other's counters and data. A machine may report peer access that does
+/// not work (PCIe behind an IOMMU).
 fn have_met<D: Device>(ranks: &[Acquainted<D>]) -> Result<bool, KernelError> {
     const WIDTH: usize = 4;
-    // How many rows there are, what this rank has, and what it reads.
+    // Number of rows, this rank's data, and the data it reads.
     let (own_at, read_at) = (16, 16 + 4 * WIDTH);
     let given = |rank: usize| std::array::from_fn::<f32, WIDTH, _>(|at| (1 + rank * WIDTH + at) as f32);
     let rooms = ranks.iter().enumerate().map(|(rank, known)| {
@@ -140,7 +143,7 @@ impl<D: PeerDevice> Peers for CudaBackend<D> {
     fn acquaint(ranks: &mut [&mut Self]) -> Result<bool, KernelError> {
         let mut all = ranks.len() <= RANKS_MAX;
         for (at, rank) in ranks.iter().enumerate() {
-            // Zeros that are still to be written would be written over what another tells.
+            // Zeros that are still to be written would overwrite the counters of other ranks.
             rank.device.wait().map_err(failed(&rank.device, 0, "a way to another device"))?;
             for (_, other) in ranks.iter().enumerate().filter(|&(other, _)| other != at) {
                 let found = rank.device.reaches(&other.device);
@@ -157,15 +160,16 @@ impl<D: PeerDevice> Peers for CudaBackend<D> {
                     rank.acquainted = Some(known);
                     rank.steps.record_at_once();
                 }
-                // Between two marks there are few launches, and as many such plans as a model has layers and more.
+                // Between two events there are few launches, and a model has more such plans than layers.
                 false => rank.steps.record_no_more(),
             }
         }
         Ok(all)
     }
 
-    /// A driver takes some hundreds of launches, and then has the host wait until some of them have been done, which those behind a meeting are
-    /// when others have come to it: so what is not started as one is started from meeting to meeting, of all ranks in turn.
+    /// A driver queues some hundreds of launches and then blocks the host until some are done. Launches after a
+    /// barrier finish only when all ranks have reached it. So plans that are not started as one graph are started from
+    /// barrier to barrier, on all ranks in turn.
     fn meet(&mut self) {
         if !self.steps.is_recorded()
             && let Err(error) = self.steps.start()
@@ -228,7 +232,8 @@ impl<D: PeerDevice> Peers for CudaBackend<D> {
             bytes: 4 * columns.len(),
             rows,
         };
-        // SAFETY: within both, as the lines above assert; the step holds them, and the contract has the rows that are read stay.
+        // SAFETY: within both, as the lines above assert; the step holds them, and the contract has the rows that are
+        // read stay.
         let done = unsafe { self.device.copy_columns(from.device(), &copied) };
         done.map_err(failed(&self.device, copied.bytes * rows, "rows of another device"))?;
         self.steps.hold([from, to]);

@@ -1,14 +1,14 @@
-//! Rows: norms, embeddings, what is done number by number, and gates.
+//! Ops on rows: norms, embeddings, element-wise ops, and gates.
 
 use super::*;
 
 /// Threads of a block of norms.
 pub(super) const NORM_THREADS: u32 = 256;
-/// Bytes of shared memory of sums of a norm.
+/// Bytes of shared memory for the sums of a norm.
 pub(super) const NORM_BYTES: u32 = NORM_THREADS / WARP * 4;
 
 impl<D: Device> CudaBackend<D> {
-    /// `out[r] = table[id(r)]` times the scale, or that added to it. Ids are a kind and an offset.
+    /// `out[r] = table[id(r)]` times the scale, or that added to `out[r]`. Ids are a kind and an offset.
     pub(super) fn gather(
         &mut self,
         table: &CudaMatrix<D>,
@@ -32,7 +32,7 @@ impl<D: Device> CudaBackend<D> {
         ops.push(Kernel::Embed, grid, &params, &holds);
     }
 
-    /// A norm of each part of a row that is as long as the weights, after an addition or without.
+    /// Norm of each part of a row that is as long as the weights, with or without an addition to a residual first.
     pub(super) fn norm_rows(
         &mut self,
         x: &CudaBuffer<D>,
@@ -87,7 +87,7 @@ impl<D: Device> CudaBackend<D> {
         self.norm_in_place(x, (first, width), (weight, *bias, *eps, true));
     }
 
-    /// A norm of columns from one on, each `width` of them apart, as many as there are weights.
+    /// Norm in place of the columns from `first` on, as many as there are weights, in parts of `width` columns.
     pub(super) fn norm_in_place(
         &mut self,
         x: &CudaBuffer<D>,
@@ -193,7 +193,7 @@ impl<D: Device> CudaBackend<D> {
         self.push_row_op(change, out);
     }
 
-    /// Of each row's heads, `width` numbers in `out` and `from` in `x`, the last `tail` as they are.
+    /// Copies the last `tail` elements of each head, which has `width` elements in `out` and `from` in `x`.
     pub(super) fn copy_tails(
         &mut self,
         x: &CudaBuffer<D>,
@@ -243,7 +243,7 @@ impl<D: Device> CudaBackend<D> {
             width: hidden.cols as u32,
             activation: activation_code(activation),
         };
-        // A thread has four columns.
+        // Each thread has four columns.
         let columns = (hidden.cols as u32).div_ceil(4 * THREADS);
         let grid = Grid { blocks: [ops.bucket.rows, columns, 1], threads: THREADS, shared_bytes: 0 };
         let holds = [both, &hidden.memory];
@@ -253,7 +253,7 @@ impl<D: Device> CudaBackend<D> {
     }
 }
 
-/// What `row_op` does, as its kernel numbers it.
+/// Parameters of `row_op`, with the kernel's numbering of ops.
 struct Change<'a, D: Device> {
     op: u32,
     x: Option<&'a CudaBuffer<D>>,

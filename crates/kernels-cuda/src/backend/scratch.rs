@@ -1,4 +1,4 @@
-//! Memory that steps within given limits need beside their buffers.
+//! Scratch memory of steps within given limits.
 
 use std::sync::Arc;
 
@@ -12,23 +12,23 @@ use super::ranks::MEETINGS_BYTES;
 use super::then::ARRIVED_BYTES;
 use crate::device::{Device, Memory};
 
-/// What steps within the limits need beside their buffers.
+/// Scratch memory of steps within the limits.
 pub(super) struct Scratch<D: Device> {
     pub(super) both: Arc<Memory<D>>,       // (rows, width): gate and up
     pub(super) scores: Arc<Memory<D>>,     // (rows, experts)
     pub(super) chosen: Arc<Memory<D>>,     // (rows, experts_used)
     pub(super) weights: Arc<Memory<D>>,    // (rows, experts_used)
     pub(super) logits: Arc<Memory<D>>,     // (logit_rows, vocab)
-    pub(super) pieces: Arc<Memory<D>>,     // of the rows of a product, or of pairs of rows and experts
-    pub(super) few_pieces: Arc<Memory<D>>, // the same of a tile of rows, in turns
+    pub(super) pieces: Arc<Memory<D>>,     // pieces of a product's rows, or of pairs of rows and experts
+    pub(super) few_pieces: Arc<Memory<D>>, // the same for a tile of rows, used in turns with it
     pub(super) arrived: Arc<Memory<D>>,    // counters of what blocks have written, zero between launches
-    pub(super) pairs: Arc<Memory<D>>,      // of rows and experts: where they are, and their products
-    pub(super) parts: Arc<Memory<D>>,      // of rows' attention, where blocks share a row
-    pub(super) drawn: Arc<Memory<D>>,      // how tokens are drawn, and which
-    pub(super) meetings: Arc<Memory<D>>,   // to which of them ranks have come
+    pub(super) pairs: Arc<Memory<D>>,      // pairs of rows and experts: their places and products
+    pub(super) parts: Arc<Memory<D>>,      // partial results of attention, if blocks share a row
+    pub(super) drawn: Arc<Memory<D>>,      // sampling parameters and drawn tokens
+    pub(super) meetings: Arc<Memory<D>>,   // barrier state of the ranks
 }
 
-/// Bytes of each list of [`Scratch`].
+/// Bytes of each array of [`Scratch`].
 fn parts(limits: &StepLimits) -> [usize; 12] {
     let StepLimits { rows, width, experts, experts_used, logit_rows, vocab, .. } = *limits;
     let [both, scores, chosen, weights, logits] =

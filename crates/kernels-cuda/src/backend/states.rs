@@ -1,4 +1,4 @@
-//! Layers that keep a state of each sequence.
+//! Ops of layers with recurrent states.
 
 use super::*;
 use hanzo_engine_kernels::{GateKind, StateRule};

@@ -1,5 +1,5 @@
-//! What a product of a few rows does besides with what it writes: the norm of its row, the activation of one half times the other, or what
-//! is done to heads, each a launch of its own otherwise. The numbers are the same.
+//! Fusion of a product of few rows with the op on its output: the norm of its row, the gated activation, or the
+//! processing of heads. Each would otherwise be a separate launch. The results are the same.
 
 use bytemuck::{Pod, Zeroable, bytes_of, pod_read_unaligned};
 
@@ -8,27 +8,27 @@ use super::rows::NORM_THREADS;
 use super::*;
 use crate::weights::TILE_OUTPUTS;
 
-/// Groups of columns that are counted apart, at most; and bytes of their counters.
+/// Largest number of groups of columns that are counted separately. `ARRIVED_BYTES` is the size of their counters.
 pub(super) const GROUPS_MAX: u32 = 4096;
 pub(super) const ARRIVED_BYTES: usize = 4 * GROUPS_MAX as usize;
-/// Tiles of outputs of a block, at most: a lane has one.
+/// Largest number of tiles of outputs of a block: one for each lane.
 const TILES_MAX: u32 = WARP;
-/// Bytes of shared memory behind a product's sums: which groups a block is the last for.
+/// Bytes of shared memory after a product's sums: the groups that a block finishes.
 pub(super) const TOLD_BYTES: u32 = 4 * TILES_MAX;
 
 const NORM: u32 = 1;
 const GATE: u32 = 2;
 const HEADS: u32 = 3;
 
-/// What is kept of the last product until the next.
+/// Properties of the last product, kept until the next.
 #[derive(Default)]
 pub(super) struct LastProduct {
-    pub(super) tiles: u32,          // of its outputs; 0 where a part does not end with one
-    pub(super) in_few_pieces: bool, // where it has read its rows
+    pub(super) tiles: u32,          // of its outputs; 0 if a part ends within a tile
+    pub(super) in_few_pieces: bool, // whether it has read its rows from `few_pieces`
 }
 
 impl ThenParams {
-    /// What a launch of this kind would be given.
+    /// Parameters of the corresponding separate launch.
     fn of<P: Pod>(self) -> P {
         pod_read_unaligned(&bytes_of(&self.of)[..size_of::<P>()])
     }
@@ -40,7 +40,7 @@ impl ThenParams {
         then
     }
 
-    /// The norm that it does, or the gate, or the heads.
+    /// Parameters of the fused norm, if it is one.
     pub(crate) fn norm(&self) -> Option<NormParams> {
         (self.what == NORM).then(|| self.of())
     }
@@ -49,14 +49,14 @@ impl ThenParams {
         (self.what == GATE).then(|| self.of())
     }
 
-    /// The heads, and how many there are with those of keys and values.
+    /// Parameters of the fused processing of heads, and the number of heads including those of keys and values.
     pub(crate) fn heads(&self) -> Option<(HeadParams, u32)> {
         (self.what == HEADS).then(|| (self.of(), self.groups))
     }
 }
 
 impl<D: Device> CudaBackend<D> {
-    /// The last launch, if it is a product of a few rows with a whole matrix that has nothing to do besides.
+    /// The last launch, if it is a product of few rows with a whole matrix and nothing is fused to it yet.
     fn last_product(&mut self) -> Option<(Kernel, Grid, FewParams)> {
         let fuses = self.fuses;
         let ops = self.ops();
@@ -69,14 +69,16 @@ impl<D: Device> CudaBackend<D> {
         alone.then_some((last.kernel, last.grid, few))
     }
 
-    /// Whether each tile of outputs of the last product is of one group of so many columns, and no block has more tiles than lanes.
+    /// Whether each tile of outputs of the last product belongs to one group of so many columns, and no block has more
+    /// tiles than lanes.
     fn has_whole_tiles(&self, few: &FewParams, grid: &Grid, group_cols: u32) -> bool {
         let tiles = self.last_product.tiles;
         let of_block = tiles.div_ceil(grid.blocks[0]) + few.product.weights.count;
         tiles > 0 && of_block <= TILES_MAX && group_cols.is_multiple_of(TILE_OUTPUTS as u32)
     }
 
-    /// Has the last launch norm what it writes, a row; false where it does not write it, or not it alone.
+    /// Fuses a norm of its output row into the last launch. Returns false if that launch does not write exactly this
+    /// row.
     pub(super) fn norm_where_written(
         &mut self,
         norm: &NormParams,
@@ -88,7 +90,7 @@ impl<D: Device> CudaBackend<D> {
         let product = &few.product;
         let is_row =
             (norm.x, norm.x_stride, norm.width) == (product.out, product.out_stride, product.weights.rows);
-        // Of several rows each has a block of its own to norm it.
+        // With several rows, each has a separate block to norm it.
         if !is_row
             || grid.blocks != [1; 3]
             || product_grid.threads != NORM_THREADS
@@ -107,7 +109,7 @@ impl<D: Device> CudaBackend<D> {
         true
     }
 
-    /// Has the last launch bring its halves together.
+    /// Fuses the gated activation into the last launch.
     pub(super) fn gate_where_written(&mut self, gate: &GateParams, holds: &[&Arc<Memory<D>>]) -> bool {
         let arrived = self.scratch().arrived.clone();
         let Some((kernel, grid, few)) = self.last_product() else { return false };
@@ -125,7 +127,7 @@ impl<D: Device> CudaBackend<D> {
         true
     }
 
-    /// Has the last launch do what is done to heads.
+    /// Fuses the processing of heads into the last launch.
     pub(super) fn turn_where_written(
         &mut self,
         heads: &HeadParams,
@@ -141,7 +143,7 @@ impl<D: Device> CudaBackend<D> {
         let are_heads = (heads.q, heads.k, heads.v, heads.q_stride, heads.kv_stride)
             == (product.out, keys, values, product.out_stride, product.out_stride)
             && product.weights.rows == (queries + 2 * kv_heads) * head_dim;
-        // Heads are where the sums were, one for each warp that has room.
+        // Heads take the place of the sums, one for each warp that has room.
         let at_once = (grid.shared_bytes - TOLD_BYTES) / (4 * head_dim);
         if !are_heads || at_once == 0 || groups > GROUPS_MAX || !self.has_whole_tiles(&few, &grid, head_dim) {
             return false;

@@ -1,62 +1,68 @@
-//! Products and attention of many rows by groups of four warps (`cuda/product_wide.cu`, `cuda/attention_groups.cu`), where a device has the
-//! kernels. A row's numbers must not depend on how many rows there are, and they are the same if the cores add up 16 products the same way for
-//! four warps as for one, which no manual says. So a device is asked: both kinds of kernels compute with numbers whose sums show every bit that
-//! one keeps and the other does not, and groups of warps are used where all bits are the same.
+//! Products and attention of many rows by warpgroups (`cuda/product_wide.cu`, `cuda/attention_groups.cu`), if a device
+//! has the kernels.
+//!
+//! A row's results must not depend on the number of rows. They do not if the tensor cores sum 16 products in the same
+//! way for a warpgroup as for a warp, which no manual promises. So the device is tested: both kinds of kernels compute
+//! with numbers whose sums reveal every bit that one keeps and the other does not. Warpgroup kernels are used if all
+//! bits are the same.
 
 use half::{bf16, f16};
 use hanzo_engine_kernels::{BLOCK_TOKENS, KvLayout, KvType};
 
 use super::*;
 
-/// Rows from which these kernels are for, of which a block has as many; outputs of a group of warps, and groups of a block.
+/// Rows of a block, from which on these kernels are used; outputs of a warpgroup; and warpgroups of a block.
 pub(super) const WIDE_ROWS: u32 = 128;
 pub(crate) const WIDE_OUTPUTS: usize = 64;
 pub(super) const WIDE_GROUPS: u32 = 2;
-/// Threads of a block, and bytes of its shared memory: barriers, four stages of two pieces or three of three, and the totals of its threads.
+/// Threads of a block. `WIDE_BYTES` is its shared memory: barriers, four stages of two pieces or three of three, and
+/// the totals of its threads.
 pub(super) const WIDE_THREADS: u32 = 2 * THREADS;
 const PIECE_BYTES: u32 = 512;
 pub(crate) const WIDE_BYTES: u32 = 128 + 9 * WIDE_ROWS / 8 * PIECE_BYTES + WIDE_ROWS / 2 * 4 * WIDE_THREADS;
 
-/// Of attention: queries of a group, groups of a block, threads of it with those who bring keys, stages of keys or values that it has, and columns
-/// of a row of keys in shared memory, of which a head has one or two.
+/// Sizes of attention: queries of a warpgroup, warpgroups of a block, its threads including those that load keys, its
+/// stages of keys or values, and columns of a row of keys in shared memory, of which a head has one or two.
 pub(super) const GROUP_QUERIES: u32 = 64;
 pub(super) const GROUPS: u32 = 2;
 pub(super) const GROUPS_THREADS: u32 = (GROUPS + 1) * THREADS;
 const GROUPS_STAGES: u32 = 4;
 pub(super) const PART_COLS: u32 = 64;
 
-/// Bytes of shared memory of a block of attention, of heads so many times 64 columns wide: keys and values by turns, two pieces of queries, what
-/// undoes their powers of two, and barriers, two of each stage and of each group.
+/// Bytes of shared memory of a block of attention for heads of `parts` times 64 columns: alternating keys and values,
+/// two pieces of queries, the inverse of their powers of two, and two barriers for each stage and each warpgroup.
 pub(crate) const fn groups_bytes(parts: u32) -> u32 {
     let row = 2 * PART_COLS * parts;
     GROUPS_STAGES * SPAN * row + GROUPS * GROUP_QUERIES * (2 * row + 4) + 16 * (GROUPS_STAGES + GROUPS)
 }
 
-/// Of the products that are compared.
+/// Sizes of the compared products.
 const OUTPUTS: usize = 192;
 const COLS: usize = 512;
-/// Of the attention that is: rows, of several spans of keys; and a scale that leaves scores of some size, so that weights show their bits.
+/// Rows of the compared attention, over several spans of keys. `ATTENTION_SCALE` makes scores of some size, so that
+/// weights show their bits.
 const ATTENTION_ROWS: usize = 288;
 const ATTENTION_SCALE: f32 = 1.0 / 1024.0;
 
 impl<D: Device> CudaBackend<D> {
-    /// Whether products of many rows are those of groups of four warps.
+    /// Whether products of many rows use warpgroups.
     pub fn is_wide(&self) -> bool {
         self.wide_above < u32::MAX
     }
 
-    /// Whether they are to multiply few rows too.
+    /// Whether they also use them for few rows.
     pub(super) fn has_few_rows_wide(&self) -> bool {
         self.wide_above == 0
     }
 
-    /// Has groups of four warps multiply few rows too, and compute attention of few, where they do of many.
+    /// Makes warpgroups also multiply few rows and compute attention of few, if they do so for many.
     pub fn with_few_rows_wide(self) -> Self {
         Self { wide_above: if self.is_wide() { 0 } else { u32::MAX }, ..self }
     }
 }
 
-/// Whether a device with both kinds of kernels gives the same bits by both; not where it fails, which it says when it is used.
+/// Whether a device with both kinds of kernels gives the same bits with both. False if it fails, which it then reports
+/// when it is used.
 pub(super) fn agrees<D: Device>(device: &D) -> bool {
     let same = |of: &dyn Fn(CudaBackend<D>) -> Result<Vec<f32>, KernelError>, wide_above| {
         let [narrow, wide] = [u32::MAX, wide_above].map(|above| of(CudaBackend::with(device.clone(), above)));
@@ -70,7 +76,7 @@ fn bits_of(numbers: &[f32]) -> impl Iterator<Item = u32> {
     numbers.iter().map(|number| number.to_bits())
 }
 
-/// Numbers of either sign, from 2^-`apart` to 2^`apart`, with as many digits as there are.
+/// Numbers of either sign, from 2^-`apart` to 2^`apart`, with full mantissas.
 fn numbers(count: usize, apart: i32) -> impl Iterator<Item = f32> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     (0..count).map(move |_| {
@@ -98,7 +104,7 @@ fn limits(rows: usize, width: usize, head_dim: usize) -> StepLimits {
     }
 }
 
-/// Of one sequence, from its first token on.
+/// A batch of one sequence, from its first token on.
 fn batch_of(rows: usize) -> Batch {
     let mut batch = Batch::default();
     batch.sources.extend((0..rows as u32).map(RowSource::Token));

@@ -1,4 +1,4 @@
-//! The driver's functions that are called, found by name in its library.
+//! Functions of the driver API, found by name in its library.
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 use std::path::Path;
@@ -8,24 +8,24 @@ use libloading::Library;
 
 use crate::device::DeviceError;
 
-/// What a call gives: 0, or what went wrong.
+/// Result of a call: 0, or an error code.
 pub(super) type Status = c_int;
-/// There is no such memory.
+/// Error code: out of memory.
 pub(super) const OUT_OF_MEMORY: Status = 2;
-/// After one of these a context answers every call with an error, until the process ends (cuda.h: "leaves the process in an
-/// inconsistent state and any further CUDA work will return the same error").
+/// Errors after which a context answers every call with an error until the process ends (cuda.h: "leaves the process
+/// in an inconsistent state and any further CUDA work will return the same error").
 const STICKY: &[Status] = &[214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721];
 
 macro_rules! api {
     ($($name:ident($($kind:ty),* $(,)?);)*) => {
-        /// The functions, under the driver's own names.
+        /// Driver functions, under the driver's names.
         #[allow(non_snake_case)]
         #[derive(Debug)]
         pub(super) struct Api {
             $(pub(super) $name: unsafe extern "C" fn($($kind),*) -> Status,)*
-            /// What ended the use of the card for good.
+            /// Error that ended the use of the GPU for good.
             ended: OnceLock<String>,
-            /// They are of it, and go when it does.
+            /// The functions belong to it, and are unloaded with it.
             _library: Library,
         }
 
@@ -90,7 +90,7 @@ api! {
 }
 
 impl Api {
-    /// Of the first of these libraries that can be loaded.
+    /// Loads the first of these libraries that can be loaded.
     pub(super) fn load<'a>(libraries: impl Iterator<Item = &'a Path>) -> Result<Api, DeviceError> {
         let mut reason = String::new();
         for path in libraries {
@@ -105,7 +105,7 @@ impl Api {
                     };
                     return Api::of(library).map_err(lacks);
                 }
-                // The first is the one that a system should have.
+                // The first library is the one that a system should have.
                 Err(error) if reason.is_empty() => reason = error.to_string(),
                 Err(_) => {}
             }
@@ -116,7 +116,8 @@ impl Api {
         Err(DeviceError::Failed(format!("no CUDA driver: {reason}")))
     }
 
-    /// What a call gave, in the driver's words. What ends a card for this process is said of every call after it.
+    /// Converts a call's result to an error with the driver's message. An error that ends the use of the GPU is
+    /// repeated for every later call.
     pub(super) fn check(&self, call: &str, status: Status) -> Result<(), DeviceError> {
         if status == 0 {
             return Ok(());
@@ -140,7 +141,7 @@ impl Api {
         Err(DeviceError::Failed(reason))
     }
 
-    /// Whether the card can still be used.
+    /// Whether the GPU can still be used.
     pub(super) fn works(&self) -> Result<(), DeviceError> {
         match self.ended.get() {
             None => Ok(()),

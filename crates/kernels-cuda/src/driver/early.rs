@@ -1,18 +1,19 @@
-//! The text of a module as cards take it. Those of compute capability 9.0 and above may begin a kernel while those before it still run
-//! (programmatic dependent launch), and older ones do not know the instructions for it. The build makes machine code of the same text, so this
-//! names nothing of the crate.
+//! Adaptation of a module's PTX to a GPU. GPUs of compute capability 9.0 and above support programmatic dependent
+//! launch, in which a kernel begins while earlier ones still run; older ones do not know its instructions. The build
+//! script compiles the same text to machine code, so this file names nothing of the crate.
 
-/// Compute capability from which a kernel may begin early.
+/// Lowest compute capability with programmatic dependent launch.
 pub(crate) const EARLY_MIN: (i32, i32) = (9, 0);
 
-/// What the general module is compiled for, and what it must be for to have these instructions.
+/// Target that the general module is compiled for, and the target that these instructions need.
 const TARGETS: [&str; 2] = [".target sm_80", ".target sm_90"];
-/// How every one of them begins.
+/// Common prefix of these instructions.
 const INSTRUCTIONS: &str = "griddepcontrol.";
-/// A load of what nothing writes while a kernel runs, which a compiler may move before the kernel has waited for others; and another load.
+/// A load of data that nothing writes while a kernel runs, which a compiler may move before the kernel's wait for
+/// others; and the plain load that replaces it.
 const LOADS: [&str; 2] = ["ld.global.nc.", "ld.global."];
 
-/// For a card of this compute capability.
+/// The module's text for a GPU of this compute capability.
 pub(crate) fn text_for(capability: (i32, i32), module: &str) -> String {
     let mut text = String::with_capacity(module.len());
     for line in module.lines() {

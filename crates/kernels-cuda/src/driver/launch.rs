@@ -1,4 +1,4 @@
-//! Starting a kernel.
+//! Kernel launches.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -7,10 +7,11 @@ use super::Inner;
 use crate::device::DeviceError;
 use crate::plan::Launch;
 
-/// What the entries of a launch's `extra` are.
+/// Keys in a launch's `extra` array.
 const PARAMS: *mut c_void = ptr::without_provenance_mut(1);
 const PARAMS_BYTES: *mut c_void = ptr::without_provenance_mut(2);
-/// An attribute of a launch: it may begin before those before it in the stream have ended.
+/// Launch attribute of programmatic dependent launch: the kernel may begin before earlier ones in the stream have
+/// ended.
 const MAY_BEGIN_EARLY: u32 = 6;
 
 /// `CUlaunchConfig` of cuda.h.
@@ -54,8 +55,8 @@ impl Inner {
             attributes: &early,
             count: u32::from(self.begins_early),
         };
-        // SAFETY: the function is the kernel's, whose parameters are as large as `Plan::push` asserts; they are copied before
-        // this returns, and so is all else. What parameters name is the caller's promise.
+        // SAFETY: the function is the kernel's, whose parameters are as large as `Plan::push` asserts; they are copied
+        // before this returns, and so is all else. What parameters name is the caller's promise.
         let result = unsafe {
             (self.api.cuLaunchKernelEx)(
                 ptr::from_ref(&config).cast(),

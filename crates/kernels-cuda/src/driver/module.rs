@@ -1,5 +1,5 @@
-//! The kernels as a card is given them: machine code, where the program has some that runs there (`build.rs` makes it where it can),
-//! or else PTX, which the driver compiles.
+//! Loading of the kernels: as machine code, if the program has some that runs on the GPU (`build.rs` makes it if it
+//! can), or else as PTX, which the driver compiles.
 
 use std::ffi::{CStr, CString, c_void};
 use std::fmt;
@@ -9,26 +9,26 @@ use super::api::Api;
 use super::early::text_for;
 use crate::device::DeviceError;
 
-/// Machine code for an architecture, such as `90a`, deflated.
+/// Machine code for an architecture such as `90a`, deflated.
 pub type Cubin = (&'static str, &'static [u8]);
 
-/// What this program has; none where it was built without ptxas, or not as a release.
+/// Machine code in this program; none if it was built without ptxas or not as a release.
 pub const CUBINS: &[Cubin] = include!(concat!(env!("OUT_DIR"), "/kernels.cubins.rs"));
 const HOPPER_CUBINS: &[Cubin] = include!(concat!(env!("OUT_DIR"), "/hopper.cubins.rs"));
-/// The one compute capability that has kernels of its own beside the others.
+/// The compute capability with additional warpgroup kernels.
 pub(super) const HOPPER: (i32, i32) = (9, 0);
 
-/// Where the driver's compiler says what it does not like, and in how many bytes.
+/// Option with a buffer for the messages of the driver's compiler. `COMPILER_WORDS_BYTES` gives its size.
 const COMPILER_WORDS: i32 = 5;
 const COMPILER_WORDS_BYTES: i32 = 6;
 const COMPILER_WORDS_MAX: usize = 4 << 10;
 
-/// How a card was given the kernels.
+/// Form in which the kernels were loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// As machine code for an architecture.
+    /// Machine code for an architecture.
     MachineCode(&'static str),
-    /// As PTX; and why not as machine code, where there was some for the card.
+    /// PTX, with the reason why machine code for the GPU, if there was any, was not used.
     Ptx(Option<String>),
 }
 
@@ -42,13 +42,13 @@ impl fmt::Display for Form {
     }
 }
 
-/// The kernels for the driver's compiler, which makes them the card's own when they are loaded, and keeps that: before they are made fit for a
-/// card. A fifth of the text is in the program, because few programs meet a card.
+/// PTX of the kernels, before it is adapted to a GPU. The driver compiles it when it is loaded and caches the result.
+/// The program holds it compressed to a fifth, because few programs run on a GPU.
 pub fn ptx() -> Vec<u8> {
     inflated(include_bytes!(concat!(env!("OUT_DIR"), "/kernels.ptx.deflated")))
 }
 
-/// The same of those that are for compute capability 9.0 alone.
+/// PTX of the kernels for compute capability 9.0 alone.
 pub fn hopper_ptx() -> Vec<u8> {
     inflated(include_bytes!(concat!(env!("OUT_DIR"), "/hopper.ptx.deflated")))
 }
@@ -57,8 +57,9 @@ fn inflated(packed: &[u8]) -> Vec<u8> {
     miniz_oxide::inflate::decompress_to_vec(packed).expect("`build.rs` deflated it")
 }
 
-/// Which of these runs on a card of a compute capability, and is closest to it: code of an architecture with an `a` on that one alone, other
-/// code on those of the same major number and no smaller minor one (docs.nvidia.com/cuda/cuda-c-programming-guide, binary compatibility).
+/// Best fitting machine code for a compute capability. Code for an architecture with an `a` runs on that one alone;
+/// other code runs on those of the same major number and no smaller minor number
+/// (docs.nvidia.com/cuda/cuda-c-programming-guide, binary compatibility).
 pub fn fitting(capability: (i32, i32), cubins: &[Cubin]) -> Option<Cubin> {
     let minor_of = |arch: &str| {
         let digits = arch.trim_end_matches('a');
@@ -71,7 +72,7 @@ pub fn fitting(capability: (i32, i32), cubins: &[Cubin]) -> Option<Cubin> {
     fit.max_by_key(|&(minor, (arch, _))| (minor, arch.ends_with('a'))).map(|(_, cubin)| cubin)
 }
 
-/// Loads the kernels into the current context, in the best form there is.
+/// Loads the kernels into the current context, in the best available form.
 pub(super) fn load(
     api: &Api,
     capability: (i32, i32),
@@ -80,7 +81,7 @@ pub(super) fn load(
     load_of(api, capability, cubins, ptx)
 }
 
-/// The same of those for compute capability 9.0.
+/// Loads the kernels for compute capability 9.0.
 pub(super) fn load_hopper(api: &Api) -> Result<*mut c_void, DeviceError> {
     load_of(api, HOPPER, HOPPER_CUBINS, hopper_ptx).map(|(module, _)| module)
 }
@@ -104,15 +105,15 @@ fn load_of(
     Ok((module, Form::Ptx(why)))
 }
 
-/// An image is machine code, which says how long it is, or PTX that ends with a zero.
+/// Loads an image: machine code, which contains its length, or PTX that ends with a zero byte.
 fn load_image(api: &Api, image: &[u8], call: &str) -> Result<*mut c_void, DeviceError> {
     let mut module = ptr::null_mut();
     let mut words = vec![0u8; COMPILER_WORDS_MAX];
     let mut options = [COMPILER_WORDS, COMPILER_WORDS_BYTES];
-    // The second value is the number itself, in a pointer's clothes.
+    // The second value is the number itself, as a pointer.
     let mut values = [words.as_mut_ptr().cast(), ptr::without_provenance_mut(COMPILER_WORDS_MAX - 1)];
-    // SAFETY: where the module goes, an image as the line above has it, and two options, of which the first is room of as many
-    // bytes as the second says.
+    // SAFETY: where the module goes, an image as the line above has it, and two options, of which the first is room of
+    // as many bytes as the second says.
     let loaded = unsafe {
         (api.cuModuleLoadDataEx)(
             &mut module,
@@ -140,13 +141,13 @@ mod tests {
         let of = |capability| fitting(capability, &all).map(|(arch, _)| arch);
         assert_eq!(of((8, 0)), Some("80"));
         assert_eq!(of((8, 6)), Some("86"));
-        // Orin, of which there is none of its own.
+        // Orin, without separate machine code.
         assert_eq!(of((8, 7)), Some("86"));
         assert_eq!(of((8, 9)), Some("89"));
         assert_eq!(of((9, 0)), Some("90a"));
         assert_eq!(of((10, 0)), Some("100a"));
         assert_eq!(of((12, 0)), Some("120a"));
-        // Code with an `a` runs nowhere else, and none on another generation.
+        // Code with an `a` runs nowhere else, and no code runs on another generation.
         assert_eq!([(7, 5), (9, 1), (10, 3), (11, 0), (12, 1), (13, 0)].map(of), [None; 6]);
         let few = [("86", [].as_slice())];
         assert_eq!(fitting((8, 0), &few), None);

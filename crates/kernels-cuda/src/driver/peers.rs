@@ -1,4 +1,5 @@
-//! Cards that read each other's memory: directly where the driver has a way between them, and else by its own way through the host.
+//! GPUs that read each other's memory: directly with peer access, and otherwise by the driver's copies through the
+//! host.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -7,7 +8,7 @@ use super::{Card, CardMark};
 use crate::device::DeviceError;
 use crate::peers::{Columns, PeerDevice};
 
-/// A kind of memory, and what the driver says of a way that is open already.
+/// Memory type "device". `OPEN_ALREADY` is the driver's error if peer access is already enabled.
 const MEMORY_OF_A_DEVICE: u32 = 2;
 const OPEN_ALREADY: i32 = 704;
 
@@ -45,7 +46,7 @@ impl Side {
 }
 
 impl Card {
-    /// Opens the way to another card's memory when it is first asked for, if there is one.
+    /// Enables peer access to another GPU when first requested, if there is any.
     fn open_way(&self, to: &Card) -> Result<bool, DeviceError> {
         let (own, api) = (&self.inner, &self.inner.api);
         let mut ways = own.ways.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -71,7 +72,8 @@ impl Card {
     }
 }
 
-// SAFETY: streams keep the order of all that is asked for, an event that a stream waits for is reached before what comes behind.
+// SAFETY: streams keep the order of all that is asked for, an event that a stream waits for is reached before what
+// comes behind.
 unsafe impl PeerDevice for Card {
     fn follow(&self, mark: &CardMark) -> Result<(), DeviceError> {
         self.inner.enter()?;
@@ -98,5 +100,5 @@ unsafe impl PeerDevice for Card {
     }
 }
 
-/// As cuda.h has it, with what aligns it.
+/// Sizes as in cuda.h, including padding.
 const _: () = assert!(size_of::<Side>() == 88 && size_of::<PeerCopy>() == 2 * 88 + 24);

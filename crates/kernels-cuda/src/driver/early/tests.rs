@@ -1,5 +1,5 @@
-//! What nvcc has made of kernels that begin early: on every way to where one waits for others, it reads weights and what says how many rows
-//! there are, and writes nothing.
+//! Test of nvcc's output for kernels with programmatic dependent launch: on every path to the wait for earlier
+//! kernels, a kernel only reads weights and the number of rows, and writes nothing.
 
 use std::collections::{BTreeSet, HashMap};
 use std::mem::offset_of;
@@ -11,14 +11,14 @@ use crate::params::{BatchParams, ProductParams, StackParams};
 const BEGINS: &str = "griddepcontrol.launch_dependents;";
 const WAITS: &str = "griddepcontrol.wait;";
 
-/// A place among the parameters that nobody has worked out.
+/// Marker of an unknown offset among the parameters.
 const SOMEWHERE: usize = usize::MAX;
 
 fn behind(place: usize, bytes: isize) -> usize {
     if place == SOMEWHERE { place } else { place.checked_add_signed(bytes).unwrap_or(SOMEWHERE) }
 }
 
-/// Pointers among a kernel's parameters that may be read through before.
+/// Pointer parameters that may be read through before the wait.
 fn allowed() -> BTreeSet<usize> {
     let (weights, batch) = (offset_of!(ProductParams, weights), offset_of!(ProductParams, batch));
     [
@@ -31,7 +31,7 @@ fn allowed() -> BTreeSet<usize> {
     .into()
 }
 
-/// An instruction without its guard: its name, and its operands in order, with brackets.
+/// Name and operands of an instruction, without its guard and brackets.
 fn parts(line: &str) -> (&str, Vec<&str>) {
     let line =
         line.strip_prefix('@').map_or(line, |guarded| guarded.split_once(char::is_whitespace).unwrap().1);
@@ -45,12 +45,12 @@ fn is_register(word: &str) -> bool {
         && word.ends_with(|c: char| c.is_ascii_digit())
 }
 
-/// The registers of an operand.
+/// Registers of an operand.
 fn registers(word: &str) -> impl Iterator<Item = &str> {
     word.split(['[', ']', '+', '-']).filter(|word| is_register(word))
 }
 
-/// A kernel's instructions and labels.
+/// Instructions and labels of a kernel.
 struct Body<'a> {
     lines: Vec<&'a str>,
     labels: HashMap<&'a str, usize>,
@@ -69,7 +69,7 @@ impl<'a> Body<'a> {
         body
     }
 
-    /// Instructions that are reached without waiting.
+    /// Instructions that can be reached without waiting.
     fn before_waiting(&self) -> BTreeSet<usize> {
         let (mut found, mut next) = (BTreeSet::new(), vec![0]);
         while let Some(at) = next.pop() {
@@ -91,10 +91,10 @@ impl<'a> Body<'a> {
         found
     }
 
-    /// Of each register the pointers among the parameters that its number is made of, whatever way it comes.
+    /// For each register, the pointer parameters that its value derives from on any path.
     fn pointers(&self) -> HashMap<&'a str, BTreeSet<usize>> {
         let mut pointers: HashMap<&str, BTreeSet<usize>> = HashMap::new();
-        // Registers that are a place among the parameters: which, as far as that is one of some.
+        // Registers that hold an address among the parameters: the possible offsets.
         let mut places: HashMap<&str, BTreeSet<usize>> = HashMap::new();
         loop {
             let sizes = |of: &HashMap<&str, BTreeSet<usize>>| of.values().map(BTreeSet::len).sum::<usize>();
@@ -144,7 +144,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// What a kernel does before it waits that it must not.
+/// Forbidden actions of a kernel before its wait.
 fn faults(entry: &str) -> Vec<String> {
     let (body, allowed) = (Body::of(entry), allowed());
     let pointers = body.pointers();
@@ -185,7 +185,7 @@ fn machine_made_text_reads_nothing_early_but_weights() {
     assert_eq!(own.len(), 7, "{own:?}");
     assert!(waits > 30, "{waits} kernels wait when they begin");
 
-    // Without its waits, one is found to read what others have cut.
+    // Without its waits, a kernel is found to read pieces that others have written.
     let few =
         module.split(".visible .entry ").find(|entry| entry.starts_with("kernel_product_few(")).unwrap();
     let found = faults(&few.replace(WAITS, ""));
