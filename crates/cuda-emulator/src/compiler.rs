@@ -1,4 +1,4 @@
-//! From sources to a library, by the system's C++ compiler, once for each content.
+//! Compilation of sources to a library by the system's C++ compiler, once for each content.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::{env, fs, thread};
 
-/// What is compiled: files by name, of which some are compiled by themselves and include the others.
+/// Sources to compile: files by name, of which some are compiled separately and include the others.
 #[derive(Clone, Debug)]
 pub struct Sources {
     files: BTreeMap<&'static str, String>,
@@ -30,10 +30,11 @@ const EMULATOR: [(&str, &str); 9] = [
     ("count.cpp", include_str!("../cpp/count.cpp")),
 ];
 
-/// What is made of them: a program whose libraries are looked for in its folder finds it instead of the driver's.
+/// File name of the library. A program that searches the library's folder first loads it instead of the driver's.
 const LIBRARY: &str = "libcuda.so.1";
 
-/// The code is for this machine alone. Products are added by `fmaf` or not at all, as the kernels say and a card would.
+/// Compiler flags. The code is for this machine alone. Products are added by `fmaf` or not at all, as the kernels
+/// specify and a GPU would.
 const FLAGS: [&str; 9] = [
     "-std=c++17",
     "-O2",
@@ -42,16 +43,17 @@ const FLAGS: [&str; 9] = [
     "-fno-math-errno",
     "-Wno-unknown-pragmas",
     "-fPIC",
-    // Libraries of several sources are loaded side by side: what one has must not become another's.
+    // Libraries of several sources are loaded together; their symbols must stay separate.
     "-fvisibility=hidden",
     "-pthread",
 ];
 
-/// As ThreadSanitizer has it, each read and write of memory that a kernel does is a call, which `count.cpp` answers in its place.
+/// Flags for counting. As in ThreadSanitizer, each read and write of memory by a kernel is a call, which `count.cpp`
+/// implements instead.
 const COUNTING: [&str; 3] = ["-DEMULATOR_COUNTS", "-O1", "-fsanitize=thread"];
 
 impl Default for Sources {
-    /// The kernels as they are.
+    /// The kernels without changes.
     fn default() -> Sources {
         let files = hanzo_engine_kernels_cuda::SOURCES.iter().chain(&EMULATOR);
         let files: BTreeMap<_, _> = files.map(|&(name, text)| (name, text.to_owned())).collect();
@@ -60,16 +62,17 @@ impl Default for Sources {
     }
 }
 
-/// A file, words of it, and others instead.
+/// Fault to plant: a file, words in it, and their replacement.
 pub type Fault = (&'static str, &'static str, &'static str);
 
-/// What of these words is said otherwise, and what stands there for a launch to choose by the fault's number.
+/// The part of these words that is replaced, and an expression or statement that chooses the replacement by the
+/// fault's number at launch.
 fn planted(words: &str, instead: &str, number: usize) -> (Range<usize>, String) {
     let same = |(a, b): &(u8, u8)| a == b;
     let is_end = |byte: u8| matches!(byte, b';' | b'{' | b'}');
     let behind_ends = |text: &str| text.bytes().rposition(is_end).map_or(0, |at| at + 1);
     let is_whole = |text: &str| text.matches('{').count() == text.matches('}').count();
-    // Whole statements before and behind are as they were.
+    // Whole statements before and after it are unchanged.
     let before = words.bytes().zip(instead.bytes()).take_while(same).count();
     let mut start = behind_ends(&words[..before]);
     let left = words.len().min(instead.len()) - start;
@@ -88,19 +91,19 @@ fn planted(words: &str, instead: &str, number: usize) -> (Range<usize>, String) 
     (0..words.len(), format!("(PLANTED({number}) ? ({instead}) : ({words}))"))
 }
 
-/// The files that a source includes.
+/// Files that a source includes.
 fn included(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| line.strip_prefix("#include \"")?.strip_suffix('"'))
 }
 
-/// Compilers that run, of all threads' asking.
+/// Number of running compilers, over all threads.
 static COMPILERS: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
-/// One of them, until it is dropped: also when it has failed, so that nobody waits for it.
+/// Permission to run a compiler, returned when dropped. Also after a failure, so that nobody waits for it.
 struct Running;
 
 impl Running {
-    /// When there are not as many as processors.
+    /// Waits until fewer compilers run than there are processors.
     fn begin() -> Running {
         let (running, ended) = &COMPILERS;
         let most = thread::available_parallelism().map_or(1, usize::from);
@@ -119,8 +122,8 @@ impl Drop for Running {
     }
 }
 
-/// Makes a file of this name, if nobody has: threads that ask for the same one wait for the first, and of two processes, the last to be done
-/// has its own stay.
+/// Makes a file of this name if it does not exist. Threads that need the same file wait for the first. Of two
+/// processes, the last to finish keeps its own.
 fn make_once(file: &Path, make: impl FnOnce(&Path)) {
     static TURNS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
     let turn =
@@ -140,17 +143,17 @@ fn key(of: impl Hash) -> String {
 }
 
 impl Sources {
-    /// With one place of a file changed.
+    /// The same sources with one place of a file changed.
     ///
     /// # Panics
-    /// Where the file does not have those words exactly once: the test is out of date.
+    /// If the file does not contain those words exactly once: the test is out of date.
     pub fn with(mut self, file: &str, words: &str, instead: &str) -> Sources {
         let (text, first) = self.find(file, words);
         text.replace_range(first..first + words.len(), instead);
         self
     }
 
-    /// A file, and where it has these words, once.
+    /// A file, and the position of these words, which occur once.
     fn find(&mut self, file: &str, words: &str) -> (&mut String, usize) {
         let Some(text) = self.files.get_mut(file) else { panic!("there is no {file}") };
         let mut places = text.match_indices(words).map(|(at, _)| at);
@@ -160,12 +163,13 @@ impl Sources {
         (text, first)
     }
 
-    /// With places that have other words in a launch that asks for it ([`crate::Emulated::planted`]), which is the first of them, the second and
-    /// so on: all of them in one compilation. Words are an expression; or, where they end with a semicolon, statements that declare nothing, of
-    /// which those that stay may stand before and behind so that the place is found.
+    /// The same sources with planted faults: places that have other words in a launch that asks for the fault by
+    /// number ([`crate::Emulated::planted`]), all in one compilation. Words are an expression, or, if they end with a
+    /// semicolon, statements that declare nothing. Unchanged statements may stand before and after so that the place
+    /// is found.
     ///
     /// # Panics
-    /// As [`Sources::with`], and where two are at one place.
+    /// As [`Sources::with`], and if two faults are at one place.
     pub fn with_planted(mut self, faults: &[Fault]) -> Sources {
         let mut places: BTreeMap<&str, Vec<(Range<usize>, String)>> = BTreeMap::new();
         for (number, &(file, words, instead)) in faults.iter().enumerate() {
@@ -185,16 +189,16 @@ impl Sources {
         self
     }
 
-    /// With the kernels for compute capability 9.0 too.
+    /// The same sources with the kernels for compute capability 9.0.
     pub fn with_wide(mut self) -> Sources {
         self.kernels.extend(included(&self.files["hopper.cu"]).map(str::to_owned));
         self
     }
 
-    /// With the kernels of these files alone.
+    /// The same sources with the kernels of these files alone.
     ///
     /// # Panics
-    /// Where there is no such file.
+    /// If there is no such file.
     pub fn only(mut self, files: &[&str]) -> Sources {
         let there = |file: &&str| {
             assert!(self.files.contains_key(file), "there is no {file}");
@@ -204,27 +208,28 @@ impl Sources {
         self
     }
 
-    /// With a flag more for the compiler.
+    /// The same sources with an additional compiler flag.
     pub fn with_flag(mut self, flag: &str) -> Sources {
         self.flags.push(flag.to_owned());
         self
     }
 
-    /// With kernels that count what they read and write.
+    /// The same sources with kernels that count their reads and writes.
     pub(crate) fn counting(self) -> Sources {
         Sources { counts: true, ..self }
     }
 
-    /// The library's path: the kernels, and a driver whose launches run them (`cpp/driver.cpp`). What is compiled is kept by what it is
-    /// made of, file by file, so that kernels of which some were changed take the compiler as long as these.
+    /// Compiles the library and returns its path: the kernels, and a driver whose launches run them
+    /// (`cpp/driver.cpp`). Object files are cached by content, file by file, so changing some kernels recompiles only
+    /// those.
     ///
     /// # Panics
-    /// Where it cannot be compiled, with what the compiler says.
+    /// If it cannot be compiled, with the compiler's message.
     pub fn compile(&self) -> PathBuf {
         let compiler = env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
         let kept = target().join("cuda-emulator");
         let counter = self.counts.then_some("count.cpp");
-        // The largest come first: others are compiled beside them.
+        // The largest come first; others are compiled beside them.
         let mut units: Vec<&str> = self.kernels.iter().map(String::as_str).collect();
         units.sort_by_key(|unit| {
             std::cmp::Reverse(self.read_by(unit).map(|(_, text)| text.len()).sum::<usize>())
@@ -246,7 +251,7 @@ impl Sources {
         fs::create_dir_all(&sources).expect("a folder below the target folder");
         for (name, text) in &self.files {
             let file = sources.join(name);
-            // Another thread may have the compiler read it.
+            // Another thread's compiler may be reading it.
             make_once(&file, |own| fs::write(own, text).expect("a source below the target folder"));
         }
         thread::scope(|scope| {
@@ -271,7 +276,7 @@ impl Sources {
         library
     }
 
-    /// A unit, and all that it includes.
+    /// A unit, and everything that it includes.
     fn read_by<'a>(&'a self, unit: &'a str) -> impl Iterator<Item = (&'a str, &'a String)> {
         let (mut found, mut next) = (BTreeSet::new(), vec![unit]);
         while let Some(name) = next.pop() {
@@ -282,8 +287,8 @@ impl Sources {
         found.into_iter().map(|name| (name, &self.files[name]))
     }
 
-    /// The compiler's flags for a unit. The driver runs no kernel's code, and what runs kernels is as fast as it can be whatever they are: but
-    /// for what is watched.
+    /// Compiler flags for a unit. The driver runs no kernel code, and the emulator is always optimised, unless it is
+    /// instrumented.
     fn flags_of(&self, unit: &str) -> Vec<String> {
         let is_watched = self.flags.iter().any(|flag| flag.starts_with("-fsanitize"));
         let is_own = |flag: &&String| match unit {
@@ -301,7 +306,7 @@ impl Sources {
     }
 }
 
-/// Runs the compiler, which makes a file.
+/// Runs the compiler to make a file.
 fn run(compiler: &str, folder: &Path, arguments: impl Iterator<Item = String>, out: &Path) {
     let output = Command::new(compiler).args(arguments).arg(out).current_dir(folder).output().unwrap_or_else(|error| {
         panic!(
@@ -313,7 +318,7 @@ fn run(compiler: &str, folder: &Path, arguments: impl Iterator<Item = String>, o
     assert!(output.status.success(), "{compiler} does not compile the kernels for the emulator:\n{said}");
 }
 
-/// Where this program was built.
+/// Folder that this program was built in.
 fn target() -> PathBuf {
     let program = env::current_exe().expect("a program knows its path");
     let is_target = |folder: &&Path| folder.join("CACHEDIR.TAG").exists();

@@ -1,4 +1,4 @@
-//! What launches read and write of the device's memory, byte by byte, each once.
+//! Counts of the bytes of device memory that launches read and write, each byte once.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,18 +7,19 @@ use hanzo_engine_kernels_cuda::{DeviceError, Kernel};
 
 use crate::library::Library;
 
-/// A launch, and bytes that it has touched.
+/// A launch and the bytes that it touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted {
-    /// What.
+    /// Kernel.
     pub kernel: Kernel,
-    /// Bytes that were read, each once.
+    /// Bytes read, each counted once.
     pub read: u64,
-    /// Bytes that were written, each once.
+    /// Bytes written, each counted once.
     pub written: u64,
-    /// Bytes that were touched before the kernel waited for earlier ones, each once.
+    /// Bytes touched before the kernel waited for earlier kernels, each counted once.
     pub early: u64,
-    /// Bytes that a kernel has touched so early until then, and one has written: what it would depend on when it begins.
+    /// Bytes that some kernel has touched so early until now and some kernel has written: an early start would depend
+    /// on them.
     pub too_early: u64,
 }
 
@@ -28,7 +29,7 @@ pub(crate) struct Counter(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     memory: BTreeMap<u64, usize>, // bytes that are allocated, by address
-    changed: bool,                // since the library was told
+    changed: bool,                // since the library was last told
     launches: Vec<Counted>,
 }
 
@@ -53,14 +54,14 @@ impl Counter {
         std::mem::take(&mut self.state().launches)
     }
 
-    /// Runs a launch and writes it down.
+    /// Runs a launch and records its counts.
     pub(crate) fn watch(
         &self,
         library: &Library,
         kernel: Kernel,
         run: impl FnOnce() -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
-        // Its ranges are told when they are others: threads that launch on one device would count what all do.
+        // The library is told ranges only when they change: threads that launch on one device would count together.
         let mut state = self.state();
         if std::mem::take(&mut state.changed) {
             let range = |(&at, &bytes): (&u64, &usize)| [at, at + bytes as u64];

@@ -1,14 +1,14 @@
-//! A device for tests: the kernels' CUDA C++ sources, compiled for this processor and run by fibers (`cpp/emulator.hpp`
-//! says what is emulated and what is not).
+//! Emulated CUDA device for tests: the kernels' CUDA C++ sources, compiled for the CPU and run by fibers
+//! (`cpp/emulator.hpp` describes what is emulated and what is not).
 //!
-//! The same library answers the driver's calls (`cpp/driver.cpp`), so that what speaks to a driver is tested too.
+//! The same library implements the driver's API (`cpp/driver.cpp`), so code that calls a driver is tested too.
 //!
-//! The sources are compiled when a test asks for the device, by the system's C++ compiler, and kept in the target folder
-//! under a name that is made of what they are: `cargo build` needs no compiler but Rust's. Where there is none, a test
-//! fails and says so.
+//! The sources are compiled when a test asks for the device, by the system's C++ compiler. Results are cached in the
+//! target folder under a name made from their content, so `cargo build` needs no C++ compiler. Without one, a test
+//! fails with a message.
 //!
-//! Memory is the emulated device's own: each allocation ends at a page that nobody may touch, and is gone when it is
-//! freed, so that a kernel that reads behind what it was given ends the test where it stands.
+//! Memory belongs to the emulated device: each allocation ends at a guard page and is unmapped when freed, so a kernel
+//! that reads past its memory ends the test at that instruction.
 
 mod compiler;
 mod counter;
@@ -29,17 +29,17 @@ use library::Library;
 #[derive(Clone, Debug)]
 pub struct Emulated {
     library: Arc<Library>,
-    wide: Option<Arc<OnceLock<bool>>>, // as `Device::wide` has it
+    wide: Option<Arc<OnceLock<bool>>>, // as for `Device::wide`
     seed: u64,
     planted: u32, // 0: none
     counter: Option<Arc<Counter>>,
 }
 
 impl Emulated {
-    /// The kernels as they are.
+    /// The kernels without changes.
     ///
     /// # Panics
-    /// Where they cannot be compiled, with what the compiler says.
+    /// If they cannot be compiled, with the compiler's message.
     pub fn new() -> Emulated {
         Emulated::of(&Sources::default())
     }
@@ -47,14 +47,15 @@ impl Emulated {
     /// Kernels that a test has changed.
     ///
     /// # Panics
-    /// Where they cannot be compiled, with what the compiler says.
+    /// If they cannot be compiled, with the compiler's message.
     pub fn of(sources: &Sources) -> Emulated {
         let library = Library::load(&sources.compile());
         let wide = library.has(Kernel::ProductWide).then(Arc::default);
         Emulated { library, wide, seed: 0, planted: 0, counter: None }
     }
 
-    /// Kernels that count what they read and write of its memory, if no other device in this process has the same ones.
+    /// Kernels that count their reads and writes of device memory. At most one device in a process may use the same
+    /// counting library.
     ///
     /// # Panics
     /// As [`Emulated::of`].
@@ -63,18 +64,18 @@ impl Emulated {
         Emulated { counter: Some(Arc::default()), ..counted }
     }
 
-    /// The launches since the last call, with what they have read and written; none without [`Emulated::counting`].
+    /// Launches since the last call, with the bytes they read and wrote; none without [`Emulated::counting`].
     pub fn counted(&self) -> Vec<Counted> {
         self.counter.as_ref().map_or(Vec::new(), |counter| counter.take())
     }
 
-    /// Which warp of a block runs ahead of the others the seed says from here on; 0: the first.
+    /// Lets the seed choose which warp of a block runs ahead of the others; 0: the first.
     pub fn scheduled_by(self, seed: u64) -> Emulated {
         Emulated { seed, ..self }
     }
 
-    /// With the fault of this number, from 1 on, of those that its sources have (`Sources::with_planted`); as a device that nobody has
-    /// asked what it gives.
+    /// The device with the fault of this number, from 1 on, of those planted in its sources (`Sources::with_planted`).
+    /// Like a new device, it has not yet been checked for its warpgroup kernels.
     pub fn planted(self, fault: u32) -> Emulated {
         Emulated { planted: fault, wide: self.wide.map(|_| Arc::default()), ..self }
     }
@@ -86,7 +87,8 @@ impl Default for Emulated {
     }
 }
 
-// SAFETY: memory is mapped by `memory`, which gives nobody what another holds; launches run to their end before they return.
+// SAFETY: memory is mapped by `memory`, which gives nobody what another holds; launches run to their end before they
+// return.
 unsafe impl Device for Emulated {
     type Graph = Plan;
     type Mark = ();

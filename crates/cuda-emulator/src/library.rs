@@ -1,4 +1,4 @@
-//! The compiled kernels, called.
+//! The compiled library of kernels, and calls into it.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_uint, c_void};
@@ -21,12 +21,12 @@ type Run = unsafe extern "C" fn(
     c_uint,
 ) -> *const c_char;
 
-/// What was loaded stays loaded: threads of the library's own may still be in it.
+/// Loaded library. It is never unloaded, because threads of its own may still run in it.
 #[derive(Debug)]
 pub(crate) struct Library {
     kernels: HashMap<Kernel, Entry>,
     run: Run,
-    counter: Option<(Count, Counted)>, // in kernels that were compiled for it
+    counter: Option<(Count, Counted)>, // in kernels compiled for counting
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +78,7 @@ impl Library {
             let (mut bytes, mut threads_max) = (0, 0);
             // SAFETY: a name, and where two numbers go.
             let found = unsafe { find(symbol.as_ptr(), &mut bytes, &mut threads_max) };
-            // Of some sources there are some kernels.
+            // Some sources have only some of the kernels.
             if found.is_null() {
                 continue;
             }
@@ -93,18 +93,18 @@ impl Library {
         Arc::new(Library { kernels, run, counter })
     }
 
-    /// Counts what launches read and write of these ranges of memory, in order, from here on.
+    /// Counts the reads and writes of launches in these ranges of memory, which are in order, from here on.
     ///
     /// # Panics
-    /// Where kernels were not compiled for it.
+    /// If kernels were not compiled for counting.
     pub(crate) fn count(&self, ranges: &[[u64; 2]]) {
         let (count, _) = self.counter.expect("count.cpp is in the library");
         // SAFETY: two numbers for each range; what was counted before is forgotten.
         unsafe { count(ranges.as_ptr().cast(), ranges.len()) };
     }
 
-    /// Bytes of all ranges that were read since [`Library::count`] or the last call, written, and touched before earlier kernels were waited
-    /// for; and those that were ever touched so early, and ever written.
+    /// Bytes of all ranges since [`Library::count`] or the last call: read, written, and touched before earlier
+    /// kernels were waited for. The last number is of bytes that were ever touched so early and ever written.
     pub(crate) fn counted(&self) -> [u64; 4] {
         let (_, counted) = self.counter.expect("count.cpp is in the library");
         let mut counts = [0; 4];
@@ -113,28 +113,28 @@ impl Library {
         counts
     }
 
-    /// Whether it was compiled with a kernel.
+    /// Whether it contains a kernel.
     pub(crate) fn has(&self, kernel: Kernel) -> bool {
         self.kernels.contains_key(&kernel)
     }
 
-    /// Runs a kernel to its end, with a fault of those that it was compiled with, or none.
+    /// Runs a kernel to its end, with one of the planted faults or none.
     ///
     /// # Safety
-    /// As `Device::launch` has it.
+    /// As for `Device::launch`.
     pub(crate) unsafe fn launch(&self, launch: &Launch<'_>, seed: u64, planted: u32) -> Result<(), String> {
         let Some(&entry) = self.kernels.get(&launch.kernel) else {
             panic!("the module has no {}", launch.kernel.symbol());
         };
         let grid = launch.grid;
-        // What a card refuses.
+        // Limits that a GPU enforces.
         if grid.threads > entry.threads_max
             || grid.shared_bytes > launch.kernel.shared_bytes_max()
             || grid.blocks[1].max(grid.blocks[2]) > 65_535
         {
             return Err(format!("{}: {grid:?} is more than a launch may ask for", launch.kernel.symbol()));
         }
-        // Kernels are given a copy that is aligned as their pointers are.
+        // Kernels get a copy that is aligned for their pointers.
         let params: Vec<u64> = launch
             .params
             .chunks(8)

@@ -1,4 +1,4 @@
-//! Memory that ends at a page nobody may touch.
+//! Memory that ends at a guard page.
 
 const ALIGNMENT: usize = 16;
 
@@ -7,14 +7,14 @@ fn page() -> usize {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).expect("a page has a size")
 }
 
-/// Bytes of the mapping, and where in it the memory begins.
+/// Bytes of the mapping, and the offset of the memory in it.
 fn place(bytes: usize) -> (usize, usize) {
     let aligned = bytes.next_multiple_of(ALIGNMENT);
     let pages = aligned.next_multiple_of(page());
     (pages + page(), pages - aligned)
 }
 
-/// Memory of NaN, or none.
+/// Memory filled with NaN, or none.
 pub(crate) fn allocate(bytes: usize) -> Option<u64> {
     let (mapped, first) = place(bytes);
     // SAFETY: a new mapping, wherever there is room.
@@ -35,7 +35,7 @@ pub(crate) fn allocate(bytes: usize) -> Option<u64> {
     // SAFETY: the last page of the mapping, and all before it.
     unsafe {
         libc::mprotect((base as usize + mapped - page()) as *mut libc::c_void, page(), libc::PROT_NONE);
-        // A cache of gigabytes is not filled: what is never written is zeros there.
+        // A cache of gigabytes is not filled: bytes that are never written are zeros there.
         if bytes <= 64 << 20 {
             std::ptr::write_bytes(address as *mut u8, 0xff, bytes);
         }
@@ -43,7 +43,7 @@ pub(crate) fn allocate(bytes: usize) -> Option<u64> {
     Some(address as u64)
 }
 
-/// Gives it back.
+/// Frees memory.
 ///
 /// # Safety
 /// It came from [`allocate`] with so many bytes.
