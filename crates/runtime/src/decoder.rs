@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
+use hanzo_engine_kernels::ops::{self, KvId, Op};
 use hanzo_engine_kernels::{
-    AnyBackend, AttentionParams, Backend, Batch, KernelError, KvSpec, RowSource, Stage, StepLimits, Ticket,
-    ops, sampling::soft_cap,
+    AnyBackend, Backend, Batch, KernelError, KvSpec, RowSource, Stage, StepLimits, Ticket, sampling::soft_cap,
 };
 
 use crate::adapter::Adapter;
 use crate::error::LoadError;
 use crate::load::ModelFiles;
-use crate::network::{self, Attention, Loader, Network, WeightType};
+use crate::network::{self, Loader, Network, WeightType};
 use crate::spec::{Distance, HeadSpec, Part, TransformerSpec};
 use crate::step::Step;
 
@@ -23,6 +23,15 @@ pub struct Decoder {
     memories: Option<ops::Kv>, // keys and values of what sequences remember, where layers read some
     slopes: Option<ops::Vector>, // (heads): what scores lose with distance
     head_bias: Option<Arc<[f32]>>, // (vocab)
+    attention: CacheAttention,
+}
+
+/// Ops of each layer's attention, between the two lists of its program.
+#[derive(Default)]
+struct CacheAttention {
+    /// The caches that the ops name: of tokens, and of features.
+    caches: [Option<KvId>; 2],
+    layers: Vec<Vec<Op>>,
 }
 
 impl Decoder {
@@ -61,7 +70,8 @@ impl Decoder {
             true => Some(loader.take(Part::Head.bias())?.into()),
             false => None,
         };
-        Ok(Self { network: loader.network()?, memories: None, slopes, head_bias })
+        let attention = CacheAttention::default();
+        Ok(Self { network: loader.network()?, memories: None, slopes, head_bias, attention })
     }
 
     /// What this decoder is.
@@ -75,6 +85,7 @@ impl Decoder {
     /// The backend's, when it cannot give the memory.
     pub fn prepare(&mut self, backend: &mut AnyBackend, limits: &StepLimits) -> Result<(), KernelError> {
         self.network.prepare(backend, limits.rows)?;
+        self.attention = CacheAttention::default();
         backend.reserve(limits)
     }
 
@@ -251,39 +262,36 @@ impl Decoder {
 
     /// From the rows of a batch to their hidden states.
     fn layers_forward(&mut self, backend: &mut AnyBackend, batch: &Batch, kv: &mut ops::Kv) {
-        let (network, slopes, memories) = (&mut self.network, self.slopes.as_ref(), &mut self.memories);
+        self.attend_to(kv.id());
+        let (network, attention) = (&mut self.network, &self.attention);
         network.set_adapting(!batch.adapters.is_empty());
         network.embed(backend, batch.rows());
         network.begin(backend);
-        for index in 0..network.layers.len() {
-            let remembers = network.spec.layers[index].attention.memory;
-            if remembers && batch.memories.is_empty() {
+        for (index, ops) in attention.layers.iter().enumerate() {
+            // Features that no sequence of the step has are passed by.
+            if network.spec.layers[index].attention.memory && batch.memories.is_empty() {
                 network.norm_behind(backend, index);
-                continue;
+            } else {
+                network.run_layer(backend, index, ops);
             }
-            let kv = match memories {
-                Some(memories) if remembers => &mut *memories,
-                _ => &mut *kv,
-            };
-            network.layer(backend, index, |backend, attention, rows, attended| {
-                let cache = attention.layer.cache;
-                if attention.recur(backend, rows.own, (kv, cache), attended) {
-                    return;
-                }
-                if let (Some(params), Some(queries)) = (attention.latent_params(), rows.queries) {
-                    let heads = (params.shape, attention.spec.scale);
-                    backend.latent_to_cache(rows.own, queries, &params, kv, cache);
-                    backend.latent_attention(queries, heads, kv, cache, attended);
-                    return;
-                }
-                attention.layer_norm_heads(backend, rows.own);
-                backend.rope_to_cache(rows.own, &attention.qkv_params(), kv, cache);
-                let params = AttentionParams { slopes, ..attention_params(attention) };
-                backend.attention(rows.own, &params, kv, cache, attended);
-            });
         }
         network.end(backend);
         backend.enter(Stage::Head);
+    }
+
+    /// Builds the ops of attention over a cache, unless they are there.
+    fn attend_to(&mut self, kv: KvId) {
+        let caches = [Some(kv), self.memories.as_ref().map(ops::Kv::id)];
+        if self.attention.caches == caches {
+            return;
+        }
+        let (network, slopes) = (&self.network, self.slopes.as_ref().map(ops::Vector::id));
+        let of = |index: usize| {
+            let attention = network.attention(index);
+            let memories = caches[1].filter(|_| attention.spec.memory);
+            attention.over_cache(memories.unwrap_or(kv), slopes)
+        };
+        self.attention = CacheAttention { caches, layers: (0..network.layers.len()).map(of).collect() };
     }
 
     /// Rows of the last step as the head reads them, after the last norm, from row `first` on: `out` is `(n, hidden)`.
@@ -303,20 +311,6 @@ impl Decoder {
             out.iter_mut().for_each(|value| *value /= factor);
         }
         Ok(())
-    }
-}
-
-fn attention_params<'a>(attention: &Attention<'a>) -> AttentionParams<&'a ops::Vector> {
-    AttentionParams {
-        shape: attention.shape,
-        scale: attention.spec.scale,
-        softcap: attention.spec.softcap,
-        window: attention.spec.window(),
-        chunked: attention.spec.chunked,
-        sinks: attention.layer.sinks.as_ref(),
-        slopes: None,
-        queries_alone: attention.spec.queries_alone(),
-        memory: attention.spec.memory,
     }
 }
 

@@ -77,8 +77,43 @@ impl AnyBackend {
         self.arena::<B>().map(|arena| arena.read_layer_experts(of.id(), read))
     }
 
-    fn run(&mut self, op: &Op) {
+    /// Runs one op of the open step. The op's operands are this backend's.
+    pub fn run(&mut self, op: &Op) {
         self.executor.run(op);
+    }
+
+    /// Reads rows of a buffer, as [`Backend::read_rows`] does.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn read_buffer(&self, x: BufferId, row_first: usize, out: &mut [f32]) -> Result<(), KernelError> {
+        self.executor.read_rows(x, row_first, out)
+    }
+
+    /// Writes the logits of the batch's rows that ask for them, as [`Backend::logits`] does.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn compute_logits(
+        &mut self,
+        head: &HeadOperands,
+        x: BufferId,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        self.executor.logits(head, x, out)
+    }
+
+    /// Reads the experts that the last mixture chose and the activations inside them, as [`Backend::read_experts`] does.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn read_chosen_experts(
+        &self,
+        hidden: BufferId,
+        chosen: &mut [u32],
+        inner: &mut [f32],
+    ) -> Result<(), KernelError> {
+        self.executor.read_experts(hidden, chosen, inner)
     }
 }
 

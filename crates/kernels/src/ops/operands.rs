@@ -36,6 +36,12 @@ impl<K> PartialEq for OperandId<K> {
 
 impl<K> Eq for OperandId<K> {}
 
+impl<K> std::hash::Hash for OperandId<K> {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.index.hash(state);
+    }
+}
+
 impl<K> fmt::Debug for OperandId<K> {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(to, "{}", self.index)

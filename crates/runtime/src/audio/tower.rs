@@ -3,13 +3,12 @@
 //! are computed.
 
 use hanzo_engine_kernels::{
-    Activation, AnyBackend, Backend, Batch, BufferRole, EncoderOps, KernelError, LayerNormParams,
-    PositionBias, SelfAttentionParams, StepLimits, ops,
+    Activation, AnyBackend, Backend, Batch, BufferRole, KernelError, LayerNormParams, StepLimits, ops,
 };
 
 use super::stem::{self, Stem, StemBuffers};
 use super::{AudioFiles, AudioSpec};
-use crate::encoder::{WeightType, turn};
+use crate::encoder::WeightType;
 use crate::engine::EngineMemory;
 use crate::error::LoadError;
 use crate::limits::PICTURE_ROWS_BYTES;
@@ -138,7 +137,7 @@ impl AudioTower {
     /// Computes the layers' input from the frames.
     fn convolve(&mut self, frames: &[f32]) -> Result<(), KernelError> {
         let (backend, rows) = (&mut self.backend, self.way.rows.rows());
-        let (buffers, out) = (&mut self.buffers.stem, self.network.residual());
+        let (buffers, out) = (&mut self.buffers.stem, self.network.given());
         self.stem.run(backend, &self.spec, (frames, rows), buffers, out)?;
         self.network.embed(backend, rows);
         self.network.begin(backend);
@@ -200,18 +199,7 @@ impl Towers for AudioTower {
         let end = self.layers().min(self.way.done + piece.layers());
         for index in self.way.done..end {
             self.backend.begin(&self.way.rows)?;
-            self.network.layer(&mut self.backend, index, |backend, attention, rows, attended| {
-                let qkv = rows.own;
-                turn(backend, attention, qkv);
-                let params = SelfAttentionParams {
-                    heads: attention.shape,
-                    scale: attention.spec.scale,
-                    reach: None,
-                    padding: 0,
-                    bias: PositionBias::None,
-                };
-                backend.self_attention(qkv, &params, attended);
-            });
+            self.network.run_whole_layer(&mut self.backend, index, 0);
             self.backend.end()?;
         }
         self.way.done = end;

@@ -512,8 +512,13 @@ fn last_hidden(files: &crate::encoder::EncoderFiles, spec: &TransformerSpec, tok
     let mut backend = AnyBackend::new(ReferenceBackend::new());
     let mut unheard = |_| ();
     let mut loader = Loader::new(&backend, spec, &files.tensors, WeightType::Stored, &mut unheard).unwrap();
-    let mut decoder =
-        Decoder { network: loader.network().unwrap(), memories: None, slopes: None, head_bias: None };
+    let mut decoder = Decoder {
+        network: loader.network().unwrap(),
+        memories: None,
+        slopes: None,
+        head_bias: None,
+        attention: CacheAttention::default(),
+    };
     let limits = StepLimits { logit_rows: ROWS, ..spec.step_limits(ROWS, 1, BLOCKS * BLOCK_TOKENS) };
     decoder.prepare(&mut backend, &limits).unwrap();
     let kv = backend.kv(&spec.kv_spec(BLOCKS, hanzo_engine_kernels::KvType::F16, 1)).unwrap();

@@ -1,12 +1,10 @@
 //! One step: from packed sequences to the hidden states of their rows.
 
-use hanzo_engine_kernels::{
-    AnyBackend, Backend, Batch, EncoderOps, KernelError, LogitsHead, PositionBias, SelfAttentionParams, ops,
-};
+use hanzo_engine_kernels::ops::{self, Buckets, HeadOperands, Op, VectorId};
+use hanzo_engine_kernels::{AnyBackend, Backend, Batch, EncoderOps, KernelError, PositionBias, RowOp};
 
 use super::{DistanceTables, Encoder};
-use crate::network::{Attention, Network, Normer};
-use crate::spec::{Mask, TransformerSpec};
+use crate::network::Sum;
 
 impl Encoder {
     /// One step over whole sequences: reads the batch's tokens, positions and types. The hidden states stay on the
@@ -21,22 +19,7 @@ impl Encoder {
         backend.begin(batch)?;
         self.embed(backend, batch);
         for index in 0..self.network.layers.len() {
-            let distance = &self.distance;
-            self.network.layer(backend, index, |backend, attention, rows, attended| {
-                let qkv = rows.own;
-                turn(backend, attention, qkv);
-                let params = SelfAttentionParams {
-                    heads: attention.shape,
-                    scale: attention.spec.scale,
-                    reach: match attention.spec.mask {
-                        Mask::Whole { reach } => reach,
-                        Mask::Causal { .. } => unreachable!("a decoder is no encoder; its spec is checked"),
-                    },
-                    padding: 0,
-                    bias: distance.bias(index),
-                };
-                backend.self_attention(qkv, &params, attended);
-            });
+            self.network.run_layer(backend, index, &self.attention[index]);
             if index == 0 {
                 self.convolve(backend);
             }
@@ -80,18 +63,18 @@ impl Encoder {
             panic!("this encoder has no head over the vocabulary; its spec says so")
         };
         backend.begin(batch)?;
-        let Network { spec: TransformerSpec { layers, .. }, buffers, head: matrix, embedding, .. } =
-            &mut self.network;
-        let b = buffers.as_mut().expect("a step has run on the buffers");
-        // Hidden states stay where they are, for further calls.
-        let (hidden, free) = match layers[0].order.on_sum() {
-            true => (&b.residual, &mut b.normed),
-            false => (&b.normed, &mut b.residual),
-        };
-        let bias = head.dense_bias.as_ref();
-        backend.matmul_activated(&head.dense, bias, spec.activation, hidden, &mut b.branch);
-        Normer { norm: &head.norm, spec: norm }.run(backend, &b.branch, free);
-        let computed = backend.logits(LogitsHead::of(matrix.as_ref().unwrap_or(embedding)), free, logits);
+        let matrix = self.network.head.as_ref().unwrap_or(&self.network.embedding).id();
+        let (hidden, [branch, free]) = self.network.hidden_and_free();
+        let (weight, bias) = (head.dense.id(), head.dense_bias.as_ref().map(ops::Vector::id));
+        backend.run(&Op::MatMulActivated {
+            weight,
+            bias,
+            activation: spec.activation,
+            x: hidden,
+            out: branch,
+        });
+        backend.run(&head.norm.op(norm, branch, free));
+        let computed = backend.compute_logits(&HeadOperands { matrix, adapted: None }, free, logits);
         // The step is ended whatever came of it, so that the device is given back.
         backend.end().and(computed)?;
         if let Some(bias) = &head.decoder_bias {
@@ -105,10 +88,10 @@ impl Encoder {
     /// From tokens, positions and types to what the first layer reads.
     fn embed(&mut self, backend: &mut AnyBackend, batch: &Batch) {
         let convolution = self.network.spec.convolution;
-        let sum = self.network.embed(backend, batch.rows());
+        self.network.embed(backend, batch.rows());
         if let (Some(spec), Some(convolution)) = (convolution, &mut self.convolution) {
             let unfolded = convolution.unfolded.as_mut().expect("prepared with the network's buffers");
-            backend.unfold(sum, spec.window, unfolded);
+            backend.unfold(self.network.embedded(), spec.window, unfolded);
         }
         self.network.begin(backend);
     }
@@ -118,37 +101,40 @@ impl Encoder {
         let (Some(spec), Some(convolution)) = (self.network.spec.convolution, &self.convolution) else {
             return;
         };
-        let norm = Normer { norm: &convolution.norm, spec: self.network.spec.norm };
-        let unfolded = convolution.unfolded.as_ref().expect("the step's input was written to it");
-        let b = self.network.buffers.as_mut().expect("the first layer has run on the buffers");
-        let bias = Some(&convolution.bias);
-        backend.matmul_activated(&convolution.weight, bias, spec.activation, unfolded, &mut b.branch);
-        norm.add(backend, &mut b.residual, &b.branch, &mut b.normed);
-        std::mem::swap(&mut b.residual, &mut b.normed);
+        let x = convolution.unfolded.as_ref().expect("the step's input was written to it").id();
+        let (weight, bias) = (convolution.weight.id(), Some(convolution.bias.id()));
+        let Sum { residual, normed, branch } = self.network.sum_behind(0);
+        backend.run(&Op::MatMulActivated { weight, bias, activation: spec.activation, x, out: branch });
+        let norm = convolution.norm.add_op(self.network.spec.norm, residual, branch, normed);
+        backend.run(&norm);
+        // The norm is the sum.
+        backend.run(&Op::Row { op: RowOp::Take { x: normed, first: 0 }, out: residual });
     }
 }
 
-/// Norms and turns queries and keys, where anything does.
-pub(crate) fn turn(backend: &mut AnyBackend, attention: &Attention<'_>, qkv: &mut ops::Buffer) {
-    attention.layer_norm_heads(backend, qkv);
-    let params = attention.qkv_params();
-    if params.rope.is_some() || params.q_norm.is_some() {
-        backend.rope(qkv, &params);
+impl Encoder {
+    /// Builds the ops of each layer's attention.
+    pub(super) fn build_attention(&mut self) {
+        let network = &self.network;
+        let of = |index| network.attention(index).over_sequences(0, self.distance.bias(index));
+        self.attention = (0..network.layers.len()).map(of).collect();
     }
 }
 
 impl DistanceTables {
-    fn bias(&self, layer: usize) -> PositionBias<&ops::Vector, &[u32]> {
+    fn bias(&self, layer: usize) -> PositionBias<VectorId, Buckets> {
         match self {
             DistanceTables::None => PositionBias::None,
-            DistanceTables::Alibi { slopes } => PositionBias::Alibi { slopes },
-            DistanceTables::Learned { table, reach } => PositionBias::ByDistance { table, reach: *reach },
+            DistanceTables::Alibi { slopes } => PositionBias::Alibi { slopes: slopes.id() },
+            DistanceTables::Learned { table, reach } => {
+                PositionBias::ByDistance { table: table.id(), reach: *reach }
+            }
             DistanceTables::Disentangled { bucket_of, reach, buckets, layers } => {
                 PositionBias::Disentangled {
-                    keys: layers[layer].keys.as_ref(),
-                    queries: layers[layer].queries.as_ref(),
+                    keys: layers[layer].keys.as_ref().map(ops::Vector::id),
+                    queries: layers[layer].queries.as_ref().map(ops::Vector::id),
                     buckets: *buckets,
-                    bucket_of,
+                    bucket_of: bucket_of.clone(),
                     reach: *reach,
                 }
             }

@@ -23,6 +23,7 @@ pub(super) fn load(
         convolution: convolution(&mut loader)?,
         network: loader.network()?,
         distance,
+        attention: Vec::new(),
         masked_lm: masked_lm(&mut loader)?,
     })
 }
@@ -61,7 +62,7 @@ fn distance(loader: &mut Loader<'_>) -> Result<DistanceTables, LoadError> {
             let reach = spec.context_tokens_max - 1;
             DistanceTables::Disentangled {
                 layers: layers.collect::<Result<_, _>>()?,
-                bucket_of: kind.buckets.table(reach),
+                bucket_of: kind.buckets.table(reach).into(),
                 reach,
                 buckets: kind.buckets.rows() as u32,
             }

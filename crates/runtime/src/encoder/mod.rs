@@ -16,11 +16,11 @@ pub(crate) use families::encoders;
 pub(crate) use families::gguf::gguf_encoders;
 pub use families::gguf::is_encoder_gguf;
 pub use files::{EncoderFiles, is_encoder};
-pub(crate) use forward::turn;
 pub use head::{Classifier, Head, HeadActivation, HeadInput, HeadLayer, HeadNorm, Scores};
 pub(crate) use head::{dense, dot, layer as head_layer};
 
-use hanzo_engine_kernels::{AnyBackend, Backend, BufferRole, KernelError, StepLimits, ops};
+use hanzo_engine_kernels::ops::{self, Buckets, Op};
+use hanzo_engine_kernels::{AnyBackend, Backend, BufferRole, KernelError, StepLimits};
 
 use crate::error::LoadError;
 use crate::network::{self, MemoryPlan, Network, Norm};
@@ -32,6 +32,7 @@ pub use crate::network::WeightType;
 pub struct Encoder {
     network: Network,
     distance: DistanceTables,
+    attention: Vec<Vec<Op>>, // of each layer
     convolution: Option<Convolution>,
     masked_lm: Option<MaskedLm>,
 }
@@ -48,7 +49,7 @@ enum DistanceTables {
     None,
     Alibi { slopes: ops::Vector },              // (heads)
     Learned { table: ops::Vector, reach: u32 }, // (heads, 2 * reach + 1)
-    Disentangled { bucket_of: Vec<u32>, reach: u32, buckets: u32, layers: Vec<LayerDistances> },
+    Disentangled { bucket_of: Buckets, reach: u32, buckets: u32, layers: Vec<LayerDistances> },
 }
 
 /// A layer's tables of its own.
@@ -106,6 +107,7 @@ impl Encoder {
         if let Some(convolution) = &mut self.convolution {
             convolution.unfolded = Some(backend.buffer(BufferRole::Operand, limits.rows, cols)?);
         }
+        self.build_attention();
         backend.reserve(limits)
     }
 }

@@ -190,7 +190,13 @@ pub(crate) fn last_hidden(files: &EncoderFiles, spec: TransformerSpec, tokens: &
     let mut loader =
         network::Loader::new(&backend, &spec, &files.tensors, WeightType::Stored, &mut unheard).unwrap();
     let network = loader.network().unwrap();
-    let mut encoder = Encoder { network, distance: DistanceTables::None, convolution: None, masked_lm: None };
+    let mut encoder = Encoder {
+        network,
+        distance: DistanceTables::None,
+        attention: Vec::new(),
+        convolution: None,
+        masked_lm: None,
+    };
     encoder.prepare(&mut backend, &spec.step_limits(ROWS, 1, 64)).unwrap();
     let mut runner = Runner { backend, encoder };
     let text =

@@ -1,15 +1,17 @@
 //! Adapters beside a network's packed matrices: what each adds to which, laid out for the backend, and the buffers that
 //! takes. A network without adapters has none of it and computes as if there were none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
+use hanzo_engine_kernels::ops::{self, BufferId, LowRankId, MatrixId, Op, VectorId};
 use hanzo_engine_kernels::{
     AnyBackend, Backend, BufferRole, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource,
-    OutputChange, OutputDelta, RowOp, Stage, ops,
+    OutputChange, OutputDelta, RowOp, Stage,
 };
 
 use super::packing::{DOWN, OUTPUT, QUERY_GATE, STATE_OUTPUT, first, up};
-use super::{Layer, Mlp, Network, Norm};
+use super::program::{Instruction, Program, Work};
+use super::{Buffers, Layer, Mlp, Network, Norm};
 use crate::adapter::{Adapter, EmbeddingDelta, OutputFactors, Pair, WeightDelta};
 use crate::error::LoadError;
 use crate::limits::ADAPTER_RANK_MAX;
@@ -219,6 +221,7 @@ impl Network {
         self.input_norms_mut().zip(inputs).for_each(|(norm, of)| put(&mut norm.deltas, slot, of));
         put(&mut self.head_deltas, slot, head);
         put(&mut self.adapted_embeddings, slot, embedding);
+        self.rebuild_programs();
         Ok(())
     }
 
@@ -248,21 +251,6 @@ impl Network {
             deltas,
             replaces: of.widen.is_none(),
         })
-    }
-
-    /// Changes the embeddings of rows whose adapters do so.
-    pub(super) fn adapt_embeddings(&mut self, backend: &mut AnyBackend) {
-        let Some(b) = self.buffers.as_mut().filter(|b| b.adapting) else { return };
-        for of in self.adapted_embeddings.iter_mut().flatten() {
-            // Rows that are no tokens' keep what they are, or get nothing.
-            match of.replaces {
-                true => backend.row_op(&RowOp::Take { x: &b.residual, first: 0 }, &mut of.rows),
-                false => backend.row_op(&RowOp::Scale(0.0), &mut of.rows),
-            }
-            let scale = if of.replaces { self.spec.embedding_scale } else { 1.0 };
-            backend.embed(&of.table, scale, &mut of.rows);
-            backend.add_low_rank(&of.deltas, &of.rows, None, &mut b.residual);
-        }
     }
 
     /// The norms before the first layer.
@@ -299,6 +287,7 @@ impl Network {
         self.input_norms_mut().for_each(|norm| put(&mut norm.deltas, slot, None));
         put(&mut self.head_deltas, slot, None);
         put(&mut self.adapted_embeddings, slot, None);
+        self.rebuild_programs();
     }
 }
 
@@ -323,50 +312,181 @@ impl Layer {
     }
 }
 
-impl Layer {
-    /// The MLP of a step that has adapters.
-    pub(super) fn adapted_mlp(
-        &self,
-        backend: &mut AnyBackend,
-        x: &ops::Buffer,
-        inner: &mut ops::Buffer,
-        adapters: &mut AdapterBuffers,
-        out: &mut ops::Buffer,
-    ) {
-        let AdapterBuffers { low, both, alone } = adapters;
-        match &self.mlp {
-            // Its two products apart, with the same numbers where nothing is added between them.
-            Mlp::Gated { activation, gate_up, up_bias, down, bias } => {
-                let both = &mut both[self.inner];
-                backend.matmul(gate_up, up_bias.as_ref(), x, both);
-                backend.add_low_rank(&self.deltas.up, x, Some(&mut *low), both);
-                backend.gate(*activation, both, inner);
-                backend.matmul(down, None, inner, out);
-                if let Some(bias) = bias {
-                    backend.add_bias(bias, out);
+/// Changes by adapters, by the operand whose output they change.
+#[derive(Default)]
+struct Changes {
+    matrices: HashMap<MatrixId, Vec<Option<LowRankId>>>,
+    norms: HashMap<VectorId, Vec<Option<LowRankId>>>,
+}
+
+fn ids(list: &[Option<ops::LowRank>]) -> Vec<Option<LowRankId>> {
+    list.iter().map(|of| of.as_ref().map(ops::LowRank::id)).collect()
+}
+
+impl Changes {
+    fn of(network: &Network) -> Self {
+        let mut all = Self::default();
+        for layer in &network.layers {
+            let Deltas { qkv, gate, output, up, down } = &layer.deltas;
+            all.change(&layer.qkv, qkv);
+            all.change(&layer.output, output);
+            if let Some(matrix) = &layer.gate {
+                all.change(matrix, gate);
+            }
+            match &layer.mlp {
+                Mlp::Curved { up: first, down: second, .. }
+                | Mlp::Plain { up: first, down: second, .. }
+                | Mlp::Gated { gate_up: first, down: second, .. } => {
+                    all.change(first, up);
+                    all.change(second, down);
                 }
-                backend.add_low_rank(&self.deltas.down, inner, Some(&mut *low), out);
+                Mlp::Experts { .. } | Mlp::None => {}
             }
-            // What goes up is the gate of ones, so that the adapter's part of it is added before the non-linearity.
-            Mlp::Plain { activation, up, up_bias, down, down_bias } => {
-                let (both, Some(alone)) = (&mut both[self.inner], &mut alone[self.inner]) else { return };
-                backend.matmul(up, up_bias.as_ref(), x, alone);
-                backend.add_low_rank(&self.deltas.up, x, Some(&mut *low), alone);
-                backend.row_op(&RowOp::Put { x: alone, first: 0 }, both);
-                backend.gate(*activation, both, inner);
-                backend.matmul(down, down_bias.as_ref(), inner, out);
-                backend.add_low_rank(&self.deltas.down, inner, Some(&mut *low), out);
-            }
-            Mlp::Curved { curve: [positive, negative, linear], up, down } => {
-                let xielu = RowOp::Xielu { positive: *positive, negative: *negative, linear: *linear };
-                backend.matmul(up, None, x, inner);
-                backend.add_low_rank(&self.deltas.up, x, Some(&mut *low), inner);
-                backend.row_op(&xielu, inner);
-                backend.matmul(down, None, inner, out);
-                backend.add_low_rank(&self.deltas.down, inner, Some(&mut *low), out);
-            }
-            Mlp::Experts { .. } | Mlp::None => self.mlp.run(backend, x, inner, out),
         }
+        let norms = network.layers.iter().flat_map(Layer::norms);
+        for norm in norms.chain(&network.embedding_norm).chain(&network.first_norm) {
+            if !norm.deltas.is_empty() {
+                all.norms.insert(norm.weight.id(), ids(&norm.deltas));
+            }
+        }
+        all
+    }
+
+    fn change(&mut self, matrix: &ops::Matrix, deltas: &[Option<ops::LowRank>]) {
+        if !deltas.is_empty() {
+            self.matrices.insert(matrix.id(), ids(deltas));
+        }
+    }
+
+    /// Op that adds the changes of a matrix to its output, where it has some.
+    fn of_matrix(&self, matrix: MatrixId, x: BufferId, low: BufferId, out: BufferId) -> Option<Op> {
+        let deltas = self.matrices.get(&matrix)?.clone();
+        Some(Op::AddLowRank { deltas, x, low: Some(low), out })
+    }
+
+    /// Op that changes the output of a norm, where adapters do so.
+    fn of_norm(&self, norm: VectorId, x: BufferId, out: BufferId) -> Option<Op> {
+        Some(Op::AddLowRank { deltas: self.norms.get(&norm)?.clone(), x, low: None, out })
+    }
+}
+
+impl Network {
+    /// Whether an adapter is in a slot.
+    pub(super) fn has_adapters(&self) -> bool {
+        let lists = |layer: &Layer| {
+            let Deltas { qkv, gate, output, up, down } = &layer.deltas;
+            [qkv, gate, output, up, down].into_iter().any(|list| !list.is_empty())
+                || layer.norms().any(|norm| !norm.deltas.is_empty())
+        };
+        self.layers.iter().any(lists)
+            || self.embedding_norm.iter().chain(&self.first_norm).any(|norm| !norm.deltas.is_empty())
+            || !self.head_deltas.is_empty()
+            || !self.adapted_embeddings.is_empty()
+    }
+
+    /// A program with the ops that adapters take: behind each product, norm and embedding that one of them changes.
+    pub(super) fn with_adapters(&self, mut program: Program, b: &Buffers) -> Program {
+        let changes = Changes::of(self);
+        program.rewrite(|list| {
+            let mut made = Vec::with_capacity(list.len());
+            for instruction in list {
+                let Instruction { condition, work: Work::Run(op) } = instruction else {
+                    made.push(instruction);
+                    continue;
+                };
+                let ops = self.adapted_op(&changes, op, b);
+                made.extend(ops.into_iter().map(|op| Instruction { condition, work: Work::Run(op) }));
+            }
+            made
+        });
+        program
+    }
+
+    /// An op of a step that has adapters.
+    fn adapted_op(&self, changes: &Changes, op: Op, b: &Buffers) -> Vec<Op> {
+        let Some(scratch) = &b.adapters else { return vec![op] };
+        let low = scratch.low.id();
+        let more: Vec<Op> = match &op {
+            Op::Embed { table, out, .. } if *table == self.embedding.id() => self.adapted_embeddings(*out),
+            Op::MatMul { weight, x, out, .. } => {
+                changes.of_matrix(*weight, *x, low, *out).into_iter().collect()
+            }
+            Op::RmsNorm { x, weight, out, .. } | Op::AddRmsNorm { x, weight, out, .. } => {
+                changes.of_norm(*weight, *x, *out).into_iter().collect()
+            }
+            Op::LayerNorm { x, params, out } | Op::AddLayerNorm { x, params, out, .. } => {
+                changes.of_norm(params.weight, *x, *out).into_iter().collect()
+            }
+            Op::GatedMlp { gate_up, down, .. } if changes.touch(&[*gate_up, *down]) => {
+                let parts = b.split_gated(&op).into_iter();
+                return parts.flat_map(|part| self.adapted_op(changes, part, b)).collect();
+            }
+            Op::MatMulActivated { weight, .. } if changes.touch(&[*weight]) => {
+                return self.adapted_activation(changes, &op, b);
+            }
+            _ => Vec::new(),
+        };
+        [op].into_iter().chain(more).collect()
+    }
+
+    /// A product through a non-linearity, with the adapters' part before the non-linearity: the product is a gate, and the
+    /// gate's partner is ones.
+    fn adapted_activation(&self, changes: &Changes, op: &Op, b: &Buffers) -> Vec<Op> {
+        let (Op::MatMulActivated { weight, bias, activation, x, out }, Some(scratch)) = (op, &b.adapters)
+        else {
+            return vec![op.clone()];
+        };
+        let width = b.inner.iter().position(|inner| inner.id() == *out);
+        let alone = width.and_then(|width| Some((width, scratch.alone[width].as_ref()?.id())));
+        let Some((width, alone)) = alone else { return vec![op.clone()] };
+        let both = scratch.both[width].id();
+        let product = Op::MatMul { weight: *weight, bias: *bias, x: *x, out: alone };
+        let mut made = self.adapted_op(changes, product, b);
+        made.push(Op::Row { op: RowOp::Put { x: alone, first: 0 }, out: both });
+        made.push(Op::Gate { activation: *activation, both, hidden: *out });
+        made
+    }
+
+    /// Ops that change embeddings of rows whose adapters do so.
+    fn adapted_embeddings(&self, out: BufferId) -> Vec<Op> {
+        let of = |of: &AdaptedEmbedding| {
+            let (table, rows) = (of.table.id(), of.rows.id());
+            // Rows that are not tokens keep their numbers, or get zeros.
+            let (before, scale) = match of.replaces {
+                true => (RowOp::Take { x: out, first: 0 }, self.spec.embedding_scale),
+                false => (RowOp::Scale(0.0), 1.0),
+            };
+            [
+                Op::Row { op: before, out: rows },
+                Op::Embed { table, scale, out: rows },
+                Op::AddLowRank { deltas: ids(&of.deltas), x: rows, low: None, out },
+            ]
+        };
+        self.adapted_embeddings.iter().flatten().flat_map(of).collect()
+    }
+}
+
+impl Changes {
+    fn touch(&self, matrices: &[MatrixId]) -> bool {
+        matrices.iter().any(|matrix| self.matrices.contains_key(matrix))
+    }
+}
+
+impl Buffers {
+    /// A gated MLP as its two products with the gate between them. The numbers are the same bit for bit.
+    pub(super) fn split_gated(&self, op: &Op) -> Vec<Op> {
+        let (Op::GatedMlp { gate_up, down, activation, x, hidden, out }, Some(scratch)) =
+            (op, &self.adapters)
+        else {
+            return vec![op.clone()];
+        };
+        let width = self.inner.iter().position(|inner| inner.id() == *hidden);
+        let both = scratch.both[width.expect("a gated MLP writes to one of the inner buffers")].id();
+        vec![
+            Op::MatMul { weight: *gate_up, bias: None, x: *x, out: both },
+            Op::Gate { activation: *activation, both, hidden: *hidden },
+            Op::MatMul { weight: *down, bias: None, x: *hidden, out: *out },
+        ]
     }
 }
 

@@ -2,10 +2,12 @@
 //! it looked up by the token, half made of the token's embedding. A layer multiplies what it makes of the sum with its vector,
 //! and adds what it makes of that.
 
-use hanzo_engine_kernels::{Activation, AnyBackend, Backend, BufferRole, KernelError, RowOp, ops};
+use hanzo_engine_kernels::ops::{self, BufferId, Op};
+use hanzo_engine_kernels::{Activation, AnyBackend, Backend, BufferRole, KernelError, RowOp};
 
 use super::loader::Loader;
 use super::packing::{INPUT_GATE, INPUT_UP};
+use super::program::ProgramBuilder;
 use super::{Apart, Group, Network, Norm};
 use crate::error::LoadError;
 use crate::spec::{GemmaPart, LayerPart, Part, TransformerSpec};
@@ -65,29 +67,29 @@ impl InputBuffers {
 
 impl Inputs {
     /// Makes the vectors of a step whose embeddings are in `sum`.
-    pub(super) fn run(&self, backend: &mut AnyBackend, sum: &ops::Buffer, buffers: &mut InputBuffers) {
-        let InputBuffers { vectors, projected, normed, .. } = buffers;
-        backend.embed(&self.embedding, self.scale, vectors);
-        backend.matmul(&self.projection, None, sum, projected);
-        backend.rms_norm(projected, &self.norm, self.eps, normed);
-        backend.add_shared(None, projected, normed, vectors);
+    pub(super) fn build(&self, p: &mut ProgramBuilder, sum: BufferId, b: &InputBuffers) {
+        let (vectors, projected, normed) = (b.vectors.id(), b.projected.id(), b.normed.id());
+        p.embed(&self.embedding, self.scale, vectors);
+        p.matmul(&self.projection, None, sum, projected);
+        p.rms_norm(projected, &self.norm, self.eps, normed);
+        p.add(normed, vectors);
     }
 }
 
 impl LayerInput {
-    /// From the sum to what the layer adds to it, before the norm: its vector is `first` columns in.
-    pub(super) fn run(
+    /// From rows of `x` to what the layer adds to the sum, before the norm. The layer's vector begins `first` columns in.
+    pub(super) fn build(
         &self,
-        backend: &mut AnyBackend,
+        p: &mut ProgramBuilder,
         (activation, first): (Activation, usize),
-        sum: &ops::Buffer,
-        buffers: &mut InputBuffers,
-        out: &mut ops::Buffer,
+        x: BufferId,
+        b: &InputBuffers,
+        out: BufferId,
     ) {
-        let InputBuffers { vectors, gated, .. } = buffers;
-        backend.matmul_activated(&self.gate, None, activation, sum, gated);
-        backend.row_op(&RowOp::Multiply { by: vectors, first }, gated);
-        backend.matmul(&self.up, None, gated, out);
+        let gated = b.gated.id();
+        p.op(Op::MatMulActivated { weight: self.gate.id(), bias: None, activation, x, out: gated });
+        p.row(RowOp::Multiply { by: b.vectors.id(), first }, gated);
+        p.matmul(&self.up, None, gated, out);
     }
 }
 

@@ -9,10 +9,11 @@ mod forward;
 mod hqq;
 mod inputs;
 mod isq;
+mod layers;
 mod loader;
-mod mlp;
 mod observed;
 mod packing;
+mod program;
 mod remembering;
 mod seeing;
 mod states;
@@ -25,7 +26,6 @@ use crate::spec::{LayerSpec, Part, Projection, TransformerSpec};
 use states::{State, StateBuffers, gate_width, state_widths};
 
 pub(crate) use adapted::{buffer_bytes as adapter_buffer_bytes, bytes as adapter_bytes};
-pub(crate) use forward::{Attention, Normer, Share};
 use inputs::{InputBuffers, Inputs, LayerInput};
 pub use isq::{Isq, IsqRule};
 pub(crate) use isq::{Target, types as isq_types, types_by_name as isq_types_by_name};
@@ -34,6 +34,8 @@ pub use observed::Met;
 pub(crate) use observed::Observed;
 pub use packing::WeightType;
 pub(crate) use packing::{Group, is_transposed, plan};
+pub(crate) use program::Sum;
+use program::{Conditions, Program};
 use remembering::MemoryBuffers;
 use seeing::DeepBuffers;
 use streams::{LayerStreams, StreamBuffers, Streams};
@@ -71,8 +73,12 @@ pub(crate) struct Network {
     pub(crate) ropes: Vec<ops::Vector>, // each (rope.dim / 2), of long texts as many more
     pub(crate) head: Option<ops::Matrix>, // (vocab, hidden); the token embedding where there is none
     pub(crate) buffers: Option<Buffers>,
-    observed: Option<Observed>, // what matrices met, where somebody asked
-    head_deltas: Vec<Option<ops::LowRank>>, // what adapters do to logits, by slot
+    plain: Option<Program>,                            // once there are buffers
+    adapted: Option<Program>,                          // of steps that have adapters, where one is loaded
+    conditions: Conditions,                            // of the step under way
+    adapting: bool,                                    // whether a sequence of the step has an adapter
+    observed: Option<Observed>,                        // sums of an importance matrix, where one is made
+    head_deltas: Vec<Option<ops::LowRank>>,            // what adapters do to logits, by slot
     adapted_embeddings: Vec<Option<AdaptedEmbedding>>, // and to embeddings
 }
 
@@ -206,7 +212,6 @@ pub(crate) struct Buffers {
     attended: Vec<ops::Buffer>,       // (rows, q_width), one for each width of layers
     pub(crate) branch: ops::Buffer,   // (rows, hidden): what a layer's half adds
     adapters: Option<AdapterBuffers>, // where there has been an adapter
-    adapting: bool,                   // whether a sequence of the step has one
     inner: Vec<ops::Buffer>,          // one for each width inside MLPs, in the order of `inner_widths`
 }
 

@@ -1,17 +1,21 @@
 //! What matrices meet while a model runs: for each the squares of its inputs, column by column, summed over rows. It is what an
 //! importance matrix is made of. A network that nobody observes has none of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use hanzo_engine_kernels::{AnyBackend, Backend, KernelError, NO_EXPERT, ops};
+use hanzo_engine_kernels::ops::{self, BufferId, ExpertsId, HeadsId, MatrixId, Op};
+use hanzo_engine_kernels::{AnyBackend, KernelError, NO_EXPERT};
 
-use super::LatentBuffers;
 use super::packing::{expert_groups, groups};
-use crate::spec::{LayerPart, LayerSpec, MlpSpec, Part, Projection, TransformerSpec};
+use super::program::{Instruction, Program, Work};
+use super::{Buffers, Latent, Mlp, Network};
+use crate::spec::{
+    ExpertsSpec, LatentShape, LayerPart, LayerSpec, MlpSpec, Part, Projection, TransformerSpec,
+};
 
 /// A place of a layer whose numbers are the inputs of one product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+pub(super) enum Place {
     /// Before queries, keys and values, what makes latents, and what a state takes up.
     Attention,
     /// Between the two products that make queries of latents.
@@ -59,64 +63,149 @@ pub(crate) struct Observed {
     failed: Option<KernelError>,
 }
 
-/// Who looks on while a layer is computed.
-pub(super) struct Watcher<'a> {
-    pub(super) sums: &'a mut Observed,
-    pub(super) layer: usize,
-    pub(super) spec: &'a LayerSpec,
-    pub(super) hidden: usize,
+/// Activations that an instruction adds to the sums.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Observation {
+    /// Inputs of a matrix, or of one matrix a head.
+    Rows { layer: usize, place: Place, x: BufferId, columns: HeadColumns },
+    /// Inputs of the experts that rows went to.
+    Experts {
+        layer: usize,
+        /// (rows, columns)
+        x: BufferId,
+        columns: usize,
+        /// (rows, used * ffn)
+        hidden: BufferId,
+        experts: ExpertsSpec,
+    },
 }
 
-impl Watcher<'_> {
-    /// What the first products of a layer read.
-    pub(super) fn attention(&mut self, backend: &AnyBackend, x: &ops::Buffer) {
-        self.sums.see(backend, (self.layer, Place::Attention), x, self.hidden);
+/// Columns of a row that are read: the first `columns` of the `width` that each head has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeadColumns {
+    heads: usize,
+    width: usize,
+    columns: usize,
+}
+
+impl HeadColumns {
+    fn all(columns: usize) -> Self {
+        Self { heads: 1, width: columns, columns }
+    }
+}
+
+/// Places of a network's matrices.
+#[derive(Default)]
+struct Places {
+    matrices: HashMap<MatrixId, (usize, Place, HeadColumns)>,
+    heads: HashMap<HeadsId, (usize, Place, HeadColumns)>,
+    experts: HashMap<ExpertsId, usize>,
+}
+
+impl Places {
+    fn of(network: &Network) -> Self {
+        let (mut all, hidden) = (Self::default(), network.spec.hidden);
+        for (index, (layer, spec)) in network.layers.iter().zip(&network.spec.layers).enumerate() {
+            all.put(&layer.qkv, index, Place::Attention, hidden);
+            all.put(&layer.output, index, Place::Attended, spec.attention.projection.attended_width());
+            if let (Some(latent), Projection::Latent(shape)) = (&layer.latent, spec.attention.projection) {
+                all.put_latent(latent, index, shape);
+            }
+            match &spec.mlp {
+                MlpSpec::None => {}
+                MlpSpec::Dense(dense) => all.put_mlp(&layer.mlp, index, hidden, dense.ffn),
+                MlpSpec::Experts(_) => all.put_experts(&layer.mlp, index, hidden),
+            }
+        }
+        all
     }
 
-    /// What is between the products of latent attention.
-    pub(super) fn latents(&mut self, backend: &AnyBackend, buffers: &LatentBuffers) {
-        let Projection::Latent(shape) = self.spec.attention.projection else { return };
+    fn put(&mut self, matrix: &ops::Matrix, layer: usize, place: Place, columns: usize) {
+        self.matrices.insert(matrix.id(), (layer, place, HeadColumns::all(columns)));
+    }
+
+    fn put_latent(&mut self, latent: &Latent, layer: usize, shape: LatentShape) {
         if let Some(rank) = shape.query_rank {
-            self.sums.see(backend, (self.layer, Place::QueryLatent), &buffers.normed, rank);
+            self.put(&latent.query, layer, Place::QueryLatent, rank);
         }
-        let heads = (shape.heads, shape.query_dim(), shape.nope_dim);
-        self.sums.see_heads(backend, (self.layer, Place::HeadQueries), &buffers.queries, heads);
-        let heads = (shape.heads, shape.rank, shape.rank);
-        self.sums.see_heads(backend, (self.layer, Place::HeadValues), &buffers.mixed, heads);
+        let LatentShape { heads, rank, nope_dim, .. } = shape;
+        let queries = HeadColumns { heads, width: shape.query_dim(), columns: nope_dim };
+        self.heads.insert(latent.key_up.id(), (layer, Place::HeadQueries, queries));
+        let values = HeadColumns { heads, width: rank, columns: rank };
+        self.heads.insert(latent.value_up.id(), (layer, Place::HeadValues, values));
     }
 
-    /// What the output matrix reads.
-    pub(super) fn attended(&mut self, backend: &AnyBackend, attended: &ops::Buffer) {
-        let width = self.spec.attention.projection.attended_width();
-        self.sums.see(backend, (self.layer, Place::Attended), attended, width);
+    fn put_mlp(&mut self, mlp: &Mlp, layer: usize, hidden: usize, ffn: usize) {
+        let (Mlp::Curved { up, down, .. }
+        | Mlp::Plain { up, down, .. }
+        | Mlp::Gated { gate_up: up, down, .. }) = mlp
+        else {
+            return;
+        };
+        self.put(up, layer, Place::Mlp, hidden);
+        self.put(down, layer, Place::Inner, ffn);
     }
 
-    /// What an MLP read that has just run, and what is in it.
-    pub(super) fn mlp(&mut self, backend: &AnyBackend, x: &ops::Buffer, inner: &ops::Buffer) {
-        match &self.spec.mlp {
-            MlpSpec::None => {}
-            MlpSpec::Dense(dense) => self.dense(backend, x, inner, dense.ffn),
-            MlpSpec::Experts(_) => self.experts(backend, (x, x), inner),
+    fn put_experts(&mut self, mlp: &Mlp, layer: usize, hidden: usize) {
+        let Mlp::Experts { router, experts, shared, .. } = mlp else { return };
+        self.put(router, layer, Place::Router, hidden);
+        self.experts.insert(experts.id(), layer);
+        if let Some(shared) = shared {
+            self.put_mlp(&shared.mlp, layer, hidden, shared.ffn);
         }
     }
 
-    /// Likewise, of one that every row goes to.
-    pub(super) fn dense(&mut self, backend: &AnyBackend, x: &ops::Buffer, inner: &ops::Buffer, ffn: usize) {
-        self.sums.see(backend, (self.layer, Place::Mlp), x, self.hidden);
-        self.sums.see(backend, (self.layer, Place::Inner), inner, ffn);
+    /// Reading of a matrix's input.
+    fn input(&self, matrix: MatrixId, x: BufferId) -> Option<Observation> {
+        let &(layer, place, columns) = self.matrices.get(&matrix)?;
+        Some(Observation::Rows { layer, place, x, columns })
+    }
+}
+
+impl Network {
+    /// A program that also reads the inputs of all matrices.
+    pub(super) fn with_observations(&self, mut program: Program, b: &Buffers) -> Program {
+        let places = Places::of(self);
+        program.rewrite(|list| {
+            let split = list.into_iter().flat_map(|instruction| match &instruction.work {
+                Work::Run(op @ Op::GatedMlp { .. }) => {
+                    let condition = instruction.condition;
+                    let parts = b.split_gated(op).into_iter();
+                    parts.map(|op| Instruction { condition, work: Work::Run(op) }).collect()
+                }
+                _ => vec![instruction],
+            });
+            split.flat_map(|instruction| self.observed_instruction(&places, instruction)).collect()
+        });
+        program
     }
 
-    /// Likewise, of experts and of the router, which may read something else.
-    pub(super) fn experts(
-        &mut self,
-        backend: &AnyBackend,
-        (x, routed): (&ops::Buffer, &ops::Buffer),
-        inner: &ops::Buffer,
-    ) {
-        let Some(experts) = self.spec.mlp.experts() else { return };
-        self.sums.see(backend, (self.layer, Place::Router), routed, self.hidden);
-        let (count, used, ffn) = (experts.count, experts.used, experts.ffn);
-        self.sums.see_experts(backend, self.layer, (x, self.hidden), (inner, ffn), (count, used));
+    /// An instruction with the readings around it.
+    fn observed_instruction(&self, places: &Places, instruction: Instruction) -> Vec<Instruction> {
+        let Work::Run(op) = &instruction.work else { return vec![instruction] };
+        let observe =
+            |of: Observation| Instruction { condition: instruction.condition, work: Work::Observe(of) };
+        let (before, behind) = match op {
+            Op::MatMul { weight, x, .. } | Op::MatMulActivated { weight, x, .. } => {
+                (places.input(*weight, *x), None)
+            }
+            Op::HeadsMatMul { weights, x, .. } => {
+                let place = places.heads.get(weights);
+                let rows = |&(layer, place, columns)| Observation::Rows { layer, place, x: *x, columns };
+                (place.map(rows), None)
+            }
+            Op::Moe { weights, x, hidden, .. } => {
+                let chosen = places.experts.get(&weights.experts).and_then(|&layer| {
+                    let experts = *self.spec.layers[layer].mlp.experts()?;
+                    let columns = self.spec.hidden;
+                    Some(Observation::Experts { layer, x: *x, columns, hidden: *hidden, experts })
+                });
+                (places.input(weights.router, weights.routed.unwrap_or(*x)), chosen)
+            }
+            _ => (None, None),
+        };
+        let (before, behind) = (before.map(observe), behind.map(observe));
+        before.into_iter().chain([instruction]).chain(behind).collect()
     }
 }
 
@@ -133,24 +222,31 @@ impl Observed {
         self.rows = rows;
     }
 
-    /// Adds the rows of a buffer of so many columns.
-    fn see(&mut self, backend: &AnyBackend, place: (usize, Place), x: &ops::Buffer, columns: usize) {
-        self.see_heads(backend, place, x, (1, columns, columns));
+    /// Adds activations of the step under way.
+    pub(super) fn add(&mut self, backend: &AnyBackend, of: &Observation) {
+        let added = match *of {
+            Observation::Rows { layer, place, x, columns } => {
+                self.add_rows(backend, (layer, place), x, columns)
+            }
+            Observation::Experts { layer, x, columns, hidden, ref experts } => {
+                self.add_experts(backend, layer, (x, columns), hidden, experts)
+            }
+        };
+        if let Err(error) = added {
+            self.failed.get_or_insert(error);
+        }
     }
 
-    /// Adds the first `columns` of the `width` that each head has of a row.
-    fn see_heads(
+    /// Adds the columns that each head has of a row.
+    fn add_rows(
         &mut self,
         backend: &AnyBackend,
         place: (usize, Place),
-        x: &ops::Buffer,
-        (heads, width, columns): (usize, usize, usize),
-    ) {
+        x: BufferId,
+        HeadColumns { heads, width, columns }: HeadColumns,
+    ) -> Result<(), KernelError> {
         self.room.resize(self.rows * heads * width, 0.0);
-        if let Err(error) = backend.read_rows(x, 0, &mut self.room) {
-            self.failed.get_or_insert(error);
-            return;
-        }
+        backend.read_buffer(x, 0, &mut self.room)?;
         let sums = self.sums.entry(place).or_default();
         sums.squares.resize(heads * columns, 0.0);
         sums.rows.resize(1, 0);
@@ -158,35 +254,29 @@ impl Observed {
         for (at, of_head) in self.room.chunks_exact(width).enumerate() {
             sums.add(at % heads, &of_head[..columns]);
         }
+        Ok(())
     }
 
-    /// Adds to each expert's sums the rows that went to it, `count` experts being there and `used` of them in a row.
-    fn see_experts(
+    /// Adds to each expert's sums the rows that went to it.
+    fn add_experts(
         &mut self,
         backend: &AnyBackend,
         layer: usize,
-        (x, columns): (&ops::Buffer, usize),
-        (inner, ffn): (&ops::Buffer, usize),
-        (count, used): (usize, usize),
-    ) {
+        (x, columns): (BufferId, usize),
+        hidden: BufferId,
+        &ExpertsSpec { count, used, ffn, .. }: &ExpertsSpec,
+    ) -> Result<(), KernelError> {
         let pairs = self.rows * used;
-        let (mut chosen, mut hidden) = (vec![NO_EXPERT; pairs], vec![0.0; pairs * ffn]);
+        let (mut chosen, mut inner) = (vec![NO_EXPERT; pairs], vec![0.0; pairs * ffn]);
         self.room.resize(self.rows * columns, 0.0);
-        let read = backend.read_rows(x, 0, &mut self.room);
-        if let Err(error) = read.and_then(|()| backend.read_experts(inner, &mut chosen, &mut hidden)) {
-            self.failed.get_or_insert(error);
-            return;
-        }
+        backend.read_buffer(x, 0, &mut self.room)?;
+        backend.read_chosen_experts(hidden, &mut chosen, &mut inner)?;
         let before = self.room.chunks_exact(columns).flat_map(|row| std::iter::repeat_n(row, used));
-        Self::add_pairs(
-            self.sums.entry((layer, Place::Experts)).or_default(),
-            count,
-            columns,
-            &chosen,
-            before,
-        );
+        let sums = self.sums.entry((layer, Place::Experts)).or_default();
+        Self::add_pairs(sums, count, columns, &chosen, before);
         let between = self.sums.entry((layer, Place::ExpertsInner)).or_default();
-        Self::add_pairs(between, count, ffn, &chosen, hidden.chunks_exact(ffn));
+        Self::add_pairs(between, count, ffn, &chosen, inner.chunks_exact(ffn));
+        Ok(())
     }
 
     fn add_pairs<'r>(

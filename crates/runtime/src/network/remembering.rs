@@ -1,19 +1,16 @@
 //! Layers that read what a sequence remembers instead of itself (Llama 3.2 Vision): what makes keys and values of that, rows that
 //! see nothing of it, and steps in which nobody remembers anything, which pass such layers by.
 
-use hanzo_engine_kernels::{AnyBackend, Backend, BufferRole, KernelError, QkvParams, RowOp, ops};
+use hanzo_engine_kernels::{AnyBackend, Backend, BufferRole, KernelError, QkvParams, RowOp, Stage, ops};
 
 use super::Network;
-use super::forward::Normer;
 use crate::spec::{NormSpec, TransformerSpec};
 
 /// Activations of such layers.
 pub(crate) struct MemoryBuffers {
-    pairs: ops::Buffer,  // (rows, 2 * kv_heads * head_dim): keys and values
-    own: ops::Buffer,    // (rows, qkv_width): the same with room for queries before them
-    seeing: ops::Buffer, // (rows, hidden): 1 in the rows that see something, 0 in the others
-    /// Whether some row of the step sees nothing.
-    active: bool,
+    pairs: ops::Buffer,             // (rows, 2 * kv_heads * head_dim): keys and values
+    own: ops::Buffer,               // (rows, qkv_width): the same with room for queries before them
+    pub(super) seeing: ops::Buffer, // (rows, hidden): 1 in the rows that see something, 0 in the others
 }
 
 /// Columns of keys and values of the layers that remember, and of queries before them too.
@@ -37,19 +34,7 @@ impl MemoryBuffers {
     ) -> Result<Option<Self>, KernelError> {
         let Some([pairs, own]) = widths(spec) else { return Ok(None) };
         let buffer = |cols| backend.buffer(BufferRole::Operand, rows, cols);
-        Ok(Some(MemoryBuffers {
-            pairs: buffer(pairs)?,
-            own: buffer(own)?,
-            seeing: buffer(spec.hidden)?,
-            active: false,
-        }))
-    }
-
-    /// Has rows that see nothing add nothing.
-    pub(super) fn leave_out(&self, backend: &mut AnyBackend, branch: &mut ops::Buffer) {
-        if self.active {
-            backend.row_op(&RowOp::Multiply { by: &self.seeing, first: 0 }, branch);
-        }
+        Ok(Some(MemoryBuffers { pairs: buffer(pairs)?, own: buffer(own)?, seeing: buffer(spec.hidden)? }))
     }
 }
 
@@ -66,8 +51,8 @@ impl Network {
         let hidden = self.spec.hidden;
         let buffers = self.buffers.as_mut().and_then(|buffers| buffers.memory.as_mut());
         let Some(buffers) = buffers else { return Ok(()) };
-        buffers.active = seeing.contains(&false);
-        if !buffers.active {
+        self.conditions.unseeing_rows = seeing.contains(&false);
+        if !self.conditions.unseeing_rows {
             return Ok(());
         }
         let numbers: Vec<f32> =
@@ -77,10 +62,7 @@ impl Network {
 
     /// Norms the sum behind a layer again, once it was changed, or the layer passed by.
     pub(crate) fn norm_behind(&mut self, backend: &mut AnyBackend, layer: usize) {
-        let b = self.buffers.as_mut().expect("`prepare` is called before the first step, as its docs ask");
-        if let Some(norm) = &self.layers[layer].last_norm {
-            Normer { norm, spec: self.spec.norm }.run(backend, &b.residual, &mut b.normed);
-        }
+        self.run(backend, Stage::Layer(layer), |program| &program.layers[layer].norm);
     }
 
     /// Norms the sum as a layer reads it.

@@ -1,16 +1,14 @@
 //! What models that see have besides: biases before the gate of a tower's MLPs, and rows made of pictures that the first layers
 //! of a text model add to theirs (DeepStack, arxiv.org/abs/2406.04334).
 
-use hanzo_engine_kernels::{AnyBackend, Backend, BufferRole, KernelError, RowOp, ops};
+use hanzo_engine_kernels::{AnyBackend, Backend, BufferRole, KernelError, ops};
 
-use super::{Layer, Mlp, Network};
+use super::Network;
 use crate::spec::TransformerSpec;
 
 /// Rows that first layers add to theirs.
 pub(crate) struct DeepBuffers {
-    rows: ops::Buffer, // (rows, layers that add some * hidden)
-    /// Whether a row of the step has some.
-    active: bool,
+    pub(super) rows: ops::Buffer, // (rows, layers that add some * hidden)
 }
 
 /// Role and columns of the buffers that are there for this.
@@ -36,17 +34,7 @@ impl DeepBuffers {
             return Ok(None);
         }
         let rows = backend.buffer(BufferRole::Operand, rows, spec.deep_layers * spec.hidden)?;
-        Ok(Some(DeepBuffers { rows, active: false }))
-    }
-
-    /// Adds what is there for a layer.
-    pub(super) fn add(&self, backend: &mut AnyBackend, layer: usize, hidden: usize, sum: &mut ops::Buffer) {
-        backend.row_op(&RowOp::Add { x: &self.rows, first: layer * hidden, factor: 1.0 }, sum);
-    }
-
-    /// Whether something is added after a layer of this step.
-    pub(super) fn adds(&self, layer: usize, layers: usize) -> bool {
-        self.active && layer < layers
+        Ok(Some(DeepBuffers { rows }))
     }
 }
 
@@ -57,26 +45,6 @@ pub(super) fn both(
     rows: usize,
 ) -> Result<Option<ops::Buffer>, KernelError> {
     both_width(spec).map(|cols| backend.buffer(BufferRole::Residual, rows, cols)).transpose()
-}
-
-impl Layer {
-    /// The MLP where gate and up have biases; says whether that is so.
-    pub(super) fn biased_mlp(
-        &self,
-        backend: &mut AnyBackend,
-        x: &ops::Buffer,
-        (both, inner): (&mut Option<ops::Buffer>, &mut ops::Buffer),
-        out: &mut ops::Buffer,
-    ) -> bool {
-        let Mlp::Gated { activation, gate_up, up_bias: Some(up_bias), down, bias } = &self.mlp else {
-            return false;
-        };
-        let both = both.as_mut().expect("there is one where a layer has such biases");
-        backend.matmul(gate_up, Some(up_bias), x, both);
-        backend.gate(*activation, both, inner);
-        backend.matmul(down, bias.as_ref(), inner, out);
-        true
-    }
 }
 
 impl Network {
@@ -94,7 +62,7 @@ impl Network {
         let Some(deep) = self.buffers.as_mut().and_then(|buffers| buffers.deep.as_mut()) else {
             return Ok(());
         };
-        deep.active = given;
+        self.conditions.deep_rows = given;
         if given { backend.write_rows(&mut deep.rows, 0, &vec![0.0; rows * width]) } else { Ok(()) }
     }
 
@@ -111,12 +79,12 @@ impl Network {
     ) -> Result<(), KernelError> {
         let hidden = self.spec.hidden;
         if width == hidden {
-            return backend.write_rows(self.residual(), row, values);
+            return backend.write_rows(self.given(), row, values);
         }
         let part = |columns: std::ops::Range<usize>| -> Vec<f32> {
             values.chunks_exact(width).flat_map(|row| &row[columns.clone()]).copied().collect()
         };
-        backend.write_rows(self.residual(), row, &part(0..hidden))?;
+        backend.write_rows(self.given(), row, &part(0..hidden))?;
         let deep = self.buffers.as_mut().and_then(|buffers| buffers.deep.as_mut());
         let deep = deep.expect("rows are as wide as the model takes them; entering checks it");
         backend.write_rows(&mut deep.rows, row, &part(hidden..width))

@@ -1,12 +1,12 @@
 //! What a layer that keeps a state of each sequence has and does, and the gate behind attention: weights, buffers, the
 //! ops between its two matrices.
 
+use hanzo_engine_kernels::ops::{self, BufferId, KvId, Op};
 use hanzo_engine_kernels::{
     AnyBackend, Backend, BufferRole, ConvolutionParams, GateKind, KernelError, OutputGateParams, OutputNorm,
-    RecurrenceParams, RowOp, ops,
+    RecurrenceParams, RowOp,
 };
 
-use super::Attention;
 use super::loader::Loader;
 use crate::error::LoadError;
 use crate::spec::{LayerPart, Part, StateSpec, TransformerSpec};
@@ -91,46 +91,46 @@ impl Loader<'_> {
     }
 }
 
-impl Attention<'_> {
-    /// What happens in place of attention in a layer that keeps a state; false in others.
-    pub(crate) fn recur(
+impl State {
+    /// Ops between a layer's two products: what a state takes up, and what is read of it.
+    pub(super) fn ops(
         &self,
-        backend: &mut AnyBackend,
-        own: &mut ops::Buffer,
-        (kv, layer): (&mut ops::Kv, usize),
-        given: &mut ops::Buffer,
-    ) -> bool {
-        let (Some(spec), Some(state)) = (self.spec.projection.state(), &self.layer.state) else {
-            return false;
-        };
+        spec: &StateSpec,
+        [own, given]: [BufferId; 2],
+        kv: KvId,
+        layer: usize,
+    ) -> Vec<Op> {
         let shape = spec.shape;
-        let convolution =
-            ConvolutionParams { shape, weight: &state.convolution, bias: state.convolution_bias.as_ref() };
-        let Some(of) = &state.recurrence else {
+        let bias = self.convolution_bias.as_ref().map(ops::Vector::id);
+        let convolution = ConvolutionParams { shape, weight: self.convolution.id(), bias };
+        let row = |op, out| Op::Row { op, out };
+        let Some(of) = &self.recurrence else {
             let channels = shape.channels();
-            backend.row_op(&RowOp::Take { x: own, first: 2 * channels }, given);
-            backend.row_op(&RowOp::Multiply { by: own, first: 0 }, given);
-            backend.convolve(given, &convolution, kv, layer);
-            backend.row_op(&RowOp::Multiply { by: own, first: channels }, given);
-            return true;
+            return vec![
+                row(RowOp::Take { x: own, first: 2 * channels }, given),
+                row(RowOp::Multiply { by: own, first: 0 }, given),
+                Op::Convolve { x: given, params: convolution, kv, layer },
+                row(RowOp::Multiply { by: own, first: channels }, given),
+            ];
         };
-        backend.convolve(own, &convolution, kv, layer);
         let recurrence = RecurrenceParams {
             shape,
-            decay: &of.decay,
-            step_bias: &of.step_bias,
+            decay: of.decay.id(),
+            step_bias: of.step_bias.id(),
             step_limits: [0.0, f32::INFINITY],
-            skip: of.skip.as_ref(),
+            skip: of.skip.as_ref().map(ops::Vector::id),
         };
-        backend.recur(own, &recurrence, kv, layer, given);
         let norm = of.norm.as_ref().map(|weight| OutputNorm {
-            weight,
+            weight: weight.id(),
             eps: spec.norm_eps,
             part: spec.norm_part,
             before_gate: !spec.has_skip(),
         });
         let gate = OutputGateParams { column: shape.channels(), kind: GateKind::Silu, norm };
-        backend.gate_output(own, &gate, given);
-        true
+        vec![
+            Op::Convolve { x: own, params: convolution, kv, layer },
+            Op::Recur { x: own, params: recurrence, kv, layer, out: given },
+            Op::GateOutput { gate: own, params: gate, out: given },
+        ]
     }
 }

@@ -2,17 +2,16 @@
 //! computes one, and corrects all by what that has become. Beside attention there is a narrow way (LAuReL), and of some layers'
 //! gates only the largest numbers count.
 
-use std::mem::swap;
+use hanzo_engine_kernels::ops::{self, BufferId};
+use hanzo_engine_kernels::{AnyBackend, Backend, BufferRole, KernelError, RowOp, Stage};
 
-use hanzo_engine_kernels::{Activation, AnyBackend, Backend, BufferRole, KernelError, RowOp, Stage, ops};
-
-use super::forward::{Normer, Sum};
-use super::inputs::{InputBuffers, LayerInput};
+use super::layers::LayerBuilder;
 use super::loader::Loader;
 use super::packing::{LAUREL_DOWN, LAUREL_UP, STREAM_CORRECTION, STREAM_PREDICTION, STREAM_ROUTER};
-use super::{AdapterBuffers, Group, Layer, Mlp, Network, Norm, packing};
+use super::program::{ProgramBuilder, Sum};
+use super::{Group, Layer, Norm, packing};
 use crate::error::LoadError;
-use crate::spec::{GemmaPart, LayerPart, NormSpec, Part, StreamsSpec, TransformerSpec};
+use crate::spec::{GemmaPart, LayerPart, Part, StreamsSpec, TransformerSpec};
 
 /// What makes streams of embeddings, and one of streams.
 pub(super) struct Streams {
@@ -92,159 +91,101 @@ impl StreamBuffers {
 
 impl Streams {
     /// Makes the streams of embeddings, which are as large as they are.
-    pub(super) fn part(
-        &self,
-        backend: &mut AnyBackend,
-        sum: &ops::Buffer,
-        hidden: usize,
-        buffers: &mut StreamBuffers,
-    ) {
-        let StreamBuffers { streams, one, .. } = buffers;
-        backend.row_op(&RowOp::Put { x: sum, first: 0 }, streams);
+    pub(super) fn part(&self, p: &mut ProgramBuilder, sum: BufferId, hidden: usize, b: &StreamBuffers) {
+        let (streams, one) = (b.streams.id(), b.one.id());
+        p.row(RowOp::Put { x: sum, first: 0 }, streams);
         for (stream, up) in self.up.iter().enumerate() {
-            backend.matmul(up, None, sum, one);
-            backend.row_op(&RowOp::MatchSize { x: sum, least: SIZE_MIN }, one);
-            backend.row_op(&RowOp::Put { x: one, first: (stream + 1) * hidden }, streams);
+            p.matmul(up, None, sum, one);
+            p.row(RowOp::MatchSize { x: sum, least: SIZE_MIN }, one);
+            p.row(RowOp::Put { x: one, first: (stream + 1) * hidden }, streams);
         }
     }
 
-    /// Makes one of the streams: their mean, each as large as the first.
-    pub(super) fn join(
-        &self,
-        backend: &mut AnyBackend,
-        hidden: usize,
-        (sum, first, one_more): (&mut ops::Buffer, &mut ops::Buffer, &mut ops::Buffer),
-        buffers: &mut StreamBuffers,
-    ) {
-        let StreamBuffers { streams, one, .. } = buffers;
-        backend.row_op(&RowOp::Take { x: streams, first: 0 }, sum);
-        backend.row_op(&RowOp::Take { x: streams, first: 0 }, first);
+    /// Makes one sum of the streams, their mean, each as large as the first.
+    pub(super) fn join(&self, p: &mut ProgramBuilder, hidden: usize, roles: Sum, b: &StreamBuffers) {
+        let Sum { residual: sum, normed: first, branch: one_more } = roles;
+        let (streams, one) = (b.streams.id(), b.one.id());
+        p.row(RowOp::Take { x: streams, first: 0 }, sum);
+        p.row(RowOp::Take { x: streams, first: 0 }, first);
         for (stream, down) in self.down.iter().enumerate() {
-            backend.row_op(&RowOp::Take { x: streams, first: (stream + 1) * hidden }, one);
-            backend.matmul(down, None, one, one_more);
-            backend.row_op(&RowOp::MatchSize { x: first, least: SIZE_MIN }, one_more);
-            backend.row_op(&RowOp::Add { x: one_more, first: 0, factor: 1.0 }, sum);
+            p.row(RowOp::Take { x: streams, first: (stream + 1) * hidden }, one);
+            p.matmul(down, None, one, one_more);
+            p.row(RowOp::MatchSize { x: first, least: SIZE_MIN }, one_more);
+            p.row(RowOp::Add { x: one_more, first: 0, factor: 1.0 }, sum);
         }
-        backend.row_op(&RowOp::Scale(1.0 / (1 + self.down.len()) as f32), sum);
+        p.row(RowOp::Scale(1.0 / (1 + self.down.len()) as f32), sum);
     }
 }
 
 impl LayerStreams {
     /// How streams mix, by one of them in `x`.
-    fn route(
-        &self,
-        backend: &mut AnyBackend,
-        eps: f32,
-        x: &ops::Buffer,
-        one: &mut ops::Buffer,
-        routed: &mut ops::Buffer,
-    ) {
-        backend.rms_norm(x, &self.router_norm, eps, one);
-        backend.matmul(&self.router, None, one, routed);
-        backend.row_op(&RowOp::Tanh, routed);
+    fn route(&self, p: &mut ProgramBuilder, eps: f32, x: BufferId, b: &StreamBuffers) {
+        let (one, routed) = (b.one.id(), b.routed.id());
+        p.rms_norm(x, &self.router_norm, eps, one);
+        p.matmul(&self.router, None, one, routed);
+        p.row(RowOp::Tanh, routed);
     }
 
-    /// Predicts all streams; the one that is computed becomes the sum, its norm what attention reads.
-    pub(super) fn predict(
-        &self,
-        backend: &mut AnyBackend,
-        first: usize,
-        norm: NormSpec,
-        (residual, normed): (&mut ops::Buffer, &mut ops::Buffer),
-        buffers: &mut StreamBuffers,
-    ) {
-        let StreamBuffers { streams, predicted, routed, weights, low, laurel, one, .. } = buffers;
-        backend.row_op(&RowOp::Take { x: streams, first }, residual);
-        self.route(backend, norm.eps, residual, one, routed);
-        backend.matmul(&self.prediction, None, routed, weights);
-        let (from, weights) = (&*streams, &*weights);
-        backend.row_op(&RowOp::Mix { base: from, x: from, weights, plus: 0.0 }, predicted);
-        backend.row_op(&RowOp::Take { x: predicted, first }, residual);
-        Normer { norm: &self.input_norm, spec: norm }.run(backend, residual, normed);
-        backend.matmul(&self.laurel_down, None, normed, low);
-        backend.matmul(&self.laurel_up, None, low, one);
-        Normer { norm: &self.laurel_norm, spec: norm }.run(backend, one, laurel);
-        backend.row_op(&RowOp::Add { x: normed, first: 0, factor: 1.0 }, laurel);
+    /// Adds the output of the narrow way to the sum, which has attention's output, and keeps the sum's size.
+    pub(super) fn add_laurel(&self, p: &mut ProgramBuilder, sum: BufferId, b: &StreamBuffers) {
+        p.row(RowOp::Add { x: b.laurel.id(), first: 0, factor: 1.0 }, sum);
+        p.row(RowOp::Scale(std::f32::consts::FRAC_1_SQRT_2), sum);
+    }
+}
+
+impl<'a> LayerBuilder<'a> {
+    fn streams(&self) -> Option<(&'a LayerStreams, &'a StreamBuffers, &'a StreamsSpec)> {
+        Some((self.layer.streams.as_ref()?, self.b.streams.as_ref()?, self.network.spec.streams.as_ref()?))
     }
 
-    /// Adds what the narrow way gives to the sum, which has what attention gives, and keeps its size.
-    pub(super) fn add_laurel(
-        &self,
-        backend: &mut AnyBackend,
-        sum: &mut ops::Buffer,
-        buffers: &StreamBuffers,
-    ) {
-        backend.row_op(&RowOp::Add { x: &buffers.laurel, first: 0, factor: 1.0 }, sum);
-        backend.row_op(&RowOp::Scale(std::f32::consts::FRAC_1_SQRT_2), sum);
+    /// Predicts all streams. The active one becomes the sum, and its norm what attention reads.
+    pub(super) fn predict_streams(&mut self) {
+        let Some((of, b, spec)) = self.streams() else { return };
+        let (Sum { residual, normed, .. }, norm, p) = (self.sum, self.norm, &mut self.p);
+        let first = spec.active * self.network.spec.hidden;
+        let (streams, predicted, weights) = (b.streams.id(), b.predicted.id(), b.weights.id());
+        let (low, laurel, one) = (b.low.id(), b.laurel.id(), b.one.id());
+        p.row(RowOp::Take { x: streams, first }, residual);
+        of.route(p, norm.eps, residual, b);
+        p.matmul(&of.prediction, None, b.routed.id(), weights);
+        p.row(RowOp::Mix { base: streams, x: streams, weights, plus: 0.0 }, predicted);
+        p.row(RowOp::Take { x: predicted, first }, residual);
+        p.norm(&of.input_norm, norm, residual, normed);
+        p.matmul(&of.laurel_down, None, normed, low);
+        p.matmul(&of.laurel_up, None, low, one);
+        p.norm(&of.laurel_norm, norm, one, laurel);
+        p.row(RowOp::Add { x: normed, first: 0, factor: 1.0 }, laurel);
     }
 
-    /// Corrects all streams by what the sum has become, and adds what the layer's vector gives to all but the first.
-    pub(super) fn correct(
-        &self,
-        backend: &mut AnyBackend,
-        (index, hidden, streams_spec): (usize, usize, &StreamsSpec),
-        sum: &mut Sum<'_>,
-        (input, inputs, width): (&LayerInput, &mut InputBuffers, usize),
-        buffers: &mut StreamBuffers,
-    ) {
-        let first = streams_spec.active * hidden;
-        let StreamBuffers { streams, predicted, routed, corrections, one, .. } = buffers;
-        self.route(backend, sum.norm.eps, sum.residual, one, routed);
-        backend.row_op(&RowOp::Add { x: predicted, first, factor: -1.0 }, sum.residual);
-        backend.matmul(&self.correction, None, routed, corrections);
-        let mixed = RowOp::Mix { base: &*predicted, x: &*sum.residual, weights: &*corrections, plus: 1.0 };
-        backend.row_op(&mixed, streams);
-        backend.row_op(&RowOp::Take { x: streams, first }, one);
-        if let Some(scale) = &self.scale {
-            backend.row_op(&RowOp::Weigh(scale), one);
+    /// Corrects all streams by what the sum has become, and adds what the layer makes of the token's own vector to all but the
+    /// first. Returns whether the network has streams.
+    pub(super) fn correct_streams(&mut self) -> bool {
+        let Some((of, b, spec)) = self.streams() else { return false };
+        self.add_branch(None);
+        let inputs = (&self.layer.input, &self.b.inputs, self.network.spec.layer_inputs);
+        let (Some(input), Some(inputs), Some(width)) = inputs else { return true };
+        let first = spec.active * self.network.spec.hidden;
+        let (residual, p) = (self.sum.residual, &mut self.p);
+        let (streams, corrections, one) = (b.streams.id(), b.corrections.id(), b.one.id());
+        of.route(p, self.norm.eps, residual, b);
+        p.row(RowOp::Add { x: b.predicted.id(), first, factor: -1.0 }, residual);
+        p.matmul(&of.correction, None, b.routed.id(), corrections);
+        let mixed = RowOp::Mix { base: b.predicted.id(), x: residual, weights: corrections, plus: 1.0 };
+        p.row(mixed, streams);
+        p.row(RowOp::Take { x: streams, first }, one);
+        if let Some(scale) = &of.scale {
+            p.row(RowOp::Weigh(scale.id()), one);
         }
-        input.run(backend, (Activation::GeluTanh, index * width), one, inputs, sum.branch);
-        sum.normer(&input.norm).run(backend, sum.branch, sum.normed);
-        swap(sum.branch, sum.normed);
-        backend.row_op(&RowOp::Spread { x: sum.branch, first: 1 }, streams);
+        self.layer_input(input, inputs, width, one);
+        self.p.row(RowOp::Spread { x: self.sum.branch, first: 1 }, streams);
+        true
     }
 }
 
 impl Layer {
-    /// What a gate's number must be above the mean to count, where not all do.
+    /// Deviations above the mean that a gate's number must have to count, where not all do.
     pub(super) fn outliers(&self) -> Option<f32> {
         self.streams.as_ref()?.outliers
-    }
-
-    /// An MLP of whose gate only the largest numbers count, of rows of `x`.
-    pub(super) fn sparse_mlp(
-        &self,
-        backend: &mut AnyBackend,
-        deviations: f32,
-        x: &ops::Buffer,
-        (inner, both): (&mut ops::Buffer, &mut ops::Buffer),
-        mut adapters: Option<&mut AdapterBuffers>,
-        out: &mut ops::Buffer,
-    ) {
-        let Mlp::Gated { activation, gate_up, down, .. } = &self.mlp else { return };
-        backend.matmul(gate_up, None, x, both);
-        if let Some(adapters) = &mut adapters {
-            backend.add_low_rank(&self.deltas.up, x, Some(&mut adapters.low), both);
-        }
-        backend.row_op(&RowOp::KeepOutliers { deviations }, both);
-        backend.gate(*activation, both, inner);
-        backend.matmul(down, None, inner, out);
-        if let Some(adapters) = &mut adapters {
-            backend.add_low_rank(&self.deltas.down, inner, Some(&mut adapters.low), out);
-        }
-        backend.all_reduce(out);
-    }
-}
-
-impl Network {
-    /// From what the last layer gives to hidden states, where that is not what it leaves.
-    pub(crate) fn end(&mut self, backend: &mut AnyBackend) {
-        let (Some(streams), Some(b)) = (&self.streams, &mut self.buffers) else { return };
-        let Some(buffers) = &mut b.streams else { return };
-        streams.join(backend, self.spec.hidden, (&mut b.residual, &mut b.normed, &mut b.branch), buffers);
-        if let Some(norm) = self.layers.last().and_then(|layer| layer.last_norm.as_ref()) {
-            Normer { norm, spec: self.spec.norm }.run(backend, &b.residual, &mut b.normed);
-        }
     }
 }
 

@@ -1,8 +1,9 @@
-//! A picture in tiles that see each other (Llama 3.2 Vision, `modeling_mllama.py`): what is learned of tiles and of places in them is added
-//! to patches, a row of its own stands before those of each tile, and rows that fill tiles and pictures up go through the layers too,
-//! because what the reference has masked are only pairs of them. What is of few numbers is the host's.
+//! Tiles of a picture that attend to each other (Llama 3.2 Vision, `modeling_mllama.py`). Learned embeddings of
+//! tiles and of places are added to the patches, and a class token stands before those of each tile. Padding of
+//! tiles and pictures goes through the layers too, because the reference only masks attention between pairs of
+//! padding rows. Small computations run on the host.
 
-use hanzo_engine_kernels::{Backend, Batch, EncoderOps, KernelError, PositionBias, SelfAttentionParams};
+use hanzo_engine_kernels::{Backend, Batch, KernelError};
 
 use super::layout::{Grid, Layout, batch_of};
 use super::spec::TowerSpec;
@@ -13,28 +14,28 @@ use crate::media::MediaSpan;
 use crate::spec::ROWS_OF_IMAGES;
 use crate::tensor::Tensor;
 
-/// Of the norms before and behind the layers (the class does not ask its settings).
+/// Epsilon of the norms before and after the layers (the class ignores its settings).
 const EPS: f64 = 1e-5;
-/// Rows of a tile are filled up to whole ones of these.
+/// Rows of a tile are padded to a multiple of this.
 const ROWS_UNIT: usize = 8;
 
-/// How pictures are in tiles.
+/// Description of pictures in tiles.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MosaicSpec {
-    /// Tiles of a picture at most.
+    /// Maximum tiles of a picture.
     pub(crate) tiles: usize,
-    /// Layers before the others, which are gated.
+    /// Number of local layers, before the gated ones.
     pub(crate) local: usize,
-    /// Of them, those that are read beside the last of all.
+    /// Local layers whose output is read besides the last layer's.
     pub(crate) between: Vec<usize>,
-    /// Arrangements of tiles that something was learned of.
+    /// Number of tile arrangements with learned embeddings.
     pub(crate) ratios: usize,
-    /// Which of the embedding's rows behind the vocabulary's is the image token's.
+    /// Index of the image token's row among the embedding rows beyond the vocabulary.
     pub(crate) image_row: usize,
 }
 
 impl MosaicSpec {
-    /// Tiles above each other and beside each other that there may be, in the order of what is learned of them, from 1 on.
+    /// Possible arrangements of tiles, (rows, columns), in the order of their embeddings, from 1 on.
     pub(crate) fn arrangements(&self) -> impl Iterator<Item = [usize; 2]> + '_ {
         let all = (1..=self.tiles).flat_map(|high| (1..=self.tiles).map(move |wide| [high, wide]));
         all.filter(|[high, wide]| high * wide <= self.tiles)
@@ -42,13 +43,13 @@ impl MosaicSpec {
 }
 
 impl TowerSpec {
-    /// Rows of a tile, its own row before its patches included.
+    /// Rows of a tile, class token included.
     pub(crate) fn tile_rows(&self) -> usize {
         self.one_square().count() + 1
     }
 
-    /// Rows that are remembered of a picture whose frame has so many above each other and beside each other: those that tokens behind
-    /// it see, and all, with those of tiles that it does not have. None where none are.
+    /// Rows that a picture has in the cross-attention cache: those that later tokens attend to, and all, with those
+    /// of missing tiles. `rows` and `cols` are of its frame. Zero for towers without tiles.
     pub(crate) fn remembered(&self, [rows, cols]: [u32; 2]) -> [u32; 2] {
         let Some(mosaic) = &self.mosaic else { return [0; 2] };
         let side = self.one_square();
@@ -56,24 +57,24 @@ impl TowerSpec {
         [tiles, mosaic.tiles].map(|tiles| (tiles * self.tile_rows()) as u32)
     }
 
-    /// Rows of the layers.
+    /// Rows of the layers, padding included.
     pub(super) fn mosaic_rows(&self) -> Option<usize> {
         let mosaic = self.mosaic.as_ref()?;
         Some(mosaic.tiles * self.tile_rows().next_multiple_of(ROWS_UNIT))
     }
 }
 
-/// What it has beside layers, on disk.
+/// Tensors outside the layers, on disk.
 #[derive(Debug)]
 pub(super) struct MosaicFiles {
     class: Tensor,            // (hidden)
     places: Tensor,           // (tile rows, hidden)
-    tile_places: Tensor,      // (arrangements, tiles * tile rows * hidden): read for each picture
+    tile_places: Tensor,      // read for each picture
     before: Tensor,           // (arrangements, tiles * hidden)
     behind: Tensor,           // (arrangements, tiles * hidden)
     gates: [Tensor; 3],       // (1): of places, and of the two others
-    norms: [Tensor; 4], // (hidden): factors and addends before the layers, and behind the first kind of them
-    pub(super) image: Tensor, // (text hidden): the row of the token that stands for a picture
+    norms: [Tensor; 4], // (hidden): weights and biases before the layers, and after the local ones
+    pub(super) image: Tensor, // (text hidden): row of the image token
 }
 
 impl MosaicFiles {
@@ -124,7 +125,7 @@ impl MosaicFiles {
         own.into_iter().chain(&self.gates).chain(&self.norms)
     }
 
-    /// Those that stay with the host.
+    /// Tensors that stay in host memory.
     pub(super) fn held(&self) -> impl Iterator<Item = &Tensor> {
         self.all().filter(|tensor| !std::ptr::eq(*tensor, &self.tile_places))
     }
@@ -138,7 +139,7 @@ fn lacks(found: &Found<'_>) -> LoadError {
     }
 }
 
-/// What a tower has for it.
+/// Weights outside the layers.
 pub(super) struct Mosaic {
     class: Vec<f32>,
     places: Vec<f32>,
@@ -168,22 +169,22 @@ impl Mosaic {
     }
 }
 
-/// The picture under way.
+/// Progress of the current picture.
 #[derive(Default)]
 pub(super) struct MosaicWay {
-    /// Which arrangement its tiles are in, from 1 on.
+    /// Index of its tile arrangement, from 1 on.
     arrangement: usize,
-    /// Tiles that it has.
+    /// Number of its tiles.
     tiles: usize,
-    /// All rows.
+    /// Batch over all rows.
     all: Batch,
-    /// Layers that were gone through.
+    /// Number of layers done.
     done: usize,
-    /// What those between gave, (tiles of all pictures * tile rows, hidden) each.
+    /// Outputs of intermediate layers, each (tiles of all pictures * tile rows, hidden).
     between: Vec<Vec<f32>>,
 }
 
-/// A layer norm.
+/// Layer norm over rows.
 fn norm_all(rows: &mut [f32], factors: &[f32], addends: &[f32]) {
     for row in rows.chunks_exact_mut(factors.len()) {
         let count = row.len() as f64;
@@ -197,7 +198,7 @@ fn norm_all(rows: &mut [f32], factors: &[f32], addends: &[f32]) {
 }
 
 impl Tower {
-    /// Rows of the layers: those of the picture's tiles, of tiles that it does not have, and those that fill all of them up.
+    /// Input of the layers: rows of the picture's tiles, of missing tiles, and padding.
     fn begin_rows(&mut self, way: &MosaicWay, patches: &[f32]) -> Result<Vec<f32>, KernelError> {
         let (mosaic, spec) = (self.mosaic.as_ref().expect("it has tiles"), &self.spec);
         let (hidden, rows) = (spec.layers.hidden, spec.tile_rows());
@@ -245,20 +246,20 @@ impl Tower {
         let count = rows * cols;
         self.backend.begin(&batch_of(&[count]))?;
         let written = self.backend.write_rows(&mut self.buffers.pixels, 0, &patches);
-        self.backend.matmul(&self.patch, None, &self.buffers.pixels, self.network.residual());
+        self.backend.matmul(&self.patch, None, &self.buffers.pixels, self.network.given());
         self.backend.end().and(written)?;
         let mut embedded = vec![0.0; count * self.spec.layers.hidden];
-        self.backend.read_rows(self.network.residual(), 0, &mut embedded)?;
+        self.backend.read_rows(self.network.given(), 0, &mut embedded)?;
         let numbers = self.begin_rows(&way, &embedded)?;
         self.backend.begin(&way.all)?;
-        let written = self.backend.write_rows(self.network.residual(), 0, &numbers);
+        let written = self.backend.write_rows(self.network.given(), 0, &numbers);
         self.network.embed(&mut self.backend, way.all.rows());
         self.network.begin(&mut self.backend);
         self.mosaic_way = way;
         self.backend.end().and(written)
     }
 
-    /// Rows of all tiles, as the sum of the layers has them now.
+    /// Rows of all tiles in the current residual.
     fn tiles_now(&mut self) -> Result<Vec<f32>, KernelError> {
         let tiles = self.spec.mosaic.as_ref().map_or(0, |mosaic| mosaic.tiles);
         let mut numbers = vec![0.0; tiles * self.spec.tile_rows() * self.spec.layers.hidden];
@@ -266,7 +267,7 @@ impl Tower {
         Ok(numbers)
     }
 
-    /// Norms what the first kind of layers gives, and adds where each tile stands.
+    /// Normalises the output of the local layers, and adds the tile embeddings.
     fn cross_over(&mut self, layer: usize) -> Result<(), KernelError> {
         let (hidden, rows) = (self.spec.layers.hidden, self.spec.tile_rows());
         let all = self.spec.mosaic.as_ref().map_or(0, |mosaic| mosaic.tiles);
@@ -296,16 +297,7 @@ impl Tower {
         let end = count.min(self.mosaic_way.done + layers);
         for index in self.mosaic_way.done..end {
             self.backend.begin(&self.mosaic_way.all)?;
-            self.network.layer(&mut self.backend, index, |backend, attention, rows, attended| {
-                let params = SelfAttentionParams {
-                    heads: attention.shape,
-                    scale: attention.spec.scale,
-                    reach: None,
-                    padding: padding as u32,
-                    bias: PositionBias::None,
-                };
-                backend.self_attention(rows.own, &params, attended);
-            });
+            self.network.run_whole_layer(&mut self.backend, index, padding as u32);
             self.backend.end()?;
             for (place, _) in mosaic.between.iter().enumerate().filter(|(_, layer)| **layer == index) {
                 self.mosaic_way.between[place] = self.tiles_now()?;
@@ -318,7 +310,7 @@ impl Tower {
         if end < count { Ok(None) } else { self.mosaic_given().map(Some) }
     }
 
-    /// The row of the token that stands for the picture, and what is remembered of it.
+    /// Row of the image token, and the rows for the cross-attention cache.
     fn mosaic_given(&mut self) -> Result<Vec<f32>, KernelError> {
         let last = self.tiles_now()?;
         let between = std::mem::take(&mut self.mosaic_way.between);
@@ -332,7 +324,7 @@ impl Tower {
             for (row, last) in numbers.chunks_exact(hidden).enumerate() {
                 read.extend_from_slice(last);
                 let at = (tile * rows + row) * hidden;
-                // Of each element those of all layers, one after the other.
+                // Interleave the layers: for each element, the values of all layers.
                 read.extend((at..at + hidden).flat_map(|place| between.iter().map(move |of| of[place])));
             }
             self.backend.begin(&batch)?;

@@ -1,7 +1,8 @@
-//! A frame's way through a tower in pieces of some rows, on devices whose attention may be cut: what rows add up to waits on the host
-//! between them. Sequences that are short (windows, squares) go through a layer as they are, some at a time, where a piece has room for that.
-//! Of others queries, keys and values are made first, for some rows after the other; then some rows see them, some heads after the other, and go
-//! through the rest of the layer, some at a time again. No row's bits depend on where the cuts are.
+//! Runs a frame through a tower in pieces of some rows, on devices with partial attention. Between pieces, the
+//! residual rows wait on the host. Short sequences (windows, squares) go through a layer whole, several at a time,
+//! if a piece has room. For longer ones, queries, keys and values are computed first, some rows at a time. Then
+//! some rows attend, some heads at a time, and go through the rest of the layer, again some rows at a time. Results
+//! do not depend on the cuts, bit for bit.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,52 +18,50 @@ use super::perceiver::{self, Perceiver};
 use super::spec::TowerSpec;
 use super::tower::Tower;
 use super::towers::{MILLION, Piece, Products};
-use crate::encoder::turn;
-use crate::network::{Attention, Share};
 use crate::spec::NormOrder;
 
-/// Rows of a piece at most, and of a sequence that is none.
+/// Maximum rows of a piece, and of a short sequence.
 pub(super) const PIECE_ROWS: usize = if cfg!(test) { QUERIES_PART } else { 20 * QUERIES_PART };
 
-/// What is left of a piece and less than such a part of it goes to the next.
+/// A piece ends once less than this fraction of it is left.
 const REST: f64 = 16.0;
 
-/// What of all of a frame is kept between its pieces.
+/// Data of a frame that is kept between its pieces.
 pub(super) struct Pieces {
-    /// Heads that see together, and what of a sequence they read, (rows, their queries, keys and values) for each such group.
+    /// Heads that are computed together, and for each such group the queries, keys and values of a sequence.
     group: HeadShape,
     made: Vec<ops::Buffer>,
-    seen: ops::Buffer,  // (rows of a piece, the heads' elements): what they give
+    seen: ops::Buffer,  // (rows of a piece, the heads' elements): attention output
     attended: Vec<f32>, // (rows of a block, all heads' elements)
-    sums: Vec<f32>,     // (rows, hidden): what layers add to
-    given: Vec<f32>,    // (rows, hidden): what the last layer gives, where that is normed
-    joined: Vec<f32>,   // (squares, text_hidden): those that are made
+    sums: Vec<f32>,     // (rows, hidden): residual
+    given: Vec<f32>,    // (rows, hidden): output of the last layer's norm, if used
+    joined: Vec<f32>,   // (squares, text_hidden): finished rows
     at: At,
-    spent: Products, // of the last piece
+    spent: Products, // cost of the last piece
 }
 
-/// Where it is.
+/// Position in the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// Rows up to this are embedded.
+    /// Rows below this are embedded.
     Patches(usize),
-    /// Sequences up to this row are through the layer.
+    /// Sequences before this row have passed the layer.
     Layer { index: usize, row: usize },
-    /// Of the sequence that begins at that row so many rows have queries, keys and values.
+    /// In the sequence that starts at `row`, `made` rows have queries, keys and values.
     Making { index: usize, row: usize, made: usize },
-    /// Of so many groups of heads a block's rows have what they see.
+    /// For `groups` groups of heads, the block's rows have their attention output.
     Seeing { block: Block, groups: usize },
-    /// So many of a block's rows are through what stands behind attention.
+    /// `done` of the block's rows have passed the rest of the layer.
     Behind { block: Block, done: usize },
-    /// Squares up to this are made rows, of what stands behind a layer between or behind the last.
+    /// Squares below this are projected to rows, of a DeepStack layer or after the last one.
     Squares { deep: Option<usize>, square: usize },
-    /// Or patches up to this are what latents see,
+    /// With a perceiver: patches below this are projected.
     Projected(usize),
-    /// and so many rows in a layer of those.
+    /// With a perceiver: rows below this have keys and values in the layer.
     Perceiving { layer: usize, row: usize },
 }
 
-/// Rows `from..to` of the sequence that begins at a row of a layer.
+/// Rows `from..to` of the sequence that starts at a row of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Block {
     index: usize,
@@ -71,17 +70,18 @@ struct Block {
     to: usize,
 }
 
-/// Where a frame is after a step, unless that was its last, and what the step took.
+/// New position of a frame after a step, unless that was its last, and the cost of the step.
 type Advanced = Result<(Option<At>, Products), KernelError>;
 
-/// Whether a tower's frames go in pieces: what makes a vector of them, or joins layers in its own way, does not.
+/// Whether a tower's frames run in pieces of rows. Towers that make a vector, use tiles, or have other layer
+/// structures do not.
 pub(super) fn cuts(backend: &AnyBackend, spec: &TowerSpec) -> bool {
     let whole = spec.mosaic.is_some() || spec.pooled.is_some();
     let plain = |layer: &crate::spec::LayerSpec| layer.order == NormOrder::Pre;
     backend.attends_in_parts() && !whole && spec.layers.layers.iter().all(plain)
 }
 
-/// Bytes that are kept between pieces of frames of so many rows.
+/// Bytes that are kept between pieces of frames of `rows` rows.
 pub(super) fn kept_bytes(backend: &AnyBackend, spec: &TowerSpec, rows: usize) -> usize {
     let (all, piece) = (heads_of(spec), rows.min(PIECE_ROWS));
     let (group, groups) = groups_of(all);
@@ -90,7 +90,7 @@ pub(super) fn kept_bytes(backend: &AnyBackend, spec: &TowerSpec, rows: usize) ->
     host + groups * buffer(rows, group.qkv_width()) + buffer(piece, group.q_width())
 }
 
-/// A step over some rows of another: over its sequences `spans`, which they are, or over a part of one.
+/// Batch over some rows of another batch: over its sequences `spans`, or over a part of one sequence.
 fn part_of(batch: &Batch, rows: Range<usize>, spans: Option<Range<usize>>) -> Batch {
     let one =
         SequenceSpan { row_first: 0, rows: rows.len() as u32, context: rows.len() as u32, table_first: 0 };
@@ -112,23 +112,19 @@ fn params<'a, V>(heads: HeadShape, scale: f32) -> SelfAttentionParams<&'a V, &'a
     SelfAttentionParams { heads, scale, reach: None, padding: 0, bias: PositionBias::None }
 }
 
-fn params_of<'a>(attention: &Attention<'_>) -> SelfAttentionParams<&'a ops::Vector, &'a [u32]> {
-    params(attention.shape, attention.spec.scale)
-}
-
 impl Block {
     fn rows(self) -> usize {
         self.to - self.from
     }
 
-    /// Its rows, counted in the layer.
+    /// Its rows, as indices in the layer.
     fn all(self) -> Range<usize> {
         self.row + self.from..self.row + self.to
     }
 }
 
 impl At {
-    /// The layer it is in; 0 where it is in none.
+    /// Current layer; 0 outside of layers.
     fn layer(self) -> usize {
         match self {
             At::Layer { index, .. } | At::Making { index, .. } => index,
@@ -139,10 +135,10 @@ impl At {
 }
 
 impl Pieces {
-    /// For frames of so many rows.
+    /// Creates the buffers for frames of `rows` rows.
     ///
     /// # Errors
-    /// The backend's, where it cannot give the memory.
+    /// The backend's, if it cannot give the memory.
     pub(super) fn new(backend: &AnyBackend, spec: &TowerSpec, rows: usize) -> Result<Pieces, KernelError> {
         let (group, groups) = groups_of(heads_of(spec));
         let buffer = |rows, cols| backend.buffer(BufferRole::Operand, rows, cols);
@@ -159,12 +155,12 @@ impl Pieces {
         })
     }
 
-    /// What the last piece took.
+    /// Cost of the last piece.
     pub(super) fn spent(&self) -> Products {
         self.spent
     }
 
-    /// Begins with a frame.
+    /// Starts a frame.
     pub(super) fn begin(&mut self) {
         self.at = At::Patches(0);
         (self.sums, self.given, self.joined) = (Vec::new(), Vec::new(), Vec::new());
@@ -176,7 +172,7 @@ impl Tower {
         self.pieces.as_mut().expect("a tower that was made for pieces has what is kept between them")
     }
 
-    /// Goes further, and gives the frame's rows where that was its end.
+    /// Computes a piece. Returns the frame's rows at its end.
     pub(super) fn advance_pieces(&mut self, piece: Piece) -> Result<Option<Vec<f32>>, KernelError> {
         let began = self.pieces().at.layer();
         let (most, attention) = match piece {
@@ -186,7 +182,7 @@ impl Tower {
         self.pieces().spent = Products::default();
         loop {
             let (at, spent) = (self.pieces().at, self.pieces().spent.weighed(attention));
-            // As near to it as can be, and what is hardly worth a step of its own waits.
+            // Stop as close to the budget as possible; small remainders are not worth another step.
             if spent > 0.0 && spent + (self.least(at, attention) / 2.0).max(most / REST) > most {
                 return Ok(None);
             }
@@ -220,7 +216,7 @@ impl Tower {
         }
     }
 
-    /// Millions of products of the least that can be done next.
+    /// Millions of products of the smallest possible next step.
     fn least(&self, at: At, attention: f64) -> f64 {
         let rows = |cost: f64, rows: usize| cost * rows.min(ROWS_UNIT) as f64;
         match at {
@@ -255,25 +251,25 @@ impl Tower {
         self.perceiver.as_ref().expect("a frame is only there where a tower has one")
     }
 
-    /// The sequences that a layer's rows are of.
+    /// Batch of a layer's rows.
     fn batch_of_layer(&self, index: usize) -> &Batch {
         let sees_window = self.spec.windows.as_ref().is_some_and(|windows| !windows.whole.contains(&index));
         if sees_window { &self.way.windowed } else { &self.way.all }
     }
 
-    /// The sequence of a layer that a row is of: its number, and its rows.
+    /// Sequence of a layer that contains a row: its index and its rows.
     fn sequence(&self, index: usize, row: usize) -> (usize, Range<usize>) {
         let sequences = &self.batch_of_layer(index).sequences;
         let place = sequences.partition_point(|span| span.row_first as usize <= row) - 1;
         (place, rows_of(&sequences[place]))
     }
 
-    /// Millions of products that embedding a patch takes.
+    /// Millions of products to embed a patch.
     fn patch_cost(&self) -> f64 {
         (self.spec.patch_width() * self.spec.layers.hidden) as f64 / MILLION
     }
 
-    /// And making a row of a square.
+    /// Millions of products to project a square.
     fn square_cost(&self) -> f64 {
         let (reads, inner, text) = (self.spec.square_width(), self.spec.reads.inner, self.spec.text_hidden);
         let products = match inner {
@@ -283,7 +279,7 @@ impl Tower {
         products as f64 / MILLION
     }
 
-    /// Some rows of patches, as the first layer reads them.
+    /// Embeds some patches for the first layer.
     fn embed_piece(&mut self, row: usize, left: Left) -> Advanced {
         let hidden = self.spec.layers.hidden;
         let all = self.way.all.rows();
@@ -298,12 +294,12 @@ impl Tower {
         backend.begin(&batch)?;
         let mut written = backend.write_rows(&mut buffers.pixels, 0, &patches);
         if let Some(learned) = learned {
-            let (out, branch) = network.residual_and_branch();
+            let (out, branch) = network.given_and_branch();
             backend.matmul(patch, patch_bias.as_ref(), &buffers.pixels, branch);
             written = written.and(backend.write_rows(out, 0, &learned));
             backend.row_op(&RowOp::Add { x: branch, first: 0, factor: 1.0 }, out);
         } else {
-            backend.matmul(patch, patch_bias.as_ref(), &buffers.pixels, network.residual());
+            backend.matmul(patch, patch_bias.as_ref(), &buffers.pixels, network.given());
         }
         network.embed(backend, rows.len());
         backend.end().and(written)?;
@@ -319,7 +315,7 @@ impl Tower {
         Ok((Some(At::Layer { index: 0, row: 0 }), spent))
     }
 
-    /// Some sequences of a layer, or the beginning of one that there is no room for.
+    /// Runs some whole sequences through a layer, or starts on one that is too long.
     fn layer_piece(&mut self, (index, row): (usize, usize), left: Left) -> Advanced {
         let (place, span) = self.sequence(index, row);
         let cost = RowCost::new(&self.spec, index, span.len());
@@ -340,10 +336,7 @@ impl Tower {
         backend.begin(&part)?;
         let written = backend.write_rows(network.residual(), 0, &pieces.sums[here]);
         network.norm_before(backend, index);
-        network.layer(backend, index, |backend, attention, own, attended| {
-            turn(backend, attention, own.own);
-            backend.self_attention(own.own, &params_of(attention), attended);
-        });
+        network.run_whole_layer(backend, index, 0);
         backend.end().and(written)?;
         self.keep_sums(index, rows.clone())?;
         let spent = Products {
@@ -368,11 +361,9 @@ impl Tower {
         let mut written = backend.write_rows(network.residual(), 0, &pieces.sums[here]);
         network.norm_before(backend, index);
         let mut numbers = vec![0.0; rows.len() * shape.qkv_width()];
-        let mut read = Ok(());
-        network.share_of_layer(backend, (index, Share::UpToRows), |backend, attention, own, _| {
-            turn(backend, attention, own.own);
-            read = backend.read_rows(own.own, 0, &mut numbers);
-        });
+        network.run_rows(backend, index);
+        network.attention(index).turned().iter().for_each(|op| backend.run(op));
+        let read = backend.read_rows(network.own_rows(index), 0, &mut numbers);
         let mut own = Vec::with_capacity(rows.len() * pieces.group.qkv_width());
         for (group, kept) in pieces.made.iter_mut().enumerate() {
             let columns = columns_of(shape, pieces.group, group);
@@ -390,7 +381,7 @@ impl Tower {
         Ok((Some(next), of_matrix(cost * rows.len() as f64)))
     }
 
-    /// What some heads of a block's rows see. Before the first its size is what there is room for.
+    /// Attention of some heads for a block's rows. The first call sizes the block by the budget.
     fn seeing_piece(&mut self, mut block: Block, groups: usize, left: Left) -> Advanced {
         let span = self.sequence(block.index, block.row).1;
         let cost = RowCost::new(&self.spec, block.index, span.len()).attention;
@@ -429,7 +420,7 @@ impl Tower {
         Ok((Some(next), spent))
     }
 
-    /// Some rows of a block from what they see to the layer's end.
+    /// Runs some rows of a block from their attention output to the layer's end.
     fn behind_piece(&mut self, block: Block, done: usize, left: Left) -> Advanced {
         let span = self.sequence(block.index, block.row).1;
         let cost = RowCost::new(&self.spec, block.index, span.len()).behind;
@@ -443,11 +434,8 @@ impl Tower {
         backend.begin(&part)?;
         let mut written = backend.write_rows(network.residual(), 0, &pieces.sums[here]);
         let seen = &pieces.attended[rows.start * width..rows.end * width];
-        let mut given = Ok(());
-        network.share_of_layer(backend, (block.index, Share::BehindRows), |backend, _, _, attended| {
-            given = backend.write_rows(attended, 0, seen);
-        });
-        written = written.and(given);
+        written = written.and(backend.write_rows(network.attended_rows(block.index), 0, seen));
+        network.run_behind(backend, block.index);
         backend.end().and(written)?;
         self.keep_sums(block.index, all)?;
         let next = if rows.end < block.rows() {
@@ -460,13 +448,13 @@ impl Tower {
         Ok((Some(next), of_matrix(cost * rows.len() as f64)))
     }
 
-    /// Where numbers of some rows stand among those of all.
+    /// Range of some rows' elements.
     fn numbers_of(&self, rows: &Range<usize>) -> Range<usize> {
         let hidden = self.spec.layers.hidden;
         rows.start * hidden..rows.end * hidden
     }
 
-    /// Takes what some rows have added up to with a layer, and behind the last what that gives.
+    /// Reads back some rows' residual after a layer and, after the last layer, its normalised output.
     fn keep_sums(&mut self, index: usize, rows: Range<usize>) -> Result<(), KernelError> {
         let here = self.numbers_of(&rows);
         let Tower { backend, network, pieces, .. } = self;
@@ -478,7 +466,7 @@ impl Tower {
         Ok(())
     }
 
-    /// Where a frame goes from a sequence of a layer that ends at a row.
+    /// Next position after a sequence of a layer that ends at `row`.
     fn behind_sequence(&self, index: usize, row: usize) -> At {
         if row < self.way.all.rows() {
             return At::Layer { index, row };
@@ -491,7 +479,7 @@ impl Tower {
         }
     }
 
-    /// Some squares of patches, as rows of the text model; none where they were the last.
+    /// Projects some squares of patches to rows of the text model; `None` as the next position at the end.
     fn squares_piece(&mut self, deep: Option<usize>, square: usize, left: Left) -> Advanced {
         let (hidden, of_square) = (self.spec.layers.hidden, self.spec.square_patches());
         let (cost, all) = (self.square_cost(), self.way.layout.squares.len());
@@ -512,7 +500,7 @@ impl Tower {
         let Some(index) = deep.map(|deep| self.spec.deep[deep]) else { return Ok((None, spent)) };
         let rows = std::mem::take(&mut self.pieces().joined);
         self.way.between.push(rows);
-        // Behind the last layer its own rows are made besides.
+        // After the last layer its own rows are made too.
         let next = match index + 1 < self.network.layers.len() {
             true => At::Layer { index: index + 1, row: 0 },
             false => At::Squares { deep: None, square: 0 },
@@ -520,7 +508,7 @@ impl Tower {
         Ok((Some(next), spent))
     }
 
-    /// Some patches, as a perceiver sees them.
+    /// Projects some patches for the perceiver.
     fn project_piece(&mut self, patch: usize, left: Left) -> Advanced {
         let (hidden, all) = (self.spec.layers.hidden, self.way.all.rows());
         let Tower { backend, perceiver, pieces, .. } = self;
@@ -538,7 +526,7 @@ impl Tower {
         Ok((Some(next), of_matrix(cost * patches.len() as f64)))
     }
 
-    /// Some rows in a layer of latents, and when all are there those.
+    /// Computes some rows in a layer of the perceiver, and once all are there its latents.
     fn perceive_piece(&mut self, layer: usize, row: usize, left: Left) -> Advanced {
         let Tower { backend, perceiver, .. } = self;
         let perceiver = perceiver.as_mut().expect("a frame is only there where a tower has one");

@@ -1,12 +1,12 @@
-//! One frame's way through a tower: patches, layers, squares of patches, rows of the text model. It is cut into pieces, so that
-//! others' steps go on between them.
+//! Runs one frame through a tower: patches, layers, squares of patches, rows of the text model. The work is cut
+//! into pieces so that other sequences' steps run in between.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::{
-    Activation, AnyBackend, Backend, Batch, BufferRole, EncoderOps, HeadShape, KernelError, LayerNormParams,
-    MatrixShape, MatrixSource, PositionBias, RowOp, SelfAttentionParams, StepLimits, ops,
+    Activation, AnyBackend, Backend, Batch, BufferRole, HeadShape, KernelError, LayerNormParams, MatrixShape,
+    MatrixSource, RowOp, StepLimits, ops,
 };
 
 use super::files::JoinerFiles;
@@ -18,7 +18,7 @@ use super::pooled::{Pooled, PooledFiles};
 use super::spec::{COLORS, Given, Learned};
 use super::towers::{Piece, Products, Towers};
 use super::{TowerFiles, TowerSpec};
-use crate::encoder::{WeightType, turn};
+use crate::encoder::WeightType;
 use crate::engine::EngineMemory;
 use crate::error::LoadError;
 use crate::limits::{PICTURE_ROWS_BYTES, PICTURE_VECTORS_BYTES};
@@ -26,7 +26,7 @@ use crate::media::{LineEnds, MediaSpan};
 use crate::network::{self, Loader, Network};
 use crate::tensor::Tensor;
 
-/// A tower's weights on a backend of its own, and what it takes to run them.
+/// Vision tower: weights on its own backend, and the buffers to run them.
 pub struct Tower {
     pub(super) backend: AnyBackend,
     pub(super) network: Network,
@@ -37,19 +37,19 @@ pub struct Tower {
     learned: Vec<f32>,                          // (side * side, hidden), or none
     given_norm: Vec<f32>,                       // (hidden), or none
     line_end: Vec<f32>,                         // (text_hidden), or none
-    pub(super) joiner: Option<Joiner>,          // where it makes rows of squares
-    pub(super) perceiver: Option<Perceiver>,    // where that makes them
-    pooled: Option<Pooled>,                     // where it makes a vector
-    pub(super) mosaic: Option<Mosaic>,          // where it makes rows of tiles
+    pub(super) joiner: Option<Joiner>,          // projector from squares to rows
+    pub(super) perceiver: Option<Perceiver>,    // perceiver, if it makes the rows
+    pooled: Option<Pooled>,                     // pooling to a vector
+    pub(super) mosaic: Option<Mosaic>,          // tiles with mutual attention
     deep: Vec<Joiner>,
     pub(super) buffers: Buffers,
     kept_bytes: usize,
     pub(super) way: Way,
     pub(super) mosaic_way: MosaicWay,
-    pub(super) pieces: Option<Pieces>, // where frames go by rows and not by layers
+    pub(super) pieces: Option<Pieces>, // present if frames run in pieces of rows instead of layers
 }
 
-/// What makes rows of squares of patches.
+/// Projector from squares of patches to rows.
 pub(super) struct Joiner {
     norm: Option<[ops::Vector; 2]>,                 // (square)
     merge: Option<ops::Matrix>,                     // (hidden, square)
@@ -58,7 +58,7 @@ pub(super) struct Joiner {
     pub(super) down_bias: Option<ops::Vector>,      // (text_hidden)
 }
 
-/// For the largest frame.
+/// Buffers for the largest frame.
 pub(super) struct Buffers {
     pub(super) pixels: ops::Buffer,  // (patches, patch_width)
     pub(super) squares: ops::Buffer, // (rows, square)
@@ -68,22 +68,23 @@ pub(super) struct Buffers {
     pub(super) given: ops::Buffer,   // (rows, text_hidden)
 }
 
-/// The frame under way.
+/// Progress of the current frame.
 #[derive(Default)]
 pub(super) struct Way {
     pub(super) layout: Layout,
-    pub(super) all: Batch,             // patches that see all others
-    pub(super) windowed: Batch,        // patches that see their window, where layers do
-    joined: Batch,                     // the rows that they become
+    pub(super) all: Batch,             // patches that attend to all others
+    pub(super) windowed: Batch,        // patches that attend within their window, for windowed layers
+    joined: Batch,                     // the projected rows
     done: usize,                       // layers
-    pub(super) between: Vec<Vec<f32>>, // rows of layers on the way, (rows, text_hidden) in the tower's order
-    whole: [usize; 2],                 // rows above each other and beside each other
-    grid: [usize; 2],                  // those of its middle that are wanted
-    ends: LineEnds,                    // and what ends their lines
-    pub(super) pixels: Arc<[u8]>,      // where they are read piece by piece
+    pub(super) between: Vec<Vec<f32>>, // rows of DeepStack layers, (rows, text_hidden) in the tower's order
+    whole: [usize; 2],                 // rows and columns of the frame
+    grid: [usize; 2],                  // rows and columns of its middle that are wanted
+    ends: LineEnds,                    // their line ends
+    pub(super) pixels: Arc<[u8]>,      // for reading them piece by piece
 }
 
-/// Columns of the buffers of rows: what is joined, what of it is normed, merged and inside an MLP, and rows of the text model.
+/// Columns of the buffers of rows: of squares, normalised squares, merged squares, the MLP, and rows of the text
+/// model.
 fn row_widths(spec: &TowerSpec) -> [Option<usize>; 5] {
     let (square, reads) = (spec.square_width(), spec.reads);
     [
@@ -118,7 +119,7 @@ fn limits(spec: &TowerSpec, patches: usize, cuts: bool) -> StepLimits {
     }
 }
 
-/// Of so many rows, those that a step has.
+/// Rows of a step, out of `rows`.
 fn rows_at_once(rows: usize, cuts: bool) -> usize {
     if cuts { rows.min(PIECE_ROWS) } else { rows }
 }
@@ -160,7 +161,7 @@ impl Joiner {
 }
 
 impl Tower {
-    /// What [`Tower::load`] takes.
+    /// Memory that [`Tower::load`] takes.
     pub fn memory(backend: &AnyBackend, files: &TowerFiles, context_tokens_max: usize) -> EngineMemory {
         let spec = &files.spec;
         let patches = spec.patches_within(context_tokens_max);
@@ -200,10 +201,11 @@ impl Tower {
         }
     }
 
-    /// Reads and packs all weights, and makes all buffers, for frames of which no more rows are wanted than a context has tokens.
+    /// Reads and packs all weights, and allocates all buffers, for frames with at most as many rows as a context
+    /// has tokens.
     ///
     /// # Errors
-    /// `Kernel` where the backend cannot pack a type or give the memory.
+    /// `Kernel` if the backend cannot pack a type or give the memory.
     pub fn load(
         mut backend: AnyBackend,
         files: &TowerFiles,
@@ -269,7 +271,7 @@ impl Tower {
         })
     }
 
-    /// What is learned of where some patches stand, `(patches, hidden)`, where that depends on the frame.
+    /// Position embeddings of some patches, `(patches, hidden)`, if they depend on the frame's size.
     pub(super) fn learned_of_places(&self, patches: Range<usize>) -> Option<Vec<f32>> {
         let own = |learned: &Learned| learned.between || self.spec.frame.is_none();
         let learned = self.spec.learned.filter(own)?;
@@ -283,21 +285,21 @@ impl Tower {
         })
     }
 
-    /// What is added to patches before the layers of where they stand.
+    /// Embeds the patches and adds position embeddings that depend on the frame's size.
     fn place(&mut self) -> Result<(), KernelError> {
         let Some(numbers) = self.learned_of_places(0..self.way.layout.patches()) else {
-            let out = self.network.residual();
+            let out = self.network.given();
             self.backend.matmul(&self.patch, self.patch_bias.as_ref(), &self.buffers.pixels, out);
             return Ok(());
         };
-        let (out, branch) = self.network.residual_and_branch();
+        let (out, branch) = self.network.given_and_branch();
         self.backend.matmul(&self.patch, self.patch_bias.as_ref(), &self.buffers.pixels, branch);
         self.backend.write_rows(out, 0, &numbers)?;
         self.backend.row_op(&RowOp::Add { x: branch, first: 0, factor: 1.0 }, out);
         Ok(())
     }
 
-    /// Rows made of what layers have given, those that stand behind them or one between.
+    /// Projects the layers' output to rows, after the last layer or after a DeepStack layer.
     fn join(&mut self, deep: Option<usize>) -> Result<Vec<f32>, KernelError> {
         let mut given = vec![0.0; self.way.all.rows() * self.spec.layers.hidden];
         let is_residual = deep.is_some() || !self.spec.reads.normed;
@@ -310,7 +312,7 @@ impl Tower {
         joined
     }
 
-    /// Rows made of patches of whole squares, a step over which the batch is.
+    /// Projects patches of whole squares to rows, in a step over `batch`.
     pub(super) fn join_patches(
         &mut self,
         deep: Option<usize>,
@@ -328,7 +330,7 @@ impl Tower {
         let Buffers { squares, normed, merged, inner, given, .. } = &mut self.buffers;
         let backend = &mut self.backend;
         backend.begin(batch)?;
-        // The patches of a square stand one after the other.
+        // The patches of a square are consecutive.
         let written = backend.write_rows(squares, 0, &patches);
         let mut x = &*squares;
         if let (Some([weight, bias]), Some(normed)) = (&joiner.norm, normed) {
@@ -351,7 +353,7 @@ impl Tower {
         Ok(given)
     }
 
-    /// What the frame has become, behind its last layer.
+    /// Final result of the frame after its last layer.
     fn given(&mut self) -> Result<Vec<f32>, KernelError> {
         if self.joiner.is_some() {
             let joined = self.join(None)?;
@@ -367,8 +369,7 @@ impl Tower {
         }
     }
 
-    /// The rows of the frame that are wanted in their own order, each with what stands between the layers behind it, and the ends
-    /// of their lines.
+    /// The wanted rows of the frame, in reading order, each followed by its DeepStack rows, with line ends.
     pub(super) fn rows(&mut self, joined: Vec<f32>) -> Vec<f32> {
         let mut parts = vec![joined];
         parts.append(&mut self.way.between);
@@ -392,7 +393,7 @@ impl Tower {
             }
         }
         match ends {
-            // Those of the vocabulary are looked up.
+            // rows of vocabulary tokens are looked up
             LineEnds::None | LineEnds::Tokens => {}
             LineEnds::Each => {
                 for line in rows.chunks_exact_mut(line * width) {
@@ -408,23 +409,23 @@ impl Tower {
     }
 }
 
-/// Of so many rows of the text model, those that are made at once.
+/// Number of squares projected at once, out of `rows`.
 fn squares_at_once(spec: &TowerSpec, rows: usize, cuts: bool) -> usize {
     if cuts { rows.min((PIECE_ROWS / spec.square_patches()).max(1)) } else { rows }
 }
 
-/// Rows of the text model of so many patches, at least one; a tower of vectors has that one.
+/// Number of rows for `patches` patches, at least one; a tower that pools has a single one.
 fn rows_behind(spec: &TowerSpec, patches: usize) -> usize {
     match &spec.perceiver {
         Some(perceiver) => perceiver.latents,
         None if spec.pooled.is_some() => 1,
-        // Those of one tile after the other.
+        // one tile at a time
         None if spec.mosaic.is_some() => spec.tile_rows(),
         None => patches / spec.square_patches(),
     }
 }
 
-/// Bytes of rows that are kept, of frames of so many at most, each of which may end a line.
+/// Bytes for cached rows, for frames with at most `rows` rows and as many line ends.
 fn kept_bytes(spec: &TowerSpec, rows: usize) -> usize {
     if spec.pooled.is_some() {
         return PICTURE_VECTORS_BYTES;
@@ -433,7 +434,7 @@ fn kept_bytes(spec: &TowerSpec, rows: usize) -> usize {
     PICTURE_ROWS_BYTES.max(2 * rows * spec.row_width() * size_of::<f32>())
 }
 
-/// The mean of so many rows each.
+/// Means over groups of `of` rows.
 pub(crate) fn means(rows: &[f32], of: usize, width: usize) -> Vec<f32> {
     let mut means = Vec::with_capacity(rows.len() / of);
     for square in rows.chunks_exact(of * width) {
@@ -447,7 +448,7 @@ pub(crate) fn means(rows: &[f32], of: usize, width: usize) -> Vec<f32> {
     means
 }
 
-/// Each row divided by the root of the mean of its squares, times factors.
+/// RMS norm of each row, with weights.
 pub(super) fn norm_all(rows: &mut [f32], factors: &[f32], eps: f32) {
     for row in rows.chunks_exact_mut(factors.len()) {
         let squares: f64 = row.iter().map(|&number| f64::from(number).powi(2)).sum();
@@ -527,18 +528,7 @@ impl Towers for Tower {
                 false => &self.way.all,
             };
             self.backend.begin(batch)?;
-            self.network.layer(&mut self.backend, index, |backend, attention, rows, attended| {
-                let qkv = rows.own;
-                turn(backend, attention, qkv);
-                let params = SelfAttentionParams {
-                    heads: attention.shape,
-                    scale: attention.spec.scale,
-                    reach: None,
-                    padding: 0,
-                    bias: PositionBias::None,
-                };
-                backend.self_attention(qkv, &params, attended);
-            });
+            self.network.run_whole_layer(&mut self.backend, index, 0);
             self.backend.end()?;
             if let Some(deep) = self.spec.deep.iter().position(|&layer| layer == index) {
                 let rows = self.join(Some(deep))?;

@@ -65,7 +65,7 @@ fn rows_that_are_no_tokens_read_what_padding_does() {
         batch.logit_rows = (0..text.len() as u32).collect();
         backend.begin(&batch).unwrap();
         for at in [1, 2] {
-            backend.write_rows(decoder.network.residual(), at, &row).unwrap();
+            backend.write_rows(decoder.network.given(), at, &row).unwrap();
         }
         decoder.network.pad_inputs(&mut backend, 1, 2).unwrap();
         decoder.layers_forward(&mut backend, &batch, &mut kv);
