@@ -220,6 +220,7 @@ struct Slot<D: Device> {
 struct Recorded<D: Device> {
     plan: Plan,
     graph: Option<D::Graph>, // once it has come up twice
+    last_run: u64,           // by the tape's clock
 }
 
 impl<D: Device> Steps<D> {
@@ -238,6 +239,7 @@ impl<D: Device> Steps<D> {
                 rows_max: RECORDED_ROWS_MAX,
                 at_once: false,
                 replays: 0,
+                clock: 0,
             }),
         }
     }
@@ -456,40 +458,54 @@ struct Tape<D: Device> {
     rows_max: u32, // of steps whose plans are recorded
     at_once: bool, // record plans when they first come up
     replays: u64,
+    clock: u64, // number of plans run
 }
 
 impl<D: Device> Tape<D> {
     /// Runs a plan: launch by launch when it first comes up, then from its record.
     fn run(&mut self, device: &D, plan: &Plan) -> Result<(), crate::DeviceError> {
-        let Tape { plans, replays, at_once, .. } = self;
         let key = plan.key();
-        if plans.len() >= RECORDED_MAX && !plans.contains_key(&key) {
-            plans.clear();
+        self.clock += 1;
+        let known = self.plans.get_mut(&key).filter(|known| known.plan == *plan);
+        let Some(known) = known else {
+            return self.run_unknown(device, key, plan);
+        };
+        let graph = match known.graph.take() {
+            Some(graph) => graph,
+            None => device.record(plan)?,
+        };
+        self.replays += 1;
+        known.last_run = self.clock;
+        // SAFETY: the plan is the same to the byte, so that every address is one that the step holds now.
+        let result = unsafe { device.replay(&graph) };
+        known.graph = Some(graph);
+        result
+    }
+
+    /// Runs a plan that has not come up, or not lately, and remembers it.
+    fn run_unknown(&mut self, device: &D, key: u64, plan: &Plan) -> Result<(), crate::DeviceError> {
+        if self.plans.len() >= RECORDED_MAX && !self.plans.contains_key(&key) {
+            self.forget_one();
         }
-        match plans.get_mut(&key).filter(|known| known.plan == *plan) {
-            None if *at_once => {
-                let graph = device.record(plan)?;
-                // SAFETY: `Pending::holds` has what the plan names, until the device has been waited for.
-                let result = unsafe { device.replay(&graph) };
-                plans.insert(key, Recorded { plan: plan.clone(), graph: Some(graph) });
-                result
-            }
-            None => {
-                plans.insert(key, Recorded { plan: plan.clone(), graph: None });
-                // SAFETY: `Pending::holds` has what the plan names, until the device has been waited for.
-                plan.iter().try_for_each(|launch| unsafe { device.launch(&launch) })
-            }
-            Some(known) => {
-                let graph = match known.graph.take() {
-                    Some(graph) => graph,
-                    None => device.record(plan)?,
-                };
-                *replays += 1;
-                // SAFETY: the plan is the same to the byte, so that every address is one that the step holds now.
-                let result = unsafe { device.replay(&graph) };
-                known.graph = Some(graph);
-                result
-            }
+        let (graph, result) = if self.at_once {
+            let graph = device.record(plan)?;
+            // SAFETY: `Pending::holds` has what the plan names, until the device has been waited for.
+            let result = unsafe { device.replay(&graph) };
+            (Some(graph), result)
+        } else {
+            // SAFETY: `Pending::holds` has what the plan names, until the device has been waited for.
+            (None, plan.iter().try_for_each(|launch| unsafe { device.launch(&launch) }))
+        };
+        let recorded = Recorded { plan: plan.clone(), graph, last_run: self.clock };
+        self.plans.insert(key, recorded);
+        result
+    }
+
+    /// Removes the least recently run plan.
+    fn forget_one(&mut self) {
+        let oldest = self.plans.iter().min_by_key(|(_, recorded)| recorded.last_run).map(|(&key, _)| key);
+        if let Some(key) = oldest {
+            self.plans.remove(&key);
         }
     }
 }

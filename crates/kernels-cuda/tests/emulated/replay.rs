@@ -67,12 +67,17 @@ impl<D: Device> Bench<D> {
     }
 
     fn step(&mut self, batch: &Batch, seed: usize) -> Vec<f32> {
+        self.scaled_step(batch, seed, 0.2)
+    }
+
+    /// A step whose attention has this factor on its scores. Another factor makes another plan.
+    fn scaled_step(&mut self, batch: &Batch, seed: usize, scale: f32) -> Vec<f32> {
         let rows = batch.rows();
         let qkv = numbers(seed, rows * SHAPE.qkv_width());
         self.backend.write_rows(&mut self.qkv, 0, &qkv).expect("a copy");
         self.backend.begin(batch).expect("a step");
         self.backend.rope_to_cache(&mut self.qkv, &QkvParams::plain(SHAPE), &mut self.kv, 0);
-        let params = AttentionParams::of(SHAPE, 0.2);
+        let params = AttentionParams::of(SHAPE, scale);
         self.backend.attention(&self.qkv, &params, &self.kv, 0, &mut self.out);
         self.backend.end().expect("a step");
         let mut out = vec![0.0; rows * SHAPE.q_width()];
@@ -117,6 +122,22 @@ fn replay_equals_launches<D: Device>(make: impl Fn() -> D) {
 #[test]
 fn replay_gives_the_bits_of_launches() {
     replay_equals_launches(Emulated::new);
+}
+
+/// A plan that is run between all others stays recorded, however many others there are.
+#[test]
+fn the_plan_that_ran_longest_ago_is_forgotten_first() {
+    const OTHERS: usize = 150;
+    let mut bench = Bench::new(CudaBackend::new(Emulated::new()));
+    bench.fill();
+    let batch = decodes(&[5, 6], 0);
+    bench.step(&batch, 0);
+    let before = bench.backend.replays();
+    for other in 0..OTHERS {
+        bench.scaled_step(&batch, 0, 0.3 + other as f32 / 1000.0);
+        bench.step(&batch, 0);
+    }
+    assert_eq!(bench.backend.replays() - before, OTHERS as u64);
 }
 
 /// As graphs that the driver has captured.
