@@ -67,13 +67,13 @@ pub use states::{check_gate_output, check_states};
 pub use storage::{check_pack, check_sizes, check_steps, check_transfers};
 pub use unfold::check_unfold;
 
-use crate::{Backend, EncoderOps};
+use crate::AnyBackend;
 
 /// Runs every check.
 ///
 /// # Panics
 /// If the backend is wrong.
-pub fn check_all<B: EncoderOps>(make: impl Fn() -> B) {
+pub fn check_all(make: &dyn Fn() -> AnyBackend) {
     check_decoder_ops(&make);
     check_encoder_ops(&make);
     // A backend that runs both decoders and encoders may run speech recognition.
@@ -86,7 +86,7 @@ pub fn check_all<B: EncoderOps>(make: impl Fn() -> B) {
 ///
 /// # Panics
 /// If the backend is wrong.
-pub fn check_decoder_ops<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_decoder_ops(make: &dyn Fn() -> AnyBackend) {
     check_pack(make);
     check_sizes(make);
     check_transfers(make);
@@ -135,7 +135,7 @@ pub fn check_decoder_ops<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If the backend is wrong.
-pub fn check_encoder_ops<B: EncoderOps>(make: &impl Fn() -> B) {
+pub fn check_encoder_ops(make: &dyn Fn() -> AnyBackend) {
     check_unfold(make);
     check_rope(make);
     check_rope_axes(make);

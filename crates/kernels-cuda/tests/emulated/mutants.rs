@@ -6,6 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use hanzo_engine_cuda_emulator::{Emulated, Fault, Sources};
+use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::DType;
 use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels_cuda::CudaBackend;
@@ -72,25 +73,25 @@ faults! { NORMS: Sources::default, ["norm.cu"], "-O0";
     a_missing_barrier_of_a_block: "prelude.cuh",
         "room[threadIdx.x / 32] = value;\n  __syncthreads();",
         "room[threadIdx.x / 32] = value;"
-        => "rms_norm", |make| conformance::check_rms_norm(&make);
+        => "rms_norm", |make| conformance::check_rms_norm(&|| AnyBackend::new(make()));
 
     /// The second sum of a layer norm is written while another warp still reads the first.
     a_missing_barrier_before_memory_is_used_again: "prelude.cuh",
         "value = dev::warp_sum(value);\n  __syncthreads();",
         "value = dev::warp_sum(value);"
-        => "layer_norm", |make| conformance::check_layer_norm(&make);
+        => "layer_norm", |make| conformance::check_layer_norm(&|| AnyBackend::new(make()));
 
     a_barrier_that_not_all_reach: "norm.cuh",
         "if (row >= p.batch.counts[COUNT_ROWS]) return;\n  const size_t at",
         "if (threadIdx.x % 32 == 5 || row >= p.batch.counts[COUNT_ROWS]) return;\n  const size_t at"
-        => "wait for each other", |make| conformance::check_rms_norm(&make);
+        => "wait for each other", |make| conformance::check_rms_norm(&|| AnyBackend::new(make()));
 }
 
 faults! { ATTENTION: Sources::default, ["attention.cu", "attention_tiles.cu", "heads.cu"], "-O1";
     a_missing_barrier_of_a_warp: "attention.cu",
         "weights[32 * h + lane] = weight;\n    }\n    __syncwarp();",
         "weights[32 * h + lane] = weight;\n    }"
-        => "latent attention", |make| conformance::check_latent_attention(&make);
+        => "latent attention", |make| conformance::check_latent_attention(&|| AnyBackend::new(make()));
 
     a_missing_barrier_before_warps_are_brought_together: "attention.cu",
         "weights, slots, start, last, sums);\n    __syncthreads();",
@@ -118,7 +119,7 @@ faults! { ATTENTION: Sources::default, ["attention.cu", "attention_tiles.cu", "h
     keys_cut_one_too_late: "attention.cu",
         "SPAN * span + 32 * warp",
         "SPAN * span + 32 * warp + 1"
-        => "latent attention", |make| conformance::check_latent_attention(&make);
+        => "latent attention", |make| conformance::check_latent_attention(&|| AnyBackend::new(make()));
 
     spans_of_a_tile_that_are_folded_backwards: "attention_tiles.cu",
         "parts + span * (dim + 2)",
@@ -157,22 +158,22 @@ faults! { PRODUCTS: Sources::default, ["matmul.cu", "product.cu"], "-O0";
     an_index_off_by_one_in_the_tail: "matmul.cu",
         "return (p.weights.cols + 31) / 32 * segment / WARPS;",
         "return p.weights.cols / 32 * segment / WARPS;"
-        => "matmul of F32", |make| conformance::check_matmul(&make);
+        => "matmul of F32", |make| conformance::check_matmul(&|| AnyBackend::new(make()));
 
     an_index_of_a_fragment: "matmul.cu",
         "output_first + o * TILE_OUTPUTS + 2 * (lane % 4) + i % 2",
         "output_first + o * TILE_OUTPUTS + 2 * (lane % 4) + i / 2"
-        => "matmul of F32", |make| conformance::check_matmul(&make);
+        => "matmul of F32", |make| conformance::check_matmul(&|| AnyBackend::new(make()));
 
     a_missing_barrier_before_segments_are_added_up: "matmul.cu",
         "numbers[i];\n  __syncthreads();",
         "numbers[i];"
-        => "matmul of F32", |make| conformance::check_matmul(&make);
+        => "matmul of F32", |make| conformance::check_matmul(&|| AnyBackend::new(make()));
 
     a_missing_barrier_before_segments_of_pieces_are_added_up: "multiply.cuh",
         "= sums[t][i];\n    __syncthreads();",
         "= sums[t][i];"
-        => "matmul of F16", |make| conformance::check_matmul(&make);
+        => "matmul of F16", |make| conformance::check_matmul(&|| AnyBackend::new(make()));
 
     a_copy_that_is_not_waited_for: "multiply.cuh",
         "dev::wait_for_all_but<MANY_STAGES - 2>();",
@@ -202,7 +203,7 @@ fn a_piece_that_is_not_what_is_left() {
     let fault @ (file, own, instead) = ("pieces.cuh", own, "{0.0f * a, 0.0f * b};");
     let sources = Sources::default().with(file, own, instead);
     let device = Emulated::of(&sources.only(PRODUCTS.kernels).with_flag(PRODUCTS.flag));
-    is_seen(device, fault, "matmul of F16", |make| conformance::check_matmul(&make));
+    is_seen(device, fault, "matmul of F16", |make| conformance::check_matmul(&|| AnyBackend::new(make())));
 }
 
 faults! { LAYERS: || of_floats(Sources::default()), ["norm.cu", "matmul.cu", "product.cu", "heads.cu", "attention.cu", "attention_tiles.cu"], "-O1";
@@ -253,10 +254,10 @@ faults! { DRAWS: Sources::default, ["matmul.cu", "draw.cu"], "-O0";
     a_missing_barrier_before_masses_are_added_up: "draw.cu",
         "room.list.masses[threadIdx.x] = own_mass;\n  __syncthreads();",
         "room.list.masses[threadIdx.x] = own_mass;"
-        => "sample of a vocabulary", |make| conformance::check_sample(&make);
+        => "sample of a vocabulary", |make| conformance::check_sample(&|| AnyBackend::new(make()));
 
     a_digit_that_is_passed_too_late: "draw.cu",
         "wanted = left + 1;",
         "wanted = 1;"
-        => "sample of a vocabulary", |make| conformance::check_sample(&make);
+        => "sample of a vocabulary", |make| conformance::check_sample(&|| AnyBackend::new(make()));
 }

@@ -2,6 +2,7 @@
 //! that do not fit, loads at places that are no multiple of their size. It ends the process where it stands, so it has one of its own.
 
 use hanzo_engine_cuda_emulator::{Emulated, Sources};
+use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels_cuda::CudaBackend;
 
@@ -25,10 +26,10 @@ fn attention_norms_and_rows_do_nothing_undefined() {
     briefly(|| {
         check_shared_rows(&make);
         check_runs(&make);
-        conformance::check_latent_attention(&make);
-        conformance::check_rms_norm(&make);
-        conformance::check_layer_norm(&make);
-        conformance::check_row_op(&make);
+        conformance::check_latent_attention(&|| AnyBackend::new(make()));
+        conformance::check_rms_norm(&|| AnyBackend::new(make()));
+        conformance::check_layer_norm(&|| AnyBackend::new(make()));
+        conformance::check_row_op(&|| AnyBackend::new(make()));
     });
 }
 
@@ -38,7 +39,7 @@ fn draws_do_nothing_undefined() {
         return in_a_process("undefined::draws_do_nothing_undefined", &[]);
     }
     let device = watched(Sources::default(), &["matmul.cu", "draw.cu"]);
-    briefly(|| conformance::check_sample(&|| CudaBackend::new(device.clone())));
+    briefly(|| conformance::check_sample(&|| AnyBackend::new(CudaBackend::new(device.clone()))));
 }
 
 /// A number that is no multiple of the size it is loaded with.
@@ -53,5 +54,5 @@ fn what_is_undefined_is_seen() {
     let own = "p.x_stride + part * p.width;\n  const float* x";
     let instead = "p.x_stride + (part << (32 + threadIdx.y)) * p.width;\n  const float* x";
     let device = watched(Sources::default().with("norm.cuh", own, instead), &["norm.cu"]);
-    conformance::check_rms_norm(&|| CudaBackend::new(device.clone()));
+    conformance::check_rms_norm(&|| AnyBackend::new(CudaBackend::new(device.clone())));
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use hanzo_engine_cuda_emulator::{Emulated, Sources};
+use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels_cuda::CudaBackend;
 
@@ -101,8 +102,8 @@ fn threads_of_norms_wait_for_each_other() {
         "watched::threads_of_norms_wait_for_each_other",
         Sources::default().only(&["norm.cu"]),
         |make| {
-            conformance::check_rms_norm(&make);
-            conformance::check_layer_norm(&make);
+            conformance::check_rms_norm(&|| AnyBackend::new(make()));
+            conformance::check_layer_norm(&|| AnyBackend::new(make()));
         },
     );
 }
@@ -142,7 +143,7 @@ fn a_missing_barrier_is_a_race() {
     let own = "room[threadIdx.x / 32] = value;\n  __syncthreads();";
     let sources = Sources::default().with("prelude.cuh", own, "room[threadIdx.x / 32] = value;");
     THREADS.sees("watched::a_missing_barrier_is_a_race", sources.only(&["norm.cu"]), |make| {
-        conformance::check_rms_norm(&make);
+        conformance::check_rms_norm(&|| AnyBackend::new(make()));
     });
 }
 
@@ -152,7 +153,7 @@ fn shared_memory_is_as_large_as_it_is_used() {
     let sources = Sources::default().only(&kernels);
     ADDRESSES.sees_nothing("watched::shared_memory_is_as_large_as_it_is_used", sources, |make| {
         run_some_attention(&make);
-        conformance::check_rms_norm(&make);
+        conformance::check_rms_norm(&|| AnyBackend::new(make()));
         run_some_experts(&make);
     });
 }
@@ -162,6 +163,6 @@ fn a_place_behind_shared_memory_is_seen() {
     let own = "room[threadIdx.x / 32] = value;";
     let sources = Sources::default().with("prelude.cuh", own, "room[threadIdx.x / 32 + 1] = value;");
     ADDRESSES.sees("watched::a_place_behind_shared_memory_is_seen", sources.only(&["norm.cu"]), |make| {
-        conformance::check_rms_norm(&make);
+        conformance::check_rms_norm(&|| AnyBackend::new(make()));
     });
 }

@@ -8,7 +8,7 @@ use super::random::Random;
 use super::rig::Rig;
 use super::scene::{Chunk, STEP_ROWS_MAX, Scene, Setting, history, memory_parts};
 use crate::reference::{ReferenceBackend, formulas, visible};
-use crate::{AttentionParams, Backend, Batch, HeadShape, KvType, Rounding, SequenceSpan};
+use crate::{AnyBackend, AttentionParams, Backend, Batch, HeadShape, KvType, Rounding, SequenceSpan};
 
 /// Heads, key-value heads, and elements of a head.
 const SHAPES: [(usize, usize, usize); 8] =
@@ -32,7 +32,7 @@ const WORK: [(u32, u32); 11] = [
 ///
 /// # Panics
 /// If a number is out of bounds.
-pub fn check_attention<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_attention(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(30);
     for (i, (heads, kv_heads, head_dim)) in SHAPES.into_iter().enumerate().step_by(every(3)) {
         let shape = HeadShape { heads, kv_heads, head_dim };
@@ -53,7 +53,7 @@ pub fn check_attention<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a number is out of bounds.
-pub fn check_memory_attention<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_memory_attention(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(34);
     for (heads, kv_heads, head_dim) in [(6, 6, 64), (4, 2, 80)].into_iter().step_by(every(2)) {
         let shape = HeadShape { heads, kv_heads, head_dim };
@@ -69,7 +69,7 @@ pub fn check_memory_attention<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a number is out of bounds, or a bit differs.
-pub fn check_mutual_attention<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_mutual_attention(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(35);
     let rounding = make().rounding();
     for (heads, kv_heads, head_dim) in [(6, 3, 64), (4, 1, 80)].into_iter().step_by(every(2)) {
@@ -105,7 +105,7 @@ pub fn check_mutual_attention<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a bit differs.
-pub fn check_attention_invariance<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_attention_invariance(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(31);
     let rounding = make().rounding();
     let lengths = [1, 19, 50, 130, 200];
@@ -151,7 +151,7 @@ pub fn check_attention_invariance<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a bit differs.
-pub fn check_attention_long_contexts<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_attention_long_contexts(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(33);
     let rounding = make().rounding();
     let (lengths, starts) = ([1300, 1030], [1294, 1020]);
@@ -266,8 +266,8 @@ fn cut(lengths: &[u32], size: &mut dyn FnMut() -> u32) -> Vec<Vec<Chunk>> {
     steps
 }
 
-fn check_scene<B: Backend>(
-    make: &impl Fn() -> B,
+fn check_scene(
+    make: &dyn Fn() -> AnyBackend,
     shape: HeadShape,
     kv_type: KvType,
     setting: &Setting,
@@ -284,7 +284,7 @@ fn check_scene<B: Backend>(
     steps.push(WORK.iter().enumerate().map(chunk).collect());
 
     let found = scene.play(&mut Rig::new(make(), &scene.limits()), setting, &steps, attend_from);
-    let mut reference = Rig::new(ReferenceBackend::new(), &scene.limits());
+    let mut reference = Rig::new(AnyBackend::new(ReferenceBackend::new()), &scene.limits());
     let expected = scene.play(&mut reference, setting, &steps, attend_from);
     let what = format!("attention, {shape:?}, {kv_type}, {setting:?}");
     let mut errors = CaseErrors::of_operands(what, rounding);

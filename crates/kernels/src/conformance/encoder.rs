@@ -8,7 +8,7 @@ use super::random::Random;
 use super::rig::{Rig, whole_batch};
 use super::weights::{Weights, quantised, supported};
 use crate::reference::formulas;
-use crate::{Activation, Backend, Batch, DType, RowIds};
+use crate::{Activation, AnyBackend, Backend, Batch, DType, RowIds};
 
 const LENGTHS: [u32; 5] = [1, 11, 3, 12, 6];
 const ROWS: usize = 33;
@@ -27,7 +27,7 @@ const ACTIVATIONS: [Activation; 6] = [
 ///
 /// # Panics
 /// If a number is out of bounds.
-pub fn check_add_embedding<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_add_embedding(make: &dyn Fn() -> AnyBackend) {
     let mut rig = Rig::for_rows(make(), ROWS, WIDTH, 1);
     let mut random = Random::new(50);
     let mut batch = whole_batch(&LENGTHS);
@@ -77,7 +77,7 @@ pub fn check_add_embedding<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
-pub fn check_matmul_activated<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_matmul_activated(make: &dyn Fn() -> AnyBackend) {
     let mut rig = Rig::for_rows(make(), ROWS, WIDTH, 1);
     let mut random = Random::new(51);
     for (i, dtype) in supported(&rig.backend).into_iter().enumerate() {
@@ -105,8 +105,8 @@ pub fn check_matmul_activated<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-fn activated<B: Backend>(
-    rig: &mut Rig<B>,
+fn activated(
+    rig: &mut Rig,
     weights: &Weights,
     bias: Option<&[f32]>,
     activation: Activation,
@@ -124,8 +124,8 @@ fn activated<B: Backend>(
     rig.download("matmul_activated", &out, rows, outputs)
 }
 
-fn check_product<B: Backend>(
-    rig: &mut Rig<B>,
+fn check_product(
+    rig: &mut Rig,
     weights: &Weights,
     bias: Option<&[f32]>,
     activation: Activation,
@@ -157,7 +157,7 @@ fn check_product<B: Backend>(
 }
 
 /// Checks the activation alone, with a matrix of one column that holds its arguments.
-fn check_curve<B: Backend>(rig: &mut Rig<B>, activation: Activation) {
+fn check_curve(rig: &mut Rig, activation: Activation) {
     let arguments: Vec<f32> = (0..1280)
         .map(|i| (i as f32 - 640.0) / 64.0)
         .map(|x| if x.abs() > 9.5 { x * x * x * x * x } else { x })

@@ -6,8 +6,8 @@ use super::rig::{Rig, ok, rows_batch};
 use super::weights::Weights;
 use crate::reference::formulas::{attend, dot, rms_norm, rotate, score};
 use crate::{
-    Backend, Batch, DType, HeadShape, KvLayout, KvSpec, KvType, LatentHeads, LatentParams, Rope, RopeKind,
-    Rounding, RowSource, StepLimits,
+    AnyBackend, Backend, Batch, DType, HeadShape, KvLayout, KvSpec, KvType, LatentHeads, LatentParams, Rope,
+    RopeKind, Rounding, RowSource, StepLimits, ops,
 };
 
 const EPS: f32 = 1e-5;
@@ -17,7 +17,7 @@ const STEP_ROWS_MAX: usize = 200;
 ///
 /// # Panics
 /// If a number is out of bounds, a number that stays has changed, or a bit depends on the batch.
-pub fn check_heads_matmul<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_heads_matmul(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(71);
     for (heads, outputs, cols, rest) in [(3, 20, 12, 7), (16, 512, 128, 64), (16, 128, 512, 0)] {
         let width = heads * (outputs + cols);
@@ -29,7 +29,7 @@ pub fn check_heads_matmul<B: Backend>(make: &impl Fn() -> B) {
             }
             let weights: Vec<Weights> =
                 (0..heads).map(|_| Weights::random(dtype, outputs, cols, &mut random)).collect();
-            let packed: Vec<B::Matrix> =
+            let packed: Vec<ops::Matrix> =
                 weights.iter().map(|of| rig.matrix(std::slice::from_ref(of))).collect();
             let packed = rig.backend.heads(packed);
             let (x_cols, out_cols) = (heads * (cols + rest), heads * (outputs + rest));
@@ -90,7 +90,7 @@ fn limits(heads: usize, head_dim: usize, sequences: usize) -> StepLimits {
 ///
 /// # Panics
 /// If a number is out of bounds, or a bit depends on the batch or on how a prompt was cut.
-pub fn check_latent_attention<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_latent_attention(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(72);
     let ragged = LatentHeads { heads: 3, rank: 20, rope_dim: 8 };
     let small = LatentHeads { heads: 5, rank: 32, rope_dim: 32 };
@@ -159,7 +159,7 @@ impl Play {
 
     /// Attention output of each sequence, `(position, heads * rank)`, cut at `starts`. A step takes the next part of
     /// every sequence that has one.
-    fn run<B: Backend>(&self, backend: B, starts: impl Fn(usize) -> Vec<usize>) -> Vec<Vec<f32>> {
+    fn run(&self, backend: AnyBackend, starts: impl Fn(usize) -> Vec<usize>) -> Vec<Vec<f32>> {
         let (shape, width) = (self.shape, self.shape.width());
         let mut rig = Rig::new(backend, &limits(shape.heads, width, self.lengths.len()));
         let spec = KvSpec {

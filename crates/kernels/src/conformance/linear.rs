@@ -6,7 +6,7 @@ use super::random::Random;
 use super::rig::{Rig, ok, rows_batch};
 use super::weights::{Weights, quantised, supported};
 use crate::reference::ReferenceBackend;
-use crate::{Backend, DType, LogitsHead, Rounding};
+use crate::{AnyBackend, Backend, DType, LogitsHead, Rounding, ops};
 
 /// Largest batch of these checks.
 const ROWS_MAX: usize = 33;
@@ -18,7 +18,7 @@ const WIDTH_MAX: usize = 1280;
 ///
 /// # Panics
 /// If a number is out of bounds.
-pub fn check_matmul<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_matmul(make: &dyn Fn() -> AnyBackend) {
     let mut rig = Rig::for_rows(make(), ROWS_MAX, WIDTH_MAX, 1);
     let mut random = Random::new(1);
     for dtype in supported(&rig.backend) {
@@ -38,7 +38,7 @@ pub fn check_matmul<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a number is out of bounds.
-pub fn check_mixed_matrix<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_mixed_matrix(make: &dyn Fn() -> AnyBackend) {
     let mut rig = Rig::for_rows(make(), ROWS_MAX, WIDTH_MAX, 1);
     let mut random = Random::new(2);
     let types = supported(&rig.backend);
@@ -60,7 +60,7 @@ pub fn check_mixed_matrix<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a bit differs.
-pub fn check_matmul_invariance<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_matmul_invariance(make: &dyn Fn() -> AnyBackend) {
     let mut rig = Rig::for_rows(make(), ROWS_MAX, WIDTH_MAX, 1);
     let mut random = Random::new(3);
     for dtype in supported(&rig.backend) {
@@ -84,7 +84,7 @@ pub fn check_matmul_invariance<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a number is out of bounds.
-pub fn check_add_bias<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_add_bias(make: &dyn Fn() -> AnyBackend) {
     let mut rig = Rig::for_rows(make(), ROWS_MAX, WIDTH_MAX, 1);
     let mut random = Random::new(6);
     for (rows, cols) in [(1, 7), (9, 100), (ROWS_MAX, 256)] {
@@ -105,7 +105,7 @@ pub fn check_add_bias<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a number is out of bounds.
-pub fn check_embed<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_embed(make: &dyn Fn() -> AnyBackend) {
     let vocab = 75;
     let mut rig = Rig::for_rows(make(), ROWS_MAX, WIDTH_MAX, vocab);
     let mut random = Random::new(4);
@@ -142,7 +142,7 @@ pub fn check_embed<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
-pub fn check_logits<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_logits(make: &dyn Fn() -> AnyBackend) {
     let vocab = 333;
     let mut rig = Rig::for_rows(make(), ROWS_MAX, 256, vocab);
     let rounding = rig.rounding;
@@ -212,9 +212,9 @@ fn shapes(dtype: DType) -> Vec<(usize, usize)> {
     }
 }
 
-fn multiply<B: Backend>(
-    rig: &mut Rig<B>,
-    matrix: &B::Matrix,
+fn multiply(
+    rig: &mut Rig,
+    matrix: &ops::Matrix,
     bias: Option<&[f32]>,
     x: &[f32],
     cols: usize,
@@ -228,7 +228,7 @@ fn multiply<B: Backend>(
     rig.download("matmul", &out, rows, outputs)
 }
 
-fn check_parts<B: Backend>(rig: &mut Rig<B>, parts: &[Weights], batch: usize, random: &mut Random) {
+fn check_parts(rig: &mut Rig, parts: &[Weights], batch: usize, random: &mut Random) {
     let cols = parts[0].shape.cols;
     let outputs = parts.iter().map(|part| part.shape.rows).sum();
     let matrix = rig.matrix(parts);
@@ -258,7 +258,7 @@ fn compare(
     let cols = parts[0].shape.cols;
     let outputs: usize = parts.iter().map(|part| part.shape.rows).sum();
     let width = outputs.max(cols);
-    let mut reference = Rig::for_rows(ReferenceBackend::new(), x.len() / cols, width, 1);
+    let mut reference = Rig::for_rows(AnyBackend::new(ReferenceBackend::new()), x.len() / cols, width, 1);
     let matrix = reference.matrix(parts);
     let expected = multiply(&mut reference, &matrix, bias, x, cols, outputs);
     for (row, x) in x.chunks_exact(cols).enumerate() {

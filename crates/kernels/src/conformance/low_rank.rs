@@ -8,8 +8,8 @@ use super::rig::{Rig, ok};
 use super::weights::Weights;
 use crate::reference::formulas::{activate, dot};
 use crate::{
-    AdaptedLogits, Backend, Batch, DType, LogitsHead, LowRankPair, LowRankShape, MatrixSource, OutputChange,
-    OutputDelta, Rounding, RowSource, SampleSpec, SampleSpecs, SequenceSpan,
+    AdaptedLogits, AnyBackend, Backend, Batch, DType, LogitsHead, LowRankPair, LowRankShape, MatrixSource,
+    OutputChange, OutputDelta, Rounding, RowSource, SampleSpec, SampleSpecs, SequenceSpan, ops,
 };
 
 const ROWS_MAX: usize = 40;
@@ -160,19 +160,13 @@ impl Adapted {
         format!("add_low_rank to [{}, {}]", self.outputs, self.cols)
     }
 
-    fn on<B: Backend>(&self, backend: &B) -> Vec<Option<B::LowRank>> {
+    fn on(&self, backend: &AnyBackend) -> Vec<Option<ops::LowRank>> {
         let delta = |delta: &Delta| ok("low_rank", backend.low_rank(&delta.sources().delta()));
         self.deltas.iter().map(|of| of.as_ref().map(delta)).collect()
     }
 
     /// `out` after the op, for sequences of so many rows with these adapters.
-    fn run<B: Backend>(
-        &self,
-        rig: &mut Rig<B>,
-        sequences: &[(usize, Option<u32>)],
-        x: &[f32],
-        before: &[f32],
-    ) -> Vec<f32> {
+    fn run(&self, rig: &mut Rig, sequences: &[(usize, Option<u32>)], x: &[f32], before: &[f32]) -> Vec<f32> {
         let deltas = self.on(&rig.backend);
         let rows = x.len() / self.cols;
         let rank = self.deltas.iter().flatten().map(Delta::rank).max().unwrap_or(0);
@@ -186,9 +180,9 @@ impl Adapted {
         rig.download("add_low_rank", &out, rows, self.outputs)
     }
 
-    fn check<B: Backend>(
+    fn check(
         &self,
-        rig: &mut Rig<B>,
+        rig: &mut Rig,
         sequences: &[(usize, Option<u32>)],
         random: &mut Random,
     ) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
@@ -224,7 +218,7 @@ impl Adapted {
 ///
 /// # Panics
 /// If a number is out of bounds, a bit differs, or a bad pair is taken.
-pub fn check_low_rank<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_low_rank(make: &dyn Fn() -> AnyBackend) {
     let mut rig = Rig::for_rows(make(), ROWS_MAX, 1024, 1);
     let mut random = Random::new(90);
     for (dtype, &other) in TYPES.into_iter().zip(TYPES.iter().cycle().skip(1)) {
@@ -291,7 +285,7 @@ pub fn check_low_rank<B: Backend>(make: &impl Fn() -> B) {
 }
 
 /// Checks changes that read inputs rather than outputs, as for a replaced norm.
-fn check_changes_of_inputs<B: Backend>(rig: &mut Rig<B>, random: &mut Random) {
+fn check_changes_of_inputs(rig: &mut Rig, random: &mut Random) {
     for width in [33, 80, 256] {
         let mut change = ChangedOutputs::random(0, width, random);
         change.reads_input = true;
@@ -311,7 +305,7 @@ fn adapters_of(sequences: &[(usize, Option<u32>)]) -> Vec<Option<u32>> {
 ///
 /// # Panics
 /// If a number is out of bounds, a bit differs, or a token is not of the changed logits.
-pub fn check_adapted_logits<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_adapted_logits(make: &dyn Fn() -> AnyBackend) {
     let (vocab, cols) = (333, 80);
     let mut rig = Rig::for_rows(make(), ROWS_MAX, 256, vocab);
     let mut random = Random::new(92);
@@ -331,7 +325,7 @@ pub fn check_adapted_logits<B: Backend>(make: &impl Fn() -> B) {
         ];
         let adapted = Adapted { cols, outputs: vocab, deltas };
         let on_device = adapted.on(&rig.backend);
-        let on_device: Vec<Option<&B::LowRank>> = on_device.iter().map(Option::as_ref).collect();
+        let on_device: Vec<Option<&ops::LowRank>> = on_device.iter().map(Option::as_ref).collect();
         let head = rig.matrix(&[Weights::random(dtype, vocab, cols, &mut random)]);
         let mut x = random.normals(rows * cols);
         hold(rig.rounding, &mut x);
@@ -376,11 +370,11 @@ pub fn check_adapted_logits<B: Backend>(make: &impl Fn() -> B) {
 }
 
 /// Checks that tokens drawn at temperature 0 have the largest of these logits.
-fn check_drawn<B: Backend>(
-    rig: &mut Rig<B>,
+fn check_drawn(
+    rig: &mut Rig,
     batch: &Batch,
-    head: LogitsHead<'_, B>,
-    x: &B::Buffer,
+    head: LogitsHead<'_, AnyBackend>,
+    x: &ops::Buffer,
     logits: &[f32],
 ) {
     let (rows, mut specs, mut drawn) = (batch.logit_rows.len(), SampleSpecs::default(), Vec::new());
@@ -398,7 +392,7 @@ fn check_drawn<B: Backend>(
     }
 }
 
-fn check_refusals<B: Backend>(backend: &B, random: &mut Random) {
+fn check_refusals(backend: &AnyBackend, random: &mut Random) {
     let delta = Delta::random(DType::F16, 32, &[PairPlace { rank: Some(4), first: 0, outputs: 8 }], random);
     let sources = delta.sources();
     let [good] = sources.pairs[..] else { panic!("one pair") };
@@ -430,7 +424,7 @@ fn check_refusals<B: Backend>(backend: &B, random: &mut Random) {
 ///
 /// # Panics
 /// If a bit differs.
-pub fn check_gate<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_gate(make: &dyn Fn() -> AnyBackend) {
     let mut rig = Rig::for_rows(make(), ROWS_MAX, 1024, 1);
     let mut random = Random::new(91);
     for (dtype, activation) in

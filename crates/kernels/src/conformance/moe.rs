@@ -16,8 +16,8 @@ use super::weights::{Weights, quantised, supported};
 use crate::quant::can_quantize;
 use crate::reference::formulas::{apart, dot, expert_keys, route};
 use crate::{
-    Activation, Backend, DType, ExpertGroups, ExpertParts, ExpertScoring, MatrixShape, MatrixSource,
-    MoeOperands, MoeParams, Operands, Rounding,
+    Activation, AnyBackend, Backend, DType, ExpertGroups, ExpertParts, ExpertScoring, MatrixShape,
+    MatrixSource, MoeOperands, MoeParams, Operands, Rounding, ops,
 };
 
 /// Experts of rows, and the inputs of their down products.
@@ -37,7 +37,7 @@ const DRAWS_MAX: usize = 10_000;
 ///
 /// # Panics
 /// If a number is out of bounds.
-pub fn check_moe<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_moe(make: &dyn Fn() -> AnyBackend) {
     let mut rig = Rig::for_experts(make(), ROWS_MAX, WIDTH_MAX, EXPERTS_MAX, USED_MAX);
     let mut random = Random::new(21);
     let types = supported(&rig.backend);
@@ -88,7 +88,7 @@ pub fn check_moe<B: Backend>(make: &impl Fn() -> B) {
 /// # Panics
 /// If an expert with a higher index is chosen before its equal, a row without an order of experts has an output that
 /// is a number, or such a row changes another.
-pub fn check_moe_choice<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_moe_choice(make: &dyn Fn() -> AnyBackend) {
     let mut rig = Rig::for_experts(make(), ROWS_MAX, WIDTH_MAX, EXPERTS_MAX, USED_MAX);
     let mut random = Random::new(22);
     let plain = plain(&supported(&rig.backend));
@@ -114,7 +114,7 @@ pub fn check_moe_choice<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a number is out of bounds, or a bit depends on the batch.
-pub fn check_moe_routing<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_moe_routing(make: &dyn Fn() -> AnyBackend) {
     let mut rig = Rig::for_experts(make(), ROWS_MAX, WIDTH_MAX, EXPERTS_MAX, USED_MAX);
     let mut random = Random::new(24);
     let types = supported(&rig.backend);
@@ -171,7 +171,7 @@ pub fn check_moe_routing<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a number is out of bounds, or a bit depends on the batch.
-pub fn check_add_shared<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_add_shared(make: &dyn Fn() -> AnyBackend) {
     let mut rig = Rig::for_rows(make(), ROWS_MAX, WIDTH_MAX, 1);
     let mut random = Random::new(25);
     for (rows, cols, gated) in [(1, 64, true), (1, 64, false), (9, 33, true), (70, 300, true), (5, 40, false)]
@@ -179,7 +179,7 @@ pub fn check_add_shared<B: Backend>(make: &impl Fn() -> B) {
         let gate: Vec<f32> = random.normals(cols).iter().map(|g| g / (cols as f32).sqrt()).collect();
         let [x, shared, before] = [0; 3].map(|_| random.normals(rows * cols));
         let vector = gated.then(|| rig.vector(&gate));
-        let run = |rig: &mut Rig<B>, rows: std::ops::Range<usize>| {
+        let run = |rig: &mut Rig, rows: std::ops::Range<usize>| {
             let part = |of: &[f32]| of[rows.start * cols..rows.end * cols].to_vec();
             let count = rows.len();
             let buffers = [part(&x), part(&shared)].map(|of| rig.upload(&of, cols));
@@ -211,7 +211,7 @@ pub fn check_add_shared<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a bit differs.
-pub fn check_moe_invariance<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_moe_invariance(make: &dyn Fn() -> AnyBackend) {
     let mut rig = Rig::for_experts(make(), ROWS_MAX, WIDTH_MAX, EXPERTS_MAX, USED_MAX);
     let mut random = Random::new(23);
     let types = supported(&rig.backend);
@@ -271,10 +271,10 @@ struct Moe {
 }
 
 /// The mixture on a device.
-struct Packed<B: Backend> {
-    router: B::Matrix,
-    experts: B::Experts,
-    vectors: [Option<B::Vector>; 5],
+struct Packed {
+    router: ops::Matrix,
+    experts: ops::Experts,
+    vectors: [Option<ops::Vector>; 5],
 }
 
 impl Moe {
@@ -330,7 +330,7 @@ impl Moe {
         )
     }
 
-    fn pack<B: Backend>(&self, rig: &Rig<B>) -> Packed<B> {
+    fn pack(&self, rig: &Rig) -> Packed {
         let parts = self.gate_up.iter().zip(&self.down).map(|(gate_up, down)| ExpertParts {
             gate_up: gate_up.iter().map(Weights::source).collect(),
             down: vec![down.source()],
@@ -350,17 +350,12 @@ impl Moe {
         Packed { router: rig.matrix(std::slice::from_ref(&self.router)), experts, vectors }
     }
 
-    fn run<B: Backend>(&self, rig: &mut Rig<B>, packed: &Packed<B>, x: &[f32]) -> Vec<f32> {
+    fn run(&self, rig: &mut Rig, packed: &Packed, x: &[f32]) -> Vec<f32> {
         self.run_seen(rig, packed, x).0
     }
 
     /// Output of the mixture, and the routing that the device reports, if it does.
-    fn run_seen<B: Backend>(
-        &self,
-        rig: &mut Rig<B>,
-        packed: &Packed<B>,
-        x: &[f32],
-    ) -> (Vec<f32>, Option<Seen>) {
+    fn run_seen(&self, rig: &mut Rig, packed: &Packed, x: &[f32]) -> (Vec<f32>, Option<Seen>) {
         let (width, hidden_width) = (self.width(), self.params.experts_used * self.down[0].shape.cols);
         let rows = x.len() / width;
         let buffer = rig.upload(x, width);
@@ -437,12 +432,12 @@ impl Moe {
         }
     }
 
-    fn check<B: Backend>(&self, rig: &mut Rig<B>, rows: usize, random: &mut Random) {
+    fn check(&self, rig: &mut Rig, rows: usize, random: &mut Random) {
         let x: Vec<f32> = (0..rows).flat_map(|_| self.clear(rig.rounding, random)).collect();
         self.check_rows(rig, &x, "clear choices");
     }
 
-    fn check_rows<B: Backend>(&self, rig: &mut Rig<B>, x: &[f32], what: &str) {
+    fn check_rows(&self, rig: &mut Rig, x: &[f32], what: &str) {
         let width = self.width();
         let packed = self.pack(rig);
         let (found, seen) = self.run_seen(rig, &packed, x);
@@ -461,7 +456,7 @@ impl Moe {
 
     /// Checks rows with NaN and infinities among others: they change no other row, and a row with NaN has only NaN
     /// outputs.
-    fn check_not_numbers<B: Backend>(&self, rig: &mut Rig<B>, random: &mut Random) {
+    fn check_not_numbers(&self, rig: &mut Rig, random: &mut Random) {
         let (rows, width) = (11, self.width());
         let mut x = random.normals(rows * width);
         let packed = self.pack(rig);

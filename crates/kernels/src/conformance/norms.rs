@@ -5,7 +5,7 @@ use super::linear::{activations, gather};
 use super::random::Random;
 use super::rig::{Rig, rows_batch};
 use crate::reference::formulas;
-use crate::{Backend, BufferRole, LayerNormParams, Rounding};
+use crate::{AnyBackend, Backend, BufferRole, LayerNormParams, Rounding, ops};
 
 const ROWS_MAX: usize = 33;
 const SHAPES: [(usize, usize, f32); 7] = [
@@ -22,7 +22,7 @@ const SHAPES: [(usize, usize, f32); 7] = [
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
-pub fn check_rms_norm<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_rms_norm(make: &dyn Fn() -> AnyBackend) {
     check(make, 10, "rms_norm", |rig, x, cols, weight, eps| {
         let rows = x.len() / cols;
         let weight = rig.vector(weight);
@@ -35,7 +35,7 @@ pub fn check_rms_norm<B: Backend>(make: &impl Fn() -> B) {
 }
 
 /// Checks parts of rows that are normed separately.
-fn check_parts<B: Backend>(make: &impl Fn() -> B) {
+fn check_parts(make: &dyn Fn() -> AnyBackend) {
     let mut rig = Rig::for_rows(make(), ROWS_MAX, 4096, 1);
     let mut random = Random::new(16);
     for (rows, cols, parts) in [(5, 33, 3), (ROWS_MAX, 64, 2)] {
@@ -54,7 +54,7 @@ fn check_parts<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
-pub fn check_add_rms_norm<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_add_rms_norm(make: &dyn Fn() -> AnyBackend) {
     check(make, 11, "add_rms_norm", |rig, sum, cols, weight, eps| {
         let rows = sum.len() / cols;
         let weight = rig.vector(weight);
@@ -74,7 +74,7 @@ pub fn check_add_rms_norm<B: Backend>(make: &impl Fn() -> B) {
 }
 
 /// Checks a residual and an addend that differ, so that one cannot be mistaken for the other.
-fn check_unequal_halves<B: Backend>(make: &impl Fn() -> B) {
+fn check_unequal_halves(make: &dyn Fn() -> AnyBackend) {
     let (rows, cols) = (6, 96);
     let mut rig = Rig::for_rows(make(), ROWS_MAX, cols, 1);
     let mut random = Random::new(12);
@@ -99,7 +99,7 @@ fn check_unequal_halves<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
-pub fn check_layer_norm<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_layer_norm(make: &dyn Fn() -> AnyBackend) {
     check_layers(make, 13, "layer_norm", |rig, x, cols, params, out| {
         let x = rig.upload_sum(x, cols);
         rig.step(&rows_batch(&vec![0; out.1]), |rig| rig.backend.layer_norm(&x, params, &mut out.0));
@@ -110,7 +110,7 @@ pub fn check_layer_norm<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
-pub fn check_add_layer_norm<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_add_layer_norm(make: &dyn Fn() -> AnyBackend) {
     check_layers(make, 14, "add_layer_norm", |rig, sum, cols, params, out| {
         // A quarter and three quarters, which cannot be mistaken for each other and add up to the bit.
         let quarter: Vec<f32> = sum.iter().map(|v| v * 0.25).collect();
@@ -135,7 +135,7 @@ pub fn check_add_layer_norm<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a bit differs.
-pub fn check_layer_norm_columns<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_layer_norm_columns(make: &dyn Fn() -> AnyBackend) {
     let mut rig = Rig::for_rows(make(), ROWS_MAX, 4096, 1);
     let mut random = Random::new(15);
     for (case, (rows, cols, first, count, width)) in [
@@ -179,11 +179,11 @@ pub fn check_layer_norm_columns<B: Backend>(make: &impl Fn() -> B) {
 }
 
 /// Runs a layer norm on rows of every awkward kind; `run` writes to a buffer of so many rows.
-fn check_layers<B: Backend>(
-    make: &impl Fn() -> B,
+fn check_layers(
+    make: &dyn Fn() -> AnyBackend,
     seed: u64,
     name: &str,
-    run: impl Fn(&mut Rig<B>, &[f32], usize, &LayerNormParams<&B::Vector>, &mut (B::Buffer, usize)),
+    run: impl Fn(&mut Rig, &[f32], usize, &LayerNormParams<&ops::Vector>, &mut (ops::Buffer, usize)),
 ) {
     let mut rig = Rig::for_rows(make(), ROWS_MAX, 4096, 1);
     let mut random = Random::new(seed);
@@ -244,11 +244,11 @@ fn layer_sigmas(x: &[f32], weight: &[f32], bias: Option<&[f32]>, eps: f32) -> Ve
     x.iter().enumerate().map(sigma).collect()
 }
 
-fn check<B: Backend>(
-    make: &impl Fn() -> B,
+fn check(
+    make: &dyn Fn() -> AnyBackend,
     seed: u64,
     name: &str,
-    mut run: impl FnMut(&mut Rig<B>, &[f32], usize, &[f32], f32) -> Vec<f32>,
+    mut run: impl FnMut(&mut Rig, &[f32], usize, &[f32], f32) -> Vec<f32>,
 ) {
     let mut rig = Rig::for_rows(make(), ROWS_MAX, 4096, 1);
     let mut random = Random::new(seed);

@@ -2,8 +2,8 @@
 
 use super::weights::Weights;
 use crate::{
-    Backend, Batch, BufferRole, HeadShape, KernelError, MatrixSource, Rounding, RowSource, SequenceSpan,
-    StepLimits,
+    AnyBackend, Backend, Batch, BufferRole, HeadShape, KernelError, MatrixSource, Rounding, RowSource,
+    SequenceSpan, StepLimits, ops,
 };
 
 /// Rows of every buffer after the batch, which must not change.
@@ -11,43 +11,49 @@ const GUARD_ROWS: usize = 2;
 /// Value of guard rows, and of outputs before an op.
 const GUARD: f32 = -1_073_741_824.0; // -2^30, which every type holds
 
-pub(super) struct Rig<B> {
-    pub(super) backend: B,
+pub(super) struct Rig {
+    pub(super) backend: AnyBackend,
     pub(super) rounding: Rounding,
     /// Role of buffers that may have either role.
     pub(super) role: BufferRole,
 }
 
-impl<B: Backend> Rig<B> {
-    pub(super) fn new(mut backend: B, limits: &StepLimits) -> Self {
+impl Rig {
+    pub(super) fn new(mut backend: AnyBackend, limits: &StepLimits) -> Self {
         ok("reserve", backend.reserve(limits));
         Self { rounding: backend.rounding(), role: BufferRole::Operand, backend }
     }
 
     /// A backend for steps without attention.
-    pub(super) fn for_rows(backend: B, rows: usize, width: usize, vocab: usize) -> Self {
+    pub(super) fn for_rows(backend: AnyBackend, rows: usize, width: usize, vocab: usize) -> Self {
         Self::new(backend, &row_limits(rows, width, vocab))
     }
 
     /// A backend for steps of such rows through experts.
-    pub(super) fn for_experts(backend: B, rows: usize, width: usize, experts: usize, used: usize) -> Self {
+    pub(super) fn for_experts(
+        backend: AnyBackend,
+        rows: usize,
+        width: usize,
+        experts: usize,
+        used: usize,
+    ) -> Self {
         Self::new(
             backend,
             &StepLimits { experts, experts_used: used, experts_width: width, ..row_limits(rows, width, 1) },
         )
     }
 
-    pub(super) fn matrix(&self, parts: &[Weights]) -> B::Matrix {
+    pub(super) fn matrix(&self, parts: &[Weights]) -> ops::Matrix {
         let sources: Vec<MatrixSource<'_>> = parts.iter().map(Weights::source).collect();
         ok("pack", self.backend.pack(&sources))
     }
 
-    pub(super) fn vector(&self, values: &[f32]) -> B::Vector {
+    pub(super) fn vector(&self, values: &[f32]) -> ops::Vector {
         ok("vector", self.backend.vector(values))
     }
 
     /// A buffer of [`Rig::role`], operands unless a check says otherwise: the given rows and guard rows.
-    pub(super) fn upload(&mut self, rows: &[f32], cols: usize) -> B::Buffer {
+    pub(super) fn upload(&mut self, rows: &[f32], cols: usize) -> ops::Buffer {
         self.upload_as(self.role, rows, cols)
     }
 
@@ -60,7 +66,7 @@ impl<B: Backend> Rig<B> {
         result
     }
 
-    fn upload_as(&mut self, role: BufferRole, rows: &[f32], cols: usize) -> B::Buffer {
+    fn upload_as(&mut self, role: BufferRole, rows: &[f32], cols: usize) -> ops::Buffer {
         let count = rows.len() / cols;
         let mut buffer = ok("buffer", self.backend.buffer(role, count + GUARD_ROWS, cols));
         ok("write_rows", self.backend.write_rows(&mut buffer, 0, rows));
@@ -69,22 +75,22 @@ impl<B: Backend> Rig<B> {
     }
 
     /// Same as [`Rig::upload`], for a residual buffer.
-    pub(super) fn upload_sum(&mut self, rows: &[f32], cols: usize) -> B::Buffer {
+    pub(super) fn upload_sum(&mut self, rows: &[f32], cols: usize) -> ops::Buffer {
         self.upload_as(BufferRole::Residual, rows, cols)
     }
 
     /// A buffer for an op's output.
-    pub(super) fn blank(&mut self, rows: usize, cols: usize) -> B::Buffer {
+    pub(super) fn blank(&mut self, rows: usize, cols: usize) -> ops::Buffer {
         self.upload(&vec![GUARD; rows * cols], cols)
     }
 
     /// A residual buffer for an op that writes it.
-    pub(super) fn blank_sum(&mut self, rows: usize, cols: usize) -> B::Buffer {
+    pub(super) fn blank_sum(&mut self, rows: usize, cols: usize) -> ops::Buffer {
         self.upload_sum(&vec![GUARD; rows * cols], cols)
     }
 
     /// The batch's rows of a buffer, after checking the guards.
-    pub(super) fn download(&self, what: &str, buffer: &B::Buffer, rows: usize, cols: usize) -> Vec<f32> {
+    pub(super) fn download(&self, what: &str, buffer: &ops::Buffer, rows: usize, cols: usize) -> Vec<f32> {
         let mut values = vec![0.0; (rows + GUARD_ROWS) * cols];
         ok("read_rows", self.backend.read_rows(buffer, 0, &mut values));
         assert!(

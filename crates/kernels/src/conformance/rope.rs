@@ -6,8 +6,8 @@ use super::random::Random;
 use super::rig::{Rig, ok, whole_batch};
 use crate::reference::{ReferenceBackend, formulas};
 use crate::{
-    AttentionParams, BLOCK_TOKENS, Backend, Batch, EncoderOps, HeadShape, KvLayout, KvSpec, KvType,
-    QkvParams, QueryScale, Rope, RopeKind, Rounding, RowSource, SequenceSpan, StepLimits,
+    AnyBackend, AttentionParams, BLOCK_TOKENS, Backend, Batch, EncoderOps, HeadShape, KvLayout, KvSpec,
+    KvType, QkvParams, QueryScale, Rope, RopeKind, Rounding, RowSource, SequenceSpan, StepLimits,
 };
 
 /// Context and rows of the sequences, each starting a block. All earlier blocks are block 0, so that positions can be
@@ -43,7 +43,7 @@ struct Outcome {
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
-pub fn check_rope_to_cache<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_rope_to_cache(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(40);
     for (i, (heads, kv_heads, head_dim)) in
         [(4, 2, 64), (2, 2, 80), (8, 1, 128), (4, 4, 256), (7, 1, 64), (6, 2, 128)].into_iter().enumerate()
@@ -107,7 +107,7 @@ fn cases(shape: HeadShape, kv_type: KvType, i: usize, random: &mut Random) -> Ve
     cases
 }
 
-fn check_case<B: Backend>(make: &impl Fn() -> B, case: &Case, random: &mut Random) {
+fn check_case(make: &dyn Fn() -> AnyBackend, case: &Case, random: &mut Random) {
     let rows: usize = SPANS.iter().map(|span| span.1 as usize).sum();
     let mut rig = Rig::new(make(), &limits(case));
     let rounding = rig.rounding;
@@ -117,7 +117,13 @@ fn check_case<B: Backend>(make: &impl Fn() -> B, case: &Case, random: &mut Rando
     hold(rounding, &mut first_block);
     let all: Vec<usize> = (0..SPANS.len()).collect();
     let found = run(&mut rig, case, &qkv, &first_block, &all);
-    let expected = run(&mut Rig::new(ReferenceBackend::new(), &limits(case)), case, &qkv, &first_block, &all);
+    let expected = run(
+        &mut Rig::new(AnyBackend::new(ReferenceBackend::new()), &limits(case)),
+        case,
+        &qkv,
+        &first_block,
+        &all,
+    );
     compare_queries(case, rounding, &found.queries, &expected.queries);
 
     let q_width = case.shape.q_width();
@@ -218,7 +224,7 @@ const EPS: f32 = 1e-6;
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
-pub fn check_rope<B: EncoderOps>(make: &impl Fn() -> B) {
+pub fn check_rope(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(41);
     let lengths = [1u32, 40, 3, 17, 70];
     for (i, (heads, kv_heads, head_dim)) in
@@ -354,13 +360,7 @@ fn row_first(sequence: usize) -> usize {
 }
 
 /// Fills block 0 as a separate sequence, then runs the chosen sequences in one step.
-fn run<B: Backend>(
-    rig: &mut Rig<B>,
-    case: &Case,
-    qkv: &[f32],
-    first_block: &[f32],
-    order: &[usize],
-) -> Outcome {
+fn run(rig: &mut Rig, case: &Case, qkv: &[f32], first_block: &[f32], order: &[usize]) -> Outcome {
     let shape = case.shape;
     let (width, q_width) = (shape.qkv_width(), shape.q_width());
     let blocks = 1 + 2 * SPANS.len();

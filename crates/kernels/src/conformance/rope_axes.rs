@@ -6,8 +6,8 @@ use super::rig::{Rig, ok, rows_batch, whole_batch};
 use super::rope::{LIMITS, turn_slack};
 use crate::reference::{ReferenceBackend, formulas};
 use crate::{
-    AttentionParams, Backend, Batch, EncoderOps, HeadShape, KvLayout, KvSpec, KvType, QkvParams, Rope,
-    RopeAxes, RopeKind, Rounding, StepLimits,
+    AnyBackend, AttentionParams, Backend, Batch, EncoderOps, HeadShape, KvLayout, KvSpec, KvType, QkvParams,
+    Rope, RopeAxes, RopeKind, Rounding, StepLimits,
 };
 
 /// Heads of these checks. `AXES_PAIRS` is the number of their pairs.
@@ -48,7 +48,7 @@ impl AxesCase {
         format!("{op} by three positions, {:?}, {:?}", self.kind, self.axes)
     }
 
-    fn rig<B: Backend>(&self, backend: B) -> Rig<B> {
+    fn rig(&self, backend: AnyBackend) -> Rig {
         let (rows, width) = (AXES_ROWS, AXES_SHAPE.qkv_width());
         Rig::new(backend, &StepLimits { rows, width, heads: AXES_SHAPE, ..LIMITS })
     }
@@ -89,7 +89,7 @@ impl AxesCase {
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
-pub fn check_rope_axes<B: EncoderOps>(make: &impl Fn() -> B) {
+pub fn check_rope_axes(make: &dyn Fn() -> AnyBackend) {
     let width = AXES_SHAPE.qkv_width();
     for case in AxesCase::all(make().rounding(), &mut Random::new(91)) {
         let mut rig = case.rig(make());
@@ -116,13 +116,13 @@ pub fn check_rope_axes<B: EncoderOps>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
-pub fn check_rope_to_cache_axes<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_rope_to_cache_axes(make: &dyn Fn() -> AnyBackend) {
     let q_width = AXES_SHAPE.q_width();
     for case in AxesCase::all(make().rounding(), &mut Random::new(92)) {
         let mut rig = case.rig(make());
         let (what, all) = (case.name("rope_to_cache"), Some(case.axes));
         let (found, attended) = rope_and_attend(&mut rig, &case, case.places.clone(), all);
-        let mut reference = case.rig(ReferenceBackend::new());
+        let mut reference = case.rig(AnyBackend::new(ReferenceBackend::new()));
         let (_, expected) = rope_and_attend(&mut reference, &case, case.places.clone(), all);
         let text = rope_and_attend(&mut rig, &case, AxesCase::as_text(), all);
         let plain = rope_and_attend(&mut rig, &case, Vec::new(), None);
@@ -143,8 +143,8 @@ pub fn check_rope_to_cache_axes<B: Backend>(make: &impl Fn() -> B) {
 }
 
 /// `[q | k | v]` after `rope_to_cache`, of which only the queries are compared, and attention over the stored keys.
-fn rope_and_attend<B: Backend>(
-    rig: &mut Rig<B>,
+fn rope_and_attend(
+    rig: &mut Rig,
     case: &AxesCase,
     positions: Vec<[u32; 3]>,
     axes: Option<RopeAxes>,

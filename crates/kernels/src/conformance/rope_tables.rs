@@ -6,8 +6,8 @@ use super::rig::{Rig, ok, rows_batch};
 use super::rope::LIMITS;
 use crate::reference::ReferenceBackend;
 use crate::{
-    AttentionParams, Backend, Batch, HeadShape, KvLayout, KvSpec, KvType, LatentHeads, LatentParams,
-    QkvParams, Rope, RopeKind, StepLimits,
+    AnyBackend, AttentionParams, Backend, Batch, HeadShape, KvLayout, KvSpec, KvType, LatentHeads,
+    LatentParams, QkvParams, Rope, RopeKind, StepLimits,
 };
 
 const SHAPE: HeadShape = HeadShape { heads: 2, kv_heads: 1, head_dim: 40 };
@@ -26,7 +26,7 @@ fn tables(pairs: usize) -> [Vec<f32>; 2] {
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
-pub fn check_rope_tables<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_rope_tables(make: &dyn Fn() -> AnyBackend) {
     for kind in [RopeKind::Neox, RopeKind::Interleaved] {
         let what = format!("rope of two tables, {kind:?}");
         let mut x = Random::new(93).normals(ROWS * SHAPE.qkv_width());
@@ -35,7 +35,7 @@ pub fn check_rope_tables<B: Backend>(make: &impl Fn() -> B) {
         let (mixed, attended) = turned(make(), kind, &x, None);
         let alone = [0, 1].map(|table| turned(make(), kind, &x, Some(table)).0);
         same_bits(&what, &mixed, &by_type(&alone, SHAPE.qkv_width()), SHAPE.qkv_width());
-        let (_, expected) = turned(ReferenceBackend::new(), kind, &x, None);
+        let (_, expected) = turned(AnyBackend::new(ReferenceBackend::new()), kind, &x, None);
         let mut errors = CaseErrors::of_operands(format!("attention over keys of {what}"), rounding);
         let width = SHAPE.q_width();
         for (at, (&found, &expected)) in attended.iter().zip(&expected).enumerate() {
@@ -73,7 +73,7 @@ fn rope<V>(kind: RopeKind, inv_freq: &V, table: Option<usize>) -> Rope<&V> {
 }
 
 /// `[q | k | v]` after `rope_to_cache` with keys left out, and attention over what it stored.
-fn turned<B: Backend>(backend: B, kind: RopeKind, x: &[f32], table: Option<usize>) -> (Vec<f32>, Vec<f32>) {
+fn turned(backend: AnyBackend, kind: RopeKind, x: &[f32], table: Option<usize>) -> (Vec<f32>, Vec<f32>) {
     let HeadShape { kv_heads, head_dim, .. } = SHAPE;
     let (width, q_width) = (SHAPE.qkv_width(), SHAPE.q_width());
     let mut rig = Rig::new(backend, &StepLimits { rows: ROWS, width, heads: SHAPE, ..LIMITS });
@@ -98,7 +98,7 @@ fn turned<B: Backend>(backend: B, kind: RopeKind, x: &[f32], table: Option<usize
 }
 
 /// Queries of latents after `latent_to_cache`.
-fn turned_latents<B: Backend>(backend: B, kind: RopeKind, table: Option<usize>) -> Vec<f32> {
+fn turned_latents(backend: AnyBackend, kind: RopeKind, table: Option<usize>) -> Vec<f32> {
     let LatentHeads { heads, rank, rope_dim } = LATENTS;
     let width = LATENTS.width();
     let shape = HeadShape { heads, kv_heads: 1, head_dim: width };

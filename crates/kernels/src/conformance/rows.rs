@@ -4,7 +4,7 @@ use super::bounds::{CaseErrors, FLOAT, hold, operand_sigma, same_bits};
 use super::linear::gather;
 use super::random::Random;
 use super::rig::{Rig, rows_batch};
-use crate::{Backend, RowOp};
+use crate::{AnyBackend, Backend, RowOp, ops};
 
 const ROWS_MAX: usize = 40;
 const WIDTH_MAX: usize = 1024;
@@ -30,8 +30,8 @@ fn size(x: &[f32]) -> f64 {
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
-pub fn check_row_op<B: Backend>(make: &impl Fn() -> B) {
-    let cases: [Case<B::Buffer, B::Vector>; 10] = [
+pub fn check_row_op(make: &dyn Fn() -> AnyBackend) {
+    let cases: [Case<ops::Buffer, ops::Vector>; 10] = [
         (
             "rows times -1.75",
             |_, _| RowOp::Scale(-1.75),
@@ -116,7 +116,7 @@ pub fn check_row_op<B: Backend>(make: &impl Fn() -> B) {
         }
     }
     for (rows, cols) in [(1, 64), (7, 33), (ROWS_MAX, 300)] {
-        let op: Op<B::Buffer, B::Vector> = |x, _| RowOp::MatchSize { x, least: 0.5 };
+        let op: Op<ops::Buffer, ops::Vector> = |x, _| RowOp::MatchSize { x, least: 0.5 };
         let formula: Formula = |old, x, _| {
             let factor = size(x) / size(old).max(0.5);
             alike(old.iter().map(|&old| f64::from(old) * factor))
@@ -129,19 +129,19 @@ pub fn check_row_op<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
-pub fn check_streams<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_streams(make: &dyn Fn() -> AnyBackend) {
     const WIDTH: usize = 37;
     const COUNT: usize = 3;
     const ROWS: usize = 6;
     let mut rig = Rig::for_rows(make(), ROWS_MAX, WIDTH_MAX, 1);
     let mut random = Random::new(27);
-    let put: Op<B::Buffer, B::Vector> = |x, _| RowOp::Put { x, first: 37 };
+    let put: Op<ops::Buffer, ops::Vector> = |x, _| RowOp::Put { x, first: 37 };
     let put_formula: Formula = |old, x, _| {
         let at = |(at, &old): (usize, &f32)| if (37..74).contains(&at) { x[at - 37] } else { old };
         alike(old.iter().enumerate().map(at).map(f64::from))
     };
     check(&mut rig, "streams put", (ROWS, COUNT * WIDTH, WIDTH), (put, put_formula), &mut random);
-    let spread: Op<B::Buffer, B::Vector> = |x, _| RowOp::Spread { x, first: 1 };
+    let spread: Op<ops::Buffer, ops::Vector> = |x, _| RowOp::Spread { x, first: 1 };
     let spread_formula: Formula = |old, x, _| {
         let at = |(at, &old): (usize, &f32)| {
             let x = if at < 37 { 0.0 } else { f64::from(x[at % 37]) };
@@ -188,11 +188,11 @@ pub fn check_streams<B: Backend>(make: &impl Fn() -> B) {
 }
 
 /// Runs an op on rows of these widths, in one batch and the last row alone.
-fn check<B: Backend>(
-    rig: &mut Rig<B>,
+fn check(
+    rig: &mut Rig,
     name: &str,
     (rows, cols, others): (usize, usize, usize),
-    (op, formula): (Op<B::Buffer, B::Vector>, Formula),
+    (op, formula): (Op<ops::Buffer, ops::Vector>, Formula),
     random: &mut Random,
 ) {
     let (mut x, mut other) = (random.normals(rows * cols), random.normals(rows * others));

@@ -7,7 +7,7 @@ use super::rig::{Rig, ok, rows_batch};
 use super::weights::Weights;
 use crate::reference;
 use crate::sampling::{Adjustment, Change, SampleSpec, SampleSpecs, Sampled, Shape};
-use crate::{Backend, DType, LogitsHead, RowSource};
+use crate::{AnyBackend, Backend, DType, LogitsHead, RowSource, ops};
 
 const ROWS: usize = 12;
 const COLS: usize = 64;
@@ -96,10 +96,10 @@ fn shape(random: &mut Random) -> Shape {
 }
 
 /// Runs one step that draws.
-fn draw<B: Backend>(
-    rig: &mut Rig<B>,
-    head: &B::Matrix,
-    x: &B::Buffer,
+fn draw(
+    rig: &mut Rig,
+    head: &ops::Matrix,
+    x: &ops::Buffer,
     wanted: &[u32],
     specs: &SampleSpecs,
     vocab: usize,
@@ -120,7 +120,7 @@ fn draw<B: Backend>(
 ///
 /// # Panics
 /// If a token differs, or a log probability by more than 1e-5.
-pub fn check_sample<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_sample(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(77);
     for vocab in [1, 7, 333, 4100] {
         let mut rig = Rig::for_rows(make(), ROWS, COLS, vocab);
@@ -185,7 +185,7 @@ fn compare(what: &str, found: Option<&Sampled>, expected: Option<&Sampled>) {
 ///
 /// # Panics
 /// If a bit differs.
-pub fn check_row_sources<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_row_sources(make: &dyn Fn() -> AnyBackend) {
     let vocab = 200;
     let mut random = Random::new(78);
     let mut rig = Rig::for_rows(make(), ROWS, COLS, vocab);
@@ -238,7 +238,7 @@ pub fn check_row_sources<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a draw differs.
-pub fn check_running_ahead<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_running_ahead(make: &dyn Fn() -> AnyBackend) {
     if make().lookahead() == 0 {
         return;
     }
@@ -255,8 +255,8 @@ pub fn check_running_ahead<B: Backend>(make: &impl Fn() -> B) {
 }
 
 /// Draws of three steps, with two of them in flight or one.
-fn three_steps<B: Backend>(
-    backend: B,
+fn three_steps(
+    backend: AnyBackend,
     ahead: bool,
     table: &Weights,
     x: &[f32],

@@ -204,9 +204,9 @@ impl Scene {
 
     /// Plays the steps on a new cache: every step writes its keys and values, and those from `attend_from` on also
     /// attend. Returns each sequence's output, NaN where none was computed.
-    pub(super) fn play<B: Backend>(
+    pub(super) fn play(
         &self,
-        rig: &mut Rig<B>,
+        rig: &mut Rig,
         setting: &Setting,
         steps: &[Vec<Chunk>],
         attend_from: usize,

@@ -8,7 +8,9 @@ use super::random::Random;
 use super::rig::{Rig, whole_batch};
 use crate::backend::QUERIES_PART;
 use crate::reference::{ReferenceBackend, formulas, seen};
-use crate::{EncoderOps, HeadShape, PositionBias, Rounding, SelfAttentionParams, StepLimits};
+use crate::{
+    AnyBackend, Backend, EncoderOps, HeadShape, PositionBias, Rounding, SelfAttentionParams, StepLimits,
+};
 
 /// Number of random cases.
 const CASES: usize = 36;
@@ -191,7 +193,7 @@ impl Text {
     }
 
     /// Runs the op on these sequences in this order.
-    fn attend<B: EncoderOps>(&self, rig: &mut Rig<B>, setting: &Setting, order: &[usize]) -> Vec<f32> {
+    fn attend(&self, rig: &mut Rig, setting: &Setting, order: &[usize]) -> Vec<f32> {
         let (width, q_width) = (setting.shape.qkv_width(), setting.shape.q_width());
         let lengths: Vec<u32> = order.iter().map(|&sequence| self.lengths[sequence]).collect();
         let rows = order.iter().flat_map(|&sequence| {
@@ -213,7 +215,7 @@ impl Text {
 ///
 /// # Panics
 /// If a number is out of bounds.
-pub fn check_self_attention<B: EncoderOps>(make: &impl Fn() -> B) {
+pub fn check_self_attention(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(60);
     for case in (0..CASES).step_by(every(5)) {
         let heads = 1 + random.below(16);
@@ -262,7 +264,7 @@ pub fn check_self_attention<B: EncoderOps>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a bit differs.
-pub fn check_self_attention_invariance<B: EncoderOps>(make: &impl Fn() -> B) {
+pub fn check_self_attention_invariance(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(61);
     let lengths = [1, 19, 300, 50, 13, 130, 64, 2];
     for (case, (heads, kv_heads, head_dim)) in [(12, 12, 32), (4, 2, 64), (3, 1, 80)].into_iter().enumerate()
@@ -300,7 +302,7 @@ pub fn check_self_attention_invariance<B: EncoderOps>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a bit differs.
-pub fn check_self_attention_parts<B: EncoderOps>(make: &impl Fn() -> B) {
+pub fn check_self_attention_parts(make: &dyn Fn() -> AnyBackend) {
     if !make().attends_in_parts() {
         return;
     }
@@ -344,12 +346,12 @@ fn plain(shape: HeadShape, reach: Option<u32>) -> Setting {
     Setting { shape, scale, reach, padding: 0, tables: Tables::None }
 }
 
-fn check_case<B: EncoderOps>(make: &impl Fn() -> B, setting: &Setting, lengths: &[u32], random: &mut Random) {
+fn check_case(make: &dyn Fn() -> AnyBackend, setting: &Setting, lengths: &[u32], random: &mut Random) {
     let rounding = make().rounding();
     let text = Text::new(setting, rounding, lengths, random);
     let every: Vec<usize> = (0..lengths.len()).collect();
     let found = text.attend(&mut Rig::new(make(), &text.limits(setting.shape)), setting, &every);
-    let mut reference = Rig::new(ReferenceBackend::new(), &text.limits(setting.shape));
+    let mut reference = Rig::new(AnyBackend::new(ReferenceBackend::new()), &text.limits(setting.shape));
     let expected = text.attend(&mut reference, setting, &every);
     let vectors = setting.vectors(<[f32]>::to_vec);
     let params = setting.params(&vectors);

@@ -6,8 +6,8 @@ use super::random::Random;
 use super::rig::{Rig, ok, rows_batch};
 use crate::reference::ReferenceBackend;
 use crate::{
-    Backend, Batch, ConvolutionParams, GateKind, HeadShape, KvLayout, KvSpec, OutputGateParams, OutputNorm,
-    RecurrenceParams, RowSource, StateRule, StateShape, StepLimits,
+    AnyBackend, Backend, Batch, ConvolutionParams, GateKind, HeadShape, KvLayout, KvSpec, OutputGateParams,
+    OutputNorm, RecurrenceParams, RowSource, StateRule, StateShape, StepLimits,
 };
 
 /// Rows of one sequence in the largest step.
@@ -58,7 +58,7 @@ enum Op {
 ///
 /// # Panics
 /// If a number is out of bounds, or a bit depends on the batch or on how a prompt was cut.
-pub fn check_states<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_states(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(91);
     let plain = StateShape {
         rule: StateRule::Delta,
@@ -117,11 +117,11 @@ impl Play {
         }
     }
 
-    fn check<B: Backend>(&self, what: &str, op: Op, make: &impl Fn() -> B) {
+    fn check(&self, what: &str, op: Op, make: &dyn Fn() -> AnyBackend) {
         let rounding = make().rounding();
         let mut held = self.rows.clone();
         held.iter_mut().for_each(|rows| hold(rounding, rows));
-        let expected = self.run(ReferenceBackend::new(), op, &held, CHUNK_MAX);
+        let expected = self.run(AnyBackend::new(ReferenceBackend::new()), op, &held, CHUNK_MAX);
         let whole = self.run(make(), op, &held, CHUNK_MAX);
         let cols = if op == Op::Convolve { self.shape.width() } else { self.shape.value_width() };
         let mut errors = CaseErrors::of_operands(what.to_owned(), rounding);
@@ -145,7 +145,7 @@ impl Play {
 
     /// Output of the op for each sequence. Another sequence has used each state before. Sequences begin one step after
     /// the other, and the shortest end first, so that their places in the batch change.
-    fn run<B: Backend>(&self, backend: B, op: Op, rows: &[Vec<f32>], cut: usize) -> Vec<Vec<f32>> {
+    fn run(&self, backend: AnyBackend, op: Op, rows: &[Vec<f32>], cut: usize) -> Vec<Vec<f32>> {
         let (shape, count) = (self.shape, self.lengths.len());
         let mut rig = Rig::new(backend, &limits(count));
         let heads = KvLayout::Heads { kv_heads: 1, head_dim: 8, window: None };
@@ -220,7 +220,7 @@ impl Play {
 ///
 /// # Panics
 /// If a number is out of bounds, or a bit depends on the batch.
-pub fn check_gate_output<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_gate_output(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(92);
     for (cols, part, weights) in [(48, 12, 12), (40, 20, 40), (512, 128, 128)] {
         for kind in [GateKind::Silu, GateKind::Sigmoid] {
@@ -248,7 +248,7 @@ pub fn check_gate_output<B: Backend>(make: &impl Fn() -> B) {
                 let all = run(&x, &gate);
                 let alone = run(&x[4 * cols..5 * cols], &gate[4 * gate_cols..5 * gate_cols]);
                 same_bits(&what, &alone, &all[4 * cols..5 * cols], cols);
-                let mut reference = Rig::new(ReferenceBackend::new(), &limits(1));
+                let mut reference = Rig::new(AnyBackend::new(ReferenceBackend::new()), &limits(1));
                 let settings = (column, kind, normed, part);
                 let expected = found(&mut reference, (&x, cols), (&gate, gate_cols), &weight, settings, rows);
                 let mut errors = CaseErrors::of_operands(what, rig.rounding);
@@ -262,8 +262,8 @@ pub fn check_gate_output<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-fn found<B: Backend>(
-    rig: &mut Rig<B>,
+fn found(
+    rig: &mut Rig,
     (x, cols): (&[f32], usize),
     (gate, gate_cols): (&[f32], usize),
     weight: &[f32],

@@ -5,8 +5,8 @@ use super::random::Random;
 use super::rig::{Rig, ok, rows_batch};
 use super::weights::{Weights, supported};
 use crate::{
-    Backend, BufferRole, DType, ExpertParts, HeadShape, KernelError, KvGroups, KvLayout, KvPlace, KvSpec,
-    KvType, MatrixShape, MatrixSource, StateRule, StateShape, StepLimits,
+    AnyBackend, Backend, BufferRole, DType, ExpertParts, HeadShape, KernelError, KvGroups, KvLayout, KvPlace,
+    KvSpec, KvType, MatrixShape, MatrixSource, StateRule, StateShape, StepLimits, ops,
 };
 
 /// Checks that `pack` refuses what it cannot compute and names the tensor: bytes that do not fit the shape, rows that
@@ -14,7 +14,7 @@ use crate::{
 ///
 /// # Panics
 /// If a bad matrix is accepted, or refused for another reason.
-pub fn check_pack<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_pack(make: &dyn Fn() -> AnyBackend) {
     let backend = make();
     let mut random = Random::new(60);
     let refusal = |parts: &[MatrixSource<'_>]| match backend.pack(parts) {
@@ -54,7 +54,7 @@ pub fn check_pack<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a size is impossible.
-pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_sizes(make: &dyn Fn() -> AnyBackend) {
     let backend = make();
     for dtype in supported(&backend) {
         for (rows, cols) in [(1024, 1024), (1000, 2048), (1, 256)] {
@@ -203,7 +203,7 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a bit differs.
-pub fn check_transfers<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_transfers(make: &dyn Fn() -> AnyBackend) {
     let mut rig = Rig::for_rows(make(), 16, 128, 1);
     let mut random = Random::new(61);
     let roles = [BufferRole::Residual, BufferRole::Operand];
@@ -212,7 +212,7 @@ pub fn check_transfers<B: Backend>(make: &impl Fn() -> B) {
     {
         let mut buffer = ok("buffer", rig.backend.buffer(role, rows, cols));
         let mut expected = vec![0.0; rows * cols];
-        let read = |rig: &Rig<B>, buffer: &B::Buffer, first: usize, count: usize| {
+        let read = |rig: &Rig, buffer: &ops::Buffer, first: usize, count: usize| {
             let mut out = vec![f32::NAN; count * cols];
             ok("read_rows", rig.backend.read_rows(buffer, first, &mut out));
             out
@@ -240,7 +240,7 @@ pub fn check_transfers<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If `end` fails or a bit differs.
-pub fn check_steps<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_steps(make: &dyn Fn() -> AnyBackend) {
     let cols = 64;
     let mut rig = Rig::for_rows(make(), 8, cols, 1);
     ok("end before any step", rig.backend.end());

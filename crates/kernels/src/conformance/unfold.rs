@@ -3,7 +3,7 @@
 use super::bounds::{hold, same_bits};
 use super::random::Random;
 use super::rig::{Rig, whole_batch};
-use crate::{BufferRole, EncoderOps};
+use crate::{AnyBackend, BufferRole, EncoderOps};
 
 /// Sequences of one row, of fewer rows than a window, and of more.
 const LENGTHS: [u32; 6] = [1, 5, 2, 40, 3, 1];
@@ -12,7 +12,7 @@ const LENGTHS: [u32; 6] = [1, 5, 2, 40, 3, 1];
 ///
 /// # Panics
 /// If a bit differs.
-pub fn check_unfold<B: EncoderOps>(make: &impl Fn() -> B) {
+pub fn check_unfold(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(24);
     let rows = LENGTHS.iter().sum::<u32>() as usize;
     for (cols, window) in [(1, 3), (33, 1), (64, 3), (20, 5), (16, 7)] {

@@ -5,7 +5,7 @@ use half::f16;
 
 use super::random::Random;
 use crate::quant::{can_dequantize, dequantize_row, quantize_row};
-use crate::{Backend, DType, MatrixShape, MatrixSource};
+use crate::{AnyBackend, Backend, DType, MatrixShape, MatrixSource};
 
 /// Part of a matrix, in a file's form and as numbers.
 pub(super) struct Weights {
@@ -60,7 +60,7 @@ impl Weights {
 
 /// Types that a backend supports; the reference must be able to decode each. Of affine types that differ only in the
 /// length of their groups it has one, except for those of 4 bits.
-pub(super) fn supported<B: Backend>(backend: &B) -> Vec<DType> {
+pub(super) fn supported(backend: &AnyBackend) -> Vec<DType> {
     let types: Vec<DType> = DType::ALL.iter().copied().filter(|&dtype| backend.supports(dtype)).collect();
     for &dtype in &types {
         assert!(can_dequantize(dtype), "{} supports {dtype}, which no reference can check", backend.device());

@@ -13,7 +13,7 @@ fn cpu() -> CpuBackend {
 
 #[test]
 fn executors_conform() {
-    conformance::briefly(|| conformance::check_all(|| AnyBackend::new(cpu())));
+    conformance::briefly(|| conformance::check_all(&|| AnyBackend::new(cpu())));
 }
 
 #[test]
