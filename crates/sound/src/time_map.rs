@@ -92,7 +92,8 @@ impl TimeMap {
         self.original(seconds, |cut, at| cut < at)
     }
 
-    /// Start and end of a segment in the original. A segment begins and ends where speech does, and ends within the sound.
+    /// Start and end of a segment in the original. A segment begins and ends where speech does, and ends within the
+    /// sound.
     pub fn segment(&self, start_s: f64, end_s: f64) -> (f64, f64) {
         self.stretch(start_s, end_s, Stretch::Segment)
     }

@@ -1,5 +1,6 @@
-//! The engine of models that speak: texts cut into pieces in, samples out, a piece a step. Of those that wait the one goes next
-//! whose client has had the fewest pieces, so that everyone's first sound comes soon and nobody waits for another's chapter.
+//! Engine of text-to-speech models. Input is a text cut into pieces, output is samples, one piece a step. Of
+//! the waiting jobs the next is the one whose client has had the fewest pieces. So every client's first sound
+//! comes soon, and no client waits for another's long text.
 
 use std::collections::BTreeMap;
 
@@ -12,23 +13,23 @@ use crate::noise::Noise;
 use crate::script::Speech;
 use crate::speaker::Speaker;
 
-/// What is to be said.
+/// Speech request.
 pub struct SpeechJob {
-    /// Its name.
+    /// Id of the job.
     pub id: JobId,
-    /// Cut into pieces.
+    /// Text, cut into pieces.
     pub speech: Speech,
-    /// Times as fast as the model would.
+    /// Speed relative to the model's own.
     pub speed: f32,
-    /// Of what is drawn.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// Lower runs earlier.
+    /// Priority; lower runs earlier.
     pub priority: i32,
-    /// Who asks, if that is known.
+    /// Client, if known.
     pub client: Option<ClientId>,
 }
 
-/// One model that speaks.
+/// Engine of one text-to-speech model.
 pub struct VoiceEngine {
     speaker: Speaker,
     jobs: BTreeMap<JobId, Running>,
@@ -39,48 +40,48 @@ pub struct VoiceEngine {
 struct Running {
     job: SpeechJob,
     noise: Noise,
-    done: usize, // pieces
-    turns: u64,  // pieces of its client's when it was its turn last
+    done: usize, // pieces done
+    turns: u64,  // its client's number of turns
     paused: bool,
 }
 
 impl VoiceEngine {
-    /// With nothing to say.
+    /// Creates an engine without jobs.
     pub fn new(speaker: Speaker) -> VoiceEngine {
         VoiceEngine { speaker, jobs: BTreeMap::new(), phonemes: 0, steps: 0 }
     }
 
-    /// Takes a job.
+    /// Adds a job.
     pub fn submit(&mut self, job: SpeechJob) {
         let noise = Noise::new(job.seed);
-        // Who comes later begins where the others are.
+        // A new client starts level with the one that has had the fewest turns.
         let least = self.jobs.values().map(|other| other.turns).min().unwrap_or(0);
         let own = self.jobs.values().filter(|other| job.client.is_some() && other.job.client == job.client);
         let turns = own.map(|other| other.turns).max().unwrap_or(least);
         self.jobs.insert(job.id, Running { job, noise, done: 0, turns, paused: false });
     }
 
-    /// Forgets a job.
+    /// Removes a job.
     pub fn cancel(&mut self, job: JobId) {
         self.jobs.remove(&job);
     }
 
-    /// Leaves a job alone, or goes on with it.
+    /// Pauses or resumes a job.
     pub fn set_paused(&mut self, job: JobId, paused: bool) {
         if let Some(running) = self.jobs.get_mut(&job) {
             running.paused = paused;
         }
     }
 
-    /// Whether there is something to say.
+    /// Returns true if there is a job to work on.
     pub fn has_work(&self) -> bool {
         self.jobs.values().any(|running| !running.paused)
     }
 
-    /// Says one piece.
+    /// Synthesises one piece.
     ///
     /// # Errors
-    /// The device's: the engine is of no further use.
+    /// Those of the device. The engine is unusable afterwards.
     pub fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
         let Some(id) = self.next() else { return Ok(StepReport::default()) };
         let Some(running) = self.jobs.get_mut(&id) else { return Ok(StepReport::default()) };
@@ -120,7 +121,8 @@ impl VoiceEngine {
         StepReport { sequences: 1, ..StepReport::default() }
     }
 
-    /// Whose piece is next: of the highest priority, and of those the one whose client had fewest. It is its client's turn.
+    /// Chooses the next job: the highest priority first, then the client with the fewest turns. Counts the turn
+    /// for all jobs of that client.
     fn next(&mut self) -> Option<JobId> {
         let waiting = self.jobs.iter().filter(|(_, running)| !running.paused);
         let next = waiting.min_by_key(|(id, running)| (running.job.priority, running.turns, **id));

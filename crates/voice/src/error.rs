@@ -1,20 +1,20 @@
-//! Why something was not said.
+//! Errors of speech synthesis.
 
 use hanzo_engine_kernels::KernelError;
 
-/// Why something was not said.
+/// Error of speech synthesis.
 #[derive(Debug, thiserror::Error)]
 pub enum SpeakError {
-    /// The device failed; the engine is of no further use.
+    /// The device failed. The engine is unusable afterwards.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// A piece of text would be longer than any piece may be.
+    /// A piece of the text would give too long a sound.
     #[error("a piece of the text would be {frames} frames of sound; at most {max} are allowed: speak faster, or shorten what stands between two full stops", max = crate::limits::FRAMES_MAX)]
     TooLong {
-        /// Of the model's frames.
+        /// Length in the model's frames.
         frames: usize,
     },
-    /// The model computed something that is not a number.
+    /// The model computed NaN or infinity.
     #[error("the model computed something that is not a number")]
     NotANumber,
 }

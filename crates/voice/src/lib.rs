@@ -1,8 +1,8 @@
-//! Text to speech: what a text sounds like, and the networks that say it. [`Script`] makes a text ready, off the model's turn;
-//! [`VoiceEngine`] says it, a piece a step, on the kernels' packed matrices: a convolution is a product of rows laid side by
-//! side. A seed decides all that is drawn.
+//! Text to speech: text normalisation, phonemes, and networks. [`Script`] prepares a text ahead of the model's
+//! turn. [`VoiceEngine`] synthesises it, one piece a step, on the kernels' packed matrices: a convolution is a
+//! matrix product of adjacent rows. A seed determines all random numbers.
 //!
-//! Absent on purpose: async, network, clocks, formats of sound, candle.
+//! This crate has no async code, network access, clocks, sound formats or dependency on candle.
 
 mod engine;
 mod error;

@@ -1,14 +1,14 @@
-//! Every bound of this crate.
+//! Limits of this crate.
 
-/// Frames of one piece of sound, of 1/40 second or less each: 60 seconds and more.
+/// Maximum frames of one piece, each of at most 1/40 second: 60 seconds or less.
 pub(crate) const FRAMES_MAX: usize = 2_400;
-/// Characters of a text.
+/// Maximum characters of a text.
 pub const TEXT_CHARS_MAX: usize = 16_384;
-/// Characters of phonemes that are given.
+/// Maximum characters of phonemes in a request.
 pub const PHONEMES_CHARS_MAX: usize = 16_384;
-/// Voices of a blend.
+/// Maximum voices of a blend.
 pub(crate) const BLEND_MAX: usize = 8;
-/// Words that are told to be unknown.
+/// Maximum number of unknown words that are reported.
 pub const UNKNOWN_WORDS_MAX: usize = 64;
-/// Bytes that signals of the longest piece take beside scratch, about.
+/// Approximate bytes of the signals of the longest piece, besides scratch.
 pub(crate) const ROOM_BYTES: u64 = 256 << 20;

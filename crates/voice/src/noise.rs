@@ -1,7 +1,7 @@
-//! Random numbers of a seed: SplitMix64 (prng.di.unimi.it/splitmix64.c) and Box and Muller's normal ones. The same on every
-//! machine, whoever else speaks.
+//! Seeded random numbers: SplitMix64 (prng.di.unimi.it/splitmix64.c), and normal numbers by Box and Muller.
+//! They are the same on every machine, independent of other jobs.
 
-/// A stream of numbers.
+/// Stream of random numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Noise {
     state: u64,
@@ -21,12 +21,12 @@ impl Noise {
         z ^ (z >> 31)
     }
 
-    /// Above 0, at most 1.
+    /// Uniform number above 0, at most 1.
     fn uniform(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
-    /// Of mean 0 and variance 1.
+    /// Normal number with mean 0 and variance 1.
     pub(crate) fn normal(&mut self) -> f32 {
         if let Some(spare) = self.spare.take() {
             return spare as f32;

@@ -1,5 +1,5 @@
-//! A text as a model is to say it: which voice, and pieces of phonemes that fit the model. Made for each request apart, before
-//! its turn.
+//! Preparation of a text for a model: the voice, and pieces of phonemes that fit the model. Runs for each
+//! request before its turn.
 
 use hanzo_engine_runtime::tensor::Tensor;
 use hanzo_engine_runtime::{LoadError, VoiceFiles, VoiceKind};
@@ -10,28 +10,29 @@ use crate::text::{EspeakNg, Reader, sentences};
 use crate::vits::VitsConfig;
 use crate::weights::Weights;
 
-/// Phonemes that a piece has at least, if the text has more: shorter ones sound cut off.
+/// Minimum phonemes of a piece, if the text has more. Shorter pieces sound cut off.
 const PIECE_PHONEMES_MIN: usize = 24;
-/// Phonemes of a first sentence, some six seconds, from which on it is cut where one breathes first: its sound comes sooner.
+/// Phonemes of a first sentence, about six seconds, from which on it is cut at its first pause, so that sound
+/// comes sooner.
 const FIRST_PHONEMES_MAX: usize = 90;
 
-/// What is asked.
+/// Request for speech.
 #[derive(Clone, Debug, Default)]
 pub struct Ask {
-    /// What is to be said.
+    /// Text or phonemes to speak.
     pub input: Input,
-    /// A voice, one of OpenAI's, or a blend; empty: the first.
+    /// Voice, OpenAI's name for one, or a blend; empty: the default.
     pub voice: String,
-    /// Of the text; empty: the voice's.
+    /// Language of the text; empty: the voice's.
     pub language: String,
 }
 
-/// A text, or what it sounds like.
+/// Text, or phonemes.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// In a language.
+    /// Text in a language.
     Text(String),
-    /// In the model's own signs.
+    /// Phonemes in the model's own symbols.
     Phonemes(String),
 }
 
@@ -41,74 +42,74 @@ impl Default for Input {
     }
 }
 
-/// A field of the request that cannot be honoured, and why.
+/// Request field that cannot be honoured, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// `text`, `phonemes`, `voice`, `language`.
+    /// Name of the field: `text`, `phonemes`, `voice` or `language`.
     pub field: &'static str,
-    /// What is wrong with it.
+    /// Reason for the refusal.
     pub reason: String,
 }
 
-/// What goes through the network at once.
+/// Piece of speech that goes through the network at once.
 #[derive(Clone, Debug, Default)]
 pub struct Piece {
-    /// Phonemes, pads included.
+    /// Phoneme tokens, pads included.
     pub(crate) tokens: Vec<u32>,
-    /// The voice, where the network has none of its own.
+    /// Style of the voice, unless the network has a fixed one.
     pub(crate) style: Vec<f32>,
 }
 
-/// A text ready to be said.
+/// Text prepared for synthesis.
 #[derive(Clone, Debug, Default)]
 pub struct Speech {
-    /// In order.
+    /// Pieces in order.
     pub pieces: Vec<Piece>,
-    /// All together.
+    /// Total number of phonemes.
     pub phonemes: u32,
-    /// Words that letter rules said, each once.
+    /// Words pronounced by letter rules, without duplicates.
     pub unknown_words: Vec<String>,
 }
 
 impl Speech {
-    /// Phonemes that have been said after each piece.
+    /// Number of phonemes spoken after each piece.
     pub fn phonemes_after(&self) -> Vec<u32> {
         let tokens = |piece: &Piece| piece.tokens.len() as u64;
         let all = self.pieces.iter().map(tokens).sum::<u64>().max(1);
         let mut said = 0;
         let share = |piece: &Piece| {
             said += tokens(piece);
-            // At most all of them, which are a u32.
+            // At most the total, which is a u32.
             (u64::from(self.phonemes) * said / all) as u32
         };
         self.pieces.iter().map(share).collect()
     }
 }
 
-/// A voice as it is told.
+/// Description of a voice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VoiceInfo {
-    /// Its name.
+    /// Name of the voice.
     pub name: String,
-    /// A code such as `en-us`.
+    /// Language code such as `en-us`.
     pub language: String,
     /// `female`, `male` or empty.
     pub gender: &'static str,
-    /// OpenAI's names for it.
+    /// OpenAI's names for the voice.
     pub aliases: Vec<&'static str>,
 }
 
-/// What a model's texts and voices are read by.
+/// Text reader and voices of a model.
 pub struct Script {
     reader: Reader,
-    style: usize, // numbers of a voice; 0: the network has its own
+    style: usize, // size of a voice's style; 0: fixed in the network
     voices: Vec<(String, Option<Tensor>)>,
     default: usize,
     sample_rate: u32,
-    kokoro: bool, // names of voices say what they are
+    kokoro: bool, // voices' names state language and gender
 }
 
-/// OpenAI's voices, and which of Kokoro's they are.
+/// OpenAI's voices, and the Kokoro voices used for them.
 const OPENAI: [(&str, &str); 13] = [
     ("alloy", "af_alloy"),
     ("ash", "am_michael"),
@@ -124,7 +125,7 @@ const OPENAI: [(&str, &str); 13] = [
     ("marin", "af_heart"),
     ("cedar", "am_fenrir"),
 ];
-/// The first letter of a Kokoro voice, and its language.
+/// Language by the first letter of a Kokoro voice's name.
 const LANGUAGES: [(char, &str); 9] = [
     ('a', "en-us"),
     ('b', "en-gb"),
@@ -147,7 +148,7 @@ fn refused<T>(field: &'static str, reason: impl Into<String>) -> Result<T, Refus
 }
 
 impl Script {
-    /// Of a model's files; what the program itself cannot read is for `espeak`.
+    /// Creates it from a model's files. `espeak` is used for texts that the built-in readers do not support.
     ///
     /// # Errors
     /// [`LoadError`] naming the setting.
@@ -167,12 +168,12 @@ impl Script {
         Ok(Script { reader, style: config.speaker, voices, default: 0, sample_rate, kokoro: false })
     }
 
-    /// Samples of a second.
+    /// Sample rate in Hz.
     pub fn sample_rate(&self) -> u32 {
         self.sample_rate
     }
 
-    /// The voices there are, the default one first.
+    /// Lists the voices, the default one first.
     pub fn voices(&self) -> Vec<VoiceInfo> {
         let info = |(name, _): &(String, Option<Tensor>)| VoiceInfo {
             name: name.clone(),
@@ -193,7 +194,7 @@ impl Script {
         if self.kokoro { language_of(voice) } else { &self.reader.language }
     }
 
-    /// Which voices make one, and how much of each.
+    /// Parses a voice or a blend: indices of voices with their weights.
     fn blend(&self, asked: &str) -> Result<Vec<(usize, f32)>, Refused> {
         if asked.is_empty() {
             return Ok(vec![(self.default, 1.0)]);
@@ -222,7 +223,7 @@ impl Script {
         let openai = OPENAI.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(asked));
         match (own(asked), openai) {
             (Some(place), _) => Ok(place),
-            // One that this model lacks is said by its first voice: programs send OpenAI's names without asking.
+            // OpenAI's names always work: if the model lacks the voice, its default one speaks.
             (None, Some((_, name))) => Ok(own(name).unwrap_or(self.default)),
             (None, None) => {
                 let names: Vec<&str> = self.voices.iter().map(|(name, _)| name.as_str()).collect();
@@ -232,10 +233,10 @@ impl Script {
         }
     }
 
-    /// Makes a text ready. `interrupted` is asked at every sentence whether to give up.
+    /// Prepares a text. Calls `interrupted` before every sentence, and stops if it returns true.
     ///
     /// # Errors
-    /// [`Refused`] naming the field; and where the work was given up.
+    /// [`Refused`] naming the field; also if the work was interrupted.
     pub fn speech(&self, ask: &Ask, interrupted: &dyn Fn() -> bool) -> Result<Speech, Refused> {
         let blend = self.blend(&ask.voice)?;
         let mut unknown_words = Vec::new();
@@ -256,7 +257,7 @@ impl Script {
         };
         let (mut pieces, mut phonemes) = (Vec::new(), 0);
         let runs = joined(runs);
-        // The others' networks are so fast that a long sentence begins soon anyway.
+        // Other networks are fast enough to start a long sentence soon.
         for run in if self.kokoro { begun_soon(runs) } else { runs } {
             let tokens = self.reader.tokens(&run);
             for tokens in self.fitting(&run, tokens) {
@@ -272,7 +273,7 @@ impl Script {
         Ok(Speech { pieces, phonemes, unknown_words })
     }
 
-    /// Phonemes in pieces that the network takes, cut where one would breathe.
+    /// Splits phonemes into pieces that fit the network, at pauses.
     fn fitting(&self, run: &str, tokens: Vec<u32>) -> Vec<Vec<u32>> {
         let most = self.reader.signs_max;
         if tokens.is_empty() {
@@ -297,7 +298,7 @@ impl Script {
         pieces
     }
 
-    /// The blended voice for a piece of so many phonemes.
+    /// Blended style for a piece of this many phonemes.
     fn style(&self, blend: &[(usize, f32)], phonemes: usize) -> Vec<f32> {
         let mut style = vec![0.0; self.style];
         for &(voice, weight) in blend {
@@ -310,7 +311,7 @@ impl Script {
     }
 }
 
-/// One row of a voice, of f32.
+/// Reads a row of a voice, as f32.
 fn row_of(tensor: &Tensor, row: usize, width: usize) -> Vec<f32> {
     let size = tensor.bytes.len() / tensor.shape[0];
     let bytes = tensor.bytes.slice(row * size..(row + 1) * size);
@@ -329,7 +330,7 @@ fn check_length(field: &'static str, text: &str, most: usize) -> Result<(), Refu
     }
 }
 
-/// The voices of a VITS: its speakers, by their names where it has any.
+/// Voices of a VITS model: its speakers, by name if they have any.
 fn speakers(files: &VoiceFiles, width: usize) -> Result<Vec<(String, Option<Tensor>)>, LoadError> {
     if width == 0 {
         let name = files.config["dataset"].as_str().filter(|name| !name.is_empty()).unwrap_or("default");
@@ -351,7 +352,7 @@ fn speakers(files: &VoiceFiles, width: usize) -> Result<Vec<(String, Option<Tens
     Ok((0..table.shape[0]).map(|row| (named(row), Some(table.rows(row..row + 1)))).collect())
 }
 
-/// Sentences, those that are very short together with the next.
+/// Joins very short sentences with the next.
 fn joined(runs: Vec<String>) -> Vec<String> {
     let mut joined: Vec<String> = Vec::new();
     for run in runs.into_iter().filter(|run| !run.is_empty()) {
@@ -366,7 +367,7 @@ fn joined(runs: Vec<String>) -> Vec<String> {
     joined
 }
 
-/// Sentences, the first of which is two where it is long and one breathes in it.
+/// Splits a long first sentence at a pause.
 fn begun_soon(mut runs: Vec<String>) -> Vec<String> {
     let Some(first) = runs.first() else { return runs };
     let signs: Vec<(usize, char)> = first.char_indices().collect();
@@ -392,7 +393,7 @@ mod tests {
         let (head, rest) = ("wˈʌn tˈu θɹˈi fˈɔɹ fˈaɪv,", "sˈɪks — sˈɛvən, ".repeat(6));
         let long = format!("{head} {rest}ˈeɪt.");
         assert_eq!(soon(&[&long, &long]), [head.to_owned(), format!("{rest}ˈeɪt."), long.clone()]);
-        // Neither a short one, nor where no breath is taken, nor into parts that are too short.
+        // No split: a short sentence, one without a pause, and one whose parts would be too short.
         for whole in [&long[..60], &"sˈɪks".repeat(30), &format!("nˈoʊ, {}, jˈɛs.", "sˈɪks".repeat(30))]
         {
             assert_eq!(soon(&[whole]), [whole]);

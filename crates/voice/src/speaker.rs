@@ -1,4 +1,4 @@
-//! A network with its weights, whichever it is, and what it takes.
+//! Any of the networks with its weights, and the memory that it takes.
 
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ use crate::script::Piece;
 use crate::vits::{Vits, VitsConfig};
 use crate::weights::Weights;
 
-/// A network and what runs it.
+/// Network with its compute device.
 pub struct Speaker {
     compute: Compute,
     network: Box<dyn Says>,
 }
 
-/// What makes sound of a piece of text.
+/// Network that synthesises pieces of text.
 pub(crate) trait Says: Send {
-    /// Samples of a piece.
+    /// Synthesises a piece.
     fn say(
         &self,
         compute: &mut Compute,
@@ -58,7 +58,7 @@ impl Says for Vits {
     }
 }
 
-/// The heads that a network's attention has on the device.
+/// Shape of a network's attention heads on the device.
 fn heads(files: &VoiceFiles) -> Result<HeadShape, LoadError> {
     match files.kind {
         VoiceKind::Kokoro => Ok(Kokoro::heads(&KokoroConfig::read(&files.config_file, &files.config)?)),
@@ -69,12 +69,13 @@ fn heads(files: &VoiceFiles) -> Result<HeadShape, LoadError> {
     }
 }
 
-/// Matrices as they will be packed, as far as sizes tell: every tensor that is one, its taps beside each other.
+/// Shapes of the matrices as they will be packed, from the tensors' shapes. The taps of a convolution are side
+/// by side.
 fn shapes(files: &VoiceFiles) -> Vec<(usize, usize)> {
     with_taps(files, |[_, _, taps]| taps)
 }
 
-/// The same, each with as many taps as `count` says.
+/// Computes the shapes with the number of taps that `count` returns.
 fn with_taps(files: &VoiceFiles, count: impl Fn([usize; 3]) -> usize) -> Vec<(usize, usize)> {
     let shape = |shape: &[usize]| match *shape {
         [rows, cols] => Some((rows, cols)),
@@ -90,17 +91,17 @@ fn with_taps(files: &VoiceFiles, count: impl Fn([usize; 3]) -> usize) -> Vec<(us
         .collect()
 }
 
-/// What [`Speaker::load`] takes.
+/// Memory that [`Speaker::load`] takes.
 ///
 /// # Errors
-/// [`LoadError`] naming the setting that cannot be run.
+/// [`LoadError`] naming the unsupported setting.
 pub fn memory(files: &VoiceFiles, pool: &Arc<ThreadPool>, tier: Tier) -> Result<EngineMemory, LoadError> {
     let heads = heads(files)?;
     let shapes = shapes(files);
-    // Convolutions with fewer products have more numbers.
+    // Convolutions by evaluation points store more numbers.
     let packed = with_taps(files, |sizes| Cut::of(sizes).map_or(sizes[2], Cut::taps));
     let packed: u64 = packed.into_iter().map(|shape| matrix_bytes(pool, tier, shape)).sum();
-    // What is no matrix stays as numbers, and memories are turned over beside.
+    // Other tensors stay unpacked, and LSTM weights are also stored transposed.
     let plain: u64 = files.tensors.iter().map(|tensor| 4 * tensor.elements() as u64).sum::<u64>() / 4;
     let voices: u64 = files.voices.iter().map(|(_, voice)| voice.bytes.len() as u64).sum();
     Ok(EngineMemory {
@@ -140,12 +141,12 @@ impl Speaker {
         Ok(Speaker { compute, network })
     }
 
-    /// What it runs on, for people.
+    /// Name of the device for people.
     pub fn device(&self) -> String {
         self.compute.device()
     }
 
-    /// Samples of a piece, between -1 and 1 as a rule.
+    /// Synthesises a piece. Samples are usually between -1 and 1.
     ///
     /// # Errors
     /// [`SpeakError`].

@@ -1,4 +1,5 @@
-//! A model's tensors by name, as the networks ask for them. Weight norms are resolved here, whichever way a file writes them.
+//! Tensors of a model by name, as the networks request them. Weight norms are resolved here, in both forms that
+//! files use.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,7 @@ pub(crate) struct Weights {
     tensors: HashMap<String, Tensor>,
 }
 
-/// Numbers and their shape.
+/// Values with their shape.
 pub(crate) struct Numbers {
     pub(crate) shape: Vec<usize>,
     pub(crate) data: Vec<f32>,
@@ -27,12 +28,12 @@ impl Weights {
         self.tensors.contains_key(name)
     }
 
-    /// That something in the files is not as it must be.
+    /// Error for an invalid file.
     pub(crate) fn corrupt(&self, what: impl Into<String>, reason: impl Into<String>) -> LoadError {
         LoadError::Corrupt { file: self.file.clone(), what: what.into(), reason: reason.into() }
     }
 
-    /// The shape of a tensor or of what a weight norm makes.
+    /// Shape of a tensor, or of a weight under weight norm.
     pub(crate) fn shape(&self, name: &str) -> Result<Vec<usize>, LoadError> {
         let direction = norm_names(name).map(|[_, direction]| direction);
         let names = [name.to_owned()].into_iter().chain(direction);
@@ -44,7 +45,7 @@ impl Weights {
         LoadError::Missing { file: self.file.clone(), what: format!("tensor {name}"), hint: String::new() }
     }
 
-    /// A tensor of any shape; a weight that is stored as a norm and a direction is made whole.
+    /// Reads a tensor of any shape. A weight stored as norm and direction is combined.
     pub(crate) fn numbers(&self, name: &str) -> Result<Numbers, LoadError> {
         if let Some(tensor) = self.tensors.get(name) {
             return Ok(Numbers { shape: tensor.shape.clone(), data: tensor.to_f32()? });
@@ -69,7 +70,7 @@ impl Weights {
         Err(self.missing(name))
     }
 
-    /// A tensor of this shape; 0 stands for any size.
+    /// Reads a tensor of this shape; 0 stands for any size.
     ///
     /// # Errors
     /// `Missing`, or `Corrupt` with both shapes.
@@ -90,7 +91,7 @@ impl Weights {
         }
     }
 
-    /// A vector of so many numbers.
+    /// Reads a vector of this length.
     pub(crate) fn vector(&self, name: &str, length: usize) -> Result<Vec<f32>, LoadError> {
         let Numbers { shape, data } = self.numbers(name)?;
         if data.len() != length {
@@ -102,13 +103,13 @@ impl Weights {
         Ok(data)
     }
 
-    /// The same, or nothing where there is no such tensor.
+    /// Reads a vector of this length, or None if the tensor does not exist.
     pub(crate) fn vector_if(&self, name: &str, length: usize) -> Result<Option<Vec<f32>>, LoadError> {
         if self.has(name) { self.vector(name, length).map(Some) } else { Ok(None) }
     }
 }
 
-/// What a weight that is stored as norm and direction is called.
+/// Names of the norm and direction of a weight under weight norm, in both forms.
 fn norm_names(name: &str) -> [[String; 2]; 2] {
     let module = name.strip_suffix(".weight").unwrap_or(name);
     [

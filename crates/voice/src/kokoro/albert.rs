@@ -1,4 +1,5 @@
-//! PL-BERT (arxiv.org/abs/2301.08810): an ALBERT (arxiv.org/abs/1909.11942) over phonemes. All its layers are one.
+//! PL-BERT (arxiv.org/abs/2301.08810): an ALBERT (arxiv.org/abs/1909.11942) over phonemes. All its layers share
+//! their weights.
 
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::LoadError;
@@ -7,12 +8,12 @@ use super::{Kokoro, KokoroConfig};
 use crate::nn::{Affine, Compute, Matrix, Signal, layer_norm, tanh};
 use crate::weights::Weights;
 
-/// As transformers' `AlbertConfig` has it.
+/// As in transformers' `AlbertConfig`.
 const EPS: f32 = 1e-12;
 
 pub(super) struct Albert {
     words: Vec<f32>,     // (vocab, embedding)
-    positions: Vec<f32>, // (positions, embedding), that of token type 0 included
+    positions: Vec<f32>, // (positions, embedding), plus the embedding of token type 0
     embedding: usize,
     norm: Affine,
     to_hidden: Matrix,
@@ -89,7 +90,7 @@ impl Albert {
         })
     }
 
-    /// Hidden states of tokens, all of which the vocabulary has.
+    /// Hidden states of tokens, all of which must be in the vocabulary.
     pub(super) fn run(&self, compute: &mut Compute, tokens: &[u32]) -> Result<Signal, KernelError> {
         let width = self.embedding;
         let mut x = Signal::zeros(tokens.len(), width);
@@ -121,7 +122,7 @@ impl Albert {
     }
 }
 
-/// GELU by tanh (`gelu_new`).
+/// GELU with the tanh approximation (`gelu_new`).
 fn gelu_tanh(x: f32) -> f32 {
     let inner = (2.0 / std::f32::consts::PI).sqrt() * (x + 0.044_715 * x * x * x);
     0.5 * x * (1.0 + tanh(inner))

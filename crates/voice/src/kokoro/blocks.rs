@@ -1,4 +1,4 @@
-//! What Kokoro's halves share: norms that a style turns, and blocks of convolutions between them.
+//! Building blocks of Kokoro's networks: adaptive norms, and convolution blocks with them.
 
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::LoadError;
@@ -8,10 +8,10 @@ use crate::nn::{
 };
 use crate::weights::Weights;
 
-/// As PyTorch's norms have it.
+/// As in PyTorch's norms.
 const EPS: f32 = 1e-5;
 
-/// A convolution by its name.
+/// Loads a convolution by name.
 pub(super) fn conv(
     compute: &Compute,
     weights: &Weights,
@@ -24,7 +24,7 @@ pub(super) fn conv(
     Ok(Conv::new(compute, name, sizes, &numbers, bias.as_deref(), shape)?)
 }
 
-/// A memory both ways by its name.
+/// Loads a bidirectional LSTM by name.
 pub(super) fn lstm(compute: &Compute, weights: &Weights, name: &str) -> Result<Lstm, LoadError> {
     let ([gates, inputs], _) = weights.shaped(&format!("{name}.weight_ih_l0"), [0, 0])?;
     let direction = |suffix: &str| -> Result<LstmDirection, LoadError> {
@@ -39,7 +39,7 @@ pub(super) fn lstm(compute: &Compute, weights: &Weights, name: &str) -> Result<L
     Ok(Lstm::new(compute, name, inputs, [direction("")?, direction("_reverse")?])?)
 }
 
-/// A factor and an addend a channel, which a style is multiplied to.
+/// Linear map from a style vector to a scale and a shift for each channel.
 pub(super) struct Style {
     weight: Vec<f32>, // (2 * channels, style)
     bias: Vec<f32>,
@@ -58,7 +58,7 @@ impl Style {
         Ok(Style { weight, bias, channels })
     }
 
-    /// `(1 + factor, addend)`.
+    /// Computes `(1 + scale, shift)`.
     pub(super) fn of(&self, style: &[f32]) -> Affine {
         let rows = self.weight.chunks_exact(style.len()).zip(&self.bias);
         let mut all: Vec<f32> =
@@ -69,7 +69,7 @@ impl Style {
     }
 }
 
-/// Each channel normed along time, then turned by the style.
+/// Adaptive instance norm (AdaIN): each channel is normalised along time, then scaled and shifted by the style.
 pub(super) struct AdaIn {
     style: Style,
     own: Option<(Vec<f32>, Vec<f32>)>,
@@ -87,7 +87,7 @@ impl AdaIn {
         Ok(AdaIn { style: Style::load(weights, name, style, channels)?, own: weight.zip(bias) })
     }
 
-    /// What each channel of `x` is multiplied by, and what is added.
+    /// Scale and shift for each channel of `x`, with the norm folded in.
     pub(super) fn of(&self, compute: &Compute, x: &Signal, style: &[f32]) -> Affine {
         let (mean, variance) = channel_stats(compute, x);
         let Affine { mut scale, mut shift } = self.style.of(style);
@@ -105,7 +105,7 @@ impl AdaIn {
     }
 }
 
-/// Two convolutions between norms of the style, and a way around them (`AdainResBlk1d`).
+/// Two convolutions with adaptive norms, and a shortcut (`AdainResBlk1d`).
 pub(super) struct StyleBlock {
     norms: [AdaIn; 2],
     convs: [Conv; 2],
@@ -183,7 +183,8 @@ impl StyleBlock {
     }
 }
 
-/// Pairs of convolutions, the first of each spread out, between norms of the style and snakes (`AdaINResBlock1`).
+/// Pairs of convolutions, the first of each dilated, with adaptive norms and snake activations
+/// (`AdaINResBlock1`).
 pub(super) struct SnakeBlock {
     pairs: Vec<[SnakeConv; 2]>,
 }

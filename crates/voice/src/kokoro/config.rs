@@ -1,22 +1,22 @@
-//! What `config.json` says of a Kokoro.
+//! Kokoro's `config.json`.
 
 use std::collections::BTreeMap;
 
 use hanzo_engine_runtime::LoadError;
 use serde_json::Value;
 
-/// The settings of a Kokoro.
+/// Settings of a Kokoro model.
 #[derive(Clone, Debug)]
 pub(crate) struct KokoroConfig {
-    /// Numbers of each half of a style.
+    /// Size of each half of a style vector.
     pub(crate) style: usize,
-    /// Layers of the text encoder and of the encoder of durations.
+    /// Number of layers of the text encoder and of the duration encoder.
     pub(crate) layers: usize,
     pub(crate) text_kernel: usize,
     pub(crate) albert_hidden: usize,
     pub(crate) albert_layers: usize,
     pub(crate) heads: usize,
-    /// Tokens of a piece at most, pads included.
+    /// Maximum tokens of a piece, pads included.
     pub(crate) tokens_max: usize,
     pub(crate) upsample_rates: Vec<usize>,
     pub(crate) upsample_kernels: Vec<usize>,
@@ -24,7 +24,7 @@ pub(crate) struct KokoroConfig {
     pub(crate) block_dilations: Vec<Vec<usize>>,
     pub(crate) fft: usize,
     pub(crate) hop: usize,
-    /// Phonemes, a character each.
+    /// Token of each phoneme, which is one character.
     pub(crate) vocab: BTreeMap<char, u32>,
 }
 
@@ -103,7 +103,7 @@ impl KokoroConfig {
         Ok(config)
     }
 
-    /// Samples of a frame of pitch.
+    /// Samples for one frame of pitch.
     pub(crate) fn samples_per_frame(&self) -> usize {
         self.upsample_rates.iter().product::<usize>() * self.hop
     }

@@ -1,4 +1,4 @@
-//! From what is said and how to what is heard.
+//! Decoder: from phonemes' hidden states, pitch and loudness to sound.
 
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::LoadError;
@@ -10,7 +10,7 @@ use crate::nn::{Compute, Conv, ConvShape, Signal};
 use crate::noise::Noise;
 use crate::weights::Weights;
 
-/// Blocks behind the first one; the last makes two rows of each.
+/// Number of blocks after the first one. The last doubles the number of rows.
 const BLOCKS: usize = 4;
 
 pub(super) struct Decoder {
@@ -42,7 +42,7 @@ impl Decoder {
         })
     }
 
-    /// Samples of frames, and of pitch and loudness, two a frame.
+    /// Computes the samples. Pitch and loudness have two values a frame.
     pub(super) fn run(
         &self,
         compute: &mut Compute,

@@ -1,5 +1,5 @@
-//! iSTFTNet with a source: harmonics of the pitch and noise are transformed, join the signal at each length, and what comes out
-//! is magnitudes and angles of short frames.
+//! iSTFTNet with a source signal. Harmonics of the pitch, plus noise, are transformed and added to the signal
+//! at each resolution. The output is the magnitudes and phases of short frames.
 
 use std::f64::consts::TAU;
 
@@ -12,15 +12,15 @@ use crate::nn::{Bent, Compute, Conv, ConvShape, Signal, Stft, TransposedConv};
 use crate::noise::Noise;
 use crate::weights::Weights;
 
-/// Of the source where there is a pitch.
+/// Amplitude of the source in voiced frames.
 const SINE_AMPLITUDE: f32 = 0.1;
-/// Of noise beside it.
+/// Amplitude of the added noise.
 const NOISE_BESIDE: f32 = 0.003;
-/// Hz from which on a frame has a voice.
+/// Pitch in Hz above which a frame is voiced.
 const VOICED: f32 = 10.0;
 
 pub(super) struct Generator {
-    merge: Vec<f32>, // (harmonics), of the source
+    merge: Vec<f32>, // (harmonics): weights of the source
     merge_bias: f32,
     stages: Vec<Stage>,
     post: Conv,
@@ -28,7 +28,7 @@ pub(super) struct Generator {
     samples_per_frame: usize,
 }
 
-/// One lengthening.
+/// Upsampling stage.
 struct Stage {
     source: Conv,
     source_block: SnakeBlock,
@@ -53,7 +53,7 @@ impl Generator {
             let bias = weights.vector(&format!("{up_name}.bias"), channels)?;
             let padding = (kernel - rate) / 2;
             let up = TransposedConv::new(compute, &up_name, sizes, &numbers, Some(&bias), (rate, padding))?;
-            // The source comes as long as the last stage is.
+            // The source is reduced to the resolution of this stage.
             let stride: usize = config.upsample_rates[index + 1..].iter().product();
             let (taps, shape, source_kernel) = match index + 1 == stages {
                 true => (1, ConvShape::same(1, 1), 11),
@@ -90,11 +90,12 @@ impl Generator {
         })
     }
 
-    /// Harmonics of the pitch with noise beside, or noise alone, one number a sample. Angles grow by whole frames and are
-    /// straight lines between the frames' middles, as `kokoro` has it, but in numbers that stay exact however long a text is.
+    /// Source signal, one value a sample: harmonics of the pitch plus noise, or only noise. Phases accumulate
+    /// over whole frames and are interpolated linearly between the frames' centres, as in `kokoro`, but in
+    /// double precision, so that long texts stay exact.
     fn source(&self, pitch: &[f32], noise: &mut Noise) -> Vec<f32> {
         let (scale, harmonics, frames) = (self.samples_per_frame, self.merge.len(), pitch.len());
-        // Turns at each frame's middle, of each harmonic.
+        // Phase at each frame's centre in turns, for each harmonic.
         let mut turns = vec![0.0_f64; frames * harmonics];
         let mut sum = vec![0.0_f64; harmonics];
         for (frame, &hz) in pitch.iter().enumerate() {
@@ -175,7 +176,7 @@ impl Generator {
     }
 }
 
-/// One row more, before the first: the second one again.
+/// Adds one row before the first: a copy of the second row.
 fn with_mirrored_row(x: Signal) -> Signal {
     let mut data = Vec::with_capacity(x.data.len() + x.cols);
     data.extend_from_slice(x.row(1.min(x.rows - 1)));

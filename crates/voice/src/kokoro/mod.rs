@@ -1,6 +1,7 @@
-//! Kokoro (github.com/hexgrad/kokoro; StyleTTS 2, arxiv.org/abs/2306.07691, with iSTFTNet's decoder, arxiv.org/abs/2203.02395):
-//! phonemes and a style in, sound of 24 kHz out. How long each phoneme is, pitch and loudness are [`prosody`]'s; what is
-//! heard is [`decoder`]'s, out of a source of harmonics and noise that [`generator`] shapes.
+//! Kokoro (github.com/hexgrad/kokoro; StyleTTS 2, arxiv.org/abs/2306.07691, with iSTFTNet's decoder,
+//! arxiv.org/abs/2203.02395): from phonemes and a style to sound at 24 kHz. [`prosody`] predicts durations,
+//! pitch and loudness. [`decoder`] computes the sound, and [`generator`] shapes it from a source of harmonics
+//! and noise.
 
 mod albert;
 mod blocks;
@@ -27,28 +28,28 @@ use crate::nn::{Compute, Matrix};
 use crate::noise::Noise;
 use crate::weights::Weights;
 
-/// Samples of a second.
+/// Sample rate in Hz.
 pub(crate) const SAMPLE_RATE: u32 = 24_000;
 
-/// The network.
+/// Kokoro network.
 pub(crate) struct Kokoro {
     albert: Albert,
     to_hidden: Matrix,
     prosody: Prosody,
     text: TextEncoder,
     decoder: Decoder,
-    style: usize, // of each half
+    style: usize, // size of each half
 }
 
-/// How phonemes are said.
+/// Predicted prosody.
 struct Plan {
-    frames: Vec<usize>, // of each
-    pitch: Vec<f32>,    // two a frame, Hz
+    frames: Vec<usize>, // of each phoneme
+    pitch: Vec<f32>,    // Hz, two a frame
     loudness: Vec<f32>, // two a frame
 }
 
 impl Kokoro {
-    /// Reads and packs the weights, telling how much of them is done.
+    /// Reads and packs the weights. Reports the fraction that is done.
     pub(crate) fn load(
         compute: &mut Compute,
         weights: &Weights,
@@ -69,14 +70,14 @@ impl Kokoro {
         Ok(Kokoro { albert, to_hidden, prosody, text, decoder, style: config.style })
     }
 
-    /// The heads that scratch is made for.
+    /// Attention heads, for which scratch is reserved.
     pub(crate) fn heads(config: &KokoroConfig) -> HeadShape {
         let heads = config.heads;
         HeadShape { heads, kv_heads: heads, head_dim: config.albert_hidden / heads }
     }
 
-    /// Samples of what is said. `tokens` have the pads around them; the style's first half is how it sounds, the second how it
-    /// is said.
+    /// Synthesises a piece. `tokens` include the pads. The first half of the style is the voice's timbre, the
+    /// second its prosody.
     ///
     /// # Errors
     /// [`SpeakError`].

@@ -1,4 +1,4 @@
-//! How phonemes are said: how long each is, and pitch and loudness along the frames they become. And what they are, for the
+//! Prosody: the duration of each phoneme, and pitch and loudness for each frame. Also the text encoder for the
 //! decoder.
 
 use hanzo_engine_kernels::KernelError;
@@ -11,7 +11,7 @@ use crate::weights::Weights;
 
 const EPS: f32 = 1e-5;
 
-/// Durations, pitch and loudness.
+/// Predictor of durations, pitch and loudness.
 pub(super) struct Prosody {
     encoder: Vec<(Lstm, Style)>,
     lstm: Lstm,
@@ -20,7 +20,7 @@ pub(super) struct Prosody {
     curves: [Curve; 2],
 }
 
-/// What makes pitch, or loudness.
+/// Predictor of pitch, or of loudness.
 struct Curve {
     blocks: Vec<StyleBlock>,
     projection: Conv,
@@ -71,7 +71,7 @@ impl Prosody {
         })
     }
 
-    /// Hidden states of phonemes beside the style.
+    /// Hidden states of phonemes, concatenated with the style.
     pub(super) fn encode(
         &self,
         compute: &mut Compute,
@@ -103,7 +103,7 @@ impl Prosody {
         Ok(steps.data.chunks_exact(steps.cols).map(frames).collect())
     }
 
-    /// Pitch in Hz and loudness, two a frame.
+    /// Pitch in Hz and loudness, two values a frame.
     pub(super) fn curves(
         &self,
         compute: &mut Compute,
@@ -115,7 +115,7 @@ impl Prosody {
     }
 }
 
-/// What phonemes are.
+/// Text encoder, whose output the decoder reads.
 pub(super) struct TextEncoder {
     embedding: Vec<f32>, // (vocab, hidden)
     layers: Vec<(Conv, Affine)>,

@@ -1,4 +1,4 @@
-//! Against PyPI's kokoro 0.9.4 on random weights (`testdata/make_kokoro.py`).
+//! Comparison with PyPI's kokoro 0.9.4 on random weights (`testdata/make_kokoro.py`).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use hanzo_engine_runtime::pytorch;
 
 use super::*;
 
-/// Decibels that what is right is above what is off.
+/// Signal-to-noise ratio in dB.
 pub(crate) fn snr_db(right: &[f32], is: &[f32]) -> f64 {
     assert_eq!(right.len(), is.len(), "samples");
     let power =
@@ -57,7 +57,8 @@ fn sound_is_that_of_its_makers_package() {
         for (right, is) in [(right_pitch, &mut plan.pitch), (right_loudness, &mut plan.loudness)] {
             let snr = snr_db(right, is);
             assert!(snr > 100.0, "{tier}: a curve of {snr:.1} dB");
-            // A millionth of pitch is a hundredth of a turn after a second: what is compared is the sound of one pitch.
+            // A pitch error of 1e-6 is a phase error of a hundredth of a turn after a second, so the sounds are
+            // compared for one pitch.
             is.copy_from_slice(right);
         }
         let mut noise = Noise::new(golden["seed"].as_u64().unwrap());

@@ -1,5 +1,5 @@
-//! The processor as these networks use it: packed matrices, tiles of rows, loops over rows. A turn of the pool is taken for
-//! each tile and each loop and given back, so that the steps of other models go on between them.
+//! CPU computation for these networks: packed matrices, tiles of rows, loops over rows. Each tile and each loop
+//! takes one turn of the thread pool and releases it, so that the steps of other models can run between them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,26 +11,26 @@ use hanzo_engine_kernels::{
 
 use super::Signal;
 
-/// Rows of one attention at most.
+/// Maximum rows of one attention.
 const ROWS_MAX: usize = 1024;
-/// Multiply-adds of a turn of the pool, about: two milliseconds of a core.
+/// Approximate multiply-adds in a turn of the pool: two milliseconds of a core.
 const TURN_PRODUCTS: usize = 1 << 27;
-/// Numbers of signals that wait to be used again, at most: half of the room that signals are counted with.
+/// Maximum numbers kept for reuse: half of the memory budgeted for signals.
 const SPARE_NUMBERS: usize = 32 << 20;
-/// How many times what is asked for memory may have that is used again. What a small signal took would be missed by a large one,
-/// and small ones are not given back by all who ask for them.
+/// Maximum ratio of a reused buffer's capacity to the requested size. A small signal in a large buffer would
+/// leave none for a large signal, and not every caller returns small buffers.
 const SPARE_TIMES: usize = 4;
-/// Numbers of a piece of a loop.
+/// Numbers in one piece of a parallel loop.
 const PIECE_NUMBERS: usize = 1 << 14;
 
-/// What runs products and loops.
+/// Runs matrix products and loops.
 pub(crate) struct Compute {
     backend: CpuBackend,
     reserved: Option<HeadShape>,
     spare: Vec<Vec<f32>>,
 }
 
-/// A packed matrix and its bias; or several of one shape.
+/// Packed matrix with its bias; or several matrices of one shape.
 pub(crate) struct Matrix {
     weights: Vec<CpuMatrix>,
     bias: Option<CpuVector>,
@@ -44,19 +44,19 @@ impl Compute {
         Compute { backend, reserved: None, spare: Vec::new() }
     }
 
-    /// For people.
+    /// Name of the device for people.
     pub(crate) fn device(&self) -> String {
         self.backend.device()
     }
 
-    /// Makes scratch for products of matrices as wide as `width` and attention of such heads. Called once.
+    /// Reserves scratch for matrices up to `width` wide, and for attention with these heads. Call it once.
     pub(crate) fn reserve(&mut self, width: usize, heads: HeadShape) -> Result<(), KernelError> {
         self.backend.reserve(&limits(width, heads))?;
         self.reserved = Some(heads);
         Ok(())
     }
 
-    /// Packs a matrix, `(rows, cols)` row by row.
+    /// Packs a matrix of shape `(rows, cols)`, row by row.
     pub(crate) fn pack(
         &self,
         name: &str,
@@ -67,7 +67,7 @@ impl Compute {
         self.pack_alike(name, (rows, cols), &[numbers], bias)
     }
 
-    /// Packs matrices of one shape.
+    /// Packs several matrices of one shape.
     pub(crate) fn pack_alike(
         &self,
         name: &str,
@@ -86,12 +86,12 @@ impl Compute {
         Ok(Matrix { weights, bias, rows, cols })
     }
 
-    /// A signal of this shape, of numbers that mean nothing.
+    /// Returns a signal of this shape with unspecified values.
     pub(crate) fn signal(&mut self, rows: usize, cols: usize) -> Signal {
         Signal { rows, cols, data: self.numbers(rows * cols) }
     }
 
-    /// Numbers that mean nothing.
+    /// Returns a buffer with unspecified values.
     pub(crate) fn numbers(&mut self, count: usize) -> Vec<f32> {
         let fits = count..=count.saturating_mul(SPARE_TIMES);
         let fitting = self.spare.iter().enumerate().filter(|(_, spare)| fits.contains(&spare.capacity()));
@@ -101,7 +101,7 @@ impl Compute {
         numbers
     }
 
-    /// Keeps the memory of numbers that nobody reads any more: fresh pages are dear.
+    /// Keeps a buffer for reuse, because fresh memory pages are expensive.
     pub(crate) fn spent(&mut self, numbers: Vec<f32>) {
         self.spare.push(numbers);
         while self.spare.iter().map(Vec::capacity).sum::<usize>() > SPARE_NUMBERS {
@@ -109,7 +109,8 @@ impl Compute {
         }
     }
 
-    /// `out[r * out_step..][..matrix.rows] = matrix · x[r * x_step..][..matrix.cols] + bias` for `r` below `rows`.
+    /// Computes `out[r * out_step..][..matrix.rows] = matrix · x[r * x_step..][..matrix.cols] + bias` for `r`
+    /// below `rows`.
     pub(crate) fn windows(
         &mut self,
         matrix: &Matrix,
@@ -126,7 +127,8 @@ impl Compute {
         }
     }
 
-    /// As `windows`, without bias: the first matrix for the first `rows` windows, the second for as many behind them, and so on.
+    /// Does what `windows` does, without bias, for several matrices: the first matrix for the first `rows`
+    /// windows, the second for the next `rows`, and so on.
     pub(crate) fn alike(
         &mut self,
         matrices: &Matrix,
@@ -138,7 +140,7 @@ impl Compute {
         self.backend.windows(&matrices.weights, None, (x, x_step), &ends, (out, matrices.rows));
     }
 
-    /// `matrix · x + bias` of every row.
+    /// Computes `matrix · x + bias` for every row.
     pub(crate) fn linear(&mut self, matrix: &Matrix, x: &Signal) -> Result<Signal, KernelError> {
         assert_eq!(x.cols, matrix.cols, "as many channels as the matrix reads");
         let mut out = self.signal(x.rows, matrix.rows);
@@ -146,7 +148,7 @@ impl Compute {
         Ok(out)
     }
 
-    /// `sum = (sum + x) · factor`.
+    /// Computes `sum = (sum + x) · factor`.
     pub(crate) fn add(&self, sum: &mut Signal, x: &Signal, factor: f32) {
         assert_eq!((sum.rows, sum.cols), (x.rows, x.cols), "signals of one shape");
         let cols = x.cols;
@@ -156,7 +158,8 @@ impl Compute {
         });
     }
 
-    /// `softmax(q · k · scale) · v` of all rows, `qkv` being `(rows, 3 * heads * head_dim)`. At most [`Compute::ROWS_MAX`] rows.
+    /// Computes `softmax(q · k · scale) · v` over all rows. `qkv` is `(rows, 3 * heads * head_dim)`, with at
+    /// most [`Compute::ROWS_MAX`] rows.
     pub(crate) fn attention(
         &mut self,
         qkv: &Signal,
@@ -184,7 +187,7 @@ impl Compute {
         Ok(out)
     }
 
-    /// Calls `task` with whole rows of `data`, some at a time, side by side, and which row comes first.
+    /// Calls `task` in parallel with groups of whole rows of `data`, and the index of the first row.
     pub(crate) fn rows(&self, data: &mut [f32], cols: usize, task: &(dyn Fn(usize, &mut [f32]) + Sync)) {
         let rows = (PIECE_NUMBERS / cols).max(1);
         let pieces: Vec<Mutex<&mut [f32]>> = data.chunks_mut(rows * cols).map(Mutex::new).collect();
@@ -193,12 +196,12 @@ impl Compute {
         });
     }
 
-    /// Calls `task` with each number below `tasks`, side by side.
+    /// Calls `task` in parallel with each number below `tasks`.
     pub(crate) fn each(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
         self.backend.between_steps(tasks, task);
     }
 
-    /// Rows of one attention at most.
+    /// Maximum rows of one attention.
     pub(crate) const ROWS_MAX: usize = ROWS_MAX;
 }
 
@@ -230,7 +233,7 @@ pub(crate) fn scratch_bytes(
     CpuBackend::new(pool.clone(), tier).scratch_bytes(&limits(width, heads)) as u64
 }
 
-/// Bytes that a packed matrix of this shape takes.
+/// Bytes of a packed matrix of this shape.
 pub(crate) fn matrix_bytes(pool: &Arc<ThreadPool>, tier: Tier, (rows, cols): (usize, usize)) -> u64 {
     let backend = CpuBackend::new(pool.clone(), tier);
     backend.matrix_bytes(&[MatrixShape { rows, cols, dtype: DType::F32 }]) as u64

@@ -1,30 +1,31 @@
-//! Convolutions along time: a window of neighbouring rows is a row of a matrix product where it lies, because rows follow each
-//! other (`out[t] = Σ_j W_j · x[t·stride + j·dilation - padding]`); turned round, a window makes several rows
-//! (`out[t·stride + j - padding] += W_j · x[t]`); and a channel by itself.
+//! Convolutions along time. Adjacent rows are contiguous in memory, so a window of rows is used directly as a
+//! row of a matrix product (`out[t] = Σ_j W_j · x[t·stride + j·dilation - padding]`). A transposed convolution
+//! makes several rows from a window (`out[t·stride + j - padding] += W_j · x[t]`). A depthwise one treats each
+//! channel by itself.
 
 use hanzo_engine_kernels::KernelError;
 
 use super::toom::{Cut, Toom};
 use super::{Bent, Compute, Matrix, Signal};
 
-/// How a convolution moves.
+/// Geometry of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConvShape {
     pub(crate) stride: usize,
     pub(crate) dilation: usize,
-    /// Rows of zeros before the first row and after the last one.
+    /// Rows of zero padding before the first row and after the last.
     pub(crate) padding: (usize, usize),
 }
 
 impl ConvShape {
-    /// That leaves the length as it is, for an odd kernel.
+    /// Geometry that keeps the length, for an odd kernel.
     pub(crate) fn same(kernel: usize, dilation: usize) -> ConvShape {
         let padding = (kernel * dilation - dilation) / 2;
         ConvShape { stride: 1, dilation, padding: (padding, padding) }
     }
 }
 
-/// A convolution.
+/// Convolution.
 pub(crate) struct Conv {
     way: Way,
     inputs: usize,
@@ -38,7 +39,7 @@ enum Way {
 }
 
 impl Conv {
-    /// Of PyTorch's weight, `(out, in, kernel)`.
+    /// Creates it from PyTorch's weight, `(out, in, kernel)`.
     pub(crate) fn new(
         compute: &Compute,
         name: &str,
@@ -64,12 +65,12 @@ impl Conv {
         Ok(Conv { way, inputs, kernel, shape })
     }
 
-    /// Of `x` as it is.
+    /// Applies it to `x`.
     pub(crate) fn run(&self, compute: &mut Compute, x: &Signal) -> Result<Signal, KernelError> {
         self.run_bent(compute, x, Bent::Not, None)
     }
 
-    /// Of `x` bent; and `added` to what comes out.
+    /// Applies it to `x` after the activation `bent`, and adds `added` to the result.
     pub(crate) fn run_bent(
         &self,
         compute: &mut Compute,
@@ -87,7 +88,7 @@ impl Conv {
         let reach = dilation * (self.kernel - 1) + 1;
         let rows = if padded < reach { 0 } else { (padded - reach) / stride + 1 };
         let mut out = compute.signal(rows, matrix.rows);
-        // Every dilation-th row is a signal of its own.
+        // The rows of each dilation phase form a separate signal.
         let (cols, length) = (x.cols, padded.div_ceil(dilation));
         let mut lined = compute.numbers(dilation * length * cols);
         compute.rows(&mut lined, cols, &|first, piece| {
@@ -112,7 +113,7 @@ impl Conv {
     }
 }
 
-/// A convolution turned round, which makes a signal longer: each window of rows makes as many as a step is long.
+/// Transposed convolution, which lengthens a signal: each window of rows gives `stride` rows.
 pub(crate) struct TransposedConv {
     matrix: Matrix, // (stride, out) of (rows of a window, in)
     window: usize,
@@ -122,7 +123,7 @@ pub(crate) struct TransposedConv {
 }
 
 impl TransposedConv {
-    /// Of PyTorch's weight, `(in, out, kernel)`.
+    /// Creates it from PyTorch's weight, `(in, out, kernel)`.
     pub(crate) fn new(
         compute: &Compute,
         name: &str,
@@ -135,7 +136,7 @@ impl TransposedConv {
         let mut turned = Vec::with_capacity(stride * outputs * window * inputs);
         for phase in 0..stride {
             for output in 0..outputs {
-                // The window's last row gives its first taps.
+                // The last row of a window goes with the first taps.
                 for back in (0..window).rev() {
                     let tap = phase + back * stride;
                     let own = |input: usize| weight[(input * outputs + output) * kernel + tap];
@@ -148,7 +149,7 @@ impl TransposedConv {
         Ok(TransposedConv { matrix, window, kernel, stride, padding })
     }
 
-    /// Of `x` bent.
+    /// Applies it to `x` after the activation `bent`.
     pub(crate) fn run(
         &self,
         compute: &mut Compute,
@@ -172,14 +173,14 @@ impl TransposedConv {
         let mut all = compute.numbers(windows * step);
         compute.windows(&self.matrix, (&lined, cols), windows, (&mut all, step));
         compute.spent(lined);
-        // Without the padding.
+        // Remove the padding.
         all.copy_within(self.padding * outputs..(self.padding + rows) * outputs, 0);
         all.truncate(rows * outputs);
         Ok(Signal { rows, cols: outputs, data: all })
     }
 }
 
-/// Twice as long, each channel by itself: a transposed convolution of kernel 3, stride 2, padding 1 and one row more.
+/// Depthwise upsampling by 2: a transposed convolution with kernel 3, stride 2, padding 1 and output padding 1.
 pub(crate) struct DepthwiseUp {
     weight: Vec<f32>, // (channels, 3)
     bias: Vec<f32>,
@@ -197,7 +198,7 @@ impl DepthwiseUp {
             for channel in 0..x.cols {
                 let taps = &self.weight[3 * channel..][..3];
                 let at = |row: usize| if row < x.rows { x.row(row)[channel] } else { 0.0 };
-                // Row r gets tap j of row (r + 1 - j) / 2 where that is whole.
+                // Row r gets tap j of row (r + 1 - j) / 2, if that is an integer.
                 let value = match row % 2 {
                     0 => taps[1] * at(row / 2),
                     _ => taps[2] * at(row / 2) + taps[0] * at(row / 2 + 1),

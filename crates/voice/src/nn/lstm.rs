@@ -1,5 +1,5 @@
-//! Long short-term memory, both ways (PyTorch's `LSTM`, one layer): what a moment adds is one product for all moments; what it
-//! keeps of the moment before goes step by step, the two directions side by side.
+//! Bidirectional LSTM (PyTorch's `LSTM`, one layer). The input part is one matrix product over all time steps.
+//! The recurrent part runs step by step, with the two directions in parallel.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,15 +7,15 @@ use hanzo_engine_kernels::KernelError;
 
 use super::{Compute, Matrix, Signal, sigmoid, tanh};
 
-/// One direction's weights by PyTorch's shapes: `(4 * hidden, inputs)`, `(4 * hidden, hidden)` and the sum of both biases,
-/// gates in the order input, forget, cell, output.
+/// Weights of one direction with PyTorch's shapes: `(4 * hidden, inputs)`, `(4 * hidden, hidden)` and the sum
+/// of both biases. Gates are in the order input, forget, cell, output.
 pub(crate) struct Direction {
     pub(crate) input: Vec<f32>,
     pub(crate) hidden: Vec<f32>,
     pub(crate) bias: Vec<f32>,
 }
 
-/// Both directions.
+/// Bidirectional LSTM.
 pub(crate) struct Lstm {
     input: Matrix,            // (2 * 4 * hidden, inputs)
     recurrent: [Vec<f32>; 2], // (hidden, 4 * hidden)
@@ -43,7 +43,7 @@ impl Lstm {
         Ok(Lstm { input, recurrent, hidden })
     }
 
-    /// `(rows, 2 * hidden)`: forward beside backward.
+    /// Output of shape `(rows, 2 * hidden)`: forward, then backward.
     pub(crate) fn run(&self, compute: &mut Compute, x: &Signal) -> Result<Signal, KernelError> {
         let added = compute.linear(&self.input, x)?;
         let hidden = self.hidden;
@@ -77,7 +77,8 @@ impl Lstm {
     }
 }
 
-/// `gates += Σ_j state[j] * weight[j]`, four at a time, so that sums are loaded and stored a quarter as often.
+/// Computes `gates += Σ_j state[j] * weight[j]`, four rows at a time, so that sums are loaded and stored a
+/// quarter as often.
 fn add_product(gates: &mut [f32], state: &[f32], weight: &[f32]) {
     let width = gates.len();
     let (fours, rest) = state.as_chunks::<4>();

@@ -1,5 +1,6 @@
-//! What networks of speech are made of. Signals are `(rows, channels)`, a row a moment in time, so that neighbouring rows, where
-//! they lie, are a row of a convolution's matrix product, which runs on the kernels' packed matrices.
+//! Building blocks of speech networks. Signals are `(rows, channels)`, one row for each time step. Adjacent
+//! rows are contiguous in memory, so they serve directly as a row of a convolution's matrix product on the
+//! kernels' packed matrices.
 
 mod compute;
 mod conv;

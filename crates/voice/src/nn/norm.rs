@@ -1,17 +1,17 @@
-//! Norms: of a row's channels, and of a channel along all rows.
+//! Norms: over the channels of a row, and over all rows of a channel.
 
 use std::sync::{Mutex, PoisonError};
 
 use super::{Compute, Signal};
 
-/// A factor and an addend a channel.
+/// Scale and shift for each channel.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Affine {
     pub(crate) scale: Vec<f32>,
     pub(crate) shift: Vec<f32>,
 }
 
-/// `(x - mean) / sqrt(variance + eps) * scale + shift` of each row.
+/// Computes `(x - mean) / sqrt(variance + eps) * scale + shift` for each row.
 pub(crate) fn layer_norm(x: &mut Signal, eps: f32, affine: &Affine) {
     let cols = x.cols;
     for row in x.data.chunks_exact_mut(cols) {
@@ -24,7 +24,8 @@ pub(crate) fn layer_norm(x: &mut Signal, eps: f32, affine: &Affine) {
     }
 }
 
-/// Mean and variance of each channel along all rows, in doubles, in which the difference of two sums loses nothing.
+/// Mean and variance of each channel over all rows, in double precision, so that the difference of two sums
+/// stays exact.
 pub(crate) fn channel_stats(compute: &Compute, x: &Signal) -> (Vec<f32>, Vec<f32>) {
     const PIECE_ROWS: usize = 256;
     let (rows, cols) = (x.rows, x.cols);
@@ -42,7 +43,7 @@ pub(crate) fn channel_stats(compute: &Compute, x: &Signal) -> (Vec<f32>, Vec<f32
             }
         }
     });
-    // In the order of pieces, whoever computed them.
+    // Add in the order of pieces, for a deterministic result.
     let mut total = vec![0.0; 2 * cols];
     for part in parts {
         let part = part.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
-//! Numbers of moments: `(rows, cols)` f32.
+//! Signals: f32 values of shape `(rows, cols)`.
 
-/// A signal of several channels, a row a moment in time.
+/// Signal of several channels, one row for each time step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Signal {
     pub(crate) rows: usize,
@@ -26,7 +26,7 @@ impl Signal {
         &mut self.data[row * self.cols..][..self.cols]
     }
 
-    /// Signals of as many rows, channel behind channel.
+    /// Concatenates the channels of signals with the same number of rows.
     pub(crate) fn beside(parts: &[&Signal]) -> Signal {
         let rows = parts[0].rows;
         assert!(parts.iter().all(|part| part.rows == rows), "signals as long as each other");
@@ -38,7 +38,7 @@ impl Signal {
         Signal { rows, cols, data }
     }
 
-    /// With the same numbers at the end of every row.
+    /// Appends the same values to every row.
     pub(crate) fn beside_each(&self, numbers: &[f32]) -> Signal {
         let cols = self.cols + numbers.len();
         let mut data = Vec::with_capacity(self.rows * cols);
@@ -49,7 +49,7 @@ impl Signal {
         Signal { rows: self.rows, cols, data }
     }
 
-    /// Each row as often as `counts` says.
+    /// Repeats each row as often as `counts` says.
     pub(crate) fn repeated(&self, counts: &[usize]) -> Signal {
         assert_eq!(counts.len(), self.rows, "a count a row");
         let rows = counts.iter().sum();

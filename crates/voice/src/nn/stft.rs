@@ -1,11 +1,11 @@
-//! The short-time Fourier transform and back, of few points: a table of cosines and sines. PyTorch's conventions: a periodic
-//! Hann window, frames centred, edges mirrored.
+//! Short-time Fourier transform and its inverse for small sizes, by tables of cosines and sines. PyTorch's
+//! conventions: a periodic Hann window, centred frames, mirrored edges.
 
 use std::f64::consts::PI;
 
 use super::{Compute, Signal};
 
-/// Transforms of `size` points, `hop` samples apart.
+/// Transform of `size` points with a step of `hop` samples.
 pub(crate) struct Stft {
     size: usize,
     hop: usize,
@@ -29,7 +29,7 @@ impl Stft {
         self.size / 2 + 1
     }
 
-    /// `(frames, 2 * bins)`: magnitudes, then angles; `samples / hop + 1` frames.
+    /// Spectrum `(frames, 2 * bins)`: magnitudes, then phases. There are `samples / hop + 1` frames.
     pub(crate) fn transform(&self, compute: &Compute, samples: &[f32]) -> Signal {
         let (half, bins, last) = (self.size / 2, self.bins(), samples.len() - 1);
         assert!(last >= half, "more samples than are mirrored");
@@ -48,9 +48,10 @@ impl Stft {
                         table[bin * self.size..].iter().zip(&frame).map(|(factor, x)| factor * x).sum()
                     };
                     let real = sum(&self.cosine);
-                    // A real signal's first and last bins are real.
+                    // The first and last bins of a real signal are real.
                     let imaginary = if bin == 0 || bin == half { 0.0 } else { -sum(&self.sine) };
-                    // Of mirrored frames, the first and the last, it is what rounding leaves, whose sign would turn half round.
+                    // In mirrored frames (the first and the last) it is a rounding error, whose sign would
+                    // change the phase by half a turn.
                     let imaginary = if imaginary.abs() < 1e-5 * real.abs() { 0.0 } else { imaginary };
                     row[bin] = real.hypot(imaginary);
                     row[bins + bin] = imaginary.atan2(real);
@@ -60,7 +61,7 @@ impl Stft {
         out
     }
 
-    /// `(frames - 1) * hop` samples of `(frames, 2 * bins)`: magnitudes, then angles.
+    /// Returns `(frames - 1) * hop` samples for a spectrum `(frames, 2 * bins)`: magnitudes, then phases.
     pub(crate) fn inverse(&self, compute: &Compute, spectrum: &Signal) -> Vec<f32> {
         let (half, bins) = (self.size / 2, self.bins());
         let mut frames = Signal::zeros(spectrum.rows, self.size);

@@ -1,6 +1,7 @@
-//! Convolutions along time with fewer products: a few rows of what comes out are made of as many numbers as there are points, each
-//! the product of a sum of rows and a sum of taps (Toom and Cook's products of polynomials, turned round as Winograd did;
-//! arxiv.org/abs/1509.09308). Kernels longer than a part are several parts, whose sums of rows are the next tiles'.
+//! Convolutions along time with fewer multiplications (Toom-Cook polynomial products, transposed as by
+//! Winograd; arxiv.org/abs/1509.09308). For each tile of output rows there are as many products as evaluation
+//! points, each of a combination of input rows and a combination of taps. Long kernels are split into parts,
+//! which reuse the input combinations of later tiles.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,19 +9,19 @@ use hanzo_engine_kernels::KernelError;
 
 use super::{Bent, Compute, ConvShape, Matrix, Signal};
 
-/// Where polynomials are evaluated, and at infinity. With these a sum in f32 keeps its first 20 bits.
+/// Finite evaluation points; infinity is added. With these, f32 sums keep 20 correct bits.
 const POINTS: [f64; 6] = [0.0, 1.0, -1.0, 0.5, -2.0, 2.0];
-/// Channels from which on sums are the smaller part of the work.
+/// Minimum channels, from which on the combinations cost less than the products.
 const CHANNELS_MIN: usize = 48;
-/// Numbers of sums that are there at a time: those of a tile are read from a second-level cache, or nearly.
+/// Numbers of combinations in memory at a time, so that they stay about within the second-level cache.
 const CHUNK_NUMBERS: usize = 1 << 20;
-/// Tiles of a piece of a loop.
+/// Tiles in one piece of a parallel loop.
 const RUN: usize = 16;
 
-/// How a kernel is cut.
+/// Split of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
-    /// Rows of a tile of what comes out.
+    /// Output rows of a tile.
     tile: usize,
     /// Taps of a part.
     part: usize,
@@ -28,7 +29,7 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    /// Of a kernel, if it is worth it.
+    /// Returns the split of a kernel, or None if it is not worthwhile.
     pub(crate) fn of([outputs, inputs, kernel]: [usize; 3]) -> Option<Cut> {
         if outputs.min(inputs) < CHANNELS_MIN {
             return None;
@@ -36,39 +37,40 @@ impl Cut {
         match kernel {
             3 => Some(Cut { tile: 4, part: 3, parts: 1 }),
             5 => Some(Cut { tile: 3, part: 5, parts: 1 }),
-            // Parts as long as tiles, so that a part's sums are those of a tile behind.
+            // Parts are as long as tiles, so that a part uses the combinations of a later tile.
             7..=12 => Some(Cut { tile: 4, part: 4, parts: kernel.div_ceil(4) }),
             _ => None,
         }
     }
 
-    /// Numbers of a tile.
+    /// Number of evaluation points.
     fn points(self) -> usize {
         self.tile + self.part - 1
     }
 
-    /// Taps that the matrices have room for.
+    /// Number of taps that the matrices hold.
     pub(crate) fn taps(self) -> usize {
         self.points() * self.parts
     }
 }
 
-/// Such a convolution.
+/// Convolution by evaluation points.
 pub(super) struct Toom {
     cut: Cut,
     matrices: Matrix, // (points) of (out, parts, in)
     bias: Vec<f32>,
-    rows: Vec<Vec<f32>>, // (points, points): sums of rows that come in
-    outs: Vec<Vec<f32>>, // (tile, points): of products
+    rows: Vec<Vec<f32>>, // (points, points): combinations of input rows
+    outs: Vec<Vec<f32>>, // (tile, points): combinations of products
     shape: ConvShape,
     reach: usize, // rows from the first tap to the last
 }
 
-/// Sums of rows, of taps and of products: `(points, points)`, `(points, part)`, `(tile, points)`.
+/// Coefficients of the combinations of rows, taps and products: `(points, points)`, `(points, part)`, `(tile,
+/// points)`.
 fn sums(cut: Cut) -> [Vec<Vec<f64>>; 3] {
     let (finite, tile, part) = (cut.points() - 1, cut.tile, cut.part);
     let points = &POINTS[..finite];
-    // Coefficients of the product of (x - point) over some.
+    // Coefficients of the product of (x - point) over the points, without one of them.
     let product = |but: Option<usize>| -> Vec<f64> {
         let mut coefficients = vec![1.0];
         for (_, point) in points.iter().enumerate().filter(|(at, _)| Some(*at) != but) {
@@ -96,7 +98,7 @@ fn sums(cut: Cut) -> [Vec<Vec<f64>>; 3] {
 }
 
 impl Toom {
-    /// Of PyTorch's weight, `(out, in, kernel)`; steps of one row.
+    /// Creates it from PyTorch's weight, `(out, in, kernel)`, with stride 1.
     pub(super) fn new(
         compute: &Compute,
         name: &str,
@@ -160,11 +162,12 @@ impl Toom {
         let (outputs, dilation) = (self.bias.len(), self.shape.dilation);
         let rows = (x.rows + self.shape.padding.0 + self.shape.padding.1).saturating_sub(self.reach);
         let mut out = compute.signal(rows, outputs);
-        // Every dilation-th row is a signal of its own; each has as many tiles of a chunk.
+        // The rows of each dilation phase form a separate signal. Each phase has the same number of tiles in a
+        // chunk.
         let tile_rows = dilation * self.cut.tile;
         let most = (CHUNK_NUMBERS / (N * (x.cols + outputs)) / dilation).max(RUN);
         let tiles_max = dilation * (most.min(rows.div_ceil(tile_rows)) + self.cut.parts - 1);
-        // The last windows end behind the last tile.
+        // The last windows extend beyond the last tile.
         let mut sums = compute.numbers((N * tiles_max + self.cut.parts - 1) * x.cols);
         let mut products = compute.numbers(N * tiles_max * outputs);
         for (at, piece) in out.data.chunks_mut(most * tile_rows * outputs).enumerate() {
@@ -183,7 +186,7 @@ impl Toom {
         out
     }
 
-    /// Sums of rows, `(points, dilation, of_phase, in)`, for the rows that come out from `first` on.
+    /// Combines input rows into `(points, dilation, of_phase, in)`, for the output rows from `first` on.
     fn add_rows<const N: usize>(
         &self,
         compute: &Compute,
@@ -221,7 +224,7 @@ impl Toom {
         });
     }
 
-    /// What comes out, of `(points, dilation, of_phase, out)`.
+    /// Combines the products `(points, dilation, of_phase, out)` into output rows.
     fn add_products<const N: usize>(
         &self,
         compute: &Compute,
@@ -246,7 +249,7 @@ impl Toom {
     }
 }
 
-/// `out = Σ factors[i] · rows[i] + bias + added`.
+/// Computes `out = Σ factors[i] · rows[i] + bias + added`.
 fn weigh<const N: usize>(
     rows: &[&[f32]; N],
     factors: &[f32],

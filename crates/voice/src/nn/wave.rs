@@ -1,15 +1,15 @@
-//! Functions of single numbers, over whole signals and in a form that compilers make vectors of.
+//! Elementwise functions over whole signals, written so that compilers vectorise them.
 
 use super::{Affine, Compute, Signal};
 
-/// Added and taken away again, it leaves the nearest whole number of one below 4 million.
+/// Adding and subtracting this constant rounds a number below 4 million to the nearest integer.
 const ROUND: f32 = 12_582_912.0;
 
-/// `sin²(x)`, within 1e-6: of the distance to the nearest multiple of π, whose sign does not matter.
+/// `sin²(x)`, within 1e-6, from the distance to the nearest multiple of π, whose sign does not matter.
 #[inline(always)]
 fn sin_squared(x: f32) -> f32 {
     const INV_PI: f32 = std::f32::consts::FRAC_1_PI;
-    // π in two parts: the first has so few digits that its multiples are exact.
+    // π as a sum of two numbers. The first has few digits, so that its multiples are exact.
     const PI_HIGH: f32 = 3.140_625;
     const PI_LOW: f32 = 9.676_536e-4;
     let turns = (x * INV_PI + ROUND) - ROUND;
@@ -24,11 +24,11 @@ fn sin_squared(x: f32) -> f32 {
     sine * sine
 }
 
-/// `e` to the power of `x`, within 2e-7 of it; numbers beyond what f32 has become its largest or smallest.
+/// `e^x`, with a relative error of 2e-7. Results outside f32's range become its largest or smallest number.
 #[inline(always)]
 fn exp(x: f32) -> f32 {
     const LOG2_E: f32 = std::f32::consts::LOG2_E;
-    // The logarithm of 2 in two parts: the first has so few digits that its multiples are exact.
+    // The logarithm of 2 as a sum of two numbers. The first has few digits, so that its multiples are exact.
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
     let x = x.clamp(-87.0, 88.0);
@@ -42,7 +42,7 @@ fn exp(x: f32) -> f32 {
     let poly = poly * r + 1.666_666_7e-1;
     let poly = poly * r + 0.5;
     let poly = poly * (r * r) + r + 1.0;
-    // The whole number stands in the last digits of what was rounded.
+    // The integer is in the lowest bits of the rounded number.
     poly * f32::from_bits((rounded.to_bits() << 23).wrapping_add(1.0_f32.to_bits()))
 }
 
@@ -52,25 +52,26 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// The hyperbolic tangent, within 3e-7.
+/// Hyperbolic tangent, within 3e-7.
 #[inline(always)]
 pub(crate) fn tanh(x: f32) -> f32 {
     2.0 * sigmoid(2.0 * x) - 1.0
 }
 
-/// What becomes of numbers on their way into a convolution.
+/// Activation applied to the input of a convolution.
 #[derive(Clone, Copy)]
 pub(crate) enum Bent<'a> {
-    /// Nothing.
+    /// No activation.
     Not,
-    /// `max(y, slope · y)` of `y = x · scale + shift`.
+    /// Leaky ReLU: `max(y, slope · y)` of `y = x · scale + shift`.
     Leaky { affine: Option<&'a Affine>, slope: f32 },
-    /// `y + sin²(alpha · y) / alpha` of `y = x · scale + shift`, channel by channel (arxiv.org/abs/2006.08195).
+    /// Snake: `y + sin²(alpha · y) / alpha` of `y = x · scale + shift`, for each channel
+    /// (arxiv.org/abs/2006.08195).
     Snake { affine: &'a Affine, alpha: &'a [f32], inverse: &'a [f32] },
 }
 
 impl Bent<'_> {
-    /// A row of channels.
+    /// Applies it to a row of channels.
     pub(crate) fn row(&self, row: &[f32], out: &mut [f32]) {
         let each = out.iter_mut().zip(row);
         match *self {
@@ -93,7 +94,7 @@ impl Bent<'_> {
     }
 }
 
-/// `max(y, slope · y)`.
+/// Computes `max(y, slope · y)`.
 pub(crate) fn leaky_relu(compute: &Compute, x: &mut Signal, slope: f32) {
     let cols = x.cols;
     compute.rows(&mut x.data, cols, &|_, piece| piece.iter_mut().for_each(|y| *y = y.max(slope * *y)));

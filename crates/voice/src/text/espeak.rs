@@ -1,5 +1,6 @@
-//! espeak-ng (github.com/espeak-ng/espeak-ng), where it is installed: a child that is sent lines and answers with phonemes. It is under
-//! the GPL and never linked. One that hangs, fails or answers something else is as if it were not there.
+//! espeak-ng (github.com/espeak-ng/espeak-ng), if installed: a child process that reads lines and writes
+//! phonemes. It is licensed under the GPL, so it is never linked. A process that hangs, fails or gives invalid
+//! output is treated as missing.
 
 use std::io::{self, Read as _, Write as _};
 use std::path::PathBuf;
@@ -8,20 +9,20 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What the program is called.
+/// Name of the program.
 const PROGRAM: &str = "espeak-ng";
-/// How long a child may take; a chapter takes it a tenth of a second.
+/// Maximum run time of a child. A chapter takes it a tenth of a second.
 const TIME_MAX: Duration = Duration::from_secs(5);
-/// How often it is looked meanwhile whether anybody waits for it.
+/// Interval between checks for an interruption.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Bytes that it may answer.
+/// Maximum bytes of its output.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
-/// Children of one text, where its lines do not come apart and are asked for one by one.
+/// Maximum child processes for one text, if its lines must be sent one by one.
 const CHILDREN_MAX: usize = 64;
-/// Bytes of a voice's name.
+/// Maximum bytes of a voice's name.
 const VOICE_BYTES_MAX: usize = 32;
 
-/// The program.
+/// Path and time limit of the program.
 #[derive(Clone, Debug)]
 pub struct EspeakNg {
     program: PathBuf,
@@ -29,20 +30,20 @@ pub struct EspeakNg {
 }
 
 impl EspeakNg {
-    /// The one that the environment's `PATH` has.
+    /// Finds the program in `PATH`.
     pub fn installed() -> Option<EspeakNg> {
         let folders = std::env::var_os("PATH")?;
         let places = std::env::split_paths(&folders).map(|folder| folder.join(PROGRAM));
         places.filter(|program| program.is_absolute() && program.is_file()).map(EspeakNg::at).next()
     }
 
-    /// This program.
+    /// Uses the program at this path.
     pub fn at(program: PathBuf) -> EspeakNg {
         EspeakNg { program, time_max: TIME_MAX }
     }
 
-    /// Phonemes of each part of a text, with `^` between letters of one sound. `None` where it has no such voice or fails, and
-    /// where `interrupted` says to give up.
+    /// Phonemes of each part of a text, with `^` between letters of one sound. None if it lacks the voice or
+    /// fails, or if `interrupted` returns true.
     pub(super) fn phonemes(
         &self,
         voice: &str,
@@ -61,7 +62,7 @@ impl EspeakNg {
             let lines = said.lines().map(without_flags).filter(|line| !line.is_empty());
             Some(lines.collect()).filter(|lines: &Vec<String>| !lines.is_empty())
         };
-        // A blank line ends what is said in one breath.
+        // A blank line ends a clause.
         let all = lines(&parts.iter().map(|part| bare(part)).collect::<Vec<_>>().join("\n\n"))?;
         if all.len() == parts.len() {
             return Some(all);
@@ -88,14 +89,14 @@ impl EspeakNg {
             let (done, answer) = mpsc::channel();
             let begun = thread::Builder::new()
                 .spawn_scoped(scope, move || {
-                    // What it does not read shows in what it answers.
+                    // Unread input shows in the output.
                     let _ = stdin.write_all(text.as_bytes());
                 })
                 .and_then(|_| {
                     thread::Builder::new().spawn_scoped(scope, move || {
                         let mut said = String::new();
                         let read = stdout.take(ANSWER_BYTES_MAX).read_to_string(&mut said);
-                        // Nobody waits for what comes too late.
+                        // The receiver may have stopped waiting.
                         let _ = done.send(read.map(|_| said));
                     })
                 });
@@ -110,7 +111,7 @@ impl EspeakNg {
                     }
                 }
             });
-            // One that has answered has ended or has nothing left to do; one that hangs must not keep the threads.
+            // A child that has answered has nothing left to do, and one that hangs must not block the threads.
             let _ = child.kill();
             said
         });
@@ -122,7 +123,7 @@ impl EspeakNg {
     }
 }
 
-/// A part without what the program would take for phonemes, for the end of a breath or for another line.
+/// Removes characters that the program would take for phonemes, for the end of a clause, or for another line.
 fn bare(part: &str) -> String {
     let sign = |letter: char| {
         let kept = letter.is_alphanumeric()
@@ -132,12 +133,12 @@ fn bare(part: &str) -> String {
     part.chars().map(sign).collect::<String>().trim_matches(['.', ',', ':', ' ']).to_owned()
 }
 
-/// Marks and vowel signs that belong to the letter before them, which scripts such as Devanagari write words with.
+/// Returns true for combining marks and vowel signs, which scripts such as Devanagari need within words.
 fn is_mark(letter: char) -> bool {
     matches!(letter, '\u{900}'..='\u{dff}' | '\u{5b0}'..='\u{5c7}' | '\u{610}'..='\u{65f}' | '\u{e30}'..='\u{e4e}')
 }
 
-/// A line without `(en)`, which says that a word is said as in another language.
+/// Removes flags such as `(en)`, which mark a word pronounced as in another language.
 fn without_flags(line: &str) -> String {
     let (mut said, mut inside) = (String::with_capacity(line.len()), false);
     for letter in line.chars() {
@@ -161,13 +162,14 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Whoever makes programs and runs them does it alone: a child of another test would hold a program open for writing.
+    /// Lock for tests that write and run programs. The child of a concurrent test could hold a program open for
+    /// writing.
     pub(in crate::text) fn alone() -> MutexGuard<'static, ()> {
         static ONE: Mutex<()> = Mutex::new(());
         ONE.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A program that does this.
+    /// Creates a program that runs this script.
     pub(in crate::text) fn stand_in(folder: &Path, script: &str) -> EspeakNg {
         let program = folder.join(PROGRAM);
         fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -187,7 +189,7 @@ pub(super) mod tests {
         assert_eq!(said.unwrap(), ["jA,   x", "nAh"]);
         assert!(echo.phonemes("fr", &parts(&["ja"]), &|| false).is_none(), "there is no such voice");
         assert!(echo.phonemes("../de", &parts(&["ja"]), &|| false).is_none(), "that is no name of a voice");
-        // Where lines do not come apart they are asked for one by one.
+        // Lines that cannot be separated are sent one by one.
         let joins = stand_in(folder.path(), "cat; echo; echo more");
         assert_eq!(joins.phonemes("de", &parts(&["a", "b"]), &|| false).unwrap(), ["a more", "b more"]);
     }
@@ -201,7 +203,7 @@ pub(super) mod tests {
         assert!(stand_in(folder.path(), r"printf '\377'").phonemes("en", &words, &|| false).is_none());
         let begun = Instant::now();
         assert!(stand_in(folder.path(), "exec cat /dev/zero").phonemes("en", &words, &|| false).is_none());
-        // It does not read, and does not keep who writes.
+        // A program that does not read its input must not block the writer.
         let large = vec!["a".repeat(1 << 20)];
         assert!(stand_in(folder.path(), "exit 0").phonemes("en", &large, &|| false).is_none());
         assert!(begun.elapsed() < TIME_MAX, "{:?}", begun.elapsed());

@@ -1,7 +1,8 @@
-//! Phonemes from one alphabet to another: misaki's (Kokoro's) and the letters of the International Phonetic Alphabet as espeak-ng writes
-//! them, which other voices were trained on (github.com/hexgrad/misaki, `espeak.py`). espeak-ng's come with `^` between letters of one sound.
+//! Conversion between phoneme alphabets: misaki's (Kokoro's), and IPA as espeak-ng writes it, which other
+//! voices were trained on (github.com/hexgrad/misaki, `espeak.py`). espeak-ng's output has `^` between letters
+//! of one sound.
 
-/// misaki's own signs, and vowels that espeak-ng writes as long; the longer before the shorter.
+/// misaki's own symbols, and vowels that espeak-ng marks as long. Longer entries come before shorter ones.
 const SIGNS: [(&str, &str); 17] = [
     ("ɜɹ", "ɜː"),
     ("ɑɹ", "ɑːɹ"),
@@ -22,7 +23,7 @@ const SIGNS: [(&str, &str); 17] = [
     ("ɔ", "ɔː"),
 ];
 
-/// espeak-ng's English sounds, and misaki's signs for them, in the order in which they are put.
+/// espeak-ng's English sounds and misaki's symbols for them, in the order of replacement.
 const ENGLISH: [(&str, &str); 21] = [
     ("ʔˌn\u{329}", "ʔn"),
     ("ʔn\u{329}", "ʔn"),
@@ -48,10 +49,10 @@ const ENGLISH: [(&str, &str); 21] = [
 ];
 const AMERICAN: [(&str, &str); 5] = [("o^ʊ", "O"), ("ɜːɹ", "ɜɹ"), ("ɜː", "ɜɹ"), ("ɪə", "iə"), ("ː", "")];
 const BRITISH: [(&str, &str); 2] = [("iə", "ɪə"), ("ə^ʊ", "Q")];
-/// Behind either.
+/// Replacements made last, for both dialects.
 const LAST: [(&str, &str); 4] = [("o", "ɔ"), ("ɾ", "T"), ("ʔ", "t"), ("^", "")];
 
-/// Those of other languages, as Kokoro has them.
+/// Replacements for other languages, as in Kokoro.
 const OTHERS: [(&str, &str); 13] = [
     ("a^ɪ", "I"),
     ("a^ʊ", "W"),
@@ -77,7 +78,7 @@ fn put(mut phonemes: String, table: &[(&str, &str)]) -> String {
     phonemes
 }
 
-/// misaki's phonemes, as espeak-ng writes them.
+/// Converts misaki's phonemes to espeak-ng's notation.
 pub(super) fn of_misaki(phonemes: &str) -> String {
     let mut said = String::with_capacity(phonemes.len() * 2);
     let mut rest = phonemes;
@@ -89,7 +90,7 @@ pub(super) fn of_misaki(phonemes: &str) -> String {
         };
         rest = &rest[taken..];
         said.push_str(&ipa);
-        // What is long already is not longer.
+        // Do not lengthen a vowel that is long already.
         if ipa.ends_with('ː') {
             rest = rest.strip_prefix('ː').unwrap_or(rest);
         }
@@ -97,10 +98,10 @@ pub(super) fn of_misaki(phonemes: &str) -> String {
     said
 }
 
-/// espeak-ng's English phonemes, as misaki has them.
+/// Converts espeak-ng's English phonemes to misaki's.
 pub(super) fn to_misaki(phonemes: &str, british: bool) -> String {
     let said = put(phonemes.trim().to_owned(), &ENGLISH);
-    // A consonant that is a syllable has a vowel before it.
+    // A syllabic consonant gets a vowel before it.
     let mut whole = String::with_capacity(said.len());
     for letter in said.chars() {
         match (letter, whole.pop()) {
@@ -112,12 +113,12 @@ pub(super) fn to_misaki(phonemes: &str, british: bool) -> String {
     put(put(whole, if british { &BRITISH } else { &AMERICAN }), &LAST)
 }
 
-/// espeak-ng's phonemes of other languages, as Kokoro has them.
+/// Converts espeak-ng's phonemes of other languages to Kokoro's.
 pub(super) fn to_kokoro(phonemes: &str) -> String {
     put(phonemes.trim().to_owned(), &OTHERS)
 }
 
-/// espeak-ng's phonemes as voices of its own alphabet have them.
+/// Converts espeak-ng's phonemes for voices that use its own alphabet.
 pub(super) fn plain(phonemes: &str) -> String {
     phonemes.trim().replace('^', "")
 }
@@ -132,7 +133,8 @@ mod tests {
         assert_eq!(of_misaki("ðə sˈiː ɪz blˈu"), "ðə sˈiː ɪz blˈuː");
     }
 
-    /// Of misaki 0.9.4's `EspeakFallback` and `EspeakG2P`, given what espeak-ng 1.51 says of these words.
+    /// Results of misaki 0.9.4's `EspeakFallback` and `EspeakG2P` for the output of espeak-ng 1.51 on these
+    /// words.
     #[test]
     fn letters_become_misakis_signs() {
         for (said, american, british) in [

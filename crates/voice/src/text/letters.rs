@@ -1,8 +1,8 @@
-//! Words that no dictionary has, by their letters: rules from the longest to the shortest, in misaki's phonemes. What is said
-//! can be understood, and may not be right; such words are told.
+//! Pronunciation by letter rules, longest first, in misaki's phonemes, for words that no dictionary has. The
+//! result is intelligible and may be wrong, so such words are reported.
 
-/// What letters sound like, the longest first; a rule that begins with `^` counts at a word's beginning, one that ends with `$`
-/// at its end.
+/// Sounds of letters, longest first. A rule that begins with `^` applies at the start of a word, one that ends
+/// with `$` at its end.
 const RULES: &[(&str, &str)] = &[
     ("tion", "ʃən"),
     ("sion", "ʒən"),
@@ -115,7 +115,7 @@ const RULES: &[(&str, &str)] = &[
     ("y", "ɪ"),
     ("z", "z"),
 ];
-/// Letters by their names.
+/// Names of letters.
 const NAMES: [&str; 26] = [
     "ˈA",
     "bˈi",
@@ -146,7 +146,7 @@ const NAMES: [&str; 26] = [
 ];
 const VOWELS: &str = "AIOWYQæɑɔəɛɜɪiuʊʌ";
 
-/// What letters with accents are without.
+/// Removes an accent.
 fn plain(letter: char) -> char {
     match letter {
         'á' | 'à' | 'â' | 'ä' | 'ã' | 'å' => 'a',
@@ -160,7 +160,7 @@ fn plain(letter: char) -> char {
     }
 }
 
-/// A word's phonemes, the stress on its first vowel; a word without vowels is spelled.
+/// Phonemes of a word, with the stress on its first vowel. A word without vowels is spelled.
 pub(super) fn phonemes(word: &str) -> String {
     let lower: String =
         word.chars().flat_map(char::to_lowercase).map(plain).filter(char::is_ascii_lowercase).collect();

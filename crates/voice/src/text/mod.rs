@@ -1,4 +1,4 @@
-//! From a text to what it sounds like: sentences, words for numbers and signs, phonemes.
+//! From text to phonemes: sentences, words for numbers and signs, pronunciation.
 
 mod english;
 mod espeak;

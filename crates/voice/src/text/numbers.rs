@@ -120,7 +120,7 @@ pub(super) fn year(number: u64) -> String {
     }
 }
 
-/// Digits one by one.
+/// Digits, one by one.
 pub(super) fn digits(text: &str) -> String {
     let words = text.chars().filter_map(|digit| digit.to_digit(10)).map(|digit| SMALL[digit as usize]);
     words.collect::<Vec<_>>().join(" ")

@@ -1,4 +1,5 @@
-//! How a model reads: which signs it knows, how a text becomes those, and what stands between and around them.
+//! Reader of texts for a model: its symbols, the conversion of text to symbols, and the separators between and
+//! around them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,44 +11,44 @@ use crate::kokoro::KokoroConfig;
 use crate::limits::UNKNOWN_WORDS_MAX;
 use crate::script::Refused;
 
-/// How a model reads.
+/// Reader of texts for a model.
 pub(crate) struct Reader {
     signs: BTreeMap<char, u32>,
-    /// Signs of a piece at most, without what stands between and around.
+    /// Maximum symbols of a piece, without separators.
     pub(crate) signs_max: usize,
     around: Around,
     says: Says,
     espeak: Option<EspeakNg>,
-    /// The language of all texts, where the voice does not say it; empty: not known.
+    /// Language of all texts, unless the voice states it; empty: unknown.
     pub(crate) language: String,
 }
 
-/// What stands between and around signs.
+/// Separators between and around symbols.
 enum Around {
-    /// This at both ends.
+    /// This symbol at both ends.
     Ends(u32),
-    /// This between all of them, and at both ends.
+    /// This symbol between all others, and at both ends.
     Between(u32),
-    /// Nothing.
+    /// No separators.
     Nothing,
-    /// Piper's: a beginning, a blank behind each, an end.
+    /// Piper: a start symbol, a blank after each symbol, and an end symbol.
     Piper { start: u32, blank: u32, end: u32 },
 }
 
-/// How texts become signs.
+/// Conversion of texts to symbols.
 enum Says {
-    /// By misaki's dictionaries, in its own signs.
+    /// By misaki's dictionaries, in its own symbols.
     Misaki,
-    /// By espeak-ng, in the letters of the International Phonetic Alphabet; where it is not there, English by misaki.
+    /// By espeak-ng, in IPA. Without espeak-ng, English by misaki.
     Ipa,
-    /// By its letters.
+    /// By letters.
     Letters { lower: bool },
-    /// Not: for this reason.
+    /// Not supported, for this reason.
     Nothing(String),
 }
 
 impl Reader {
-    /// Of a model's files; what dictionaries do not have is for `espeak`.
+    /// Creates it from a model's files. `espeak` pronounces what the dictionaries lack.
     ///
     /// # Errors
     /// [`LoadError`] naming the setting.
@@ -60,22 +61,22 @@ impl Reader {
         Ok(Reader { espeak, ..reader })
     }
 
-    /// The first letter that is no sign of the model's.
+    /// First character that is no symbol of the model.
     pub(crate) fn unknown_sign(&self, signs: &str) -> Option<char> {
         signs.chars().find(|sign| !self.signs.contains_key(sign) && *sign != '\n')
     }
 
-    /// The numbers of a run's signs; what is no sign is left out.
+    /// Tokens of a run's symbols. Unknown characters are left out.
     pub(crate) fn tokens(&self, run: &str) -> Vec<u32> {
         run.chars().filter_map(|sign| self.signs.get(&sign).copied()).collect()
     }
 
-    /// The signs of a run that the model knows.
+    /// Characters of a run that are symbols of the model.
     pub(crate) fn known(&self, run: &str) -> Vec<char> {
         run.chars().filter(|sign| self.signs.contains_key(sign)).collect()
     }
 
-    /// With what stands between and around.
+    /// Adds the separators.
     pub(crate) fn surrounded(&self, tokens: &[u32]) -> Vec<u32> {
         match self.around {
             Around::Ends(end) => [&[end], tokens, &[end]].concat(),
@@ -94,11 +95,11 @@ impl Reader {
         }
     }
 
-    /// Sentences of a text in the model's signs, in `language`; words that were said by their letters, because nothing else knows
-    /// them, go to `unknown`. `interrupted` is asked at every sentence whether to give up.
+    /// Sentences of a text in `language`, in the model's symbols. Words pronounced by letter rules are added to
+    /// `unknown`. Calls `interrupted` before every sentence, and stops if it returns true.
     ///
     /// # Errors
-    /// [`Refused`] naming the field; and where the work was given up.
+    /// [`Refused`] naming the field; also if the work was interrupted.
     pub(crate) fn runs(
         &self,
         text: &str,
@@ -122,7 +123,7 @@ impl Reader {
                 self.must_speak(language)?;
                 let voice = if language.is_empty() { &self.language } else { language };
                 if let Some(runs) = self.by_espeak(text, voice, ipa::plain, interrupted)? {
-                    // Letters and their marks apart, as Piper has them.
+                    // Decompose letters and their marks, as Piper does.
                     return Ok(runs.into_iter().map(|run| run.nfd().collect()).collect());
                 }
                 let Some(dialect) = dialect(voice) else {
@@ -156,7 +157,7 @@ impl Reader {
         }
     }
 
-    /// Whether the model's texts are of this language, which may be left out.
+    /// Checks that the language, if stated, is the model's.
     fn must_speak(&self, language: &str) -> Result<(), Refused> {
         if language.is_empty() || same_language(language, &self.language) {
             return Ok(());
@@ -166,7 +167,7 @@ impl Reader {
         Err(Refused { field: "language", reason })
     }
 
-    /// Sentences in misaki's signs. Words that its dictionaries lack are espeak-ng's, where it is there.
+    /// Sentences in misaki's symbols. espeak-ng, if installed, pronounces words that the dictionaries lack.
     fn english(
         &self,
         text: &str,
@@ -206,10 +207,10 @@ impl Reader {
         Ok(runs.into_iter().map(|(run, _)| run).collect())
     }
 
-    /// Sentences by espeak-ng, in the letters that `to` makes of its own. `None` where it is not there, or fails.
+    /// Sentences by espeak-ng, converted by `to`. None if it is not installed, or fails.
     ///
     /// # Errors
-    /// Where the work was given up.
+    /// If the work was interrupted.
     fn by_espeak(
         &self,
         text: &str,
@@ -247,8 +248,10 @@ impl Reader {
     }
 }
 
+/// Checks whether to continue.
+///
 /// # Errors
-/// [`Refused`] where the work is to be given up.
+/// [`Refused`] if the work should stop.
 fn go_on(interrupted: &dyn Fn() -> bool) -> Result<(), Refused> {
     match interrupted() {
         true => Err(Refused {
@@ -259,7 +262,7 @@ fn go_on(interrupted: &dyn Fn() -> bool) -> Result<(), Refused> {
     }
 }
 
-/// Languages that Kokoro's voices say by espeak-ng's phonemes, and its names of them (misaki, `espeak.py`).
+/// Languages that Kokoro speaks by espeak-ng's phonemes, with espeak-ng's names of them (misaki, `espeak.py`).
 const ESPEAKS: [(&str, &str); 7] = [
     ("es", "es"),
     ("fr", "fr-fr"),
@@ -270,7 +273,7 @@ const ESPEAKS: [(&str, &str); 7] = [
     ("pt-br", "pt-br"),
 ];
 
-/// Letters that stand apart (`A M`) as one word of letters: espeak-ng takes an A by itself for the article.
+/// Joins single letters (`A M`) to one word, because espeak-ng takes a lone A for the article.
 fn letters_together(words: &str) -> String {
     let letter = |word: &str| word.len() == 1 && word != "I" && word.as_bytes()[0].is_ascii_uppercase();
     let (mut together, mut after_letter) = (String::with_capacity(words.len()), false);
@@ -285,7 +288,7 @@ fn letters_together(words: &str) -> String {
     together
 }
 
-/// A sentence's parts that are said in one breath, each with the signs that end it.
+/// Clauses of a sentence, each with its final punctuation.
 fn clauses(sentence: &str) -> Vec<(String, String)> {
     const SIGNS: [char; 17] =
         [',', '.', ';', ':', '!', '?', '…', '—', '–', '。', '！', '？', '，', '؟', '،', '।', '、'];
@@ -308,7 +311,7 @@ fn clauses(sentence: &str) -> Vec<(String, String)> {
     clauses
 }
 
-/// Words without those that were there before, as many as are told.
+/// Removes duplicates, and keeps as many words as are reported.
 fn once<'a>(words: impl Iterator<Item = &'a String>) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for word in words {
@@ -323,7 +326,7 @@ fn short(text: &str, most: usize) -> String {
     text.chars().take(most).collect()
 }
 
-/// Whether two codes are of one language: `en`, `eng`, `en-us`, `en_GB`.
+/// Returns true if two codes mean the same language: `en`, `eng`, `en-us`, `en_GB`.
 fn same_language(a: &str, b: &str) -> bool {
     let first = |code: &str| {
         let code = code.to_ascii_lowercase();
@@ -333,7 +336,7 @@ fn same_language(a: &str, b: &str) -> bool {
     first(a) == first(b)
 }
 
-/// English, if it is that.
+/// Dialect of an English language code.
 fn dialect(language: &str) -> Option<Dialect> {
     match language.to_ascii_lowercase().replace('_', "-").as_str() {
         "en" | "en-us" | "eng" | "english" => Some(Dialect::American),
@@ -354,7 +357,7 @@ fn kokoro(files: &VoiceFiles) -> Result<Reader, LoadError> {
     })
 }
 
-/// Signs of one character; a file may have longer ones, which no text is made of.
+/// Symbols of one character. Longer ones in a file cannot occur in a text.
 fn single(vocab: &[(String, u32)]) -> BTreeMap<char, u32> {
     let one = |(sign, id): &(String, u32)| {
         let mut letters = sign.chars();
@@ -369,7 +372,7 @@ fn vits(files: &VoiceFiles) -> Result<Reader, LoadError> {
     let mut signs = single(&files.vocab);
     let pad = settings["pad_token"].as_str().and_then(|pad| pad.chars().next());
     let blank = pad.and_then(|pad| signs.get(&pad).copied()).unwrap_or(0);
-    // A blank is no letter.
+    // The blank is no letter.
     signs.retain(|_, id| *id != blank);
     let around = if says_so("add_blank", true) { Around::Between(blank) } else { Around::Nothing };
     let says = match () {
@@ -426,7 +429,7 @@ mod tests {
     use super::*;
     use crate::text::espeak::tests::{alone, stand_in};
 
-    /// A reader of these texts; its signs are numbered in order, blank, beginning and end first.
+    /// Reader for tests. Its symbols are numbered in order, with blank, start and end first.
     fn reader(says: Says, language: &str, espeak: Option<EspeakNg>) -> Reader {
         let signs = "_^$ abcdefghijklmnopqrstuvwxyzˈ,.!?\u{327}".chars().zip(0..).collect();
         let around = Around::Piper { start: 1, blank: 0, end: 2 };
@@ -486,7 +489,7 @@ mod tests {
         );
         assert!(unknown.is_empty());
         assert_eq!(piper.surrounded(&piper.tokens("a,")), [1, 0, 4, 0, 31, 0, 2]);
-        // It speaks one language, and without the program none that the program itself does not know.
+        // It speaks one language, and without espeak-ng only a language with a built-in dictionary.
         let refused = runs(&piper, "Bonjour", "fr").0.unwrap_err();
         assert_eq!(
             (refused.field, refused.reason.contains("\"de\" alone")),
@@ -495,7 +498,7 @@ mod tests {
         );
         let alone = runs(&reader(Says::Ipa, "de", None), "Guten Tag", "").0.unwrap_err();
         assert_eq!((alone.field, alone.reason.contains("install espeak-ng")), ("text", true), "{alone:?}");
-        // Kokoro's Spanish voices likewise, in its own signs.
+        // The same for Kokoro's Spanish voices, in Kokoro's symbols.
         let spanish = r#"[ "$7" = es ] && sed -e 's/ocho/ˈot^ʃo/'"#;
         let kokoro = reader(Says::Misaki, "", Some(stand_in(folder.path(), spanish)));
         assert_eq!(runs(&kokoro, "ocho.", "es").0.unwrap(), ["ˈoʧo."]);
@@ -511,7 +514,7 @@ mod tests {
         let by_letters = by_letters.unwrap().remove(0);
         assert_eq!(unknown, ["blorf", "zwitching"]);
         assert_eq!(by_letters.matches("blˈɔɹf").count(), 2, "{by_letters}");
-        // It knows words, one line each; of what it does not say anything of, nothing changes.
+        // It knows the words, one line each. Words that it does not know stay unchanged.
         let knows = r#"[ "$7" = en-us ] && sed -e 's/blorf/blˈoː^ɹf/' -e 's/zwitching/zwˈɪt^ʃɪŋ/'"#;
         let known = reader(Says::Misaki, "", Some(stand_in(folder.path(), knows)));
         let (said, unknown) = runs(&known, text, "en-us");
@@ -519,7 +522,7 @@ mod tests {
         let fails = reader(Says::Misaki, "", Some(stand_in(folder.path(), "exit 1")));
         let (said, unknown) = runs(&fails, text, "en-us");
         assert_eq!((said.unwrap().remove(0), unknown.len()), (by_letters, 2));
-        // A voice of other letters has them of misaki where the program is not there.
+        // Without espeak-ng, a voice with IPA symbols uses misaki.
         let (said, unknown) = runs(&reader(Says::Ipa, "en-us", None), "See the blorf.", "");
         let said = said.unwrap().remove(0);
         assert!(said.starts_with("sˈiː") && said.contains("blˈɔːɹf"), "{said}");

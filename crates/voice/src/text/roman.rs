@@ -1,8 +1,8 @@
-//! Roman numerals: which words are some, and whether they count or rank what stands before them.
+//! Roman numerals: detection, and the choice between cardinal and ordinal by the word before them.
 
 use super::numbers::{cardinal, ordinal};
 
-/// Names of people whose numerals are ranks.
+/// Names of people whose numerals are ordinals.
 const NAMES: [&str; 46] = [
     "Albert",
     "Alexander",
@@ -51,23 +51,23 @@ const NAMES: [&str; 46] = [
     "Wilhelm",
     "William",
 ];
-/// Whoever has one of these before the name.
+/// Titles before a name whose numeral is an ordinal.
 const TITLES: [&str; 9] =
     ["King", "Queen", "Pope", "Emperor", "Empress", "Tsar", "Kaiser", "Prince", "Sultan"];
-/// What is counted, so that even one letter is a number behind it.
+/// Words after which even a single letter is a number.
 const COUNTED: [&str; 15] = [
     "Type", "Class", "Grade", "Division", "War", "Chapter", "Part", "Volume", "Act", "Scene", "Book", "Bowl",
     "Title", "Article", "Phase",
 ];
-/// Words of small letters behind which a numeral of several letters counts.
+/// Lower-case words after which a numeral of several letters is a number.
 const NUMBERED: [&str; 15] = [
     "type", "phase", "stage", "part", "level", "class", "vol", "volume", "chapter", "ch", "section", "book",
     "act", "appendix", "grade",
 ];
-/// The largest that is read: longer ones are rarely meant.
+/// Largest number that is read. Larger ones are rarely meant as numerals.
 const MOST: u64 = 39;
 
-/// A numeral of I, V and X, written as it should be.
+/// Value of a correct numeral of I, V and X.
 fn number(word: &str) -> Option<u64> {
     if word.is_empty() || word.len() > 7 || !word.bytes().all(|byte| b"IVX".contains(&byte)) {
         return None;
@@ -78,7 +78,7 @@ fn number(word: &str) -> Option<u64> {
     })
 }
 
-/// A numeral of all seven letters, for what is counted: `Super Bowl LVIII`.
+/// Value of a numeral of all seven letters, after a counted word: `Super Bowl LVIII`.
 fn long_number(word: &str) -> Option<u64> {
     const PARTS: [(u64, &str); 13] = [
         (1000, "M"),
@@ -109,8 +109,9 @@ fn long_number(word: &str) -> Option<u64> {
     (rest.is_empty() && number > 0).then_some(number)
 }
 
-/// Words of a numeral: `War II` counts, `Henry VIII` ranks. `before` has the words before it, the nearest first, and `after` is the
-/// text behind it. `is_apart` tells that a sign stands between it and the last word.
+/// Words of a numeral: `War II` is a cardinal, `Henry VIII` an ordinal. `before` has the words before it,
+/// nearest first. `after` is the text after it. `is_apart` is true if punctuation stands between it and the
+/// last word.
 pub(super) fn said(word: &str, before: &[&str], after: &str, is_apart: bool) -> Option<String> {
     let (stem, possessive) =
         word.strip_suffix("'s").or_else(|| word.strip_suffix("’s")).map_or((word, ""), |stem| (stem, "'s"));
@@ -124,7 +125,7 @@ pub(super) fn said(word: &str, before: &[&str], after: &str, is_apart: bool) -> 
     let rank = || Some(format!("the {}{possessive}", ordinal(number)));
     let titled = before.get(1).is_some_and(|title| TITLES.contains(title));
     if NAMES.contains(&last) || titled {
-        // `I` behind a name may be who speaks.
+        // `I` after a name may be the pronoun.
         let next = after.trim_start();
         let end = next.find(|c: char| !c.is_alphabetic()).unwrap_or(next.len());
         let goes_on = after.starts_with(' ') && !next.is_empty() && &next[..end] != "of";

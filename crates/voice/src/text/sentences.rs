@@ -1,26 +1,26 @@
-//! A text's sentences.
+//! Splitting of a text into sentences.
 
-/// Abbreviations whose point ends no sentence.
+/// Abbreviations whose point never ends a sentence.
 const SHORT: [&str; 37] = [
     "mr", "mrs", "ms", "dr", "prof", "st", "sts", "jr", "sr", "vs", "e.g", "i.e", "no", "gen", "col", "lt",
     "approx", "dept", "rev", "sen", "gov", "rep", "capt", "sgt", "cpl", "maj", "adm", "pres", "hon",
     "messrs", "mt", "ft", "cf", "viz", "ca", "tel", "incl",
 ];
-/// Abbreviations whose point ends none before a number.
+/// Abbreviations whose point does not end a sentence before a number.
 const COUNTED: [&str; 25] = [
     "fig", "figs", "pp", "vol", "vols", "ch", "chap", "sec", "eq", "art", "nos", "ext", "max", "min", "avg",
     "est", "apt", "ste", "rm", "bldg", "ver", "op", "pt", "para", "rs",
 ];
-/// Abbreviations whose point ends none before a small letter.
+/// Abbreviations whose point does not end a sentence before a lower-case letter.
 const BEHIND: [&str; 24] = [
     "inc", "ltd", "co", "corp", "bros", "ave", "blvd", "rd", "ln", "hwy", "ct", "sq", "pl", "max", "min",
     "avg", "al", "esq", "temp", "misc", "govt", "in", "oz", "lb",
 ];
-/// Months whose point ends none before a number.
+/// Months whose point does not end a sentence before a number.
 const MONTHS: [&str; 12] =
     ["jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec"];
 
-/// The sentences of a text, in order, without white space around them. A blank line ends one too.
+/// Sentences of a text, in order, trimmed. A blank line also ends a sentence.
 pub(crate) fn sentences(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for paragraph in text.split("\n\n") {
@@ -42,7 +42,7 @@ pub(crate) fn sentences(text: &str) -> Vec<String> {
     found
 }
 
-/// Whether a sentence ends with a word that another comes behind.
+/// Returns true if a sentence ends after `word` when `next` follows.
 fn ends(word: &str, next: &str) -> bool {
     let bare = word.trim_end_matches(['"', '\'', ')', ']', '”', '’', '»']);
     if bare.ends_with(['!', '?', '…', '。', '！', '？']) {

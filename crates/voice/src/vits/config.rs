@@ -1,27 +1,28 @@
-//! A VITS's settings: transformers' `config.json`, or, of Piper's, what its own settings leave out and its tensors' shapes say.
+//! Settings of a VITS model: transformers' `config.json`, or for Piper the shapes of its tensors, because its
+//! settings leave them out.
 
 use hanzo_engine_runtime::{LoadError, VoiceFiles, VoiceKind};
 use serde_json::Value;
 
 use crate::weights::Weights;
 
-/// Numbers of anything at most.
+/// Maximum of any size.
 const SIZE_MAX: usize = 1 << 16;
-/// How Piper's vocoders are made: dilations of their blocks, those of single convolutions and those of pairs.
+/// Dilations of Piper's vocoder blocks, with single convolutions and with pairs.
 const PIPER_SINGLE: [[usize; 2]; 3] = [[1, 2], [2, 6], [3, 12]];
 const PIPER_PAIRS: [[usize; 3]; 3] = [[1, 3, 5]; 3];
-/// And the rest of them.
+/// Other constants of Piper's networks.
 const PIPER_BOUND: f32 = 5.0;
 const PIPER_SLOPE: f32 = 0.1;
 const PIPER_EPS: f32 = 1e-5;
 
-/// Settings.
+/// Settings of a VITS model.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct VitsConfig {
     pub(crate) hidden: usize,
     pub(crate) inner: usize,
     pub(crate) layers: usize,
-    /// Channels of what is drawn.
+    /// Number of latent channels.
     pub(crate) latents: usize,
     pub(crate) couplings: usize,
     pub(crate) wavenet_layers: usize,
@@ -34,7 +35,7 @@ pub(crate) struct VitsConfig {
     pub(crate) block_dilations: Vec<Vec<usize>>,
     pub(crate) slope: f32,
     pub(crate) norm_eps: f32,
-    /// Numbers of a speaker; 0: it has one voice.
+    /// Size of a speaker embedding; 0: the model has one voice.
     pub(crate) speaker: usize,
     pub(crate) sample_rate: u32,
     pub(crate) noise_scale: f32,
@@ -90,6 +91,8 @@ impl Settings<'_> {
 }
 
 impl VitsConfig {
+    /// Reads the settings of a model.
+    ///
     /// # Errors
     /// [`LoadError`] naming the file and the key.
     pub(crate) fn read(files: &VoiceFiles, weights: &Weights) -> Result<VitsConfig, LoadError> {
@@ -151,7 +154,7 @@ fn transformers(files: &VoiceFiles) -> Result<VitsConfig, LoadError> {
     })
 }
 
-/// Piper's settings say how it is to be said; what the network is like, its tensors do.
+/// Reads Piper's settings. The network's structure comes from the shapes of its tensors.
 fn piper(files: &VoiceFiles, weights: &Weights) -> Result<VitsConfig, LoadError> {
     let shape = |name: &str| weights.shape(name);
     let hidden = shape("enc_p.proj.weight")?.get(1).copied().unwrap_or(0);
@@ -159,12 +162,12 @@ fn piper(files: &VoiceFiles, weights: &Weights) -> Result<VitsConfig, LoadError>
     let inner = shape("enc_p.encoder.ffn_layers.0.conv_1.weight")?[0];
     let count = |name: &dyn Fn(usize) -> String| (0..64).take_while(|&at| shape(&name(at)).is_ok()).count();
     let ups = count(&|at| format!("dec.ups.{at}.weight"));
-    // Each is twice as wide as it steps.
+    // Each kernel is twice its stride.
     let rate = |at: usize| Ok(shape(&format!("dec.ups.{at}.weight"))?.get(2).copied().unwrap_or(0) / 2);
     let upsample_rates = (0..ups).map(rate).collect::<Result<Vec<usize>, LoadError>>()?;
     let pairs = shape("dec.resblocks.0.convs1.0.weight").is_ok();
     let block_dilations = match pairs {
-        // Fewer in small voices, spread as the first of these.
+        // Small voices have fewer, with the first of these dilations.
         true => {
             let blocks = count(&|at| format!("dec.resblocks.{at}.convs1.0.weight")) / ups.max(1);
             let pairs = count(&|at| format!("dec.resblocks.0.convs1.{at}.weight"));

@@ -1,5 +1,5 @@
-//! How long each sign is, as a logarithm of frames: drawn by flows over splines (arxiv.org/abs/1906.04032) that know the text, or, in
-//! models without those, computed by two convolutions.
+//! Durations of symbols, as logarithms of frames. They are sampled by spline flows (arxiv.org/abs/1906.04032)
+//! conditioned on the text or, in models without those, computed by two convolutions.
 
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::LoadError;
@@ -9,11 +9,11 @@ use super::names::{Conditioning, Named};
 use crate::nn::{Affine, Compute, Conv, ConvShape, Matrix, Signal, layer_norm};
 use crate::noise::Noise;
 
-/// Of norms between depthwise convolutions, whatever the model says of its others.
+/// Epsilon of the norms between depthwise convolutions, independent of the model's settings.
 const EPS: f32 = 1e-5;
-/// What no bin and no slope is smaller than.
+/// Minimum size of a bin, and minimum slope.
 const LEAST: f32 = 1e-3;
-/// Channels that flows turn into each other: the logarithm, and one that is drawn beside it.
+/// Channels of the flows: the logarithm, and an auxiliary random one.
 const CHANNELS: usize = 2;
 
 pub(super) enum Durations {
@@ -28,7 +28,7 @@ pub(super) struct Drawn {
     conditioning: Option<Conditioning>,
     translate: Vec<f32>,
     scale: Vec<f32>,
-    splines: Vec<SplineFlow>, // in the order in which they are gone through backwards
+    splines: Vec<SplineFlow>, // in the order of the reverse pass
 }
 
 pub(super) struct Computed {
@@ -39,7 +39,7 @@ pub(super) struct Computed {
     eps: f32,
 }
 
-/// Convolutions of each channel by itself, then of channels with each other, wider and wider.
+/// Depthwise convolutions with growing dilation, each followed by a pointwise one.
 struct Separable {
     layers: Vec<SeparableLayer>,
 }
@@ -90,7 +90,7 @@ impl Durations {
             }));
         }
         let flow = |at: usize| SplineFlow::load(compute, named, &name(&format!("flows.{at}")), config);
-        // The first of them changes nothing that is read.
+        // The first flow does not affect the result.
         let splines = (2..=config.duration_flows).rev().map(flow).collect::<Result<_, _>>()?;
         Ok(Durations::Drawn(Drawn {
             pre: named.linear(compute, &name("conv_pre"), [hidden, hidden])?,
@@ -103,7 +103,7 @@ impl Durations {
         }))
     }
 
-    /// A logarithm for each row.
+    /// Log duration of each row.
     pub(super) fn run(
         &self,
         compute: &mut Compute,
@@ -256,7 +256,7 @@ impl SplineFlow {
         })
     }
 
-    /// Takes `second` back through the splines that `first` and the text make.
+    /// Inverts the splines on `second`, which depend on `first` and the text.
     fn back(
         &self,
         compute: &mut Compute,
@@ -283,14 +283,14 @@ impl SplineFlow {
         Ok(())
     }
 
-    /// Where the spline has this value.
+    /// Inverse of the spline at a value.
     fn inverse(&self, value: f32, [widths, heights]: [Vec<f32>; 2], slopes: &[f32]) -> f32 {
         if !(-self.bound..=self.bound).contains(&value) {
             return value;
         }
         let (widths, heights) = (self.edges(&widths), self.edges(&heights));
         let edge_slope = 1.0 - LEAST;
-        // At both ends it goes on straight.
+        // Beyond both ends the spline is linear.
         let slope = |at: usize| match at {
             0 => LEAST + edge_slope,
             at if at == self.bins => LEAST + edge_slope,
@@ -309,7 +309,7 @@ impl SplineFlow {
         root * width + widths[bin]
     }
 
-    /// Where bins begin and end.
+    /// Edges of the bins.
     fn edges(&self, numbers: &[f32]) -> Vec<f32> {
         let most = numbers.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let shares: Vec<f32> = numbers.iter().map(|number| (number - most).exp()).collect();
@@ -328,12 +328,12 @@ fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { x.exp().ln_1p() }
 }
 
-/// GELU by the error function.
+/// GELU with the error function.
 fn gelu(x: f32) -> f32 {
     0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2))
 }
 
-/// Within 1.2e-7 (Numerical Recipes, `erfc` by a Chebyshev fit), in doubles.
+/// Error function within 1.2e-7 (Numerical Recipes, `erfc` by a Chebyshev fit), in double precision.
 fn erf(x: f32) -> f32 {
     let x = f64::from(x);
     let t = 1.0 / (1.0 + 0.5 * x.abs());

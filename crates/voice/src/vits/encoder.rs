@@ -1,4 +1,4 @@
-//! Signs as what is said of them: a transformer whose attention knows how far apart rows are, up to a few.
+//! Text encoder: a transformer over symbols, whose attention uses relative positions up to a small distance.
 
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::LoadError;
@@ -27,12 +27,12 @@ struct Attention {
     qkv: Matrix,
     out: Matrix,
     near_keys: Vec<f32>,   // (2 * near + 1, head_dim)
-    near_values: Vec<f32>, // the same
-    near: usize,           // rows to either side that have numbers of their own
+    near_values: Vec<f32>, // same shape
+    near: usize,           // maximum relative distance
     heads: usize,
 }
 
-/// A convolution that leaves the length as it is, for any kernel.
+/// Geometry that keeps the length, for any kernel.
 fn same(kernel: usize) -> ConvShape {
     ConvShape { stride: 1, dilation: 1, padding: ((kernel - 1) / 2, kernel / 2) }
 }
@@ -67,12 +67,12 @@ impl TextEncoder {
         })
     }
 
-    /// How many signs there are.
+    /// Number of symbols.
     pub(super) fn signs(&self) -> usize {
         self.signs.len() / self.hidden
     }
 
-    /// Hidden states of signs, and means and logarithms of deviations of what is drawn for them.
+    /// Hidden states of symbols, and the means and log deviations of their latents.
     pub(super) fn run(&self, compute: &mut Compute, tokens: &[u32]) -> Result<(Signal, Signal), KernelError> {
         let mut x = Signal::zeros(tokens.len(), self.hidden);
         for (at, &token) in tokens.iter().enumerate() {
@@ -127,7 +127,7 @@ impl Attention {
         })
     }
 
-    /// `softmax(q · (k + near key)) · (v + near value)`: texts are short, so it is done row by row.
+    /// Computes `softmax(q · (k + near key)) · (v + near value)`, row by row, because texts are short.
     fn run(&self, compute: &mut Compute, x: &Signal) -> Result<Signal, KernelError> {
         let qkv = compute.linear(&self.qkv, x)?;
         let (rows, hidden) = (x.rows, x.cols);
@@ -141,7 +141,7 @@ impl Attention {
                 for (head, out) in out.chunks_exact_mut(width).enumerate() {
                     let part =
                         |row: usize, side: usize| &qkv.row(row)[side * hidden + head * width..][..width];
-                    // Which of the near rows' numbers is for this row, if any.
+                    // Index of the relative position for this row, if within the distance.
                     let near = |row: usize| {
                         (row + self.near).checked_sub(at).filter(|&place| place <= 2 * self.near)
                     };

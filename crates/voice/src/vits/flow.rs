@@ -1,5 +1,6 @@
-//! Flows between what is drawn and what the vocoder reads: couplings, each of which changes half of the channels by what a small
-//! WaveNet (arxiv.org/abs/1609.03499) makes of the other half; gone through backwards.
+//! Flow between the prior's latents and the vocoder's input. It consists of couplings, each of which changes
+//! half of the channels by a small WaveNet (arxiv.org/abs/1609.03499) of the other half. It is computed in
+//! reverse.
 
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::LoadError;
@@ -19,7 +20,7 @@ struct Coupling {
 }
 
 struct WaveNet {
-    layers: Vec<(Conv, Matrix)>, // gates, and what stays and what is said
+    layers: Vec<(Conv, Matrix)>, // gates, then residual and skip outputs
     conditioning: Option<Conditioning>,
     hidden: usize,
 }
@@ -46,7 +47,7 @@ impl Flow {
     ) -> Result<Signal, KernelError> {
         let half = x.cols / 2;
         for coupling in self.couplings.iter().rev() {
-            // Channels turn round before each.
+            // The channels are reversed before each coupling.
             let cols = x.cols;
             x.data.chunks_exact_mut(cols).for_each(<[f32]>::reverse);
             let mut first = Signal::zeros(x.rows, half);
@@ -78,7 +79,7 @@ impl WaveNet {
             let shape = |kernel| ConvShape::same(kernel, dilation);
             let gates =
                 named.conv(compute, &format!("{name}.in_layers.{at}"), [2 * hidden, hidden], shape)?;
-            // The last keeps nothing for a next one.
+            // The last layer has only a skip output.
             let said = if at + 1 < config.wavenet_layers { 2 * hidden } else { hidden };
             Ok((gates, named.linear(compute, &format!("{name}.res_skip_layers.{at}"), [said, hidden])?))
         };

@@ -1,6 +1,6 @@
-//! VITS (arxiv.org/abs/2106.06103), as transformers has it (MMS-TTS) and as Piper does: signs in, sound out. What is said is
-//! [`encoder`]'s, how long each sign is [`duration`]'s; numbers that were drawn go backwards through [`flow`] and become sound in
-//! [`vocoder`].
+//! VITS (arxiv.org/abs/2106.06103), as in transformers (MMS-TTS) and in Piper: from symbols to sound.
+//! [`encoder`] encodes the text, and [`duration`] predicts the length of each symbol. Random latents go through
+//! [`flow`] in reverse and become sound in [`vocoder`].
 
 mod config;
 mod duration;
@@ -26,20 +26,20 @@ use crate::nn::{Compute, Signal};
 use crate::noise::Noise;
 use crate::weights::Weights;
 
-/// The network.
+/// VITS network.
 pub(crate) struct Vits {
     text: TextEncoder,
     durations: Durations,
     flow: Flow,
     vocoder: Vocoder,
-    latents: usize, // channels
+    latents: usize, // number of channels
     noise_scale: f32,
     duration_noise_scale: f32,
     length_scale: f32,
 }
 
 impl Vits {
-    /// Reads and packs the weights, telling how much of them is done.
+    /// Reads and packs the weights. Reports the fraction that is done.
     pub(crate) fn load(
         compute: &mut Compute,
         files: &VoiceFiles,
@@ -68,12 +68,12 @@ impl Vits {
         })
     }
 
-    /// The heads that scratch is made for: none of the device's attention is used.
+    /// Head shape for scratch. The device's attention is not used.
     pub(crate) fn heads() -> HeadShape {
         HeadShape { heads: 1, kv_heads: 1, head_dim: 64 }
     }
 
-    /// Samples of what is said. `speaker` is empty where the model has one voice.
+    /// Synthesises a piece. `speaker` is empty if the model has one voice.
     ///
     /// # Errors
     /// [`SpeakError`].
@@ -97,7 +97,7 @@ impl Vits {
         if all > FRAMES_MAX {
             return Err(SpeakError::TooLong { frames: all });
         }
-        // A text that is nothing is a frame long.
+        // A text without duration gets one frame.
         let frames = if all == 0 {
             frames.iter().enumerate().map(|(at, _)| usize::from(at == 0)).collect()
         } else {
@@ -105,7 +105,7 @@ impl Vits {
         };
         let stats = stats.repeated(&frames);
         let mut latents = Signal::zeros(stats.rows, self.latents);
-        // Drawn channel by channel.
+        // Random numbers are drawn channel by channel.
         for channel in 0..self.latents {
             for row in 0..stats.rows {
                 let stats = stats.row(row);

@@ -1,4 +1,5 @@
-//! Tensors by transformers' names, whichever a file has: Piper's are those of the paper's first code (github.com/jaywalnut310/vits).
+//! Tensors under transformers' names, also for files with other names: Piper uses those of the original
+//! implementation (github.com/jaywalnut310/vits).
 
 use std::borrow::Cow;
 
@@ -7,13 +8,13 @@ use hanzo_engine_runtime::{LoadError, VoiceKind};
 use crate::nn::{Affine, Compute, Conv, ConvShape, Matrix};
 use crate::weights::Weights;
 
-/// Tensors by transformers' names.
+/// Tensors under transformers' names.
 pub(super) struct Named<'a> {
     weights: &'a Weights,
     kind: VoiceKind,
 }
 
-/// Parts of names from the left to the right: what transformers calls them, and the first code.
+/// Parts of names, replaced in order: transformers' and the original implementation's.
 const PARTS: [(&str, &str); 22] = [
     ("text_encoder.embed_tokens.", "enc_p.emb."),
     ("text_encoder.project.", "enc_p.proj."),
@@ -33,20 +34,20 @@ const PARTS: [(&str, &str); 22] = [
     (".translate", ".m"),
     (".log_scale", ".logs"),
     ("flow.flows.", "flow.flows."),
-    // The vocoder's own are called the same in both.
+    // The vocoder's names are the same in both.
     ("dp.conv_pre.", "dp.pre."),
     ("dp.conv_proj.", "dp.proj."),
     ("dp.conv_1.", "dp.conv_1."),
     ("dp.conv_2.", "dp.conv_2."),
 ];
 
-/// The first code's name.
+/// Name in the original implementation.
 fn original(name: &str) -> String {
     let mut name = name.to_owned();
     for (from, to) in PARTS {
         name = name.replace(from, to);
     }
-    // Layers are lists of parts there.
+    // There, layers are lists of parts.
     if let Some((layer, part)) =
         name.strip_prefix("enc_p.encoder.layers.").and_then(|rest| rest.split_once('.'))
     {
@@ -61,7 +62,7 @@ fn original(name: &str) -> String {
             name = format!("enc_p.encoder.{list}.{layer}.{part}");
         }
     }
-    // Steps that turn channels round have places of their own in the lists there.
+    // There, steps that reverse the channels have their own positions in the lists.
     for (list, place) in
         [("dp.flows.", (|at| 2 * at - 1) as fn(usize) -> usize), ("flow.flows.", |at| 2 * at)]
     {
@@ -76,7 +77,7 @@ fn original(name: &str) -> String {
         let at = if list == "dp.flows." && at == 0 { 0 } else { place(at) };
         name = format!("{list}{at}.{part}");
     }
-    // Norms have their first names.
+    // There, norms use other names.
     if name.contains("norm") {
         name = name.replace(".weight", ".gamma").replace(".bias", ".beta");
     }
@@ -111,7 +112,7 @@ impl<'a> Named<'a> {
         self.weights.vector(&self.name(name), length)
     }
 
-    /// Numbers of any shape; a matrix may be a convolution that sees one row.
+    /// Values of any shape. A matrix may be stored as a convolution with kernel 1.
     pub(super) fn numbers(&self, name: &str) -> Result<Vec<f32>, LoadError> {
         Ok(self.weights.numbers(&self.name(name))?.data)
     }
@@ -124,7 +125,7 @@ impl<'a> Named<'a> {
         self.weights.shaped(&self.name(name), expected)
     }
 
-    /// The factors by which a flow's numbers are scaled back: some exporters write what they computed of the logarithms.
+    /// Inverse scales of a flow. Some exporters store the computed scales instead of the logarithms.
     pub(super) fn inverse_scales(&self, name: &str, length: usize) -> Result<Vec<f32>, LoadError> {
         let logs = format!("{name}.log_scale");
         if self.kind == VoiceKind::Piper && !self.has(&logs) {
@@ -133,17 +134,17 @@ impl<'a> Named<'a> {
         Ok(self.vector(&logs, length)?.into_iter().map(|log| (-log).exp()).collect())
     }
 
-    /// Rows of signs: `(signs, hidden)`.
+    /// Embeddings of symbols: `(signs, hidden)`.
     pub(super) fn embedding(&self, hidden: usize) -> Result<Vec<f32>, LoadError> {
         let name = "text_encoder.embed_tokens.weight";
         if self.kind == VoiceKind::Piper && !self.has(name) {
-            // A version of the exporter gave it the name of an input that was not there.
+            // One version of the exporter stored it under the name of a missing input.
             return Ok(self.weights.shaped("sid", [0, hidden])?.1);
         }
         Ok(self.shaped(name, [0, hidden])?.1)
     }
 
-    /// A convolution, whose weight has any kernel.
+    /// Convolution with any kernel size.
     pub(super) fn conv(
         &self,
         compute: &Compute,
@@ -160,7 +161,7 @@ impl<'a> Named<'a> {
         Ok(Conv::new(compute, name, sizes, &numbers, bias.as_deref(), shape(sizes[2]))?)
     }
 
-    /// A matrix of that shape, stored as one or as a convolution that sees one row, and its addends.
+    /// Matrix of this shape and its bias, stored as a matrix or as a convolution with kernel 1.
     pub(super) fn matrix(
         &self,
         name: &str,
@@ -194,14 +195,14 @@ impl<'a> Named<'a> {
     }
 }
 
-/// What a speaker adds, a number a channel: a small matrix times a vector.
+/// Speaker conditioning: a linear map from the speaker's embedding to a value for each channel.
 pub(super) struct Conditioning {
     numbers: Vec<f32>,
     bias: Vec<f32>,
 }
 
 impl Conditioning {
-    /// The one of that name, where the model has it.
+    /// Loads the conditioning of that name, if the model has it.
     pub(super) fn load(
         named: &Named<'_>,
         name: &str,

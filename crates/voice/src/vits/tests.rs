@@ -1,4 +1,4 @@
-//! Against transformers' `VitsModel` on random weights, with the noise that it drew (`testdata/make_vits.py`).
+//! Comparison with transformers' `VitsModel` on random weights, with the same noise (`testdata/make_vits.py`).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn config(files: &VoiceFiles) -> VitsConfig {
     VitsConfig::read(files, &Weights::new("golden", &files.tensors)).unwrap()
 }
 
-/// Sound of the golden signs, on a tier.
+/// Sound of the golden symbols, on a CPU tier.
 fn said(
     files: &VoiceFiles,
     config: &VitsConfig,
@@ -81,7 +81,7 @@ fn pipers_file_is_the_same_network() {
     });
     std::fs::write(dir.path().join("voice.onnx.json"), settings.to_string()).unwrap();
     let files = files(&path);
-    // How its blocks are spread is not in its tensors: Piper's are known, and this model's are others.
+    // Dilations are not in the tensors. Piper's are fixed, but this model has others.
     let expected = config(&original);
     let config = VitsConfig { block_dilations: expected.block_dilations.clone(), ..config(&files) };
     assert_eq!(config, expected);

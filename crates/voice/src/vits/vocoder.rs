@@ -1,5 +1,5 @@
-//! HiFi-GAN (arxiv.org/abs/2010.05646): what was said becomes longer step by step, until a row is a sample. Piper's smaller voices
-//! have its smaller blocks.
+//! HiFi-GAN vocoder (arxiv.org/abs/2010.05646): upsamples latents step by step, until a row is a sample.
+//! Piper's smaller voices have its smaller blocks.
 
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::LoadError;
@@ -8,7 +8,7 @@ use super::VitsConfig;
 use super::names::{Conditioning, Named};
 use crate::nn::{Bent, Compute, Conv, ConvShape, Signal, TransposedConv, tanh};
 
-/// Before the last convolution, whatever the others have.
+/// Slope before the last convolution, independent of the others.
 const LAST_SLOPE: f32 = 0.01;
 
 pub(super) struct Vocoder {
@@ -24,7 +24,7 @@ struct Stage {
     blocks: Vec<Block>,
 }
 
-/// Pairs of convolutions, or single ones, each around which its input goes.
+/// Residual block: pairs of convolutions, or single ones, each with a skip connection.
 struct Block {
     steps: Vec<(Conv, Option<Conv>)>,
 }
@@ -68,7 +68,7 @@ impl Vocoder {
         Ok(Vocoder { pre, conditioning, stages, post, slope: config.slope })
     }
 
-    /// Samples.
+    /// Computes the samples.
     pub(super) fn run(
         &self,
         compute: &mut Compute,

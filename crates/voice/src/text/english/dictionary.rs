@@ -1,4 +1,5 @@
-//! The dictionaries of misaki-rs, as `build.rs` packs them: a tenth of its JSON, and read in a fraction of the time.
+//! Dictionaries of misaki-rs, as `build.rs` packs them: a tenth of the size of its JSON, and much faster to
+//! read.
 
 use std::collections::HashMap;
 
@@ -7,7 +8,7 @@ use misaki_rs::{Language, Lexicon};
 
 use super::Dialect;
 
-/// A dialect's words.
+/// Dictionary of a dialect.
 pub(super) fn lexicon(dialect: Dialect) -> Lexicon {
     macro_rules! packed {
         ($name:literal) => {
@@ -18,7 +19,7 @@ pub(super) fn lexicon(dialect: Dialect) -> Lexicon {
         Dialect::American => (Language::EnglishUS, packed!("us_gold"), packed!("us_silver")),
         Dialect::British => (Language::EnglishGB, packed!("gb_gold"), packed!("gb_silver")),
     };
-    // How much words in capitals, and those that begin with one, are stressed: misaki's own.
+    // Stress of words in capitals, and of capitalised words: misaki's own values.
     Lexicon { lang, cap_stresses: (0.5, 2.0), golds: unpacked(golds), silvers: unpacked(silvers) }
 }
 

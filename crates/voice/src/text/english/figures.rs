@@ -1,10 +1,11 @@
-//! Figures as misaki reads them, in words that its dictionaries have: what is left of them after [`super::super::normalize`].
+//! Figures read as misaki does, for those that remain after [`super::super::normalize`]. The words are in its
+//! dictionaries.
 
 use super::super::numbers::{cardinal, ordinal, year};
 
 const ORDINALS: [&str; 4] = ["st", "nd", "rd", "th"];
 
-/// Whether figures are all that this is, with a sign, commas, points or the ending of an ordinal.
+/// Returns true if the word consists only of figures, with a sign, commas, points or an ordinal ending.
 pub(super) fn is_number(word: &str) -> bool {
     let word = word.replace(',', "");
     if counted(&word).is_some() || word.parse::<i64>().is_ok() {
@@ -23,7 +24,7 @@ pub(super) fn is_number(word: &str) -> bool {
     }
 }
 
-/// A number in words; one that has none stays what it is.
+/// Number in words. A number that has none is returned unchanged.
 pub(super) fn in_words(word: &str) -> String {
     let clean = word.replace(',', "");
     if let Some(rest) = clean.strip_prefix('-')
@@ -68,7 +69,7 @@ pub(super) fn in_words(word: &str) -> String {
     }
 }
 
-/// Figures that go on with a word: those of a telephone number. `None` where they are said as others are.
+/// Figures followed directly by a word, read as in a telephone number. None if they are read as usual.
 pub(super) fn going_on(word: &str) -> Option<String> {
     let number = word.replace(',', "");
     if number.is_empty() || !figures(&number) {
@@ -87,7 +88,7 @@ pub(super) fn going_on(word: &str) -> Option<String> {
     }
 }
 
-/// An amount of money after its sign.
+/// Amount of money after its sign.
 pub(super) fn money(sign: char, amount: &str) -> Option<String> {
     let (unit, part) = match sign {
         '$' => ("dollar", "cent"),
@@ -104,7 +105,7 @@ pub(super) fn money(sign: char, amount: &str) -> Option<String> {
         let number: i64 = if figures.is_empty() { 0 } else { figures.parse().ok()? };
         sums.push((number as u64, unit));
     }
-    // None of one is not said where there is another.
+    // Zero of a unit is not said if the other unit is not zero.
     match sums[..] {
         [_, (0, _)] => sums.truncate(1),
         [(0, _), _] => drop(sums.remove(0)),
@@ -117,7 +118,7 @@ pub(super) fn money(sign: char, amount: &str) -> Option<String> {
     Some(said.collect::<Vec<_>>().join(" and "))
 }
 
-/// The figures before the ending of an ordinal.
+/// Figures before an ordinal ending.
 fn counted(word: &str) -> Option<String> {
     let word = word.to_lowercase();
     let before = |ending| word.strip_suffix(ending).filter(|before| !before.is_empty() && figures(before));
@@ -132,14 +133,14 @@ fn whole(text: &str) -> Option<String> {
     text.parse::<i64>().ok().map(|number| cardinal(number as u64))
 }
 
-/// Words one by one, as dictionaries have them.
+/// Replaces hyphens by spaces, because dictionaries have single words.
 fn apart(words: &str) -> String {
     words.replace('-', " ")
 }
 
 fn of_a_year(number: u64) -> String {
     match (number / 100, number % 100) {
-        // As others are read, but for the first thousand.
+        // Read as usual, except for the first thousand.
         (head @ 1..10, 0) => format!("{} hundred", cardinal(head)),
         (head @ 1..10, tail @ 1..10) => format!("{} oh {}", cardinal(head), cardinal(tail)),
         (head @ 0..10, tail @ 10..) => format!("{} {}", cardinal(head), cardinal(tail)),

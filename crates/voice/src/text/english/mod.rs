@@ -1,8 +1,9 @@
-//! English phonemes as misaki finds them (github.com/hexgrad/misaki): by dictionaries and a tagger, in the program, made once for
-//! each dialect when a voice first needs them. What they do not have is said by letters.
+//! English phonemes in the manner of misaki (github.com/hexgrad/misaki): by built-in dictionaries and a tagger,
+//! loaded for each dialect when a voice first needs them. Other words are pronounced by letter rules.
 //!
-//! The dictionaries' rules, the tokenizer and the tagger are misaki-rs's. How they are put together is `pronounce.rs`, equal to
-//! its `G2P`, which would bring its dictionaries as JSON, and the weights of a tagger that it no longer asks, into the program.
+//! The dictionaries' rules, the tokenizer and the tagger are those of misaki-rs. `pronounce.rs` combines them
+//! with the same results as its `G2P`, which would add its dictionaries as JSON, and the weights of an unused
+//! tagger, to the program.
 
 mod dictionary;
 mod figures;
@@ -17,7 +18,7 @@ use std::sync::OnceLock;
 use super::letters;
 use pronounce::{Pronouncer, UNKNOWN};
 
-/// How English is said.
+/// Dialect of English.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     American,
@@ -25,7 +26,7 @@ pub(crate) enum Dialect {
 }
 
 impl Dialect {
-    /// espeak-ng's name of it.
+    /// espeak-ng's name of the dialect.
     pub(super) fn code(self) -> &'static str {
         match self {
             Dialect::American => "en-us",
@@ -34,26 +35,26 @@ impl Dialect {
     }
 }
 
-/// One dialect's dictionaries.
+/// Pronunciation of one dialect.
 pub(crate) struct English {
     pronouncer: Pronouncer,
 }
 
 impl English {
-    /// The dictionaries of a dialect.
+    /// Returns the dictionaries of a dialect.
     pub(crate) fn of(dialect: Dialect) -> &'static English {
         static BOTH: [OnceLock<English>; 2] = [OnceLock::new(), OnceLock::new()];
         BOTH[dialect as usize].get_or_init(|| English { pronouncer: Pronouncer::new(dialect) })
     }
 
-    /// Phonemes of a sentence in words, and the words of it that neither a dictionary nor `known` has. `None` where a library
-    /// failed.
+    /// Phonemes of a normalised sentence, and its words that neither a dictionary nor `known` has. None if a
+    /// library failed.
     pub(crate) fn phonemes(
         &self,
         sentence: &str,
         known: &HashMap<String, String>,
     ) -> Option<(String, Vec<String>)> {
-        // Brackets would be a note to misaki.
+        // misaki would interpret brackets.
         let sentence = sentence.replace(['[', '{'], "(").replace([']', '}'], ")");
         let mut unknown = Vec::new();
         let mut other = |word: &str| {

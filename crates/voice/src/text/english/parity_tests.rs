@@ -1,4 +1,4 @@
-//! Phonemes are those of misaki-rs's own `G2P`, and the words that are asked for are those that it asks for.
+//! Phonemes equal those of misaki-rs's own `G2P`, and so do the unknown words.
 
 use std::fs;
 use std::path::Path;
@@ -11,9 +11,9 @@ use super::super::letters;
 use super::*;
 use crate::text::normalize;
 
-/// Prose with everything that machines are written about in: figures, signs, names, capitals, code.
+/// Prose with all kinds of technical text: figures, signs, names, capitals, code.
 const PROSE: [&str; 2] = ["README.md", "docs/guides/hanzo-node.md"];
-/// What figures, money, signs and capitals come in.
+/// Unusual forms of figures, money, signs and capitals.
 const ODD: &str = "The FBI has 1,234 G2P models; 3.50 of them cost $9, £0.50 or €1,250.75.
 Call 555-0199 or (020) 7946 0018 x4, since 1905, 2000, 2005, 500 and 0045.
 The 1st, 22nd, 103rd and 1000th of 12345678901234567890; -40 degrees, -5th, +5, v1.2.3 and 10.0.200.04.
@@ -50,7 +50,7 @@ impl Library {
     }
 }
 
-/// Sentences of words that are drawn from the dictionaries, dressed in what changes how they are looked up.
+/// Sentences of random words from the dictionaries, with variations that affect the lookup.
 fn drawn(words: &[&String], sentences: usize) -> Vec<String> {
     let mut state = 1u64;
     let mut below = |bound: usize| {
@@ -116,7 +116,7 @@ fn same(dialect: Dialect, language: Language) {
         tokens += sentence.split_whitespace().count();
         assert_eq!((said, unknown), right, "{sentence}");
     }
-    // Enough of both kinds: words that are there, and others.
+    // Enough of both kinds: known and unknown words.
     assert!(tokens > 5_000 && asked > 250, "{tokens} words, {asked} unknown");
 }
 

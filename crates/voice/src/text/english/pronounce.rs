@@ -1,6 +1,7 @@
-//! From an English sentence to phonemes, as misaki's `G2P` goes (github.com/hexgrad/misaki, `en.py`; in Rust, misaki-rs's
-//! `g2p.rs`): tokens and tags as spaCy has them, tokens cut into pieces, pieces that touch put together to words, and each word
-//! asked of the dictionaries, from the last to the first, because what `the`, `a` and `to` sound like is the next sound's to say.
+//! Phonemes of an English sentence, in the manner of misaki's `G2P` (github.com/hexgrad/misaki, `en.py`; in
+//! Rust, misaki-rs's `g2p.rs`). Tokens and tags are spaCy's. Tokens are cut into pieces, and adjacent pieces
+//! are joined to words. Words are looked up from the last to the first, because the sound of `the`, `a` and
+//! `to` depends on the next sound.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -17,7 +18,7 @@ use misaki_rs::spacy_tokenizer::SpacyTokenizer;
 
 use super::{Dialect, dictionary, figures};
 
-/// Stands for what nobody can say.
+/// Symbol for an unpronounceable word.
 pub(super) const UNKNOWN: char = '❓';
 
 /// misaki's `SUBTOKEN_REGEX`.
@@ -32,53 +33,53 @@ const PIECES: &str = concat!(
     r"|[^-_\p{L}'‘’\d]",
     r"|['‘’]+$",
 );
-/// Tags of signs, which are no part of a word.
+/// Tags of punctuation, which is not part of a word.
 const SIGNS: [&str; 11] = [".", ",", "-LRB-", "-RRB-", "``", "\"\"", "''", ":", "$", "#", "NFP"];
-/// Signs that are said: voices know them as pauses and tones.
+/// Punctuation kept in the phonemes, because voices use it for pauses and intonation.
 const SAID: &str = ";:,.!?—…\"“”";
-/// Within a word these say nothing.
+/// Characters that are silent within a word.
 const SILENT: &str = "',-._‘’/";
 const VOWELS: &str = "AIOQWYaiuæɑɒɔəɛɜɪʊʌᵻ";
 const CONSONANTS: &str = "bdfhjklmnpstvwzðŋɡɹɾʃʒʤʧθ";
-/// Signs after which a sound is not the next one.
+/// Punctuation after which the next sound does not count.
 const PAUSES: &str = "!,.:;?—…";
-/// Sounds that weigh as two.
+/// Phonemes with double weight.
 const DIPHTHONGS: &str = "AIOQWYʤʧ";
 const PRIMARY: char = 'ˈ';
 
-/// Says a word that the dictionaries lack.
+/// Pronounces a word that the dictionaries lack.
 type Other<'a> = dyn FnMut(&str) -> String + 'a;
 
-/// English of one dialect.
+/// Pronunciation of one dialect of English.
 pub(super) struct Pronouncer {
     lexicon: Lexicon,
     common: &'static Common,
 }
 
-/// What dialects share.
+/// State shared by the dialects.
 struct Common {
     tokenizer: SpacyTokenizer,
     tagger: Tagger,
     pieces: Regex,
 }
 
-/// A piece of a token, or what became of those of one word.
+/// Piece of a token, or a word joined from pieces.
 #[derive(Clone)]
 struct Piece {
     text: String,
     tag: String,
-    /// What is between it and the next.
+    /// White space before the next piece.
     space: String,
-    /// A 2 between letters.
+    /// True for a 2 between letters, read as "to".
     is_to: bool,
     said: Option<String>,
 }
 
-/// Where in its word a piece is.
+/// Position of a piece in its word.
 struct Place {
     first: bool,
     alone: bool,
-    /// The sign of money before it.
+    /// Currency sign before it.
     money: Option<char>,
 }
 
@@ -93,7 +94,7 @@ impl Pronouncer {
         Pronouncer { lexicon: dictionary::lexicon(dialect), common }
     }
 
-    /// What a text sounds like; spaces stay.
+    /// Phonemes of a text. Spaces are kept.
     pub(super) fn phonemes(&self, text: &str, other: &mut Other<'_>) -> String {
         let mut pieces = self.pieces(text);
         let words = words(&pieces);
@@ -147,7 +148,7 @@ impl Pronouncer {
         pieces
     }
 
-    /// Says each piece that nobody has said, and tells what follows each.
+    /// Pronounces each piece that is not yet pronounced, and returns the context after each.
     fn say_pieces(
         &self,
         pieces: &mut [Piece],
@@ -203,7 +204,7 @@ impl Pronouncer {
             return Some(said);
         }
         if key.chars().count() > 1 {
-            // Words of several pieces are asked for whole.
+            // Words of several pieces are looked up as a whole.
             return place.alone.then(|| other(&key));
         }
         let plain: String = key.chars().map(unaccented).collect();
@@ -222,7 +223,7 @@ impl Pronouncer {
         self.lexicon.get_word(key, tag, stress, Some(after)).map(|(said, _)| said)
     }
 
-    /// Words of a number, each as the dictionaries have it where they have them all.
+    /// Pronounces the words of a number by the dictionaries, if they have all of them.
     fn say_number(&self, words: &str, other: &mut Other<'_>) -> String {
         let word = |word: &str| {
             let stress = matches!(word, "point" | "O").then_some(-2.0);
@@ -235,7 +236,7 @@ impl Pronouncer {
         }
     }
 
-    /// One word of its pieces.
+    /// Joins a word's pieces.
     fn together(
         &self,
         pieces: &[Piece],
@@ -288,7 +289,7 @@ impl Pronouncer {
         said
     }
 
-    /// A word's pieces as the dictionaries have them, as long as they have them and from the last on.
+    /// Phonemes of spans of a word's pieces that the dictionaries have, longest first, from the end.
     fn spans(&self, pieces: &[Piece], contexts: &[TokenContext]) -> Vec<Option<String>> {
         let mut parts: Vec<Option<String>> = vec![None; pieces.len()];
         let (mut left, mut right) = (0, pieces.len());
@@ -313,7 +314,7 @@ impl Pronouncer {
         parts
     }
 
-    /// Of several stressed parts of a word, the lighter ones are stressed less.
+    /// Reduces the stress of the lighter ones among several stressed parts of a word.
     fn balance(&self, parts: &mut [String], pieces: &[Piece]) {
         let weight =
             |part: &str| part.chars().map(|c| 1 + usize::from(DIPHTHONGS.contains(c))).sum::<usize>();
@@ -335,7 +336,7 @@ impl Pronouncer {
         }
     }
 
-    /// Says words that the dictionaries have before what is now known to follow them: whole words.
+    /// Pronounces words in the dictionaries again, now that the following word is known.
     fn say_again(&self, words: &mut [Piece]) {
         let mut contexts = vec![TokenContext::default(); words.len()];
         for at in (1..words.len()).rev() {
@@ -355,14 +356,14 @@ impl Pronouncer {
     }
 }
 
-/// Pieces that touch are one word, but for signs.
+/// Joins adjacent pieces to words, except punctuation.
 fn words(pieces: &[Piece]) -> Vec<Range<usize>> {
     let mut words: Vec<Range<usize>> = Vec::new();
     let mut open = false;
     for (at, piece) in pieces.iter().enumerate() {
         let last = words.last_mut().filter(|_| open);
         if piece.is_to || is_sign(piece) {
-            // Unless it is the point of an abbreviation.
+            // Except the point of an abbreviation.
             match last {
                 Some(last) if piece.text == "." && abbreviated(&pieces[last.clone()]) => {
                     last.end = at + 1;
@@ -400,7 +401,7 @@ fn is_silent(text: &str) -> bool {
     text.chars().all(|c| SILENT.contains(c))
 }
 
-/// Signs of money say nothing themselves: the sign before each piece.
+/// Silences currency signs, and returns the sign before each piece.
 fn money(pieces: &mut [Piece]) -> Vec<Option<char>> {
     let mut sign = None;
     let of = |piece: &mut Piece| {
@@ -430,7 +431,7 @@ fn say_signs(pieces: &mut [Piece]) {
     }
 }
 
-/// What the piece before this one hears after itself.
+/// Context for the piece before this one.
 fn before(after: &TokenContext, piece: &Piece) -> TokenContext {
     let heard = piece.said.iter().flat_map(|said| said.chars()).find_map(|c| {
         if PAUSES.contains(c) {
@@ -446,7 +447,7 @@ fn before(after: &TokenContext, piece: &Piece) -> TokenContext {
     TokenContext { future_vowel: heard.unwrap_or(after.future_vowel), future_to: to }
 }
 
-/// A text as the dictionaries have it.
+/// Form of a text in the dictionaries.
 fn key(text: &str) -> String {
     text.replace('™', "TM").replace(['‘', '’'], "'")
 }
@@ -459,7 +460,7 @@ fn text_of(pieces: &[Piece]) -> String {
     text
 }
 
-/// The tag of the heaviest piece, in which capitals weigh as two.
+/// Tag of the heaviest piece. Capitals have double weight.
 fn tag_of(pieces: &[Piece]) -> &str {
     let weight = |c: char| if c.to_lowercase().next() == Some(c) { 1 } else { 2 };
     let heaviest = pieces.iter().max_by_key(|piece| piece.text.chars().map(weight).sum::<u32>());

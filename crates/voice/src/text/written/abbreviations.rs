@@ -1,23 +1,23 @@
-//! Abbreviations, by what stands around them.
+//! Abbreviations, by their context.
 
 use super::Context;
 
-/// Place of an abbreviation.
+/// Context in which an abbreviation applies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AbbreviationPlace {
     /// Before a name: `Dr. Smith`.
     Name,
     /// Before a number: `No. 5`, `Fig. 3`.
     Number,
-    /// Behind a name or a street: `Jr.`, `Ave.`
+    /// After a name or a street: `Jr.`, `Ave.`
     Behind,
-    /// Everywhere.
+    /// Anywhere.
     Any,
 }
 
 use AbbreviationPlace::{Any, Behind, Name, Number};
 
-/// Abbreviations with a point: letters, words, place.
+/// Abbreviations with a point: letters, words, context.
 const WITH_POINT: &[(&str, &str, AbbreviationPlace)] = &[
     ("Mr", "mister", Any),
     ("Mrs", "missus", Any),
@@ -134,7 +134,7 @@ const WITH_POINT: &[(&str, &str, AbbreviationPlace)] = &[
     ("assoc", "association", Any),
     ("intl", "international", Any),
 ];
-/// Abbreviations of several parts. They are compared without regard to case.
+/// Abbreviations of several parts, compared without regard to case.
 const PARTS: [(&str, &str); 26] = [
     ("e.g.", "for example"),
     ("e. g.", "for example"),
@@ -163,13 +163,14 @@ const PARTS: [(&str, &str); 26] = [
     ("c/o", "care of"),
     ("s.t.", "such that"),
 ];
-/// Saints of places, whose names stand behind a capitalised word too: `Visit St. Louis`.
+/// Saints in place names, which may follow a capitalised word: `Visit St. Louis`.
 const SAINTS: &str = "Helens Louis Paul Petersburg Pete Patrick John Johns James Peter Mary Francis Andrew Andrews George Thomas Nicholas Joseph \
                       Clair Lucie Lucia Kitts Vincent Augustine Michael Martin Moritz Bernard Tropez Croix Catharines Albans Ives Pancras \
                       Anthony Luke Mark Matthew Barts Charles Cloud Joe Simon Valentine Elmo Anne Ann Theresa Teresa Christopher David \
                       Stephen Barbara Maarten Jude Bartholomew Benedict Catherine Gallen Pierre Germain Denis";
 
-/// Bytes of the abbreviation at the start of `rest`, whose first word is `word`, and its words.
+/// Length in bytes of the abbreviation at the start of `rest`, and its words. `word` is the first word of
+/// `rest`.
 pub(super) fn said(context: &Context<'_>, word: &str, rest: &str) -> Option<(usize, String)> {
     if let Some(found) = in_parts(rest) {
         return Some(found);
@@ -194,7 +195,7 @@ pub(super) fn said(context: &Context<'_>, word: &str, rest: &str) -> Option<(usi
         Behind => {
             is_capitalised(context.words[0]) || context.words[0].starts_with(|c: char| c.is_ascii_digit())
         }
-        // `the max. It` and `He has a temp.`: words in their own right at the end of a sentence stay.
+        // `the max. It` and `He has a temp.`: full words at the end of a sentence stay.
         Any => !(next.ends_sentence() && ["max", "min", "temp", "avg"].contains(&word)),
     };
     let ends = next.is_end
@@ -218,7 +219,7 @@ pub(super) fn said(context: &Context<'_>, word: &str, rest: &str) -> Option<(usi
     fits.then(|| (used, format!("{words}{}", if ends { "." } else { "" })))
 }
 
-/// Abbreviation without a point, as the British write titles.
+/// Abbreviation without a point, as in British titles.
 fn without_point(context: &Context<'_>, word: &str, after: &str) -> Option<&'static str> {
     let next = Next::of(after);
     let is_followed = after.starts_with(' ') && next.is_name;
@@ -240,10 +241,10 @@ fn without_point(context: &Context<'_>, word: &str, after: &str) -> Option<&'sta
     }
 }
 
-/// Text behind an abbreviation.
+/// Text after an abbreviation.
 struct Next<'a> {
     text: &'a str,
-    /// Nothing follows.
+    /// True if nothing follows.
     is_end: bool,
     is_number: bool,
     is_name: bool,
@@ -268,7 +269,7 @@ impl<'a> Next<'a> {
         &self.text[..end]
     }
 
-    /// Whether a sentence probably ends here: what follows begins with a capital that starts sentences.
+    /// Returns true if a sentence probably ends here: a capitalised word follows that often starts sentences.
     fn ends_sentence(&self) -> bool {
         const STARTS: [&str; 24] = [
             "The", "He", "She", "It", "They", "We", "I", "You", "This", "That", "In", "On", "At", "But",
@@ -299,7 +300,7 @@ fn is_ordinal(word: &str) -> bool {
     named || !stem.is_empty() && stem.len() < word.len() && stem.chars().all(|c| c.is_ascii_digit())
 }
 
-/// `St.` and `Dr.`, which are streets and titles.
+/// `St.` and `Dr.`, which may be streets or titles.
 fn street_or_title(context: &Context<'_>, word: &str, next: &Next<'_>) -> Option<&'static str> {
     let behind_name = is_capitalised(context.words[0]) || is_ordinal(context.words[0]);
     let has_house = context.words[1..].iter().any(|word| word.starts_with(|c: char| c.is_ascii_digit()));

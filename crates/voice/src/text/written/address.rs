@@ -6,9 +6,9 @@ use super::super::numbers::{cardinal, digits};
 use super::quantity::pairs;
 use super::{Context, Rule, digit, group, letter, spelled};
 
-/// Bytes of an address that is said. The rest of a longer one is left out.
+/// Maximum bytes of an address that are spoken. The rest of a longer one is left out.
 const SAID_BYTES_MAX: usize = 400;
-/// Schemes that are left out.
+/// Schemes that are not spoken.
 const SILENT_SCHEMES: [&str; 2] = ["https://", "http://"];
 const SCHEMES: [&str; 9] =
     ["ftp://", "sftp://", "file://", "ws://", "wss://", "ssh://", "git://", "s3://", "hf://"];
@@ -91,7 +91,7 @@ fn hash(c: char) -> bool {
     c == '#'
 }
 
-/// A URL, which may be longer than what patterns see: bytes that it takes, and its words.
+/// URL, which may be longer than the window of patterns. Returns its length in bytes and its words.
 pub(super) fn long(rest: &str) -> Option<(usize, String)> {
     let begins =
         |scheme: &&str| rest.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
@@ -104,7 +104,7 @@ pub(super) fn long(rest: &str) -> Option<(usize, String)> {
     let end = rest.find(|c: char| c.is_whitespace() || "<>\"“”".contains(c)).unwrap_or(rest.len());
     let mut url =
         rest[..end].trim_end_matches(['.', ',', ';', ':', '!', '?', '\'', '’', '*', '_', '`', ']', '}']);
-    // A bracket belongs to the text unless the address has its other half.
+    // A closing bracket belongs to the text unless the address has its opening one.
     let open = url.matches('(').count();
     let mut closed = url.matches(')').count();
     while closed > open && url.ends_with(')') {
@@ -117,7 +117,8 @@ pub(super) fn long(rest: &str) -> Option<(usize, String)> {
     (url.len() > skipped && !said.is_empty()).then_some((url.len(), said))
 }
 
-/// Address that begins with a host. Capitals of a host say nothing, and an IP address is said digit by digit.
+/// Address that begins with a host. Capitals of a host do not matter, and an IP address is spoken digit by
+/// digit.
 fn spoken_from_host(address: &str) -> String {
     if let Some((name, rest)) = address.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         return [one_by_one(name, "colon"), spoken(rest)].join(" ").trim_end().to_owned();
@@ -137,7 +138,7 @@ fn spoken_from_host(address: &str) -> String {
     }
 }
 
-/// Address in words: signs by their names, parts as words, letters or numbers.
+/// Address in words: signs by name, parts as words, letters or numbers.
 fn spoken(address: &str) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut rest = address;
@@ -230,13 +231,13 @@ fn drive(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
 
 fn domain(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let whole = group(found, 0);
-    // `3.in` is none, and neither is the end of a sentence without a space: `it.It`.
+    // `3.in` is no domain, nor is the end of a sentence without a space: `it.It`.
     if !whole.contains(|c: char| c.is_ascii_alphabetic()) || whole.starts_with(digit) && whole.len() < 6 {
         return None;
     }
     let host = whole.split(['/', ':']).next().unwrap_or(whole);
     let ending = host.rsplit('.').next().unwrap_or_default();
-    // Short words of English are endings of a domain only behind another point or before a path.
+    // Short English words count as a top-level domain only after another point or before a path.
     let is_word = ["in", "it", "at", "be", "no", "me", "us", "so", "is"].contains(&ending);
     let has_more = host.matches('.').count() > 1 || whole.contains('/');
     (!is_word || has_more).then(|| spoken_from_host(whole))

@@ -95,7 +95,7 @@ fn decade_begins(c: char) -> bool {
     c.is_ascii_digit() || "'’‘".contains(c)
 }
 
-/// Name of a month that may be short.
+/// Month of a name that may be abbreviated.
 fn month_name(text: &str) -> Option<&'static str> {
     let stem = text.trim_end_matches('.');
     let stem = stem.get(..3).unwrap_or(stem);
@@ -106,7 +106,7 @@ fn month_number(number: u64) -> Option<&'static str> {
     MONTHS.get((number as usize).checked_sub(1)?).copied()
 }
 
-/// Year of two digits: up to 49 in this century.
+/// Full year of a two-digit one: up to 49 in this century.
 fn full_year(text: &str) -> Option<u64> {
     let number: u64 = text.parse().ok()?;
     Some(match text.len() {
@@ -116,7 +116,7 @@ fn full_year(text: &str) -> Option<u64> {
     })
 }
 
-/// Days that a month may have.
+/// Returns true if the month may have this day.
 fn is_day(day: u64, month: &str) -> bool {
     let last = match month {
         "February" => 29,
@@ -171,14 +171,14 @@ fn by_dialect(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     date(day, month_number(month)?, full_year(group(found, 3)), context.dialect)
 }
 
-/// From one date to another.
+/// Range of two dates.
 fn span(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let ends = [1, 2].map(|index| super::normalize(group(found, index), context.dialect));
     let are_dates = ends.iter().all(|end| !end.contains(|c: char| c.is_ascii_digit() || "./".contains(c)));
     are_dates.then(|| ends.join(" to "))
 }
 
-/// `5/17` behind a word that a day follows.
+/// `5/17` after a word that a date follows.
 fn without_year(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let is_week =
         context.words[0] == "of" && ["week", "night", "morning", "weekend"].contains(&context.words[1]);
@@ -187,7 +187,7 @@ fn without_year(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let is_dated =
         is_week || context.follows(&["on", "until", "since", "till", "due", "before", "dated", "starting"]);
     let (first, second) = (parsed(found, 1)?, parsed(found, 2)?);
-    // September 11, and nothing of an exam.
+    // September 11, and scores of an exam are no dates.
     if !is_dated || (first, second) == (9, 11) || first == second && first < 3 {
         return None;
     }
@@ -205,7 +205,7 @@ fn weekday_name(text: &str) -> &'static str {
     WEEKDAYS.iter().find(|day| day.starts_with(stem)).copied().unwrap_or("Sunday")
 }
 
-/// Short name of a weekday before a date. The date itself is the next form.
+/// Abbreviated weekday before a date. The date itself is the next form.
 fn weekday(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let after = context.after.strip_prefix(',').unwrap_or(context.after);
     let after = after.strip_prefix(' ').unwrap_or_default();
@@ -275,7 +275,7 @@ fn day_and_month(context: &Context<'_>, found: &Captures<'_>) -> Option<String> 
 }
 
 fn lone_month(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
-    // `from Jan. 5 to Feb. 3`: a date follows, which is a form of its own.
+    // `from Jan. 5 to Feb. 3`: the date that follows is a separate form.
     if context.after.trim_start().starts_with(digit) {
         return None;
     }
@@ -290,7 +290,7 @@ fn plural(words: &str) -> String {
 fn short_decade(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let has_mark = group(found, 0).starts_with(['\'', '’', '‘']);
     let number = parsed(found, 1)?;
-    // `10s` and `30s` are seconds, unless something tells of years.
+    // `10s` and `30s` are seconds, unless the context suggests years.
     let of_years =
         context.follows(&["the", "early", "late", "mid", "his", "her", "their", "my", "in", "our", "your"]);
     // `1960s-70s`
@@ -322,7 +322,7 @@ fn short_decade(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     Some(if number == 0 { "two thousands".to_owned() } else { plural(&numbers::cardinal(number)) })
 }
 
-/// Several times the same digit: `the 1s and 0s`.
+/// Digit in the plural: `the 1s and 0s`.
 fn digits(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let of_digits =
         context.follows(&["the", "all", "two", "three", "four", "five", "six", "many", "no", "and", "of"]);
@@ -356,7 +356,7 @@ fn years(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     follows.then(|| format!("{} to {}", year_in(from, context.dialect), numbers::cardinal(to)))
 }
 
-/// Years that follow each other: `1999/2000`.
+/// Consecutive years: `1999/2000`.
 fn season(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let (from, to) = (parsed(found, 1)?, parsed(found, 2)?);
     (to == from + 1).then(|| [from, to].map(|year| year_in(year, context.dialect)).join(" to "))

@@ -1,4 +1,4 @@
-//! Times of day, ranges of them, durations; ratios and verses, which look alike.
+//! Times of day, ranges of them, durations; also ratios and verses, which look alike.
 
 use regex::Captures;
 
@@ -9,7 +9,7 @@ use super::{Context, Rule, digit, group, letter, spelled};
 /// Pattern of time zones.
 pub(super) const ZONES: &str =
     r"(?:UTC|GMT|EST|EDT|CST|CDT|MST|MDT|PST|PDT|CET|CEST|BST|IST|JST|AEST|AEDT|MSK|ET|PT|CT|MT)";
-/// Books whose chapters and verses are written like times.
+/// Books whose chapters and verses look like times.
 const BOOKS: [&str; 52] = [
     "Genesis",
     "Exodus",
@@ -100,7 +100,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule { begins: letter, pattern: r"([AaPp])\.?[Mm]\.", say: half_alone },
 ];
 
-/// Half of the day in words, with a space before.
+/// AM or PM in words, with a space before.
 fn half_word(text: &str) -> &'static str {
     match text.trim_start_matches([' ', '\u{a0}', '\u{202f}']).chars().next() {
         Some('a' | 'A') => " A M",
@@ -126,13 +126,13 @@ pub(super) fn time(hour: u64, minute: u64, half: &str, dialect: Dialect) -> Opti
     })
 }
 
-/// Seconds behind a time.
+/// Seconds after a time, in words.
 pub(super) fn seconds(seconds: u64, dialect: Dialect) -> String {
     let unit = if seconds == 1 { "second" } else { "seconds" };
     format!(" and {} {unit}", cardinal(seconds, dialect))
 }
 
-/// Distance from Greenwich behind a time.
+/// Offset from UTC after a time, in words.
 pub(super) fn offset(text: &str, dialect: Dialect) -> String {
     match text {
         "" => String::new(),
@@ -151,7 +151,7 @@ pub(super) fn offset(text: &str, dialect: Dialect) -> String {
     }
 }
 
-/// Whether the words before a form tell that it is no time.
+/// Returns true if the words before a form show that it is no time.
 fn is_ratio(context: &Context<'_>) -> bool {
     context.words.iter().any(|word| ["ratio", "odds", "aspect", "scale", "score"].contains(word))
 }
@@ -160,12 +160,12 @@ fn parsed(found: &Captures<'_>, index: usize) -> Option<u64> {
     group(found, index).parse().ok()
 }
 
-/// Time zone with a space before.
+/// Time zone in words, with a space before.
 fn zone_word(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(" {}", spelled(text)) }
 }
 
-/// Last point of a half of the day: it ends the sentence too where nothing follows.
+/// Final point of "a.m." or "p.m.", which also ends the sentence if nothing follows.
 fn closing(context: &Context<'_>, form: &str) -> &'static str {
     let is_last = context.after.trim_matches(['"', '”', ')', ' ', '\'', '’']).is_empty();
     if form.ends_with('.') && is_last { "." } else { "" }
@@ -201,7 +201,7 @@ fn with_seconds(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
 
 fn hour(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let (half, form) = (group(found, 2), group(found, 0));
-    // `5 am` is a time, and so is `I am`, which has no number.
+    // `5 am` is a time. `I am` has no number, and is none.
     let said = time(parsed(found, 1)?, 0, half, context.dialect)?;
     Some(format!("{said}{}{}", zone_word(group(found, 3)), closing(context, form)))
 }
@@ -215,7 +215,7 @@ fn range(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let minute = |index: usize| if group(found, index).is_empty() { Some(0) } else { parsed(found, index) };
     let (hour, last_hour) = (parsed(found, 1)?, parsed(found, 4)?);
     let to = time(last_hour, minute(5)?, to_half, context.dialect)?;
-    // `9-11 a.m.`: the half is that of both, and is said once.
+    // `9-11 a.m.`: the half applies to both times and is said once.
     let from = match (from_half, to_half) {
         ("", half) if !half.is_empty() && minute(2)? == 0 => {
             time(hour, 0, half, context.dialect)?;

@@ -1,4 +1,5 @@
-//! Groups of digits that are said one by one: telephone numbers, bank cards, ISBN, social security numbers, ZIP codes.
+//! Groups of digits that are spoken one by one: telephone numbers, bank cards, ISBN, social security numbers,
+//! ZIP codes.
 
 use regex::Captures;
 
@@ -70,20 +71,20 @@ fn opening(c: char) -> bool {
     c == '('
 }
 
-/// Groups of digits, a breath between them.
+/// Digits one by one, with a pause between groups.
 fn one_by_one(text: &str) -> String {
     let groups = text.split(|c: char| !c.is_ascii_digit()).filter(|group| !group.is_empty());
     groups.map(digits).collect::<Vec<_>>().join(", ")
 }
 
-/// A breath behind the last group: digits behind it are others.
+/// Pause after the last group, if other digits or words follow.
 fn breath(context: &Context<'_>) -> &'static str {
     let mut after = context.after.chars();
     let goes_on = after.next() == Some(' ') && after.next().is_some_and(char::is_alphanumeric);
     if goes_on { "," } else { "" }
 }
 
-/// Digits without the extension, and the extension in words.
+/// Splits off an extension, and returns it in words.
 fn split<'a>(found: &Captures<'a>) -> (&'a str, String) {
     let whole = group(found, 0);
     match found.get(1).filter(|extension| !extension.as_str().is_empty()) {
@@ -109,7 +110,7 @@ fn international(context: &Context<'_>, found: &Captures<'_>) -> Option<String> 
     known.then(|| format!("plus {}{extension}{}", one_by_one(&number[1..]), breath(context)))
 }
 
-/// Number with the prefix 00 of other countries.
+/// Number with the international prefix 00.
 fn dialed_abroad(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let count = group(found, 0).bytes().filter(u8::is_ascii_digit).count();
     if (10..=17).contains(&count) { telephone(context, found) } else { None }
@@ -121,7 +122,7 @@ fn letters(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
 
 fn local(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let (number, _) = split(found);
-    // Rather from one to the other.
+    // More likely a range.
     if number.ends_with("00")
         && !context.follows(&["call", "dial", "phone", "tel", "telephone", "fax", "mobile", "cell"])
     {
@@ -144,7 +145,7 @@ fn zip(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     Some(one_by_one(group(found, 0)).replace(", ", " dash "))
 }
 
-/// Five digits behind the two letters of a state.
+/// Five digits after the two letters of a state.
 fn zip_of_state(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     const STATES: &str = "AL AK AZ AR CA CO CT DE FL GA HI ID IL IN IA KS KY LA ME MD MA MI MN MS MO MT NE NV NH NJ NM NY NC ND \
                           OH OK OR PA RI SC SD TN TX UT VT VA WA WV WI WY DC";
@@ -183,7 +184,7 @@ fn called(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     is_called.then(|| digits(group(found, 0)))
 }
 
-/// Number of a journal behind `ISSN`.
+/// Journal number after `ISSN`.
 fn serial(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let last = if group(found, 1) == "X" { " X" } else { "" };
     context.follows(&["ISSN"]).then(|| format!("{}{last}", one_by_one(group(found, 0))))

@@ -6,7 +6,7 @@ use super::super::english::Dialect;
 use super::quantity::{amount, pairs, sign_word};
 use super::{Context, Rule, digit, group};
 
-/// Units: symbol, one, several. A space may stand before those of several letters and before [`APART`].
+/// Units: symbol, singular, plural. A space may precede symbols of several letters, and those in [`APART`].
 const UNITS: &[(&str, &str, &str)] = &[
     ("km", "kilometer", "kilometers"),
     ("cm", "centimeter", "centimeters"),
@@ -161,7 +161,7 @@ const UNITS: &[(&str, &str, &str)] = &[
     ("tokens", "token", "tokens"),
     ("req", "request", "requests"),
 ];
-/// Symbols of one letter before which a space may stand.
+/// One-letter symbols that a space may precede.
 const APART: [&str; 10] = ["m", "g", "l", "L", "V", "W", "t", "s", "h", "J"];
 
 pub(super) const RULES: &[Rule] = &[
@@ -249,7 +249,7 @@ fn degree_sign(c: char) -> bool {
     "°℃℉".contains(c)
 }
 
-/// Pattern of all symbols, the longest first.
+/// Pattern of all symbols, longest first.
 pub(super) fn unit_pattern() -> String {
     let mut symbols: Vec<&str> = UNITS.iter().map(|(symbol, ..)| *symbol).collect();
     symbols.sort_by_key(|symbol| std::cmp::Reverse(symbol.len()));
@@ -261,7 +261,7 @@ fn unit(symbol: &str) -> Option<(&'static str, &'static str)> {
     found.map(|(_, one, many)| (*one, *many))
 }
 
-/// Name of a unit for one or several, with its power and what it is divided by.
+/// Name of a unit in singular or plural, with its power and its divisor.
 fn named(found: &Captures<'_>, first: usize, is_single: bool) -> Option<String> {
     let (one, many) = unit(group(found, first + 1))?;
     let name = if is_single { one } else { many };
@@ -286,18 +286,18 @@ fn named(found: &Captures<'_>, first: usize, is_single: bool) -> Option<String> 
     Some(format!("{power}{name}{per}"))
 }
 
-/// Whether a symbol may stand this far from its number.
+/// Returns true if a symbol may stand at this distance from its number.
 fn fits(context: &Context<'_>, space: &str, symbol: &str, has_more: bool) -> bool {
     let is_letter = symbol.chars().count() == 1;
     match space {
-        // `5B` and `7t` without a space are names of something.
+        // `5B` and `7t` without a space are names.
         "" => {
             has_more || !(matches!(symbol, "B" | "t") || symbol == "V" && context.follows(&["the", "Type"]))
         }
-        // `5-s`: letters behind a hyphen are no symbols of one letter, unless they are an attribute's.
+        // `5-s`: one-letter symbols do not follow a hyphen, except in an attribute.
         "-" if symbol == "in" => !context.after.starts_with('-'),
         "-" => !is_letter || ["m", "g"].contains(&symbol) && !context.next_word().is_empty(),
-        // `in` is a preposition, `MP`, `ha` and `pt` are words behind a space too.
+        // `in` is a preposition, and `MP`, `ha` and `pt` are words, even after a space.
         _ if symbol == "in" => has_more,
         _ => !is_letter || has_more || APART.contains(&symbol) || symbol == "Ω",
     }
@@ -327,7 +327,7 @@ fn range(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     Some(format!("{}{from} to {to} {name}", sign_word(group(found, 1))))
 }
 
-/// Degrees in words, by the letter behind the sign.
+/// Degrees in words, by the letter after the sign.
 fn degree_name(letter: &str, is_single: bool) -> String {
     let plain = if is_single { "degree" } else { "degrees" };
     match letter {
@@ -387,7 +387,7 @@ fn percent_word(sign: &str) -> &'static str {
 
 fn percent(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let number = group(found, 2);
-    // `3,5 %`: a comma before one or two digits is a point.
+    // `3,5 %`: a comma before one or two digits is a decimal point.
     let comma = number.rfind(',').filter(|&at| number.len() - at < 4);
     let number =
         comma.map_or_else(|| number.to_owned(), |at| format!("{}.{}", &number[..at], &number[at + 1..]));
@@ -401,7 +401,7 @@ fn percent_range(context: &Context<'_>, found: &Captures<'_>) -> Option<String> 
     Some(format!("{sign}{from} to {last}{to} {}", percent_word(group(found, 5))))
 }
 
-/// Number of a size: four digits are two pairs, as in `1920×1080`.
+/// Number in a size. Four digits are two pairs, as in `1920×1080`.
 fn of_size(text: &str, dialect: Dialect) -> Option<String> {
     let is_number = text.starts_with(digit) && text.ends_with(digit) && text.matches('.').count() < 2;
     let is_pairs = text.len() == 4 && text.bytes().all(|byte| byte.is_ascii_digit()) && !text.ends_with("00");
@@ -411,7 +411,7 @@ fn of_size(text: &str, dialect: Dialect) -> Option<String> {
 fn size(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let (first, second, third) = (group(found, 1), group(found, 2), group(found, 3));
     let (whole, symbol) = (group(found, 0), group(found, 4));
-    // A product: `3 × 4 = 12`. The sign stands apart, and no unit follows.
+    // A product such as `3 × 4 = 12` has spaces around the sign and no unit after it.
     let is_equation = context.after.trim_start().starts_with('=');
     let is_product = whole.contains(" × ") || is_equation;
     if context.after.starts_with('^') {
@@ -447,7 +447,7 @@ fn resolution(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
 fn feet_and_inches(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let (feet, inches, whole) = (group(found, 1), group(found, 2).trim(), group(found, 0));
     let has_sign = whole.contains('′') || !inches.is_empty() && (whole.ends_with('"') || !context.is_quoted);
-    // `the 90's` and `5'` at the end of a quotation are no feet.
+    // `the 90's`, and `5'` at the end of a quotation, are no feet.
     if !has_sign || inches.is_empty() && !whole.contains('′') {
         return None;
     }
@@ -466,7 +466,7 @@ fn size_in_inches(context: &Context<'_>, found: &Captures<'_>) -> Option<String>
     Some(format!("{} by {} {unit}", said(1), said(2)))
 }
 
-/// Sizes whose sides each have a unit: `5 cm x 3 cm`.
+/// Sizes with a unit on each side: `5 cm x 3 cm`.
 fn sizes(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let side = |index: usize| {
         let (number, (one, many)) = (group(found, index), unit(group(found, index + 1))?);
@@ -511,7 +511,7 @@ fn feet_then_inches(context: &Context<'_>, found: &Captures<'_>) -> Option<Strin
     Some(format!("{feet} {foot} {inches} {inch}{end}"))
 }
 
-/// Number that may end in a fraction such as ½.
+/// Number that may end in a fraction sign such as ½.
 fn with_vulgar(text: &str, dialect: Dialect) -> String {
     let part = match text.chars().next_back() {
         Some('½') => "a half",

@@ -1,8 +1,9 @@
-//! Reading of written forms: numbers, dates, addresses, signs and abbreviations become English words. Plain words stay.
+//! Text normalisation: numbers, dates, addresses, signs and abbreviations become English words. Plain words stay.
 //!
-//! The text is read once from the left. At the start of each token the rules of the grammar are tried in a fixed order. A rule has a
-//! pattern, which finds a written form of one class, and a verbalizer, which says it in words. The first rule that fits takes the
-//! form. A pattern sees at most [`WINDOW_BYTES`] bytes, so that the time grows in proportion to the text.
+//! The text is read once from the left. At the start of each token the rules of the grammar are tried in a fixed
+//! order. A rule has a pattern, which finds a written form of one class, and a verbalizer, which converts it to
+//! words. The first rule that fits takes the form. A pattern sees at most [`WINDOW_BYTES`] bytes, so that the
+//! time grows in proportion to the text.
 //!
 //! Classes, in the order in which they are tried:
 //!
@@ -19,26 +20,27 @@
 //! | abbreviation | `abbreviations` | `Dr.`, `St.`, `No.`, `e.g.`, `vs.`, `Inc.` |
 //! | sign | `signs` | `§`, `±`, `≤`, `&`, `©`, emoji |
 //!
-//! Ambiguous forms are read like this:
+//! Ambiguous forms are read as follows:
 //!
-//! - `10/12/2025` is October 12 for an American voice and 10 December for a British one. A number over 12 decides. Points mean that
-//!   the day comes first, as in Europe.
-//! - American voices say "one hundred five" and "December twenty-fifth". British ones say "one hundred and five" and "the
-//!   twenty-fifth of December".
+//! - `10/12/2025` is October 12 for an American voice and 10 December for a British one. A number over 12
+//!   decides. Points mean that the day comes first, as in Europe.
+//! - American voices say "one hundred five" and "December twenty-fifth". British ones say "one hundred and five"
+//!   and "the twenty-fifth of December".
 //! - A number of four digits from 1100 to 2099 without a comma is a year, unless a unit follows.
 //! - `1 000 000` and `1 000` are one number: a group of one to three digits, then groups of exactly three.
 //! - `3,5` is a decimal, and `3,500` is three thousand five hundred.
-//! - `3:10` is a time, `3:1` a ratio. Behind a book of the Bible both are chapter and verse; behind "ratio" both are a ratio.
+//! - `3:10` is a time, `3:1` a ratio. After a book of the Bible both are chapter and verse; after "ratio" both
+//!   are a ratio.
 //! - `5-10` is a range. `555-0142` is a telephone number, unless the second group ends in `00`.
 //! - `3/4` is a fraction, `10/10` is "ten out of ten", and `24/7` and `9/11` keep their own names.
-//! - `St.` is "street" behind a capitalised word or an ordinal, and "saint" before the name of a saint or before any name.
-//!   `Dr.` is "drive" in the place of a street, "doctor" otherwise.
-//! - `No.` is "number" before a number only. `Jan.` is "January" before a number or behind a preposition.
+//! - `St.` is "street" after a capitalised word or an ordinal, and "saint" before the name of a saint or before
+//!   any name. `Dr.` is "drive" in the place of a street, "doctor" otherwise.
+//! - `No.` is "number" before a number only. `Jan.` is "January" before a number or after a preposition.
 //! - `$5M` is in millions and `$5K` in thousands. Without a currency `4K`, `5K`, `8K` and `10K` keep the letter.
 //! - `#FF5733` is a color, `#cafe` a hashtag and `#123` a number. Faces such as `:)` are silent.
 //! - `Python 3.11` and `v3.11` are "three point eleven", and `3.11` without such a name is "three point one one".
 //! - `5"` is inches, unless a quotation is open.
-//! - Digits that are over 15 in a row are said one by one.
+//! - More than 15 digits in a row are read one by one.
 //! - Frequent emoji are named. Others are silent.
 //! - Words in capitals stay: the dictionaries know which are spelled.
 
@@ -64,33 +66,33 @@ use super::roman;
 
 /// Bytes of the text that a pattern sees.
 const WINDOW_BYTES: usize = 160;
-/// Words before a form that its verbalizer sees.
+/// Number of words before a form that its verbalizer sees.
 const WORDS_BEFORE: usize = 3;
 
 /// A rule of the grammar.
 struct Rule {
-    /// Whether a form of this class may begin with a character.
+    /// Returns true if a form of this class may begin with a character.
     begins: fn(char) -> bool,
-    /// Pattern of the form. `<N>` and the like stand for parts, see [`part`].
+    /// Pattern of the form. `<N>` and the like are named parts, see [`part`].
     pattern: &'static str,
-    /// Says the form. `None` where it is of another class.
+    /// Converts the form to words. None if it is of another class.
     say: fn(&Context<'_>, &Captures<'_>) -> Option<String>,
 }
 
-/// Surroundings of a form.
+/// Context of a form.
 struct Context<'a> {
     dialect: Dialect,
-    /// Words before the form, the nearest first, without punctuation.
+    /// Words before the form, nearest first, without punctuation.
     words: [&'a str; WORDS_BEFORE],
-    /// Text behind the form, up to [`WINDOW_BYTES`].
+    /// Text after the form, up to [`WINDOW_BYTES`].
     after: &'a str,
-    /// A double quote is open.
+    /// True if a double quote is open.
     is_quoted: bool,
-    /// A space stands before the form, or nothing.
+    /// True if a space or nothing precedes the form.
     is_spaced: bool,
 }
 
-/// Rules with their patterns compiled.
+/// Rules with compiled patterns.
 struct Grammar {
     rules: Vec<(Regex, &'static Rule)>,
 }
@@ -103,7 +105,7 @@ fn letter(c: char) -> bool {
     c.is_alphabetic()
 }
 
-/// Pattern of a part that rules share.
+/// Pattern of a named part, shared by rules.
 fn part(name: &str) -> String {
     const NUMBER: &str = concat!(
         r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,2}(?:,[0-9]{2})+,[0-9]{3}|[1-9][0-9]{0,2}(?:[ \u{a0}\u{202f}\u{2009}'’][0-9]{3})+",
@@ -128,7 +130,7 @@ fn part(name: &str) -> String {
     }
 }
 
-/// Pattern with its parts put in.
+/// Replaces named parts in a pattern.
 fn expanded(pattern: &str) -> String {
     let mut all = String::from("^");
     let mut rest = pattern;
@@ -144,7 +146,7 @@ fn expanded(pattern: &str) -> String {
         rest = &rest[open + name.len() + 2..];
     }
     all.push_str(rest);
-    // Borders between ASCII letters: those of Unicode make the search slow.
+    // Use ASCII word boundaries, because Unicode ones make the search slow.
     all.replace(r"\b", r"(?-u:\b)")
 }
 
@@ -172,7 +174,7 @@ impl Grammar {
     }
 }
 
-/// Says a text in words.
+/// Converts written forms in a text to words.
 pub(crate) fn normalize(text: &str, dialect: Dialect) -> String {
     let text: String = text.chars().filter(|&c| !signs::is_invisible(c)).collect();
     let mut reading = TextReading {
@@ -191,7 +193,7 @@ pub(crate) fn normalize(text: &str, dialect: Dialect) -> String {
     reading.out.trim().to_owned()
 }
 
-/// A text on its way to words.
+/// State of reading a text.
 struct TextReading<'a> {
     text: &'a str,
     at: usize,
@@ -201,11 +203,11 @@ struct TextReading<'a> {
     dialect: Dialect,
     /// Character before `at`.
     before: Option<char>,
-    /// A sign stands between the last word and `at`.
+    /// True if punctuation stands between the last word and `at`.
     is_apart: bool,
 }
 
-/// Largest index up to `at` that is a border of characters.
+/// Largest character boundary up to `at`.
 fn border(text: &str, at: usize) -> usize {
     let at = at.min(text.len());
     (0..=at).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
@@ -241,7 +243,7 @@ impl<'a> TextReading<'a> {
         }
     }
 
-    /// Whether a form may begin with `first` here.
+    /// Returns true if a form may begin with `first` here.
     fn begins_token(&self, first: char) -> bool {
         let Some(before) = self.before else { return true };
         match first {
@@ -283,7 +285,7 @@ impl<'a> TextReading<'a> {
         }
     }
 
-    /// A word of letters: an abbreviation, a roman numeral, or itself.
+    /// Reads a word of letters: an abbreviation, a Roman numeral, or the word itself.
     fn word(&mut self, rest: &'a str) {
         let letters = |c: char| c.is_alphabetic() || "'’".contains(c) || signs::is_mark(c);
         let end = rest.find(|c: char| !letters(c)).unwrap_or(rest.len());
@@ -333,7 +335,7 @@ impl<'a> TextReading<'a> {
         self.advance(sign.len_utf8());
     }
 
-    /// Appends words, apart from what stands before them.
+    /// Appends words, with a space if necessary.
     fn say(&mut self, words: &str) {
         let is_apart = self.out.chars().next_back().is_some_and(|last| !" ([{\"'“‘-–—/".contains(last));
         if is_apart && !words.is_empty() {
@@ -342,7 +344,7 @@ impl<'a> TextReading<'a> {
         self.out.push_str(words);
     }
 
-    /// Goes on behind a form, which becomes the last word.
+    /// Moves after a form, and remembers its words as the last ones.
     fn remember(&mut self, used: usize) {
         let form = &self.text[self.at..self.at + used];
         let bare = |word: &'a str| word.trim_matches(|c: char| !c.is_alphanumeric());
@@ -352,7 +354,7 @@ impl<'a> TextReading<'a> {
         self.words[..newest.len()].copy_from_slice(&newest);
         self.is_apart = false;
         self.advance(used);
-        // A form is apart from letters behind it.
+        // Separate a form from letters after it.
         let next = self.text[self.at..].chars().next();
         let said = self.out.chars().next_back();
         let letters = form.chars().all(|c| c.is_alphabetic() || "'’".contains(c));
@@ -361,14 +363,14 @@ impl<'a> TextReading<'a> {
         }
     }
 
-    /// Goes on behind characters that are no word.
+    /// Moves after characters that are no word.
     fn advance(&mut self, used: usize) {
         self.before = self.text[self.at..self.at + used].chars().next_back();
         self.at += used;
     }
 }
 
-/// Whether a form ends where a match does.
+/// Returns true if a form ends at the end of a match.
 fn is_whole(matched: &str, after: &str) -> bool {
     let mut next = after.chars();
     let (Some(next), second) = (next.next(), next.next()) else { return true };
@@ -385,19 +387,19 @@ impl Context<'_> {
         self.dialect == Dialect::British
     }
 
-    /// Whether the last word is one of these, without regard to case.
+    /// Returns true if the last word is among these, ignoring case.
     fn follows(&self, words: &[&str]) -> bool {
         words.iter().any(|word| word.eq_ignore_ascii_case(self.words[0]))
     }
 
-    /// Next word behind the form.
+    /// Next word after the form.
     fn next_word(&self) -> &str {
         let rest = self.after.strip_prefix(' ').unwrap_or_default();
         let end = rest.find(|c: char| !c.is_alphanumeric()).unwrap_or(rest.len());
         &rest[..end]
     }
 
-    /// Whether an amount names the thing behind it and is not counted: `a 5 km run`.
+    /// Returns true if an amount modifies the noun after it: `a 5 km run`.
     fn is_attribute(&self) -> bool {
         const GOES_ON: [&str; 34] = [
             "of", "in", "on", "at", "to", "by", "as", "for", "from", "with", "into", "than", "that", "which",
@@ -410,12 +412,12 @@ impl Context<'_> {
     }
 }
 
-/// Text of a group, empty where it took no part.
+/// Text of a group, empty if it did not match.
 fn group<'a>(captures: &Captures<'a>, index: usize) -> &'a str {
     captures.get(index).map_or("", |found| found.as_str())
 }
 
-/// Letters by their names, with spaces between them.
+/// Letters by name, with spaces between them.
 fn spelled(text: &str) -> String {
     let letters = text.chars().filter(|c| c.is_alphanumeric()).map(|c| c.to_ascii_uppercase().to_string());
     letters.collect::<Vec<_>>().join(" ")
@@ -547,10 +549,10 @@ mod tests {
                 let begun = std::time::Instant::now();
                 let said = normalize(&text, Dialect::American);
                 times.push(begun.elapsed().as_secs_f64());
-                // A sign becomes a phrase; no form becomes a page.
+                // A sign may become a phrase, but no form becomes a page.
                 assert!(said.len() <= 40 * text.len() + 100, "{unit:?}: {} of {}", said.len(), text.len());
             }
-            // Eight times the text takes about eight times as long; the square would take 64 times.
+            // Eight times the text takes about eight times as long. Quadratic time would be 64 times.
             assert!(times[1] < 24.0 * times[0] + 0.5, "{unit:?}: {times:?}");
         }
     }

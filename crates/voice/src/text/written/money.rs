@@ -1,16 +1,17 @@
-//! Money: a sign or a code before or behind an amount, with a magnitude, a range or a rate.
+//! Money: a sign or a code before or after an amount, with a magnitude, a range or a rate.
 
 use regex::Captures;
 
 use super::quantity::{amount, cardinal, sign_word};
 use super::{Context, Rule, digit, group};
 
-/// Pattern of the signs of currencies, with the letters of a country before a dollar.
+/// Pattern of currency signs, with the letters of a country before a dollar.
 pub(super) const SYMBOLS: &str = r"(?:(?:US|CA|C|AU|A|NZ|HK|S|R)?\$|[€£¥₹₩₽₿₺₫₪₴₦฿₱]|Rs\.? ?|CHF )";
-/// Pattern of the codes of currencies.
+/// Pattern of currency codes.
 pub(super) const CODES: &str = r"(?:USD|EUR|GBP|JPY|CHF|CAD|AUD|NZD|HKD|SGD|CNY|RMB|INR|KRW|RUB|BRL|MXN|SEK|NOK|DKK|PLN|CZK|HUF|TRY|ZAR|ILS|THB|BTC|ETH)";
 
-/// Names of a currency: one, several, one part, several parts. Parts without a name are decimals.
+/// Names of a currency: unit in singular and plural, subunit in singular and plural. Without a subunit,
+/// fractions are read as decimals.
 type Names = [&'static str; 4];
 
 const CURRENCIES: [(&str, Names); 50] = [
@@ -72,7 +73,7 @@ const CROWNS: [(&str, Names); 5] = [
     ("DKK", ["Danish crown", "Danish crowns", "öre", "öre"]),
     ("HUF", ["forint", "forints", "filler", "filler"]),
 ];
-/// Currencies whose sign may stand behind the amount, and which have cents behind a comma there.
+/// Units of time and other rates, with their names.
 const RATES: [(&str, &str); 22] = [
     ("hour", "hour"),
     ("hr", "hour"),
@@ -159,7 +160,7 @@ fn scale(text: &str) -> &str {
 /// Amount of a currency.
 fn said(context: &Context<'_>, number: &str, magnitude: &str, names: &Names) -> String {
     let dialect = context.dialect;
-    // `1.234,56` and `5,99`: a comma before the cents.
+    // `1.234,56` and `5,99`: a decimal comma.
     let comma = number.rfind(',').filter(|&at| [2, 3].contains(&(number.len() - at)));
     let number = comma.map_or_else(
         || number.to_owned(),
@@ -211,17 +212,17 @@ fn sign_before(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let (names, number) = (names(group(found, 2))?, group(found, 3));
     let minus = sign_word(if number.starts_with(['-', '−']) { "-" } else { group(found, 1) });
     let number = number.trim_start_matches(['-', '−']);
-    // `$20s` and `$5-a-day` are for nobody here; a decade of dollars is several bills.
+    // `$20s` and `$5-a-day` are not handled here; `$20s` are several bills.
     Some(format!("{minus}{}{}", said(context, number, group(found, 4), names), rate(found, 5)))
 }
 
 fn sign_behind(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
-    // `5 $10 bills`: the sign belongs to what follows.
+    // `5 $10 bills`: the sign belongs to the next amount.
     if context.after.starts_with(|c: char| c.is_ascii_digit()) {
         return None;
     }
     let names = names(group(found, 4))?;
-    // Behind the amount the sign is European, and so is the point between thousands.
+    // A sign after the amount is European, and so is a point between thousands.
     let text = group(found, 2);
     let is_grouped = !text.contains(',') && text.split('.').skip(1).all(|part| part.len() == 3);
     let plain = if is_grouped { text.replace('.', "") } else { text.to_owned() };

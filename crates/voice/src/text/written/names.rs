@@ -62,7 +62,7 @@ fn dot(c: char) -> bool {
     c == '.'
 }
 
-/// Digits of a name: one or two as a number, three and four in pairs, more one by one.
+/// Digits in a name: one or two as a number, three and four in pairs, more one by one.
 fn number(text: &str) -> String {
     match text.len() {
         0 => String::new(),
@@ -71,7 +71,7 @@ fn number(text: &str) -> String {
     }
 }
 
-/// Letters by their names and digits in between: `4o` is "four O".
+/// Letters by name, and digits between them: `4o` is "four O".
 pub(super) fn letters_and_digits(text: &str) -> String {
     let mut parts: Vec<String> = Vec::new();
     let mut rest = text;
@@ -92,7 +92,7 @@ pub(super) fn letters_and_digits(text: &str) -> String {
     parts.join(" ")
 }
 
-/// Letters of a name: a word of four and more small letters stays, and so do a few short ones.
+/// Letters in a name. A word of four or more letters in lower case stays, and so do a few short ones.
 fn letters(run: &str) -> String {
     const WORDS: [&str; 20] = [
         "win", "int", "abc", "uint", "mini", "Mini", "max", "Max", "pro", "Pro", "Plus", "plus", "Ultra",
@@ -115,7 +115,7 @@ fn world_war(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     Some(format!("World War {}", if matches!(group(found, 1), "I" | "1") { "one" } else { "two" }))
 }
 
-/// Paragraph of a law: `401(k)`.
+/// Section of a law: `401(k)`.
 pub(super) fn paragraph(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     Some(format!("{} {}", number(group(found, 1)), group(found, 2).to_uppercase()))
 }
@@ -142,7 +142,7 @@ fn doubled(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     }
 }
 
-/// Mark at school: `A+`, `B-`.
+/// School grade: `A+`, `B-`.
 fn grade(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let next = context.after.chars().next();
     if next.is_some_and(|c| c.is_alphanumeric() || "+-−=".contains(c)) {
@@ -175,7 +175,7 @@ fn initials(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
 /// Letters with points: `U.S.`, `J.R.R.`
 fn pointed(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let form = group(found, 1);
-    // `U.S.A` and a name behind one initial are for other rules.
+    // `U.S.A`, and a name after one initial, are left to other rules.
     if context.after.starts_with(char::is_alphanumeric) {
         return None;
     }
@@ -191,7 +191,7 @@ fn numbered_thing(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     Some(format!("{name} {}{end}", number(text)))
 }
 
-/// Chemical formula, whose elements are known.
+/// Chemical formula of known elements.
 fn formula(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     const KNOWN: [&str; 22] = [
         "H2O", "H2O2", "CO2", "NO2", "SO2", "SO3", "O2", "O3", "N2", "H2", "CH4", "NH3", "H2SO4", "C6H12O6",
@@ -241,7 +241,7 @@ fn model(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     Some(letters_and_digits(group(found, 0)))
 }
 
-/// Name, hyphen and number: `Llama-3.1-8B`, `Catch-22`. `Mid-1990s` and `Pre-2020` are other things.
+/// Name, hyphen and number: `Llama-3.1-8B`, `Catch-22`. `Mid-1990s` and `Pre-2020` are other forms.
 fn named_model(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let (name, text, rest) = (group(found, 1), group(found, 2), group(found, 3));
     let is_prefix = ["Mid", "Pre", "Post", "Late", "Early", "Non", "Anti", "Sub", "Re"].contains(&name);

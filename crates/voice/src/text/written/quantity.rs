@@ -6,9 +6,9 @@ use super::super::english::Dialect;
 use super::super::numbers::{self, digits, ordinal, year};
 use super::{Context, Rule, digit, group};
 
-/// Digits in a row that are said as one number.
+/// Maximum digits in a row that are spoken as one number.
 const DIGITS_MAX: usize = 15;
-/// Digits of a number whose groups are marked.
+/// Maximum digits of a number with separated groups.
 const GROUPED_DIGITS_MAX: usize = 36;
 
 pub(super) const RULES: &[Rule] = &[
@@ -88,7 +88,7 @@ fn count(number: u128, dialect: Dialect) -> String {
     }
 }
 
-/// Number as written: digits, separators of thousands, a point.
+/// Number as written: digits, thousands separators, a point.
 pub(super) fn amount(text: &str, dialect: Dialect) -> String {
     let is_grouped = text.contains([',', ' ', '\u{a0}', '\u{202f}', '\u{2009}', '\'', '’']);
     let plain: String = text.chars().filter(|c| c.is_ascii_digit() || *c == '.').collect();
@@ -103,7 +103,7 @@ pub(super) fn amount(text: &str, dialect: Dialect) -> String {
     if fraction.is_empty() { said } else { format!("{said} point {}", digits(fraction)) }
 }
 
-/// Digits that no rule took.
+/// Digits that no rule matched.
 pub(super) fn loose_digits(text: &str, dialect: Dialect) -> String {
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
         return if text.len() > 4 { digits(text) } else { amount(text, dialect) };
@@ -116,7 +116,7 @@ pub(super) fn loose_digits(text: &str, dialect: Dialect) -> String {
         let circled = (u32::from('①')..=u32::from('⑨')).contains(&u32::from(c));
         let value = value.or_else(|| circled.then(|| (u32::from(c) - u32::from('①') + 1) as usize));
         let foreign = || {
-            // Digits of other scripts stand in blocks of ten from zero on.
+            // Digits of other scripts are in blocks of ten, starting with zero.
             let zeros = ['٠', '۰', '०', '০', '０', '๐'];
             zeros
                 .iter()
@@ -148,7 +148,7 @@ pub(super) fn year_in(number: u64, dialect: Dialect) -> String {
     }
 }
 
-/// Two pairs of digits, as in `RTX 4090` and `1080p`; three digits as one and a pair.
+/// Two pairs of digits, as in `RTX 4090` and `1080p`. Three digits are one and a pair.
 pub(super) fn pairs(text: &str) -> String {
     let value = |text: &str| text.parse::<u64>().map(numbers::cardinal).unwrap_or_default();
     let pair = |text: &str| match text.as_bytes() {
@@ -231,7 +231,7 @@ fn signed(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     if sign.is_empty() && is_version && context.follows(VERSIONED) {
         return Some(version_parts(number));
     }
-    // A year before 1100 has a word before it that tells so, and no noun behind it.
+    // A year before 1100 needs a word before it that indicates a year, and no noun after it.
     let tells = [
         "in", "since", "until", "before", "after", "by", "of", "year", "from", "to", "and", "c", "ca",
         "circa",
@@ -279,7 +279,7 @@ pub(super) fn ordinal_in(number: u64, dialect: Dialect) -> String {
     }
 }
 
-/// `100s of` and the like.
+/// Forms such as `100s of`.
 pub(super) fn hundreds(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let scale = match group(found, 1).len() - 1 {
         1 => "tens",
@@ -328,7 +328,7 @@ fn fraction(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     Some(format!("{}{said}", sign_word(group(found, 1))))
 }
 
-/// Whole number and a part of one: "two and a quarter".
+/// Whole number with a fraction: "two and a quarter".
 pub(super) fn with_part(whole: &str, part: &str, dialect: Dialect) -> String {
     let part = match part.strip_prefix("one ") {
         Some(single) if single.starts_with("eigh") => format!("an {single}"),
@@ -373,7 +373,7 @@ fn vulgar_fraction(context: &Context<'_>, found: &Captures<'_>) -> Option<String
 fn range(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let (from, to, dialect) = (group(found, 2), group(found, 4), context.dialect);
     let whole = group(found, 0);
-    // `5 - 3 = 2` and `5 -3` count down; `5 to -3` and years do not.
+    // `5 - 3 = 2` and `5 -3` are subtractions; `5 to -3` and years are not.
     let spaced_minus = whole.contains(" - ") || whole.contains(" − ");
     if spaced_minus && (context.after.trim_start().starts_with('=') || whole.contains('−')) {
         return Some(format!(
@@ -393,7 +393,7 @@ fn range(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     Some(format!("{}{start} to {}{end}", sign_word(group(found, 1)), sign_word(group(found, 3))))
 }
 
-/// Numbers with commas or hyphens between them: `1,2,3` and `1-2-3`. Groups of three digits are one number.
+/// Numbers separated by commas or hyphens: `1,2,3` and `1-2-3`. Groups of three digits are one number.
 fn list(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let text = group(found, 0);
     let (is_commas, parts) = (text.contains(','), text.split([',', '-', '–']));
@@ -411,7 +411,7 @@ fn list(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     Some(said.join(if is_commas { ", " } else { " " }))
 }
 
-/// `1_000_000`, as in programs.
+/// `1_000_000`, as in source code.
 fn underscored(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     Some(amount(&group(found, 0).replace('_', ","), context.dialect))
 }
@@ -444,14 +444,14 @@ fn magnitude(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
 
 fn multiplier(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let next = context.after.trim_start().chars().next();
-    // `3× 4` and `2x + 1` are no factors of this kind.
+    // `3× 4` and `2x + 1` are other forms.
     if next.is_some_and(|c| c.is_ascii_digit() || "=+-".contains(c)) {
         return None;
     }
     Some(format!("{} times", amount(group(found, 1), context.dialect)))
 }
 
-/// Numbers of a version: `3.11` is "three point eleven", and `22.04` "twenty-two point oh four".
+/// Version number: `3.11` is "three point eleven", and `22.04` "twenty-two point oh four".
 fn version_parts(text: &str) -> String {
     let one = |part: &str| match part.as_bytes() {
         [b'0', b'1'..=b'9'] => format!("oh {}", digits(&part[1..])),
@@ -481,7 +481,7 @@ fn version(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
 
 fn plain_version(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let text = group(found, 2);
-    // Three groups of three are a number with points between thousands.
+    // Groups of three digits are a number with points between thousands.
     let parts: Vec<&str> = text.split('.').collect();
     if parts[1..].iter().all(|part| part.len() == 3) && !parts[0].starts_with('0') && parts[0].len() <= 3 {
         return None;

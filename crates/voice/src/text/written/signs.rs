@@ -1,17 +1,17 @@
-//! Signs that are words of their own: of mathematics, of law and trade, arrows, and frequent emoji.
+//! Signs with names: of mathematics, law and trade, arrows, and frequent emoji.
 
 use regex::Captures;
 
 use super::quantity::{amount, count_or_year, sign_word};
 use super::{Context, Rule, group};
 
-/// Reading of a sign that no rule took.
+/// Reading of a sign that no rule matched.
 pub(super) enum Lone {
-    /// Stays: the networks know it as a pause, or it is part of a word.
+    /// Kept: the networks use it as a pause, or it is part of a word.
     Stays,
-    /// Says nothing.
+    /// Silent.
     Silent,
-    /// Is said.
+    /// Spoken.
     Word(&'static str),
 }
 
@@ -155,21 +155,21 @@ const EMOJI: &[(char, &str)] = &[
     ('🌍', "globe"),
     ('🐶', "dog face"),
 ];
-/// Signs that say nothing.
+/// Silent signs.
 const SILENT: &str = "_*`|\\^•·●○■□▪◆★☆†‡¦¬¨´¸¯˚";
 
-/// Characters that change no reading: of width zero, variation selectors, skin tones.
+/// Returns true for characters that never matter: zero-width characters, variation selectors, skin tones.
 pub(super) fn is_invisible(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{20e3}' | '\u{200b}'..='\u{200f}' | '\u{2060}'..='\u{2064}' | '\u{feff}' | '\u{fe00}'..='\u{fe0f}' | '\u{1f3fb}'..='\u{1f3ff}')
         || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Marks that combine with the letter before.
+/// Returns true for marks that combine with the letter before.
 pub(super) fn is_mark(c: char) -> bool {
     matches!(c, '\u{300}'..='\u{36f}')
 }
 
-/// Reading of a sign by itself.
+/// Reading of a single sign.
 pub(super) fn lone(sign: char) -> Lone {
     if let Some((_, word)) = WORDS.iter().chain(EMOJI).find(|(known, _)| *known == sign) {
         return Lone::Word(word);
@@ -214,7 +214,7 @@ fn section(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     Some(said)
 }
 
-/// An operator between numbers that stand apart: `5 - 3`, `10 / 2`.
+/// Operator between numbers, with spaces: `5 - 3`, `10 / 2`.
 fn operation(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     if !is_term(context) {
         return None;
@@ -241,7 +241,7 @@ fn face_begins(c: char) -> bool {
     ":;=<".contains(c)
 }
 
-/// Face of signs, which says nothing, and a heart.
+/// Emoticon, which is silent, or a heart.
 fn face(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let is_apart =
         context.is_spaced && !context.after.starts_with(|c: char| c.is_alphanumeric() || "/\\".contains(c));
@@ -255,14 +255,14 @@ fn face(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     }
 }
 
-/// Address between angle brackets, which are not said.
+/// Address in angle brackets, which are silent.
 fn bracketed_address(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let address = group(found, 1);
     let is_address = address.contains('@') || address.contains("://") || address.starts_with("www.");
     is_address.then(|| super::normalize(address, context.dialect))
 }
 
-/// Whether the last word is a number or a letter of a formula.
+/// Returns true if the last word is a number or a letter of a formula.
 fn is_term(context: &Context<'_>) -> bool {
     let before = context.words[0];
     before.ends_with(|c: char| c.is_ascii_digit()) || before.len() == 1 && before != "I"
@@ -278,13 +278,13 @@ fn operation_with_letter(context: &Context<'_>, found: &Captures<'_>) -> Option<
     is_term(context).then(|| format!("{word} {}", group(found, 2)))
 }
 
-/// Bound, behind a term or alone: "is at least" or "at least".
+/// Bound, after a term or alone: "is at least" or "at least".
 fn bound(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let word = if group(found, 0) == "≤" { "at most" } else { "at least" };
     Some(if is_term(context) { format!("is {word}") } else { word.to_owned() })
 }
 
-/// A tag of HTML says nothing.
+/// HTML tag, which is silent.
 fn tag(_: &Context<'_>, _: &Captures<'_>) -> Option<String> {
     Some(String::new())
 }
