@@ -1,4 +1,4 @@
-//! A conversation as a chat template sees it: the model's words, not a protocol's.
+//! Conversation for a chat template, in the model's terms rather than a protocol's.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -14,7 +14,7 @@ pub struct Chat {
     pub kwargs: Map<String, Value>,
     /// End the prompt where the assistant's answer begins.
     pub add_generation_prompt: bool,
-    /// Leave the last message open for the model to go on with.
+    /// Leave the last message open for the model to continue.
     pub continue_final_message: bool,
     /// Number of pictures in the messages; each is a [`crate::vision::PICTURE`] in their contents. If 0, that
     /// letter is ordinary text.
@@ -32,7 +32,7 @@ pub struct Opening {
     pub messages: Vec<Message>,
 }
 
-/// One message. Absent fields are not defined in the template, as its tests for definedness expect.
+/// Message of a conversation. Absent fields are undefined in the template, so that its tests for definedness work.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Message {
     /// system, developer, user, assistant or tool.

@@ -60,7 +60,7 @@ pub enum LoadError {
         file: String,
         /// The key, tensor or section.
         what: String,
-        /// What is wrong with it.
+        /// Problem.
         reason: String,
     },
     /// A required key, tensor or file is missing.
@@ -68,9 +68,9 @@ pub enum LoadError {
     Missing {
         /// The file or directory.
         file: String,
-        /// What is missing.
+        /// Name of the missing part.
         what: String,
-        /// What to do, with a leading separator, or nothing.
+        /// Remedy, with a leading separator, or empty.
         hint: String,
     },
     /// The file is valid, but needs something that this build does not support.
@@ -149,7 +149,7 @@ pub enum RequestError {
         /// Maximum number of tokens.
         tokens_max: usize,
     },
-    /// An input is longer than the model takes.
+    /// An input is longer than the model's context.
     #[error(
         "inputs: This model's maximum context length is {tokens_max} tokens, special ones included. However, one input \
          has {tokens} tokens. Please reduce its length, or let truncate cut it."

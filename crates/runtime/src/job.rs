@@ -76,7 +76,7 @@ pub struct Job {
     pub skip_cache: bool,
 }
 
-/// One greedy completion of an empty prompt.
+/// Default: one greedy completion of an empty prompt.
 impl Default for Job {
     fn default() -> Job {
         Job {

@@ -133,8 +133,8 @@ pub const STOP_STRING_BYTES_MAX: usize = 1024;
 pub const TOP_LOGPROBS_MAX: usize = 20;
 /// Entries of a request's `logit_bias`; all are applied at every token.
 pub const LOGIT_BIAS_MAX: usize = 4096;
-/// `top_n_sigma`, in standard deviations below the largest logit. No finite logit is further away than their
-/// number.
+/// `top_n_sigma`, in standard deviations below the largest logit. No finite logit is more standard deviations away
+/// than there are logits.
 pub const TOP_N_SIGMA_MAX: f32 = 100.0;
 /// Exponent of dynamic temperature, applied to the normalised entropy.
 pub const DYNATEMP_EXPONENT_MAX: f32 = 100.0;

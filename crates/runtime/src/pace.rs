@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn rows_are_few_or_many_within_bounds() {
-        // A row takes as long as a step: some go all the same, or the prompt would take for ever.
+        // A row takes as long as a step: a few still run, or the prompt would never finish.
         assert!((stretch(1.0, 1.0, 1) - 9.0).abs() < 0.1);
         // Prompts cost next to nothing.
         assert!(stretch(1.0, 1e-6, 1) < 1.1);

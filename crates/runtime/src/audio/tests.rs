@@ -19,7 +19,7 @@ use crate::vision::{Piece, Towers};
 use crate::{Engine, EngineConfig, MediaSpan, Opened, SamplingParams, Speculation, TextModel};
 
 const CASES: &[&str] = &["qwen2_audio", "voxtral", "qwen3_asr"];
-/// The largest allowed difference of a frame's number, of which those of a sound have a range of 2.
+/// Maximum difference of a frame's number; the numbers of a sound have a range of 2.
 const FRAMES_TOLERANCE: f32 = 2e-5;
 /// Tolerance of a row's numbers, as a share of the golden numbers' range.
 const ROWS_TOLERANCE: f32 = 2e-5;
@@ -43,7 +43,7 @@ fn sound([samples, pitch]: [usize; 2]) -> Vec<f32> {
     (0..samples).map(sample).collect()
 }
 
-/// A conversation, and what the library makes of it.
+/// Conversation with the library's results.
 struct Talk {
     chat: Chat,
     sounds: Vec<Vec<f32>>,
@@ -162,7 +162,7 @@ fn engine((opened, text): &(Opened, Arc<TextModel>), step_tokens_max: usize, kv_
 /// Output of a job: its tokens, and the log probabilities of those with text.
 type Drawn = (Vec<u32>, Vec<(u32, f32)>);
 
-/// Runs everything, and gives what each job has drawn.
+/// Runs all jobs. Returns the output of each.
 fn finish(engine: &mut Engine) -> BTreeMap<JobId, Drawn> {
     let mut events: Vec<Event> = Vec::new();
     while engine.has_work() {
@@ -298,7 +298,7 @@ fn answers_are_the_librarys_in_any_company() {
         let talks = talks(case);
         let jobs: Vec<Job> =
             talks.iter().enumerate().map(|(id, talk)| job(id as u64, &model.1, talk)).collect();
-        // Alone, and once more: the tower has nothing to do then, and the prompt is found.
+        // Alone, then once more, when the tower's rows and the prompt are cached.
         let (mut one, mut alone) = (engine(&model, 64, 96), Vec::new());
         for (job, talk) in jobs.iter().zip(&talks) {
             one.submit(job);

@@ -166,7 +166,7 @@ const HALVES: f64 = 1e-4;
 /// How far an encoder may be.
 const FLOATS: f64 = 1e-6;
 
-/// The vectors of every embedding of a golden file: beside the reference, and the same alone, together and reversed.
+/// Checks the vectors of every embedding in a golden file: against the reference, and alone, together and reversed.
 fn check_embeddings(name: &str, golden: &str) -> usize {
     let mut model = Model::open(&data().join(name));
     let text = std::fs::read_to_string(data().join(golden).join("golden.json")).unwrap();
@@ -465,7 +465,7 @@ fn check_scores(model: &mut Model, name: &str, golden: &str) -> usize {
         let (mut expected_logits, mut expected_scores) =
             (numbers(&case["logits"]), numbers(&case["probabilities"]));
         if case["query"].is_string() {
-            // The reference says what no and yes get; ours is the one over the other.
+            // The reference has separate values for no and yes; ours is their difference.
             expected_logits = vec![expected_logits[1] - expected_logits[0]];
             expected_scores = vec![expected_scores[1]];
         }

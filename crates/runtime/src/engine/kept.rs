@@ -64,7 +64,7 @@ impl Kept {
         }
     }
 
-    /// Jobs that wait for nothing any more.
+    /// Removes and returns the jobs that wait for nothing any more.
     fn done(&mut self) -> Vec<JobId> {
         let is_done = |fetch: &mut Fetch| fetch.wanted.is_empty() && fetch.waits.is_empty();
         self.fetches.extract_if(.., is_done).map(|fetch| fetch.job).collect()

@@ -11,8 +11,9 @@ use crate::vision::{Piece, Products};
 const PRODUCTS_ALONE: f64 = 16_384.0;
 /// Millions of products of a piece beside decoding sequences while no times are known.
 const PRODUCTS_FIRST: f64 = 512.0;
-/// Time of a piece and the draft tokens together, as a share of the step beside them. A step also slows down when a
-/// picture fills the caches; even so each next token comes after less than twice the time.
+/// Time of a piece and the draft tokens together, as a share of the step beside them. A step also slows down
+/// because a picture's data displaces its own from the processor's caches. Even so each next token comes after less
+/// than twice the time.
 const SHARE: f64 = 0.5;
 /// Minimum share of a piece, because steps may always have draft tokens.
 const SHARE_LEAST: f64 = 0.15;

@@ -339,7 +339,7 @@ fn tokens_said(kinds: &[EventKind]) -> Vec<u32> {
     kinds.iter().flat_map(tokens).collect()
 }
 
-/// The demo model with these windows in its layers, in turns. `keeps`: nothing is let go of, whatever is seen.
+/// Demo model whose layers have these windows in turn. With `keeps`, blocks outside a window are not released.
 fn with_windows(windows: &[Option<u32>], keeps: bool) -> Opened {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
     let mut opened = Opened::open(&path).unwrap();
@@ -522,7 +522,7 @@ fn what_is_drawn_after_a_draft_has_the_models_distribution() {
     check_distribution(&mut engine, &prompt, &first);
 }
 
-/// Tokens that are drawn of the rows of drafted ones are distributed as the model says, by Pearson's chi-square.
+/// Checks by Pearson's chi-square that tokens sampled from rows of draft tokens have the model's distribution.
 fn check_distribution(engine: &mut Engine, prompt: &[u32], prediction: &[u32]) {
     let sampling = SamplingParams { temperature: 1.5, top_k: 4, logprobs: Some(4), ..Default::default() };
     // By the two tokens before: how often each third came, and the four that may with their log probabilities.

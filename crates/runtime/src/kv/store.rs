@@ -49,6 +49,6 @@ pub trait BlockStore: Send {
     /// Next answer to a request, if any has arrived. Each request is answered once.
     fn answer(&mut self) -> Option<KeptBlock>;
 
-    /// Takes back the buffer of an [`BlockStore::answer`].
+    /// Takes back a buffer from [`BlockStore::answer`].
     fn recycle(&mut self, bytes: Vec<u8>);
 }

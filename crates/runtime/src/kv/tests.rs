@@ -110,7 +110,8 @@ fn what_is_behind_a_hole_is_held_from_the_first_on() {
     assert_eq!(pool.missing(&hashes, &kept, true), names(&[0, first]));
 }
 
-/// A pool of two groups that see 40 and 17 tokens and one that sees all, of which each has these blocks of one text.
+/// Pool with two groups with windows of 40 and 17 tokens and one with full attention. Each has these blocks of one
+/// text.
 fn pool_with(found: [u16; 3]) -> (BlockPool, Vec<BlockHash>) {
     let windows = vec![Some(40), None, Some(17)];
     let room = KvRoom::new(&KvGroups { windows, places: Vec::new() }, 16);
@@ -130,7 +131,8 @@ fn pool_with(found: [u16; 3]) -> (BlockPool, Vec<BlockHash>) {
 
 #[test]
 fn a_prefix_is_found_where_windows_have_what_they_see() {
-    // The group that sees 40 tokens after 5 blocks sees 39 of them, in 3 blocks; the one that sees 17 sees one.
+    // After 5 blocks, the group with a window of 40 tokens attends to 39 of them, in 3 blocks; the group with 17
+    // needs one block.
     let (pool, hashes) = pool_with([0b11100, 0b11111, 0b10000]);
     assert_eq!(pool.find_prefix(&hashes).0, 5);
     assert_eq!(pool.prefix(&hashes).count(), 3 + 5 + 1);
@@ -183,7 +185,7 @@ fn a_window_lets_go_as_it_moves_and_uses_blocks_again() {
 }
 
 proptest! {
-    // As long as every group has all that a row after it sees.
+    // The longest prefix whose next row finds all its blocks, in every group.
     #[test]
     fn the_longest_prefix_is_found(found in any::<[u16; 3]>()) {
         // Many blocks are there, as after a few were evicted.
@@ -199,7 +201,7 @@ proptest! {
         prop_assert_eq!(ids.iter().filter(|&&id| pool.blocks[id as usize].holders == 0).count(), free);
     }
 
-    // Whatever is done, the counts add up and no block is given to two takers.
+    // Under any operations the counts add up, and no block is given out twice.
     #[test]
     fn counts_always_add_up(ops in prop::collection::vec((0u8..4, 0u32..6), 1..200)) {
         let mut pool = BlockPool::new(5, true);

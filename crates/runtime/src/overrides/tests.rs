@@ -69,7 +69,7 @@ fn settings_of_files_give_way() {
         let error = opened.check_overrides().unwrap_err().to_string();
         assert!(error.contains("override_kv") && error.contains("contxt=int:1"), "{error}");
     }
-    // The tokenizer reads its own.
+    // The tokenizer reads its own keys.
     let opened = Opened::open_with(&demo(), &keys(&["tokenizer.ggml.pre=str:qwen9"])).unwrap();
     let error = opened.text_model().map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("tokenizer.ggml.pre") && error.contains("qwen9"), "{error}");
@@ -108,7 +108,7 @@ fn ropes_are_stretched() {
         };
         assert_eq!((factor, beta_fast, beta_slow, original_context), (4.0, 16.0, 1.0, 64));
         assert_eq!(longer, context.max(256), "{}", path.display());
-        // GGUF's factor is beside YaRN's own, a configuration's is instead of it.
+        // GGUF's factor multiplies YaRN's own; that of a configuration replaces it.
         let beside = if path.is_file() { 0.1 * 4.0_f32.ln() + 1.0 } else { 1.0 };
         assert!((stretched.magnitude - 1.5 * beside).abs() < 1e-6, "{stretched:?}");
         let (linear, longer) = rope(&path, RopeOverrides { scale: Some(2.0), ..RopeOverrides::default() });
@@ -147,14 +147,14 @@ fn texts_give_way() {
     }
     let opened = Opened::open_with(&demo(), &of(demo())).unwrap();
     assert_eq!(ids(&opened), own);
-    // Its end tokens come with it, and must be among the model's.
+    // Its end tokens come with it, and must be among the model's tokens.
     let error = Opened::open_with(&other, &of(demo())).unwrap_err().to_string();
     assert!(error.contains("not among the 160"), "{error}");
     for missing in ["/no/such/tokenizer.json", "/no/such/thing", "/no/such.gguf"] {
         let error = Opened::open_with(&demo(), &of(missing.into())).unwrap_err().to_string();
         assert!(error.contains(missing), "{error}");
     }
-    // A directory that has none of its own.
+    // A directory without a tokenizer.
     let bare = tempfile::tempdir().unwrap();
     for file in std::fs::read_dir(&other).unwrap().flatten() {
         if file.file_name() != "tokenizer.json" && file.path().is_file() {

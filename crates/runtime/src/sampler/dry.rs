@@ -13,8 +13,8 @@ use crate::{
 /// Default sequence breakers.
 pub const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 
-/// DRY parameters. A token that would extend a repetition of `length` tokens gets `multiplier * base ^ (length -
-/// allowed_length)` subtracted from its logit.
+/// DRY parameters. A token that would extend a repetition of `length` tokens has its logit reduced by `multiplier *
+/// base ^ (length - allowed_length)`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dry {
     /// Above 0.

@@ -140,7 +140,8 @@ fn penalized(
     l
 }
 
-/// By the definition: the longest end of the text that stands before the token elsewhere, without a breaker in it.
+/// Reference by definition: the longest end of the text that also precedes the token elsewhere, without a breaker
+/// in it.
 fn dry_penalty(dry: &Dry, tokens: &[u32], token: u32) -> f64 {
     let model = demo();
     let breakers = dry.breakers.texts();
@@ -389,12 +390,12 @@ fn what_repeats_is_not_said_again() {
     assert_eq!(penalty(Dry { allowed_length: 40, ..dry.clone() }), 0.0);
     assert_eq!(penalty(Dry { last_n: Some(4), ..dry.clone() }), 0.0);
     let broken = |breaker: &str| Breakers::new(&[breaker.to_owned()], tokenizer);
-    // At the end, across two tokens and in the one to come.
+    // Breakers at the end, across two tokens, and in the next token.
     for breaker in ["three", "o thre", " four"] {
         assert_eq!(penalty(Dry { breakers: broken(breaker), ..dry.clone() }), 0.0, "{breaker}");
     }
     assert_eq!(penalty(Dry { breakers: broken("zebra"), ..dry.clone() }), whole);
-    // However long it is, what is subtracted is a number.
+    // Even for very long repetitions the penalty is a finite number.
     let long: Vec<u32> = (0..4000).map(|i| [7, 8][i % 2]).collect();
     let mut repetitions = Repetitions::new(&Dry { base: 1e30, ..dry }, &long);
     repetitions.penalties(|_, penalty| assert_eq!(penalty, f32::MAX));

@@ -54,7 +54,7 @@ impl Bench {
         }
     }
 
-    /// Job `id` with a prompt of its own.
+    /// Submits job `id` with a unique prompt.
     fn submit(&mut self, id: u64, prompt: usize, max_tokens: u32, change: impl FnOnce(&mut Job)) {
         let mut job = Job {
             id: JobId(id),
@@ -88,7 +88,7 @@ impl Bench {
         draws.draw(&self.step.draws, &mut logits);
         let ticket = draws.submit();
         draws.wait(ticket, &mut drawn);
-        // Each row's hidden state says which token it is of.
+        // Each row's hidden state encodes its token.
         let (sources, width) = (&self.step.batch.sources, self.embedder.hidden);
         let mut read = |first: usize, out: &mut [f32]| {
             for (row, out) in out.chunks_exact_mut(width).enumerate() {
@@ -342,7 +342,7 @@ fn what_is_not_a_number_ends_one_sequence_alone() {
     assert_eq!((bench.generated(2), bench.finished(2), bench.pool.used()), (5, 1, 0));
 }
 
-/// Job `id` with inputs of so many tokens; input i begins with token `1000 + i`, unless they share `prefix` tokens.
+/// Job `id` with inputs of these lengths; input i starts with token `1000 + i`, unless they share `prefix` tokens.
 fn inputs(id: u64, lengths: &[usize], prefix: usize) -> EmbedJob {
     let input = |(index, &length): (usize, &usize)| EmbedInput {
         tokens: (0..length as u32)
@@ -359,7 +359,7 @@ fn inputs(id: u64, lengths: &[usize], prefix: usize) -> EmbedJob {
     }
 }
 
-/// The first element of what was computed of each input of a job, in the order it came.
+/// First element of the result of each of a job's inputs, in order of arrival.
 fn computed(events: &[Event], id: u64) -> Vec<(u32, f32)> {
     let of_job = events.iter().filter(|event| event.job == JobId(id));
     of_job

@@ -2,9 +2,9 @@
 //!
 //! Free room goes to the first job in the queue. Beyond that, room is taken from running jobs in two cases:
 //! - A job that holds more gives to a job that, with it, would hold no more than the giver. So the completions of
-//!  one request shrink one by one to what other jobs have.
+//!   one request shrink one by one to what other jobs have.
 //! - A job that has not started takes the place of a job whose turn is over. So a short job does not wait for the
-//!  end of one of many long ones.
+//!   end of one of many long ones.
 //!
 //! Neither job can take the room back by the same rule, so sequences do not swap back and forth. In the first case
 //! the giver still holds as much; the second happens once in the life of a job. A priority decides the order, not

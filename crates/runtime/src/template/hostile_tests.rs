@@ -19,9 +19,9 @@ use crate::{
 };
 
 const CHILD: &str = "HANZO_ENGINE_HOSTILE_TEMPLATES";
-/// Half of what a thread of the daemon has.
+/// Half of the stack of a daemon's thread.
 const STACK_BYTES: usize = 1 << 20;
-/// A busy machine takes a few times the second that one of them may take.
+/// On a busy machine a template may take several times the second that it is allowed.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Maximum memory in KiB of a process that has rendered all of them.
 const PEAK_KIB_MAX: u64 = 768 << 10;
@@ -32,7 +32,7 @@ fn chat() -> Chat {
     Chat { messages: vec![message], kwargs, ..Chat::default() }
 }
 
-/// The templates, with what they must come to.
+/// Templates with their expected results.
 fn templates() -> Vec<(String, String, String)> {
     let cases: Vec<Value> =
         serde_json::from_str(include_str!("../../../../tests/data/hostile_templates.json")).expect("JSON");

@@ -174,7 +174,7 @@ fn every_character_knows_where_it_came_from() {
 #[test]
 fn what_a_format_of_the_request_spells_is_the_requests() {
     let cases = [
-        // Filling, signs and what a precision picks.
+        // Fills, signs, and parts picked by a precision.
         ("{0:<<4}{1:|>4}", "[{{ u.format('', 'x') }}]", "[«<<<<|||x»]"),
         ("{0:+}{0:<3.0f}{0:^+5}", "[{{ u.format(7) }}]", "[«+77   +7  »]"),
         ("{0[0]}{0[3]}{1:.1}{1!r}", "[{{ u.format('<im|', '>') }}]", "[«<|>'>'»]"),

@@ -8,20 +8,20 @@ use serde_json::{Value, json};
 use super::{TextModel, tests::demo_with};
 use crate::chat::{Chat, Message};
 
-/// Offers tools, and writes every message with its role and its text alone.
+/// Lists tools, and writes only the role and text of every message.
 const PLAIN: &str = "{% for t in tools or [] %}T:{{ t.function.name }};{% endfor %}\
                      {% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}";
 /// Names its list of tools in LFM2's manner.
 const LFM2: &str = "{% if tools %}List of tools: <|tool_list_start|>{{ tools | tojson }}<|tool_list_end|>{% endif %}\
                     {% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}";
-/// Asks for calls in Granite's manner.
+/// Asks for calls in Granite's style.
 const GRANITE: &str = "{% if tools %}Write <|tool_call|> and a list. {{ tools | tojson }}{% endif %}\
                        {% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}";
-/// Has variables of its own for tools, in SmolLM3's manner.
+/// Has its own variables for tools, in SmolLM3's style.
 const SMOL: &str = "{% if xml_tools or python_tools %}### Tools{% if xml_tools %} in <tool_call></tool_call>:\
                     {% for t in xml_tools %}{{ t.function.name }};{% endfor %}{% endif %}{% endif %}\
                     {% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}";
-/// Speaks of a tag whose name is that of the calls of a message.
+/// Writes a tag with the name of a message's calls.
 const TAG: &str = "{% if tools %}Write <tool_calls>[...]</tool_calls>. {{ tools | tojson }}{% endif %}\
                    {% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}";
 /// Knows no tools, no system and no order of roles but one, in Gemma 2's manner.
@@ -29,11 +29,11 @@ const GEMMA_2: &str = "{% if messages[0].role == 'system' %}{{ raise_exception('
                        {% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}\
                        {{ raise_exception('Conversation roles must alternate') }}{% endif %}\
                        <{{ m.role }}>{{ m.content | trim }}</{{ m.role }}>{% endfor %}";
-/// Leaves out what the system says.
+/// Drops the system's messages.
 const DEAF: &str =
     "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}";
 
-/// Offers tools in the system's message, and knows what tools answer by another role, in GLM-4's manner.
+/// Lists tools in the system's message, and has another role for tool results, in GLM-4's style.
 const GLM_4: &str = "[gMASK]<sop>{% for m in messages %}{% if m['tools'] is defined %}<|system|>{% for t in m['tools'] %}\
                      {{ t['function']['name'] }};{% endfor %}{% endif %}{% if m['content'] %}{% if m.role in ['system', 'user', 'assistant', \
                      'observation'] %}<|{{ m.role }}|>\n{{ m.content }}{% endif %}{% endif %}{% endfor %}";
@@ -50,7 +50,7 @@ fn message(role: &str, content: &str) -> Message {
     Message { role: role.into(), content: content.into(), ..Message::default() }
 }
 
-/// A conversation with tools, past calls and what came of them.
+/// Conversation with tools, past calls and their results.
 fn chat(system: Option<&str>, said: &str, arguments: &Value) -> Chat {
     let call = |name: &str| json!({"id": "abcdef123", "type": "function", "function": {"name": name, "arguments": arguments}});
     let tool = |name: &str| {
@@ -67,7 +67,7 @@ fn chat(system: Option<&str>, said: &str, arguments: &Value) -> Chat {
 
 fn render(model: &TextModel, chat: &Chat) -> String {
     let rendered = model.render(chat, &|| false).expect("renders");
-    // No letter stands for a mark any more.
+    // No letter is left in place of a mark.
     assert!(!rendered.text.contains(|c| ('\u{fde0}'..='\u{fdef}').contains(&c)), "{}", rendered.text);
     rendered.text
 }
@@ -102,7 +102,7 @@ fn past_calls_are_written_in_the_form_that_they_are_read_in() {
         json!({"note": "a \"b\" 'c'\n<d> \\", "exact": true, "list": [1, "x", null]}),
     ];
     for format in ToolFormat::ALL {
-        // Formats whose calls are a whole answer have no text beside them.
+        // Formats whose calls are the whole answer have no text next to them.
         let bare = matches!(
             format,
             ToolFormat::Llama | ToolFormat::Pythonic | ToolFormat::Xlam | ToolFormat::ChatGlm
@@ -113,7 +113,7 @@ fn past_calls_are_written_in_the_form_that_they_are_read_in() {
             for (system, said) in [(None, ""), (Some("Be kind."), if bare { "" } else { "Let me see." })] {
                 let chat = chat(system, said, arguments);
                 let prompt = render(&model, &chat);
-                // Harmony's text is a message of its own.
+                // Harmony's text is a separate message.
                 if format == ToolFormat::Harmony && !said.is_empty() {
                     continue;
                 }
@@ -230,13 +230,13 @@ fn tools_and_their_answers_are_where_glm_4_looks_for_them() {
     assert!(rendered.from_request.iter().all(|range| !range.contains(&mark)), "{rendered:?}");
 }
 
-/// Writes a call beside no text at all, in the manner of DeepSeek R1's distilled models.
+/// Writes a call only if there is no text, in the style of DeepSeek R1's distilled models.
 const BESIDE_NOTHING: &str = "{% for m in messages %}<{{ m.role }}>{% if m.content is none %}{% for c in m['tool_calls'] %}[{{ c.function.name }}]\
                               {% endfor %}{% else %}{{ m.content }}{% endif %}</{{ m.role }}>{% endfor %}";
-/// Writes the ids of calls alone, in Kimi's manner.
+/// Writes only the IDs of calls, in Kimi's style.
 const IDS: &str = "{% if tools %}<|tool_call_begin|>{% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content }}\
                    {% for c in m.tool_calls or [] %}[{{ c.id }}]{% endfor %}{{ m.tool_call_id or '' }}</{{ m.role }}>{% endfor %}";
-/// Takes the user and the assistant in turns, each as a list of parts, in LLaVA-NeXT's manner.
+/// Accepts only alternating turns of user and assistant, each as a list of parts, in LLaVA-NeXT's style.
 const TURNS_OF_PARTS: &str = "{% for m in messages %}{% if m.role not in ['user', 'assistant'] or (m.role == 'user') != loop.index0 is even %}\
                               {{ raise_exception('Only user and assistant in turns') }}{% endif %}\
                               <{{ m.role }}>{{ m['content'][0]['text'] }}{# of type 'text' #}</{{ m.role }}>{% endfor %}";

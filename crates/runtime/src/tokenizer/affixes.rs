@@ -1,5 +1,5 @@
-//! Tokens that a model expects around a text, and around and between the texts of a pair: BERT's `[CLS] a [SEP] b
-//! [SEP]`, with the type of each token.
+//! Tokens that a model expects around a text, and around and between the texts of a pair. BERT's form of a pair is
+//! `[CLS] a [SEP] b [SEP]`, with a type for each token.
 
 use std::collections::HashMap;
 

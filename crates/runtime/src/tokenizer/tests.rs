@@ -201,7 +201,7 @@ fn sentencepiece_settings_are_honoured() {
     assert_ne!(bare.encode("hi", false).expect("encodes"), hi);
     let ends = load(&[("add_bos_token", Value::Bool(false)), ("add_eos_token", Value::Bool(true))], &types);
     assert_eq!(ends.encode("hi", true).expect("encodes"), [&hi[..], &[2]].concat());
-    // Without byte tokens, what has no piece is one unknown token for as many characters as there are together.
+    // Without byte tokens, consecutive characters without a piece become a single unknown token.
     let byteless: Vec<i32> = types.iter().map(|&kind| if kind == 6 { 3 } else { kind }).collect();
     let byteless = load(&[], &byteless);
     let ids = byteless.encode("hi 😀😀hi", false).expect("encodes");

@@ -1,7 +1,7 @@
 //! Idefics2's connector: a gated MLP over patches, then a perceiver (arxiv.org/abs/2103.03206). Its latents attend
 //! to the patches and themselves. This is computed as self-attention over one sequence of both, of which only the
-//! latents' rows are read. On devices with partial attention the other rows are not computed. Small computations,
-//! norms and sums, run on the host.
+//! latents' rows are read. On devices that can compute attention for some rows only (`attends_in_parts`), the other
+//! rows' attention is left out. Small computations, norms and sums, run on the host.
 
 use std::ops::Range;
 
@@ -151,7 +151,7 @@ struct Buffers {
     seen: ops::Buffer,     // (at once, text)
     made: ops::Buffer,     // (at once, qkv)
     qkv: ops::Buffer,      // (patches + latents, qkv)
-    attended: ops::Buffer, // (rows that see, heads * head_dim)
+    attended: ops::Buffer, // (rows that attend, heads * head_dim)
     found: ops::Buffer,    // (latents, heads * head_dim)
     latents: ops::Buffer,  // (latents, text)
     between: ops::Buffer,  // (latents, 4 * text)

@@ -69,7 +69,7 @@ pub(crate) fn texture([width, height]: [u64; 2]) -> Picture {
     Picture { width: width as u32, height: height as u32, rgb: rgb.collect() }
 }
 
-/// A conversation, and what the library makes of it.
+/// Conversation with the library's results.
 #[derive(Clone)]
 pub(crate) struct Talk {
     chat: Chat,
@@ -202,7 +202,7 @@ struct Drawn {
     logprobs: Vec<(u32, f32)>,
 }
 
-/// Runs everything, and gives what each job has drawn.
+/// Runs all jobs. Returns the output of each.
 fn finish(engine: &mut Engine) -> BTreeMap<JobId, Drawn> {
     let mut events = Vec::new();
     while engine.has_work() {
@@ -389,7 +389,7 @@ fn beside_each_other(
 fn other_pictures_give_other_answers() {
     for case in CASES {
         let model = open(case);
-        // Two right behind each other are seen alike where they are remembered.
+        // Two adjacent pictures are attended to alike with cross-attention.
         let mut talk = talks(case).remove(if *case == "mllama" { 2 } else { 1 });
         let mut engine = engine(&model, 64);
         talk.pictures.swap(0, 1);
@@ -474,7 +474,7 @@ fn a_tower_in_a_file_of_its_own_is_the_models_and_answers_as_it() {
         let (own, _) = open(case);
         let (own, found) = (files(&own), files(&model.0));
         assert_eq!(found.spec, own.spec, "{case}");
-        // Its file does not say that pictures are cut.
+        // Its file does not say that pictures are cropped.
         let whole = case != "llava";
         assert_eq!(found.processor == own.processor, whole, "{case}: {:?}", found.processor);
         for (at, (found, own)) in numbers(found).into_iter().zip(numbers(own)).enumerate() {
@@ -534,7 +534,7 @@ fn the_tower_of_another_model_is_refused_by_name() {
     gguf.metadata = Arc::new(metadata);
     let refused = TowerFiles::of_mmproj(gguf, &text.metadata, &spec).unwrap_err().to_string();
     assert!(refused.contains("clip.vision.swiglu_clamp"), "{refused}");
-    // A folder says itself what sees for it.
+    // A folder has its own tower, so the override is refused.
     let overrides =
         Overrides { mmproj: Mmproj::File(file("smolvlm", "mmproj.gguf")), ..Overrides::default() };
     let refused = Opened::open_with(&folder("smolvlm"), &overrides).unwrap_err().to_string();

@@ -22,8 +22,7 @@ use crate::tokenizer::byte_char;
 
 /// First bytes of a file: `ggml` as a number.
 const MAGIC: [u8; 4] = 0x6767_6d6c_u32.to_le_bytes();
-/// Version of quantised types, stored in thousands of a file's type; this version is that of all ggml formats since
-/// 2023.
+/// Version of quantised types, stored in thousands of a file's type. All ggml formats since 2023 have this version.
 const QUANTIZATION_VERSION: u32 = 2;
 const VERSION_FACTOR: u32 = 1000;
 /// Size of the vocabulary of English-only models, and its text tokens; all others have one more text token.

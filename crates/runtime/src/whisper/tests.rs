@@ -101,7 +101,7 @@ fn window(spec: &WhisperSpec, samples: &[f32]) -> Vec<f32> {
     out
 }
 
-/// The largest difference as a share of the range of what is expected.
+/// Largest difference as a share of the expected numbers' range.
 fn difference(found: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(found.len(), expected.len());
     let range =
@@ -184,7 +184,7 @@ fn rows_logits_and_tokens_are_the_librarys() {
     }
 }
 
-/// An engine, and what it says of sounds.
+/// Engine and its events.
 struct Rig {
     engine: WhisperEngine,
     vocabulary: Arc<Vocabulary>,
@@ -206,7 +206,7 @@ impl Rig {
         self.engine.submit(TranscribeJob { id: JobId(id), asked, priority: 0, client: None });
     }
 
-    /// Runs all sounds to their ends, which are given as the engine wants them, in parts.
+    /// Runs all sounds to their ends. Samples are passed in parts, as the engine wants them.
     fn run(&mut self, sounds: &[(u64, &[f32])]) -> Vec<Vec<Transcript>> {
         let mut given = vec![0; sounds.len()];
         let mut told = vec![Vec::new(); sounds.len()];

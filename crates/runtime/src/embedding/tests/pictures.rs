@@ -75,7 +75,7 @@ fn vectors_of_texts_and_pictures_are_the_librarys() {
         }
         let all: Vec<EmbedInput> = cases.iter().map(|(input, _)| input.clone()).collect();
         assert_eq!(model.run(all.clone(), BARE), alone, "{case}: together as alone");
-        // Each of the four once: whatever is asked of it besides, its vector is kept.
+        // Each of the four runs only once: its vector is kept, whatever other output is requested.
         let AnyEngine::Encoder(engine) = &model.engine else { panic!("a decoder") };
         assert_eq!(engine.stats().frames_seen, 4);
         let mut turned = all;
@@ -201,7 +201,7 @@ fn copy(case: &str) -> TempDir {
     copy
 }
 
-/// Changes settings of a file; null takes one away.
+/// Changes settings of a file; null removes one.
 fn change(at: &Path, name: &str, part: Option<&str>, settings: Value) {
     let file = at.join(name);
     let mut all: Map<String, Value> = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();

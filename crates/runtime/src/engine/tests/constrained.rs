@@ -66,7 +66,7 @@ fn jobs(engine: &Engine) -> Vec<Job> {
         .zip(cases().into_iter().cycle().take(21))
         .map(|(id, (spec, _))| Job {
             sampling: SamplingParams { temperature: 1.5, seed: id, ..SamplingParams::default() },
-            // Most at liberty to go on after their end, and some told to go on for longer than they can.
+            // Some may continue after their end, and some must continue for longer than they can.
             stop: StopConditions {
                 max_tokens: 60,
                 ignore_eos: id % 3 == 0,
@@ -115,7 +115,7 @@ fn answers_satisfy_their_constraints_however_they_are_computed() {
         whole += 1;
     }
     assert!(whole >= 12, "only {whole} answers came to their end: {among:?}");
-    // Little room: some are put back and computed again.
+    // Few blocks: some are preempted and computed again.
     let tight = EngineConfig { kv_blocks: 12, context_tokens_max: 128, ..config() };
     let mut engine_of_few = engine(tight, false);
     assert_eq!(answers(&mut engine_of_few, &jobs), among);

@@ -31,7 +31,8 @@ fn usage_of(events: &[Event]) -> Usage {
 
 #[test]
 fn whatever_a_model_drafts_the_same_is_said() {
-    // Always right where the most likely is drawn, often, and seldom; with layer groups of their own.
+    // Drafts that are always accepted in greedy sampling, that often are, and that seldom are; with different layer
+    // groups.
     let drafts = [&[None][..], &[Some(40), None], &[Some(3)]].map(|windows| with_windows(windows, false));
     let (mut finished, mut preemptions, mut accepted, mut rejected) = (0, 0, 0, 0);
     for seed in 0..15 {
@@ -89,7 +90,7 @@ fn a_model_that_is_right_saves_steps_and_one_that_is_not_is_left_alone() {
     let Network::Decoder(files) = &mut noise.network else { panic!("a decoder") };
     files.spec = files.spec.clone().with_layers(|_, spec| spec.attention.scale = 7.0);
     let mut wrong = engine_with(opened(), &noise, config(), false);
-    // What a row costs is known: what is drafted must be likely.
+    // The cost of a row is known, so a draft token must be likely.
     (0..400).for_each(|step| wrong.scheduler.took(1 + step % 8, None, 1.0 + (step % 8) as f32 * 0.3));
     let (events, _) = run(&mut wrong, &said);
     let kinds: Vec<EventKind> = events.iter().map(|event| event.kind.clone()).collect();

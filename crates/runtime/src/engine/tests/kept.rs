@@ -11,13 +11,13 @@ use hanzo_engine_kernels::Pipeline;
 use super::*;
 use crate::kv::{BlockHash, BlockName, BlockStore, KeptBlock};
 
-/// Blocks in memory, which come some asks later, and of which some are lost.
+/// Block store in memory, which answers some requests later, and loses some blocks.
 #[derive(Clone)]
 struct Shelf {
     blocks: Arc<Mutex<HashMap<BlockName, Vec<u8>>>>,
     asked: Arc<Mutex<VecDeque<BlockName>>>,
     late: usize,
-    loses: Option<usize>, // one in so many
+    loses: Option<usize>, // one in this many
     damaged: Option<BlockHash>,
     room: usize,
 }
@@ -179,7 +179,7 @@ fn another_engine_finds_what_one_has_computed() {
         assert_eq!(said(&mut second, &job(2, longer.clone(), 3)).1, 176);
         let mut third = keeping(opened, config, false, &shelf);
         assert_eq!(said(&mut third, &job(2, longer.clone(), 3)).1, 176);
-        // What is not asked to be found is not fetched.
+        // Blocks are not fetched for jobs that must not use the cache.
         let mut fourth = keeping(opened, config, false, &shelf);
         let alone = Job { skip_cache: true, ..job(3, longer.clone(), 3) };
         assert_eq!((said(&mut fourth, &alone).1, fourth.stats().fetched_blocks), (0, 0));
@@ -188,7 +188,7 @@ fn another_engine_finds_what_one_has_computed() {
     }
 }
 
-/// A model that devices share keeps blocks of all of them, for devices that share it likewise.
+/// A model shared by several devices stores the blocks of all of them, for other devices with the same split.
 #[test]
 fn devices_that_share_a_model_keep_their_blocks_too() {
     let spec = &opened().decoder().unwrap().spec;

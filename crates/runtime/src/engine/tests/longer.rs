@@ -35,7 +35,7 @@ fn a_text_that_grows_beyond_the_original_context_is_computed_anew() {
                 sampling: sampling.clone(),
                 ..job(id, tokens.to_vec(), most as u32)
             };
-            // Alone; then from within the longer text, whose blocks are those of its own frequencies.
+            // Alone; then from a prompt within the longer text, whose blocks have their own frequencies.
             let whole = greedy_job(1, &prompt, greedy.len());
             assert_eq!(tokens_of(&mut engine, &whole).0, greedy, "{case}, {ahead}, {speculation:?}");
             engine.check();
@@ -44,7 +44,7 @@ fn a_text_that_grows_beyond_the_original_context_is_computed_anew() {
             assert_eq!(tokens_of(&mut engine, &rest).0, greedy[8..], "{case}: from a longer prompt");
             let short = greedy_job(3, &text[..16], greedy.len() - 4);
             assert_eq!(tokens_of(&mut engine, &short).0, greedy[4..], "{case}: from a prompt as long");
-            // Several beside each other, some of which are long already.
+            // Together, with some prompts that are long already.
             let mut jobs = [whole, rest, short];
             jobs.iter_mut().zip(4..).for_each(|(job, id)| job.id = JobId(id));
             jobs.iter().for_each(|job| engine.submit(job));

@@ -19,7 +19,7 @@ fn latents_are_found_by_their_prefix_and_say_the_same() {
             let found = tokens_of(&mut engine, &job(id, prompt.clone(), 40));
             assert_eq!(found, (expected.clone(), cached), "{case}, time {id}");
         }
-        // One that shares two blocks and goes on otherwise says what it would alone.
+        // A prompt that shares two blocks and then differs gives the same tokens as alone.
         let other = [&prompt[..40], &[7, 9, 11]].concat();
         let alone = tokens_of(&mut engine_of(&opened, plain, false), &job(3, other.clone(), 20)).0;
         assert_eq!(tokens_of(&mut engine, &job(3, other, 20)), (alone, 32), "{case}, a prefix");

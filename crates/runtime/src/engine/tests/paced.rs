@@ -64,7 +64,7 @@ fn a_call_without_a_step_tells_nothing() {
     paced.submit(1, 10);
     paced.step(0.95);
     paced.engine.set_paused(JobId(1), true);
-    // Nothing was waited for: what this took is no step's.
+    // No step was collected, so this time belongs to none.
     for _ in 0..20 {
         assert_eq!(paced.step(1000.0), (0, 0));
     }

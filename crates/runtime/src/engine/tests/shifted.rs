@@ -39,7 +39,7 @@ fn a_completion_goes_on_after_what_is_left_of_its_text() {
             let (said, usage) = said_after(&mut engine, &whole);
             assert_eq!((said.len(), usage.completion_tokens), (200, 200));
 
-            // The same by hand: as far as the context goes, then from what is left.
+            // The same by hand: up to the end of the context, then from the remaining text.
             let (mut text, mut by_hand) = (prompt, Vec::new());
             let mut fresh = engine_of(opened, EngineConfig { prefix_cache: false, ..config }, false);
             while by_hand.len() < 200 {

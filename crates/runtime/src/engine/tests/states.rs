@@ -30,7 +30,7 @@ fn say_what_they_would_alone(model: &str) {
         })
         .collect();
     assert!(alone.iter().any(|tokens| *tokens != alone[0]), "all say the same");
-    // Few blocks, so that some are put back; few sequences, so that states go from one to the next.
+    // Few blocks, so that some are preempted; few sequences, so that states are reused.
     let small = EngineConfig { kv_blocks: 14, sequences_max: 3, ..base };
     for (config, ahead, preempts) in [(base, false, false), (base, true, false), (small, false, true)] {
         let mut engine = engine_of(&opened, config, ahead);

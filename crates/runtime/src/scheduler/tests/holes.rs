@@ -23,7 +23,7 @@ fn names(tokens: &[u32]) -> Vec<BlockHash> {
 }
 
 impl Bench {
-    /// Has these blocks of a prompt be there, which nobody holds.
+    /// Puts these blocks of a prompt into the cache, without holders.
     fn cache(&mut self, tokens: &[u32], there: impl Fn(usize) -> bool) {
         let names = names(tokens);
         let mut ids = Vec::new();
@@ -67,7 +67,7 @@ fn a_hole_alone_is_computed() {
     assert_eq!(bench.scheduler.counters().prefix_hit_tokens, 19 * 16);
     bench.run(10);
     assert_eq!((bench.generated(1), bench.pool.used()), (3, 0));
-    // Nothing is missing any more.
+    // No block is missing any more.
     bench.submit_prompt(2, &tokens, 3, |_| ());
     assert_eq!(bench.step(), [10]);
 }

@@ -233,7 +233,7 @@ fn those_that_wait_for_another_turn_are_bounded() {
 
 #[test]
 fn a_full_line_goes_on_whatever_the_blocks() {
-    // Too few blocks for all, and all kinds of jobs: everything ends, whoever gives way.
+    // Too few blocks for all, and all kinds of jobs: every job ends, whichever is preempted.
     for blocks in [40, 64, 100] {
         let mut bench = Bench::new(blocks, |config| config.context_tokens_max = 512);
         for id in 0..30 {

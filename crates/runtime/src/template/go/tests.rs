@@ -138,7 +138,7 @@ fn what_has_no_translation_is_named() {
     assert!(to_jinja(&"x".repeat(70_000)).unwrap_err().reason.contains("bytes"));
 }
 
-/// No text, whatever is in it, makes the translator panic, or makes what is no Jinja.
+/// No text makes the translator panic or produce invalid Jinja.
 #[test]
 fn what_is_translated_is_jinja() {
     let pieces = [

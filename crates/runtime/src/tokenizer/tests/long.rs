@@ -68,7 +68,7 @@ fn a_long_texts_tokens_are_those_of_the_whole() {
     }
 }
 
-/// A run of one letter, and of digits that are cut in threes, of so many bytes in all.
+/// Runs of one letter, and of digits that are cut into threes.
 fn long_runs() -> Vec<(&'static str, Tokenizer, &'static str)> {
     let mut all: Vec<(&str, Tokenizer, &str)> = kinds()
         .into_iter()
@@ -79,7 +79,7 @@ fn long_runs() -> Vec<(&'static str, Tokenizer, &'static str)> {
     all
 }
 
-/// Asked for the tokens of megabytes, a tokenizer asks again and again whether anybody waits for them, in proportion to the bytes.
+/// While it tokenizes megabytes, a tokenizer checks for interruption repeatedly, in proportion to the bytes.
 #[test]
 fn runs_of_megabytes_have_tokens_in_time_that_grows_with_their_length() {
     for (name, tokenizer, letter) in long_runs() {
@@ -99,7 +99,7 @@ fn runs_of_megabytes_have_tokens_in_time_that_grows_with_their_length() {
     }
 }
 
-/// Numbers beside each other, before letters, and of several bytes for each digit.
+/// Adjacent numbers, numbers before letters, and multi-byte digits.
 #[test]
 fn long_numbers_are_cut_as_in_the_whole() {
     let run =

@@ -34,7 +34,7 @@ fn unigram(normalizer: Json) -> Json {
     })
 }
 
-/// A WordPiece model; with `whole`, words end at spaces alone, so that `[SEP]` may be one.
+/// WordPiece model; with `whole`, words end only at spaces, so that `[SEP]` can be a word.
 fn word_piece(whole: bool) -> Json {
     let mut vocab = serde_json::Map::new();
     let pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hi", "a", "b", "hiab", "##a", "##b", "##hi"];
@@ -56,7 +56,8 @@ fn word_piece(whole: bool) -> Json {
     })
 }
 
-/// A Unigram model whose likeliest pieces of a run depend on where the run ends; without `unknown`, bytes stand for what has no piece.
+/// Unigram model whose best segmentation of a run depends on the run's end. Without `unknown`, text without a piece
+/// becomes bytes.
 fn unigram_of_runs(normalizer: Json, unknown: bool) -> Json {
     let mut json = unigram(normalizer);
     let vocab = json["model"]["vocab"].as_array_mut().expect("a list");
@@ -79,7 +80,7 @@ pub(super) fn kinds() -> Vec<Kind> {
     // A word that is a token is that token: here all of the text.
     ignoring["pre_tokenizer"] =
         json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
-    // All of a text is one word, and a space stands before it.
+    // The whole text is a single word, with a space put before it.
     let spaces = json!({"type": "Sequence", "normalizers": [
         {"type": "Prepend", "prepend": "▁"},
         {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
@@ -171,7 +172,7 @@ fn tokens_of_bytes_are_those_of_the_parts() {
         let own = |text: &str| kind.tokenizer.encode(text, false).expect("encodes");
         let parts = [own("<|im_start|>user\n"), plain, own("<|im_end|>\n")].concat();
         assert_eq!(kind.around(text, &[content]), parts, "{}", kind.name);
-        // Tokens that are shown are tokens whoever wrote them.
+        // Shown tokens are recognised in any text.
         let think = kind.tokenizer.token_id("<think>").expect("a token");
         assert_eq!(kind.tokenizer.encode_plain("<think>", false).expect("encodes"), [think]);
     }
@@ -394,7 +395,7 @@ proptest! {
         let Encoder::Words(words) = &tokenizer.encoder else { panic!("of the crate") };
         let steps = words.encode_by_steps(&text, &[], &tokenizer.table, false).expect("encodes");
         prop_assert_eq!(steps.get_ids(), tokenizer.encode(&text, false).expect("encodes"), "{:?}", text);
-        // And plain parts have no control tokens, but for what stands for the unknown.
+        // Plain parts have no control tokens, except the unknown token.
         let plain = tokenizer.encode_plain(&text, false).expect("encodes");
         prop_assert!(plain.iter().all(|&id| id == 3 || !tokenizer.is_special(id)), "{:?}: {:?}", text, plain);
     }

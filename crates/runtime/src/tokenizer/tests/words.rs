@@ -15,7 +15,7 @@ fn keys(entries: &[(&str, Value)]) -> Metadata {
     Metadata::new("w.gguf", entries.collect())
 }
 
-/// A tokenizer of byte pairs with these tokens, which splits words as `name` says.
+/// Byte-pair tokenizer with these tokens, which splits words like `name`.
 fn spelling(name: &str, tokens: Vec<String>, merges: &[&str]) -> Tokenizer {
     let keys = keys(&[
         ("model", Value::String("gpt2".into())),
@@ -72,7 +72,7 @@ fn words_are_those_of_the_reference() {
     let texts: Vec<&str> = golden["texts"].as_array().expect("texts").iter().flat_map(Json::as_str).collect();
     let mut unchecked: Vec<&str> = pre::names().collect();
     for (name, splits) in golden["splits"].as_object().expect("splits") {
-        // A string says whose words they are.
+        // A string names another pre-tokenizer with the same splits.
         let splits = splits.as_str().map_or(splits, |other| &golden["splits"][other]);
         for (text, expected) in texts.iter().zip(splits.as_array().expect("a list")) {
             let expected: Vec<&str> =
@@ -116,7 +116,7 @@ fn what_goes_with_a_name_is_honoured() {
     }
     assert_eq!(encode(&load("jina-v5-nano", &[]), "abc"), [5, 4]);
     assert_eq!(encode(&load("chameleon", &[]), "a"), [5, 0]);
-    // A mask takes the space before it.
+    // A mask token takes the space before it.
     assert_eq!(encode(&load("gpt-2", &[]), "a <mask>"), [0, 8, 7]);
     assert_eq!(encode(&load("roberta-bpe", &[]), "a <mask>"), [0, 7]);
     // Pairs.

@@ -4,13 +4,14 @@ use std::cell::Cell;
 
 use super::*;
 
-/// Whatever is done takes a second by this clock.
+/// Clock by which every operation takes a second.
 fn slow() -> impl Fn() -> u64 {
     let now = Cell::new(0);
     move || now.replace(now.get() + 1_000_000_000)
 }
 
-/// Steps until so many frames are seen, of which one with a piece seems to take a second and what it takes without.
+/// Number of steps until the given number of frames is done. By the clock a piece takes a second, and each step is
+/// reported to take 1.001 s.
 fn steps_to_see(
     engine: &mut Engine,
     frames: u64,

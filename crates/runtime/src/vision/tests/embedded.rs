@@ -94,7 +94,7 @@ const FORMS: &[Form] = &[
         published: &[["vision_tower.", "vision_tower.vision_model."]],
         keys: || {
             vec![
-                // From this length on the context is stretched, which no key says.
+                // From this length on the context is scaled, without a key that says so.
                 ("context_length", whole(131_072)),
                 ("attention.sliding_window_pattern", Setting::Array(Array::Bool(vec![true, false]))),
                 ("rope.local.freq_base", Setting::F32(1e4)),
@@ -210,7 +210,7 @@ const FORMS: &[Form] = &[
                 ("vision.rope.freq_base", Setting::F32(1e4)),
                 ("vision.fullatt_block_indexes", layers(&[1])),
                 ("vision.temporal_patch_size", whole(2)),
-                // As its sister has them: the tiny model's bounds are its own.
+                // Same values as for the related model above; the tiny model's own bounds differ.
                 ("vision.shortest_edge", whole(600)),
                 ("vision.longest_edge", whole(9000)),
             ]
@@ -285,7 +285,7 @@ fn replaced(name: &str, pairs: &[&str]) -> String {
     made
 }
 
-/// Part of a tensor along its first axis: one of so many of the same size.
+/// One of `of` equal parts of a tensor along its first axis.
 fn part(name: String, tensor: &Tensor, index: usize, of: usize) -> Tensor {
     let rows = tensor.shape[0] / of;
     Tensor { name, ..tensor.rows(index * rows..(index + 1) * rows) }
@@ -312,7 +312,7 @@ impl Form {
         tensors
     }
 
-    /// The tensors that the converter makes of one.
+    /// Tensors that the converter makes from one.
     fn converted(&self, tensor: Tensor) -> Vec<Tensor> {
         let name = tensor.name.clone();
         if let Some(start) = ["attn.qkv", "attn_qkv"].into_iter().find(|start| name.contains(start)) {
@@ -321,7 +321,7 @@ impl Form {
         }
         let patches = name.contains("patch_emb") && tensor.shape.len() == 5;
         let &[hidden, colors, frames, high, wide] = tensor.shape.as_slice() else {
-            // The norms of texts and of what joins are kept with the one that is added to them.
+            // Norms of the text model and of the projector are stored plus one.
             let is_norm = self.case == "gemma3" && name.ends_with("_norm.weight") && name.starts_with("mm.");
             let values = tensor.to_f32().unwrap().into_iter().map(|n| n + f32::from(u8::from(is_norm)));
             return vec![f32s("model", name, values.collect()).shaped(&tensor.shape)];

@@ -13,7 +13,7 @@ use super::*;
 struct JpegCase {
     kind: String,
     jpeg: &'static [u8],
-    /// Pixels as Pillow decodes and turns them; none where the file is to be refused.
+    /// Pixels as decoded and rotated by Pillow; `None` if the file must be refused.
     png: Option<&'static [u8]>,
     /// The first bytes of the digest of the library's frames, by model.
     digests: BTreeMap<String, String>,
@@ -40,7 +40,7 @@ fn cases() -> Vec<JpegCase> {
     found
 }
 
-/// A model's frames of a file; an error where its rule takes no picture of such a shape.
+/// A model's frames of a file; an error if it refuses pictures of this shape.
 fn frames(text: &TextModel, file: &[u8]) -> Result<Vec<Frame>, PictureError> {
     let picture = decode(file, &Limits::default())?;
     let sight = text.sight.as_ref().expect("it sees");

@@ -63,7 +63,7 @@ fn a_template_of_texts_alone_will_do_for_every_family() {
         let (own, plain) =
             (of(Opened::open(&path).unwrap()), of(Opened::open_with(&path, &overrides).unwrap()));
         assert_eq!(own.1.len(), plain.1.len(), "{case}");
-        // Around a picture stands what the family's own template and processor put there.
+        // A picture is surrounded by the tokens of the family's own template and processor.
         let beside = match case {
             _ if case == "gemma3" || case.starts_with("qwen") => 1,
             _ => 0,

@@ -41,7 +41,7 @@ fn texts_beside_pictures_are_what_they_are_alone() {
     let mut one = engine(&model, 64);
     one.submit(&text(1));
     let alone = finish(&mut one)[&JobId(1)].clone();
-    // As the class passes the layers by that see pictures.
+    // The class also skips the cross-attention layers for texts.
     let directory = tempfile::tempdir().unwrap();
     for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
         fs::copy(folder(CASE).join(name), directory.path().join(name)).unwrap();
@@ -98,13 +98,13 @@ fn who_leaves_makes_room_for_who_waits() {
             break;
         }
     }
-    // Pictures that nobody had in this order.
+    // Pictures in an order that is not cached.
     let mut last = job(9, &model.1, &talks[2]);
     let [one, two] =
         [0, 1].map(|of: usize| MediaSpan { first: last.media[of].first, ..last.media[1 - of].clone() });
     last.media = [one, two].into();
     let again = || last.clone();
-    // Whatever it is at, what it holds is free again.
+    // At any stage, cancelling frees everything that the job holds.
     for steps in 0..60 {
         engine.submit(&again());
         for _ in 0..steps {

@@ -48,7 +48,7 @@ pub(super) fn numbers(tensor: &Tensor) -> Vec<f32> {
     numbers
 }
 
-/// The rows that a model gives for the golden sound.
+/// Encoder rows of a model for the golden sound.
 pub(super) fn rows(opened: &Opened, golden: &Golden) -> Vec<f32> {
     let of = files(opened);
     let mut model = Whisper::load(cpu(Tier::Portable), of, WeightType::Stored, 1, &mut |_| ()).unwrap();
@@ -105,7 +105,7 @@ fn broken_files_are_refused_and_never_panic() {
         refused += u32::from(read(bytes).is_err());
     }
     assert!(refused > 0);
-    // Sides of shapes, where they stand: what has no numbers too.
+    // Changes the dimensions of tensors in the file, also to values without elements.
     let names = ["encoder/conv2/weight", "decoder/embeddings/weight", "encoder/layer_0/ffn/linear_0/weight"];
     for name in names {
         let start = whole.windows(name.len()).position(|part| part == name.as_bytes()).unwrap();

@@ -120,14 +120,14 @@ fn broken_files_are_refused_and_never_panic() {
     let (mut random, mut refused) = (Random::new(9), 0);
     for at in 0..400 {
         let mut bytes = whole.clone();
-        // The head, whose numbers are sizes, is changed as often as all the rest.
+        // The header, whose numbers are sizes, is changed as often as the whole rest.
         let most = if at % 2 == 0 { 64 } else { bytes.len() };
         let at = (random.uniform() * most as f64) as usize;
         bytes[at] = (random.uniform() * 256.0) as u8;
         refused += u32::from(read(bytes).is_err());
     }
     assert!(refused > 40, "{refused}");
-    // Sizes of the whole, one by one: what is asked for is never made before it is there.
+    // Changes each size in the header: nothing is allocated before its data is there.
     for size in 0..13 {
         for value in [0u32, 1, 1 << 20, u32::MAX] {
             let mut bytes = whole.clone();

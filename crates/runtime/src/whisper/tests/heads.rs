@@ -9,7 +9,7 @@ use super::*;
 const EMBEDDING: &str = "model.decoder.embed_tokens.weight";
 const HEAD: &str = "proj_out.weight";
 
-/// A copy of the small model with the embedding, the head or both; the head's rows are turned by so many.
+/// Copy of the small model with the embedding, the head or both; the head's rows are rotated by `turned`.
 fn with(names: &[&str], turned: usize, tied: Option<bool>) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(folder("small")).unwrap() {
@@ -75,7 +75,7 @@ fn a_head_of_other_numbers_is_used() {
         for (at, &token) in golden.greedy.iter().enumerate().take(4) {
             let writing = Writing { slot: 1, before: at, tokens: vec![token], wanted: vec![0] };
             model.write(&[writing], &[], &mut logits).unwrap();
-            // Each logit is that of the token before.
+            // Logits are shifted by one token, as the head's rows were rotated.
             logits.rotate_left(1);
             let worst = difference(&logits, &golden.logits[at * spec.vocab..][..spec.vocab]);
             assert!(worst < 2e-3, "{tied:?}: logits of token {at} differ by {worst}");

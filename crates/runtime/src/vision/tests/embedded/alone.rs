@@ -5,7 +5,7 @@ use super::*;
 use crate::gguf::Gguf;
 use crate::quantise::{Mix, Plan, Wanted};
 
-/// A part of another file, as a stand-in for a tensor of a tower.
+/// Part of another file, as a stand-in for a tensor of a tower.
 fn stand_in(name: &str) -> Tensor {
     f32s("model", name.to_owned(), vec![0.5; 32])
 }

@@ -83,7 +83,7 @@ fn permuted(tensor: Tensor, heads: usize) -> Tensor {
     f32s("model", tensor.name.clone(), (0..rows).flat_map(row).collect()).shaped(&tensor.shape)
 }
 
-/// The tensors that the converter makes of one.
+/// Tensors that the converter makes from one.
 fn converted(tensor: Tensor) -> Vec<Tensor> {
     let name = tensor.name.clone();
     let (of_tower, ends) = (crate::vision::embedded::is_of_tower(&name), |end: &str| name.ends_with(end));
@@ -182,7 +182,7 @@ fn keys() -> Vec<(&'static str, Setting)> {
         ("mllama.vision.patch_size", whole(8)),
         ("mllama.vision.max_num_tiles", whole(4)),
         ("mllama.vision.num_channels", whole(3)),
-        // The tiny model's are not those of the published ones.
+        // The tiny model's values differ from those of the published models.
         ("mllama.vision.image_mean", numbers_of(&[0.5; 3])),
         ("mllama.vision.image_std", numbers_of(&[0.5; 3])),
     ]
