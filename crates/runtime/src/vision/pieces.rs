@@ -1,8 +1,8 @@
-//! Runs a frame through a tower in pieces of some rows, on devices with partial attention. Between pieces, the
-//! residual rows wait on the host. Short sequences (windows, squares) go through a layer whole, several at a time,
-//! if a piece has room. For longer ones, queries, keys and values are computed first, some rows at a time. Then
-//! some rows attend, some heads at a time, and go through the rest of the layer, again some rows at a time. Results
-//! do not depend on the cuts, bit for bit.
+//! Runs a frame through a tower in pieces of some rows, on devices that can compute attention for some rows only
+//! (`attends_in_parts`). Between pieces, the residual rows wait on the host. Short sequences (windows, squares) go
+//! through a layer whole, several at a time, if a piece has room. For longer ones, queries, keys and values are
+//! computed first, some rows at a time. Then some rows attend, some heads at a time, and go through the rest of the
+//! layer, again some rows at a time. Results do not depend on the cuts, bit for bit.
 
 use std::ops::Range;
 use std::sync::Arc;
