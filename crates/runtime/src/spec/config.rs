@@ -1,12 +1,12 @@
-//! The settings of a Hugging Face `config.json`, typed: a setting of the wrong type, or out of its range, is an error
-//! that names file and setting. Absent: what the settings mean.
+//! Typed access to the settings of a Hugging Face `config.json`: a setting of the wrong type or out of its range is an
+//! error that names file and setting. The meaning of the settings is defined elsewhere.
 
 use serde_json::{Map, Value};
 
 use crate::error::{LoadError, shorten};
 use crate::overrides::Watched;
 
-/// The settings of a `config.json`, and the file's name for errors. A setting that is null is absent.
+/// Settings of a `config.json`, and the file's name for errors. A setting that is null counts as absent.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub(crate) file: String,
@@ -20,17 +20,17 @@ impl Config {
         Self { file: file.into(), settings, watched: Watched::default() }
     }
 
-    /// Puts a setting in place of what the file says.
+    /// Replaces a setting of the file.
     pub(crate) fn set(&mut self, key: &str, value: Value) {
         self.settings.insert(key.to_owned(), value);
     }
 
-    /// Tells `watched` from now on which settings are read.
+    /// Reports to `watched` from now on which settings are read.
     pub(crate) fn watch(&mut self, watched: Watched) {
         self.watched = watched;
     }
 
-    /// A setting; a null one is absent.
+    /// Value of a setting; a null one counts as absent.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.watched.read(key);
         self.settings.get(key).filter(|value| !value.is_null())
@@ -101,7 +101,7 @@ impl Config {
         }
     }
 
-    /// The error for a setting whose value makes no sense.
+    /// Error for a setting whose value makes no sense.
     pub fn corrupt(&self, key: &str, reason: impl Into<String>) -> LoadError {
         LoadError::Corrupt { file: self.file.clone(), what: format!("key {key}"), reason: reason.into() }
     }

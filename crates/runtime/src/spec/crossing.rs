@@ -1,5 +1,5 @@
-//! Layers of a text that attend to images alone (Llama 3.2 Vision): passed by where it is shown none, and named as the others where
-//! they read what is remembered of some.
+//! Cross-attention layers of a text model that attend to images alone (Llama 3.2 Vision). Without images they are
+//! skipped; with images they are named like other layers and read the cross-attention cache.
 
 use serde_json::{Map, Value};
 
@@ -7,13 +7,13 @@ use super::{Config, Multimodal, QkNorm, TransformerSpec};
 use crate::error::LoadError;
 use crate::tensor::Tensor;
 
-/// Before the names of layers that a text passes by.
+/// Prefix of the names of tensors in skipped layers.
 pub(super) const PASSED_BY: &str = "passed by: ";
 
-/// What rows of an embedding behind the vocabulary's are called.
+/// Name of the embedding's rows past the vocabulary.
 pub(crate) const ROWS_OF_IMAGES: &str = "rows of images";
 
-/// Cuts them off.
+/// Splits those rows off the embedding.
 pub(super) fn cut_off(tensor: &mut Tensor, vocab: usize) -> Option<Tensor> {
     if tensor.name != "model.embed_tokens.weight" || tensor.shape.len() != 2 || tensor.shape[0] <= vocab {
         return None;
@@ -24,7 +24,7 @@ pub(super) fn cut_off(tensor: &mut Tensor, vocab: usize) -> Option<Tensor> {
 }
 
 impl TransformerSpec {
-    /// Has these layers attend to what is remembered of pictures, and to nothing else.
+    /// Makes these layers attend to the cross-attention cache of images, and to nothing else.
     pub(super) fn cross(&mut self, layers: &[usize]) {
         for &layer in layers {
             let Some(attention) = self.layers.get_mut(layer).map(|layer| &mut layer.attention) else {
@@ -39,7 +39,7 @@ impl TransformerSpec {
 }
 
 impl Multimodal {
-    /// Takes the layers that attend to images out of the settings of a text, because it is shown none.
+    /// Removes the cross-attention layers from a text's settings, because no images are read.
     pub(crate) fn pass_by(&mut self, config: &mut Config) {
         let layers = config.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or(0) as usize;
         if !self.crossing.is_empty() {
@@ -48,15 +48,15 @@ impl Multimodal {
         }
     }
 
-    /// Has the layers that attend to images do so.
+    /// Marks the cross-attention layers of a model that reads images.
     pub(crate) fn cross(&self, spec: &mut TransformerSpec) {
         if !self.passes_by {
             spec.cross(&self.crossing);
         }
     }
 
-    /// Gives a layer's tensor the number that it has without the layers that are passed by; what those have that are not is named as
-    /// what others have in their place.
+    /// Renumbers a layer's tensor without the skipped layers. In layers that are not skipped, tensors are renamed to
+    /// those of other layers in the same place.
     pub(super) fn renumber(&self, tensor: &mut Tensor) {
         const LAYERS: &str = "model.layers.";
         let Some(rest) = tensor.name.strip_prefix(LAYERS) else { return };
@@ -78,7 +78,7 @@ impl Multimodal {
     }
 }
 
-/// The numbers of the layers that attend to images alone, which are taken out of the settings.
+/// Numbers of the cross-attention layers, which are removed from the settings.
 pub(super) fn layers_of_images(
     config: &Config,
     settings: &mut Map<String, Value>,

@@ -1,5 +1,5 @@
-//! Decoders of Hugging Face that are dense and not quite Llama, as data: what each family's class of the transformers library
-//! does where its settings do not say, and which settings say it.
+//! Dense decoders of Hugging Face that differ slightly from Llama, as data: defaults of each family's class in the
+//! transformers library, and the settings that override them.
 
 use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 use serde_json::{Map, Value};
@@ -14,50 +14,50 @@ use super::{dense_absolute, dense_own};
 use crate::error::LoadError;
 use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};
 
-/// A family: how its class differs from Llama's.
+/// Model family: the differences of its class from Llama's.
 pub(super) struct Family {
     pub(super) model_type: &'static str,
     pub(super) class: &'static str,
     pub(super) order: NormOrder,
     pub(super) norm: NormKind,
-    /// Setting of the norms' epsilon, and its default.
+    /// Setting with the norms' epsilon, and its default.
     pub(super) eps: (&'static str, f32),
     pub(super) qkv_bias: Said,
     pub(super) output_bias: Said,
-    /// Both matrices of the MLP have biases.
+    /// Whether both matrices of the MLP have biases.
     pub(super) mlp_bias: Said,
     pub(super) gated: bool,
-    /// Setting of the non-linearity, and its default.
+    /// Setting with the non-linearity, and its default.
     pub(super) activation: (&'static str, &'static str),
     pub(super) qk_norm: QkNorm,
-    /// Size of a head where `head_dim` is not given; otherwise `hidden_size / num_attention_heads`.
+    /// Size of a head if `head_dim` is not given; otherwise `hidden_size / num_attention_heads`.
     pub(super) head_dim: Option<usize>,
     pub(super) rope_kind: RopeKind,
     pub(super) rope_base: f32,
-    /// Share of a head that is turned.
+    /// Fraction of a head that is rotated.
     pub(super) turned: f32,
     pub(super) windows: Windows,
     pub(super) tied: bool,
-    /// Puts settings that its class calls otherwise under the usual names.
+    /// Renames the settings that its class names differently to the usual names.
     pub(super) settle: fn(&mut Config) -> Result<(), LoadError>,
-    /// What is its own.
+    /// Applies the family's peculiarities.
     pub(super) own: fn(&Config, &mut TransformerSpec) -> Result<(), LoadError>,
-    /// Settings that make another model of it unless they are nothing.
+    /// Settings that are refused unless they are neutral, because they would make another model of it.
     pub(super) refused: &'static [&'static str],
 }
 
-/// Whether something is there.
+/// Presence of a feature.
 pub(super) enum Said {
     Always(bool),
     /// As a setting says, with its default.
     By(&'static str, bool),
 }
 
-/// Which layers see a window of `sliding_window` tokens.
+/// Layers with a window of `sliding_window` tokens.
 #[derive(Clone, Copy)]
 pub(super) enum Windows {
     Never,
-    /// All, where there is one.
+    /// All layers, if there is a window.
     All,
     /// As `layer_types` say, or all but each nth (`sliding_window_pattern`).
     AllButEach(usize),
@@ -267,7 +267,8 @@ const FAMILIES: &[Family] = &[
     },
 ];
 
-/// Settings that make another model of any of these unless they are absent, null, false, zero or empty.
+/// Settings that would make another model of any of these, and are refused unless they are absent, null, false, zero
+/// or empty.
 const REFUSED: &[&str] = &[
     "add_cross_attention",
     "is_encoder_decoder",
@@ -282,12 +283,12 @@ fn families() -> impl Iterator<Item = &'static Family> {
     FAMILIES.iter().chain(dense_own::FAMILIES).chain(dense_absolute::FAMILIES)
 }
 
-/// The names of model types that are read here.
+/// Names of the model types that this file reads.
 pub(super) fn known() -> impl Iterator<Item = &'static str> {
     families().map(|family| family.model_type)
 }
 
-/// Reads one of these families; nothing of another.
+/// Reads a model of one of these families; `None` for any other.
 pub(super) fn from_config(config: &Config, model_type: &str) -> Option<Result<TransformerSpec, LoadError>> {
     let family = families().find(|family| family.model_type == model_type)?;
     Some(family.read(config))
@@ -385,7 +386,7 @@ impl Family {
             Some(types) => windows_by_type(config, types, window, layers),
             None => {
                 let pattern = match config.get("sliding_window_pattern") {
-                    // One letter a layer, the last of which sees all: LLLG.
+                    // One letter a layer, the last of which has no window: LLLG.
                     Some(Value::String(letters)) => letters.len().max(1),
                     _ => config.count("sliding_window_pattern", LAYERS_MAX)?.unwrap_or(usual),
                 };
@@ -418,7 +419,7 @@ impl Family {
     }
 }
 
-/// The settings of rotary embeddings, which newer files keep by the kind of layer.
+/// Settings of rotary embeddings, which newer files keep by the kind of layer.
 pub(super) fn rope_settings(config: &Config, of_layers: &str) -> Result<Config, LoadError> {
     let settings = match config.object("rope_scaling")? {
         Some(settings) => Some(settings),
@@ -433,12 +434,12 @@ pub(super) const XIELU: &str = "xielu";
 fn activation(config: &Config, (key, usual): (&str, &'static str)) -> Result<Activation, LoadError> {
     let named = match config.string(key)? {
         Some(named) => named,
-        // Gemma's first files call it so, and mean what its class does.
+        // Gemma's first files have this key but mean the default of their class.
         None if key == "hidden_activation" => usual,
         None => config.string("hidden_act")?.unwrap_or(usual),
     };
     match named {
-        // It has numbers of each layer's, so it is no non-linearity of the kernels'.
+        // It has parameters for each layer, so it is no activation of the kernels.
         XIELU if usual == XIELU => Ok(Activation::Silu),
         "silu" | "swish" => Ok(Activation::Silu),
         "gelu_pytorch_tanh" | "gelu_new" => Ok(Activation::GeluTanh),
@@ -463,12 +464,12 @@ fn is_nothing(value: &Value) -> bool {
     }
 }
 
-/// Each head of queries and of keys has a norm of its own.
+/// Gives each head of queries and of keys a separate norm.
 fn norm_heads_apart(spec: &mut TransformerSpec) {
     spec.layers.iter_mut().for_each(|layer| layer.attention.qk_norm = QkNorm::HeadsApart);
 }
 
-/// Layers that see all turn nothing.
+/// Disables rotation in layers without a window.
 fn turn_windows_alone(spec: &mut TransformerSpec) {
     for layer in &mut spec.layers {
         layer.attention.rope = layer.attention.window().map(|_| 0);
@@ -479,7 +480,7 @@ pub(super) fn set_logits(spec: &mut TransformerSpec, scale: f32, softcap: Option
     spec.head = HeadSpec::Logits(LogitsSpec { scale, softcap, ..LogitsSpec::plain(spec.head.tied()) });
 }
 
-/// A setting that is nothing where it is null, and the usual where it is not there.
+/// A setting that is `None` if null, and the default if absent.
 pub(super) fn unless_null(config: &Config, key: &str, usual: Option<f32>) -> Result<Option<f32>, LoadError> {
     match config.settings.get(key) {
         Some(Value::Null) => Ok(None),
@@ -506,7 +507,7 @@ fn gemma3(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> 
     (GEMMA.own)(config, spec)?;
     set_logits(spec, 1.0, config.positive("final_logit_softcapping")?);
     let (softcap, scale) = (config.positive("attn_logit_softcapping")?, query_scale(config)?);
-    // Windows have a rotation of their own, which nothing stretches.
+    // Layers with a window have a separate rotation, which is never stretched.
     let settings = rope_settings(config, "sliding_attention")?;
     let own = config.object("rope_parameters")?.is_some_and(|all| all.get("sliding_attention").is_some());
     let base =

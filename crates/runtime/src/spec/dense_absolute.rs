@@ -1,5 +1,5 @@
-//! Dense decoders that turn nothing, as data: positions are learned embeddings beside those of tokens, or scores get less with
-//! distance.
+//! Dense decoders without rotary embedding, as data: positions are learned embeddings added to those of tokens, or
+//! scores decrease with distance (ALiBi).
 
 use super::dense::{Family, LLAMA, Said};
 use super::dense_own::{rename, set_alibi, turn_nothing};
@@ -49,7 +49,7 @@ pub(super) const FAMILIES: &[Family] = &[
         model_type: "opt",
         class: "OPTForCausalLM",
         norm: NormKind::Layer { bias: true },
-        // Its class knows one.
+        // Its class has a fixed value.
         eps: ("", 1e-5),
         qkv_bias: Said::By("enable_bias", true),
         output_bias: Said::By("enable_bias", true),
@@ -74,7 +74,7 @@ pub(super) const FAMILIES: &[Family] = &[
         output_bias: Said::Always(true),
         mlp_bias: Said::Always(true),
         gated: false,
-        // Its class knows one.
+        // Its class has a fixed value.
         activation: ("", "gelu_pytorch_tanh"),
         tied: true,
         settle: bloom,
@@ -94,7 +94,7 @@ pub(super) const FAMILIES: &[Family] = &[
         qkv_bias: Said::Always(false),
         output_bias: Said::Always(false),
         gated: false,
-        // Its class knows one.
+        // Its class has a fixed value.
         activation: ("", "gelu"),
         tied: true,
         settle: mpt,
@@ -104,14 +104,14 @@ pub(super) const FAMILIES: &[Family] = &[
     },
 ];
 
-/// Layers turn nothing; each position has a row of a table, the first of them row `offset`.
+/// Replaces rotation by a table with a row for each position, from row `offset` on.
 fn learn_positions(spec: &mut TransformerSpec, offset: u32) {
     let rows = (spec.context_tokens_max + offset) as usize;
     spec.positions = Some(PositionTable { rows, offset });
     turn_nothing(spec);
 }
 
-/// Four times as wide inside as outside, where nothing is said.
+/// Sets the MLP's width to four times the hidden size, if the settings give none.
 fn settle_ffn(config: &mut Config) -> Result<(), LoadError> {
     if config.count("intermediate_size", WIDTH_MAX)?.is_none() {
         config.set("intermediate_size", (4 * config.required("hidden_size", WIDTH_MAX)?).into());
@@ -162,14 +162,14 @@ fn bloom(config: &mut Config) -> Result<(), LoadError> {
         ],
     );
     if config.count("max_position_embeddings", CONTEXT_TOKENS_MAX)?.is_none() {
-        // That of their training: nothing in the network ends anywhere.
+        // The context of training: nothing in the network limits it.
         config.set("max_position_embeddings", 2048.into());
     }
     settle_ffn(config)
 }
 
 fn mpt(config: &mut Config) -> Result<(), LoadError> {
-    // The makers' class and the library's differ in letters' case.
+    // The makers' class and the library's differ in upper and lower case.
     config.set("architectures", serde_json::Value::Null);
     rename(
         config,
@@ -212,7 +212,7 @@ fn mpt_own(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError>
     if let Some(scale) = attention.positive("softmax_scale")? {
         spec.layers.iter_mut().for_each(|layer| layer.attention.scale = scale);
     }
-    // The makers' class reads it, the library's does not; no published model has another.
+    // The makers' class reads it, the library's does not; no published model has another value.
     if let Some(exponent) = attention.count("alibi_bias_max", HEADS_MAX)?.filter(|&exponent| exponent != 8) {
         return Err(attention.unsupported("alibi_bias_max", exponent, "8 is known"));
     }

@@ -1,5 +1,5 @@
-//! Decoders of GGUF files that are dense and not quite Llama, as llama.cpp's converter writes them, as data. What the format has no
-//! key for is what llama.cpp takes for granted of an architecture.
+//! Dense decoders of GGUF files that differ slightly from Llama, as written by llama.cpp's converter, as data.
+//! Properties without a key in the format are those that llama.cpp assumes for the architecture.
 
 use hanzo_engine_kernels::{Activation, QueryScale, RopeKind};
 
@@ -16,7 +16,7 @@ use crate::gguf::{Array, Gguf, Value};
 use crate::limits::{CONTEXT_TOKENS_MAX, LAYERS_MAX, WIDTH_MAX};
 use crate::tensor::Tensor;
 
-/// Keys that are read here beside those that any decoder has.
+/// Keys that are read here in addition to those of every decoder.
 const READ: &[&str] = &[
     "attention.layer_norm_epsilon",
     "attention.max_alibi_bias",
@@ -33,7 +33,7 @@ const READ: &[&str] = &[
     "use_parallel_residual",
 ];
 
-/// An architecture: how it differs from the plainest.
+/// Architecture: its differences from the plainest.
 struct Family {
     name: &'static str,
     order: NormOrder,
@@ -41,48 +41,48 @@ struct Family {
     rope: RopeKind,
     positions: Positions,
     qk_norm: QkNorm,
-    /// Queries and keys are normed after they are turned.
+    /// Whether queries and keys are normed after rotation.
     norm_after_rope: bool,
     activation: Activation,
     gated: bool,
-    /// Token embeddings are multiplied by the root of their size.
+    /// Whether token embeddings are multiplied by the square root of their size.
     embeds_by_root: bool,
-    /// Layers see `attention.sliding_window` tokens but for each so many, which see all; 1: all layers do.
+    /// Period of the layers without the window of `attention.sliding_window` tokens; 1: no layer has it.
     full_each: usize,
-    /// The window where the file names none.
+    /// Default window, if the file has none.
     window: Option<u32>,
     turns: Turns,
     logit_scale: LogitScale,
-    /// `feed_forward_length` is that of gate and up together.
+    /// Whether `feed_forward_length` is the width of gate and up together.
     halved: bool,
-    /// Keys without which a file would be of another model.
+    /// Keys without which the file would be of another model.
     required: &'static [&'static str],
 }
 
-/// How places are told.
+/// Encoding of positions.
 #[derive(Clone, Copy, PartialEq)]
 enum Positions {
-    /// Queries and keys are turned.
+    /// Rotary embedding.
     Rotary,
-    /// By an embedding of positions.
+    /// Learned embedding of positions.
     Learned,
-    /// Scores get less with distance.
+    /// ALiBi.
     Alibi,
-    /// So, in models of this many layers, and no key says so; others' queries and keys are turned.
+    /// ALiBi in models of this many layers, without a key for it; rotary embedding in others.
     AlibiInLayers(usize),
-    /// So, as `attention.max_alibi_bias` says.
+    /// ALiBi as `attention.max_alibi_bias` says.
     AlibiByKey,
 }
 
-/// Which layers turn queries and keys.
+/// Layers with rotary embedding.
 #[derive(Clone, Copy, PartialEq)]
 enum Turns {
     All,
-    /// Those with a window by another base, without scaling.
+    /// All; those with a window have another base, without scaling.
     WindowsApart(Option<f32>),
-    /// Those with a window alone, where there is one.
+    /// Only those with a window, if there is a window.
     Windows,
-    /// All but each so many.
+    /// All but each nth.
     AllButEach(usize),
 }
 
@@ -215,17 +215,17 @@ const FAMILIES: &[Family] = &[
 const MINICPM3: &str = "minicpm3";
 const MINICPM3_READ: &[&str] = &["attention.kv_lora_rank", "attention.q_lora_rank"];
 
-/// Whether an architecture's file may have a key, beside those that any decoder's may.
+/// Whether an architecture's file may have this key, in addition to those of every decoder.
 pub(super) fn reads(architecture: &str, key: &str) -> bool {
     READ.contains(&key) || architecture == MINICPM3 && MINICPM3_READ.contains(&key)
 }
 
-/// The names of architectures that are read here.
+/// Names of the architectures that this file reads.
 pub(super) fn known() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().map(|family| family.name)
 }
 
-/// Whether an architecture is read here.
+/// Whether this file reads an architecture.
 pub(super) fn knows(architecture: &str) -> bool {
     known().any(|name| name == architecture)
 }
@@ -236,7 +236,8 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
     family.unwrap_or(&PLAIN).read(gguf, keys)
 }
 
-/// What heads are made of, and factors, which the format has no keys for. Values are as long as hidden states say.
+/// Sets the latent shape and the factors, for which the format has no keys. Values have the length that hidden states
+/// imply.
 fn minicpm3(keys: &Keys<'_>, spec: &mut TransformerSpec) -> Result<(), LoadError> {
     let whole = spec.heads();
     let rope_dim = spec.ropes[0].dim;
@@ -259,7 +260,7 @@ fn minicpm3(keys: &Keys<'_>, spec: &mut TransformerSpec) -> Result<(), LoadError
 }
 
 impl Family {
-    /// How queries grow beyond the original context, and the factor on cosine and sine that goes with it.
+    /// Growth of queries beyond the original context, and the matching factor on cosine and sine.
     fn query_scale(
         &self,
         keys: &Keys<'_>,
@@ -304,7 +305,7 @@ impl Family {
         let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
         let heads = keys.heads(hidden)?;
         let original = keys.count("rope.scaling.original_context_length", CONTEXT_TOKENS_MAX)?;
-        // Files of models that see have rows of queries and keys regrouped.
+        // Files of vision models have rows of queries and keys regrouped.
         let regrouped = keys.metadata.get(&keys.key("rope.dimension_sections")).is_some();
         let kind = if regrouped { RopeKind::Neox } else { self.rope };
         let mut rope = keys.rope_of(gguf, kind, heads.head_dim, context)?;
@@ -418,7 +419,7 @@ impl Family {
         Ok(())
     }
 
-    /// The embedding of positions, or what scores lose with distance.
+    /// Embedding of positions, or the decrease of scores with distance.
     fn positions(
         &self,
         keys: &Keys<'_>,
@@ -448,7 +449,7 @@ impl Family {
         }
     }
 
-    /// The factor on scores. Of Gemma's largest files it is not that of the head's size, and no key says so.
+    /// Factor on scores. In Gemma's largest files it does not follow from the size of a head, and no key says so.
     fn scale(
         &self,
         keys: &Keys<'_>,

@@ -1,5 +1,5 @@
-//! Dense decoders whose own code names settings and tensors in its own way, or computes what no other does, as data. Their settings are put under the usual names
-//! first, so that one reader reads them all.
+//! Dense decoders with their own names of settings and tensors, or with unique computations, as data. Their settings
+//! are first renamed to the usual names, so that one reader reads them all.
 
 use hanzo_engine_kernels::RopeKind;
 use serde_json::Value;
@@ -22,7 +22,7 @@ pub(super) const FAMILIES: &[Family] = &[
         qk_norm: QkNorm::Heads,
         rope_base: 12e6,
         own: |config, spec| {
-            // Other non-linearities are no family's of this name.
+            // No family of this name has another activation.
             if let Some(other) = config.string("hidden_act")?.filter(|&named| named != XIELU) {
                 return Err(config.unsupported("hidden_act", other, "xielu is known"));
             }
@@ -79,7 +79,7 @@ pub(super) const FAMILIES: &[Family] = &[
             }
             Ok(())
         },
-        // Its class rounds what scores lose to bfloat16 by the positions of keys, not by distances.
+        // Its class rounds ALiBi's addends to bfloat16 by the positions of keys, not by distances.
         refused: &["alibi"],
         ..LLAMA
     },
@@ -215,7 +215,7 @@ pub(super) const FAMILIES: &[Family] = &[
         model_type: "olmo",
         class: "OlmoForCausalLM",
         norm: NormKind::LayerUnit,
-        // Its class knows one.
+        // Its class has a fixed value.
         eps: ("", 1e-5),
         refused: &["clip_qkv", "mlp_bias"],
         ..LLAMA
@@ -241,7 +241,7 @@ pub(super) const FAMILIES: &[Family] = &[
         output_bias: Said::Always(false),
         tied: true,
         settle: |config| {
-            // Of a head only what is turned counts for the rotary embedding.
+            // Only the rotated part of a head counts for the rotary embedding.
             config.set("head_dim", config.required("qk_rope_head_dim", HEAD_DIM_MAX)?.into());
             Ok(())
         },
@@ -251,19 +251,19 @@ pub(super) const FAMILIES: &[Family] = &[
     },
 ];
 
-/// Layers turn nothing; scores get less with distance.
+/// Replaces rotation by ALiBi.
 pub(super) fn set_alibi(spec: &mut TransformerSpec, alibi: Alibi) {
     spec.distance = Distance::Alibi(alibi);
     turn_nothing(spec);
 }
 
-/// Layers turn nothing.
+/// Disables rotation.
 pub(super) fn turn_nothing(spec: &mut TransformerSpec) {
     spec.ropes.clear();
     spec.layers.iter_mut().for_each(|layer| layer.attention.rope = None);
 }
 
-/// Puts settings under the usual names, where those say nothing.
+/// Renames settings to the usual names, unless those are set.
 pub(super) fn rename(config: &mut Config, names: &[(&str, &str)]) {
     for &(theirs, usual) in names {
         if config.get(usual).is_none_or(Value::is_null)
@@ -316,7 +316,7 @@ fn falcon(config: &mut Config) -> Result<(), LoadError> {
 }
 
 fn chatglm(config: &mut Config) -> Result<(), LoadError> {
-    // Files name the network, or the class for conversations around it.
+    // Files name either the network's class or the conversation class around it.
     config.set("architectures", Value::Null);
     if let Some(padded) = config.get("padded_vocab_size").cloned() {
         config.set("vocab_size", padded);
@@ -343,14 +343,14 @@ fn chatglm(config: &mut Config) -> Result<(), LoadError> {
     let ratio = config.positive("rope_ratio")?.unwrap_or(1.0);
     config.set("rope_theta", (1e4 * f64::from(ratio)).into());
     if config.bool("tie_word_embeddings")?.is_some() {
-        // What the class makes of it: its head is a matrix of its own whatever is said.
+        // Its class always has a separate head matrix, whatever the setting says.
         config.set("tie_word_embeddings", false.into());
     }
     Ok(())
 }
 
 fn qwen(config: &mut Config) -> Result<(), LoadError> {
-    // Within the length of training neither the base nor queries depend on the length.
+    // Within the length of training, neither the base nor queries depend on the length.
     let trained = config.count("seq_length", CONTEXT_TOKENS_MAX)?;
     if let Some(trained) = trained {
         config.set("max_position_embeddings", trained.into());
@@ -372,9 +372,9 @@ fn qwen(config: &mut Config) -> Result<(), LoadError> {
 }
 
 fn baichuan(config: &mut Config) -> Result<(), LoadError> {
-    // The classes of its two generations differ in a letter's case.
+    // The classes of its two generations differ in the case of one letter.
     config.set("architectures", Value::Null);
-    // The larger models see distances by ALiBi, and no setting says so.
+    // The larger models use ALiBi, and no setting says so.
     if config.get("max_position_embeddings").is_none_or(Value::is_null)
         && config.get("model_max_length").is_some()
     {
@@ -394,7 +394,7 @@ fn baichuan_own(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadE
     Ok(())
 }
 
-/// Tokens of Baichuan 2's vocabulary. No setting says that its head is normed.
+/// Vocabulary size of Baichuan 2, whose head is normed; no setting says so.
 pub(super) const NORMED_HEAD: usize = 125_696;
 
 fn minicpm(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
@@ -407,18 +407,18 @@ fn minicpm(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError>
     Ok(())
 }
 
-/// What MiniCPM multiplies.
+/// Factors of MiniCPM.
 pub(super) struct MiniCpmFactors {
-    /// Embeddings.
+    /// Factor on embeddings.
     pub(super) embedding: f32,
-    /// Logits, with it over the size of hidden states.
+    /// Numerator of the factor on logits, over the hidden size.
     pub(super) base: Option<f32>,
-    /// What halves add, with it over the root of their number of layers.
+    /// Numerator of the factor on what sublayers add, over the square root of the number of layers.
     pub(super) depth: Option<f32>,
 }
 
 impl MiniCpmFactors {
-    /// Those of MiniCPM 3, which GGUF files do not say.
+    /// Factors of MiniCPM 3, which GGUF files do not contain.
     pub(super) const THIRD: MiniCpmFactors =
         MiniCpmFactors { embedding: 12.0, base: Some(256.0), depth: Some(1.4) };
 
@@ -430,10 +430,10 @@ impl MiniCpmFactors {
     }
 }
 
-/// What its class adds in norms of latents whatever the others add.
+/// Epsilon of its class for norms of latents, whatever that of the other norms is.
 pub(super) const MINICPM3_LATENT_EPS: f32 = 1e-6;
 
-/// MiniCPM with latent attention, which turns halves of a head.
+/// MiniCPM with latent attention, whose rotation pairs the halves of a head.
 fn minicpm3(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
     let third = MiniCpmFactors::THIRD;
     MiniCpmFactors {
@@ -445,7 +445,7 @@ fn minicpm3(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError
     let heads = config.required("num_attention_heads", HEADS_MAX)?;
     let shape = LatentShape {
         heads,
-        // As published it is there; null says that there is none.
+        // Published files have it; null means that there is none.
         query_rank: config.count("q_lora_rank", WIDTH_MAX)?,
         rank: config.required("kv_lora_rank", WIDTH_MAX)?,
         nope_dim: config.required("qk_nope_head_dim", HEAD_DIM_MAX)?,
@@ -460,7 +460,7 @@ fn minicpm3(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError
     Ok(())
 }
 
-/// All layers attend to latents.
+/// Gives all layers latent attention.
 pub(super) fn set_latent(spec: &mut TransformerSpec, shape: LatentShape) {
     for layer in &mut spec.layers {
         layer.attention.projection = Projection::Latent(shape);
@@ -469,7 +469,7 @@ pub(super) fn set_latent(spec: &mut TransformerSpec, shape: LatentShape) {
     }
 }
 
-/// What its files call dynamic is a base that no length changes.
+/// Its files say "dynamic" for a base that does not depend on the length.
 pub(super) fn hunyuan(config: &mut Config) -> Result<(), LoadError> {
     let settings = rope_settings(config, "full_attention")?;
     let named = settings.string("rope_type")?.or(settings.string("type")?);

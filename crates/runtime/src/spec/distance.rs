@@ -1,49 +1,49 @@
-//! What attention's scores get from the distance of two tokens, and the numbers that follow: slopes, buckets of distances,
-//! and tables spread out over distances for the kernels. Positive distances are `query - key` here, but for
+//! Addends to attention scores that depend on the distance of two tokens, and the derived numbers: slopes, buckets of
+//! distances, and tables expanded over distances for the kernels. Positive distances are `query - key` here, except in
 //! [`learned_table`].
 
-/// What attention's scores get from where two tokens stand.
+/// Position bias: addend to attention scores by the positions of two tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distance {
     /// Nothing.
     None,
-    /// `-slope * |i - j|`, a slope a head (arxiv.org/abs/2108.12409; of encoders seen from both sides).
+    /// ALiBi: `-slope * |i - j|`, with a slope for each head (arxiv.org/abs/2108.12409; symmetric in encoders).
     Alibi(Alibi),
     /// A learned number for each head and bucket of distances, the same in all layers (MPNet).
     Learned {
         /// Buckets.
         buckets: usize,
-        /// From this distance on all are alike.
+        /// Distance from which on all are in one bucket.
         distance_max: u32,
     },
     /// DeBERTa's (arxiv.org/abs/2006.03654).
     Disentangled(Disentangled),
-    /// Nothing for what stands before a token, and so much less for what stands behind that it is not seen: an encoder whose tokens see
-    /// those before them alone (CLIP's text).
+    /// Causal mask in an encoder (CLIP's text): nothing for tokens before, and a large negative number for tokens
+    /// after, so that they are not seen.
     Behind,
 }
 
-/// What is added to the score of a token that is not to be seen: its weight is 0 beside any that is.
+/// Addend to the score of an invisible token: its weight is 0 beside any visible one.
 const UNSEEN: f32 = -1e30;
 
-/// [`Distance::Behind`] by `key - query`, from -1 to 1: `(heads, 3)`.
+/// Table of [`Distance::Behind`] by `key - query`, from -1 to 1: `(heads, 3)`.
 pub(crate) fn behind_table(heads: usize) -> Vec<f32> {
     [0.0, 0.0, UNSEEN].repeat(heads)
 }
 
-/// How steep ALiBi's slopes are.
+/// Steepness of ALiBi's slopes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alibi {
-    /// The last head's slope is 2 to the minus this, where heads are a power of two.
+    /// The last head's slope is 2 to the power of minus this, if the number of heads is a power of two.
     pub exponent_max: u32,
 }
 
 impl Alibi {
-    /// As in the paper.
+    /// The value of the paper.
     pub(crate) const PLAIN: Alibi = Alibi { exponent_max: 8 };
 
-    /// The slope of each head: powers of a ratio, and those of twice as many heads in between where the heads are no power of
-    /// two.
+    /// Slope of each head: powers of a ratio. If the number of heads is not a power of two, slopes of twice as many
+    /// heads fill the gap.
     pub(crate) fn slopes(self, heads: usize) -> Vec<f32> {
         let powers = |count: usize| {
             let first = 2f64.powf(-f64::from(self.exponent_max) / count as f64);
@@ -57,37 +57,37 @@ impl Alibi {
     }
 }
 
-/// DeBERTa's scores between contents and distances.
+/// DeBERTa's terms between contents and distances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disentangled {
-    /// Queries meet the distances' keys (`c2p`).
+    /// Whether queries are multiplied with the distances' keys (`c2p`).
     pub keys: bool,
-    /// Keys meet the distances' queries (`p2c`).
+    /// Whether keys are multiplied with the distances' queries (`p2c`).
     pub queries: bool,
-    /// Both are made by the projections of the tokens' (`share_att_key`), not by projections of their own.
+    /// Whether both use the projections of tokens (`share_att_key`), not separate ones.
     pub shared: bool,
-    /// The embedding of distances is layer normed first.
+    /// Whether the embedding of distances is first layer-normed.
     pub normed: bool,
-    /// Which row of it a distance takes.
+    /// Assignment of distances to its rows.
     pub buckets: Buckets,
 }
 
-/// Which row of an embedding of distances a distance takes: DeBERTa's, exact near zero and by logarithm beyond.
+/// Assignment of distances to the rows of an embedding, as in DeBERTa: exact near zero and logarithmic beyond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buckets {
-    /// Rows are `2 * span`; distance 0 takes row `span`.
+    /// Half the number of rows; distance 0 takes row `span`.
     pub span: u32,
-    /// Distances are put into buckets up to this one, half of them by logarithm; none: each is its own.
+    /// Distance up to which buckets are used, half of them logarithmic. None: each distance has its own row.
     pub distance_max: Option<u32>,
 }
 
 impl Buckets {
-    /// Rows of the embedding.
+    /// Number of rows of the embedding.
     pub fn rows(&self) -> usize {
         2 * self.span as usize
     }
 
-    /// The row of a distance.
+    /// Row of a distance.
     pub fn row(&self, distance: i64) -> u32 {
         let bucket = match self.distance_max {
             None => distance,
@@ -103,7 +103,7 @@ impl Buckets {
         (-reach..=reach).map(|distance| self.row(distance)).collect()
     }
 
-    /// In f32, as the models were trained with.
+    /// Logarithmic bucket, in f32 as in training.
     fn logarithmic(&self, distance: i64, distance_max: u32) -> i64 {
         let middle = i64::from(self.span / 2);
         if distance.abs() <= middle {
@@ -116,8 +116,8 @@ impl Buckets {
     }
 }
 
-/// MPNet's learned biases, `weights` of (buckets, heads), spread out to `(heads, 2 * distance_max + 1)` by
-/// `key - query` from `-distance_max`.
+/// MPNet's learned biases, `weights` of (buckets, heads), expanded to `(heads, 2 * distance_max + 1)` by `key - query`
+/// from `-distance_max`.
 pub(crate) fn learned_table(weights: &[f32], heads: usize, buckets: usize, distance_max: u32) -> Vec<f32> {
     let reach = i64::from(distance_max);
     (0..heads)
@@ -128,7 +128,7 @@ pub(crate) fn learned_table(weights: &[f32], heads: usize, buckets: usize, dista
         .collect()
 }
 
-/// T5's bucket of `key - query`: half of the buckets for each sign, of those half exact and half by logarithm.
+/// T5's bucket of `key - query`: half of the buckets for each sign; of those, half are exact and half logarithmic.
 fn learned_bucket(distance: i64, buckets: usize, distance_max: u32) -> usize {
     let half = buckets / 2;
     let ahead = if distance > 0 { half } else { 0 };
@@ -137,7 +137,7 @@ fn learned_bucket(distance: i64, buckets: usize, distance_max: u32) -> usize {
     if distance < exact {
         return ahead + distance;
     }
-    // In f32, as the models were trained with.
+    // In f32, as in training.
     let part = (distance as f32 / exact as f32).ln();
     let whole = (f64::from(distance_max) / exact as f64).ln() as f32;
     let logarithmic = exact + (part / whole * (half - exact) as f32) as usize;
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(steeper.slopes(4), [4, 8, 12, 16].map(|power| 2f32.powi(-power)));
     }
 
-    /// As computed by the transformers library for 32 buckets up to distance 128.
+    /// Buckets computed by the transformers library for 32 buckets up to distance 128.
     #[test]
     fn learned_buckets_are_those_of_the_library() {
         let bucket = |distance| learned_bucket(distance, 32, 128);

@@ -1,6 +1,7 @@
-//! Gemma 3n's and 4's texts from a Hugging Face `config.json`. Of Gemma 4: heads of one size in layers with a window and of another in those that
-//! see all, values that are normed, a factor on what each layer gives; in small models embeddings for each layer, and layers that
-//! share keys and values; in others experts beside an MLP. Gemma 3n has what its small models have, and several streams.
+//! Texts of Gemma 3n and 4 from a Hugging Face `config.json`. Gemma 4 has heads of different sizes in layers with and
+//! without a window, normed values, and a factor on each layer's output. Small models have embeddings for each layer,
+//! and layers that share keys and values; others have experts beside an MLP. Gemma 3n has the features of small
+//! models, and several streams.
 
 use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 use serde_json::{Map, Value};
@@ -17,17 +18,17 @@ use crate::limits::{
 
 const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
-/// Elements of what each layer reads of a token.
+/// Setting with the elements of each layer's input of a token.
 const INPUTS: &str = "hidden_size_per_layer_input";
-/// A divisor of a frequency that leaves nothing of it, as files say that a pair is not turned.
+/// A divisor of a frequency so large that the pair is not rotated, as used in files.
 pub(super) const NOT_TURNED: f32 = 1e30;
 
-/// The names of model types that are read here.
+/// Names of the model types that this file reads.
 pub(super) fn known() -> impl Iterator<Item = &'static str> {
     ["gemma3n_text", "gemma4_text"].into_iter()
 }
 
-/// Reads one of these families; nothing of another.
+/// Reads a model of one of these families; `None` for any other.
 pub(super) fn from_config(config: &Config, model_type: &str) -> Option<Result<TransformerSpec, LoadError>> {
     match model_type {
         "gemma3n_text" => Some(gemma3n(config).and_then(|spec| spec.checked(&config.file))),
@@ -36,16 +37,16 @@ pub(super) fn from_config(config: &Config, model_type: &str) -> Option<Result<Tr
     }
 }
 
-/// What a model says of the layers with a window and of those that see all.
+/// Windows and heads of layers with and without a window.
 pub(super) struct Kinds {
     pub(super) windows: Vec<Option<u32>>, // (layers)
-    pub(super) heads: [HeadShape; 2],     // of layers that see all, of those with a window
-    /// Layers at the end that have no keys and values of their own.
+    pub(super) heads: [HeadShape; 2],     // of layers without a window, of those with one
+    /// Number of layers at the end that share the keys and values of others.
     pub(super) sharing: usize,
 }
 
 impl Kinds {
-    /// Attention of a layer, which is turned by the rope of its kind.
+    /// Attention of a layer, with the rope of its kind.
     pub(super) fn attention(&self, layer: usize, values_are_keys: bool) -> AttentionSpec {
         let window = self.windows[layer];
         let kind = usize::from(window.is_some());
@@ -61,7 +62,7 @@ impl Kinds {
         }
     }
 
-    /// The layer whose keys and values a layer attends to that has none: the last of its kind that has some.
+    /// Layer whose keys and values a sharing layer attends to: the last of its kind with its own.
     pub(super) fn shares(&self, layer: usize) -> Option<usize> {
         let own = self.windows.len() - self.sharing;
         let alike = |other: &usize| self.windows[*other].is_some() == self.windows[layer].is_some();
@@ -76,7 +77,7 @@ fn gemma4(config: &Config) -> Result<TransformerSpec, LoadError> {
     let layers = config.required("num_hidden_layers", LAYERS_MAX)?;
     let context = config.required("max_position_embeddings", CONTEXT_TOKENS_MAX)?;
     let mut windows = windows(config, layers, 6)?;
-    // Whatever is said of it.
+    // Whatever the setting says.
     if let Some(last) = windows.last_mut() {
         *last = None;
     }
@@ -142,7 +143,7 @@ fn check_settings(config: &Config, known: &str) -> Result<(), LoadError> {
             return Err(config.unsupported(key, value, "this build cannot run models that have it"));
         }
     }
-    // Of images alone: a text sees what is before it.
+    // For images alone: a text is always causal.
     if let Some(value) = config.string("use_bidirectional_attention")?.filter(|value| *value != "vision") {
         return Err(config.unsupported(
             "use_bidirectional_attention",
@@ -159,7 +160,7 @@ fn check_settings(config: &Config, known: &str) -> Result<(), LoadError> {
     }
 }
 
-/// Layers at the end that have no keys and values of their own.
+/// Number of layers at the end that share the keys and values of others.
 fn sharing(config: &Config, layers: usize, usual: usize) -> Result<usize, LoadError> {
     const KEY: &str = "num_kv_shared_layers";
     match config.whole(KEY, LAYERS_MAX)?.unwrap_or(usual) {
@@ -168,7 +169,7 @@ fn sharing(config: &Config, layers: usize, usual: usize) -> Result<usize, LoadEr
     }
 }
 
-/// Each layer's window: as `layer_types` say, or all but each so many.
+/// Window of each layer: as `layer_types` say, or in all but each nth layer.
 fn windows(config: &Config, layers: usize, each: usize) -> Result<Vec<Option<u32>>, LoadError> {
     let window = config.count("sliding_window", CONTEXT_TOKENS_MAX)?.unwrap_or(512) as u32;
     match config.get("layer_types") {
@@ -177,7 +178,8 @@ fn windows(config: &Config, layers: usize, each: usize) -> Result<Vec<Option<u32
     }
 }
 
-/// Heads of layers that see all, and of those with a window. The former are said apart, or layer by layer.
+/// Heads of layers without a window, and of those with one. The former have separate settings, or settings layer by
+/// layer.
 fn heads(
     config: &Config,
     windows: &[Option<u32>],
@@ -227,7 +229,7 @@ fn heads(
     Ok([full, local])
 }
 
-/// Ropes of layers that see all, and of those with a window.
+/// Ropes of layers without a window, and of those with one.
 fn ropes(config: &Config, dims: [usize; 2]) -> Result<[RopeSpec; 2], LoadError> {
     let settings = config.object("rope_parameters")?;
     let none = || Config::new(config.file.clone(), Map::new());
@@ -266,7 +268,7 @@ fn ropes(config: &Config, dims: [usize; 2]) -> Result<[RopeSpec; 2], LoadError> 
     ])
 }
 
-/// Divisors of frequencies that turn the first pairs of a head alone.
+/// Divisors of frequencies that rotate only the first pairs of a head.
 fn not_turned(turned: usize, head_dim: usize) -> Vec<f32> {
     (0..head_dim / 2).map(|pair| if pair < turned { 1.0 } else { NOT_TURNED }).collect()
 }
@@ -278,7 +280,7 @@ pub(super) fn activation(config: &Config) -> Result<Activation, LoadError> {
     }
 }
 
-/// The experts beside the MLP, where there are any.
+/// Experts beside the MLP, if there are any.
 fn experts(config: &Config, activation: Activation, ffn: usize) -> Result<Option<ExpertsSpec>, LoadError> {
     if !config.bool("enable_moe_block")?.unwrap_or(false) {
         return Ok(None);
@@ -292,7 +294,7 @@ fn experts(config: &Config, activation: Activation, ffn: usize) -> Result<Option
     Ok(Some(apart(ExpertsSpec::softmax(count, used, width, true), activation, ffn)))
 }
 
-/// Such a mixture as its families have it.
+/// Experts beside an MLP in the form of these families.
 pub(super) fn apart(plain: ExpertsSpec, activation: Activation, ffn: usize) -> ExpertsSpec {
     ExpertsSpec { activation, apart: true, shared: Some(SharedExpert { ffn, gate: false }), ..plain }
 }
@@ -359,7 +361,7 @@ fn gemma3n(config: &Config) -> Result<TransformerSpec, LoadError> {
     let ropes = vec![rope(FULL, "rope_theta", 1e6)?, rope(SLIDING, "rope_local_base_freq", 1e4)?];
     let all = (0..layers).map(layer_of).collect();
     let sizes = [config.required("vocab_size", VOCAB_MAX)?, hidden];
-    // Tokens behind the table's last, those of images and sound, look up what padding does.
+    // Tokens past the table's end, those of images and sound, use the row of padding.
     config.count("vocab_size_per_layer_input", VOCAB_MAX)?;
     Ok(TransformerSpec {
         ropes,
@@ -377,7 +379,7 @@ fn gemma3n(config: &Config) -> Result<TransformerSpec, LoadError> {
     })
 }
 
-/// Elements inside each layer's MLP: a list, or one number for all.
+/// MLP width of each layer: a list, or one number for all.
 fn widths(config: &Config, layers: usize) -> Result<Vec<usize>, LoadError> {
     const KEY: &str = "intermediate_size";
     let Some(Value::Array(list)) = config.get(KEY) else {
@@ -394,8 +396,8 @@ fn widths(config: &Config, layers: usize) -> Result<Vec<usize>, LoadError> {
     }
 }
 
-/// How far above its mean a gate's number must be to count, layer by layer: as many standard deviations as leave the share of a normal
-/// distribution that is said.
+/// Threshold of each layer's gate above its mean, in standard deviations, such that the given share of a normal
+/// distribution exceeds it.
 fn outliers(config: &Config, layers: usize) -> Result<Vec<Option<f32>>, LoadError> {
     const KEY: &str = "activation_sparsity_pattern";
     let share = |value: &Value| value.as_f64().filter(|share| (0.0..1.0).contains(share));
@@ -415,7 +417,7 @@ fn outliers(config: &Config, layers: usize) -> Result<Vec<Option<f32>>, LoadErro
     Ok(shares.into_iter().map(|share| (share > 0.0).then(|| deviations(share))).collect())
 }
 
-/// Below how many standard deviations a share of a normal distribution lies.
+/// Number of standard deviations below which a share of a normal distribution lies.
 fn deviations(share: f64) -> f32 {
     // `1/2 + φ(x) Σ xⁿ / n!!` over odd n.
     let below = |x: f64| {

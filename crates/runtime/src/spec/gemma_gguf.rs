@@ -1,4 +1,4 @@
-//! Gemma 3n and 4 from GGUF metadata, as llama.cpp's converter writes it.
+//! Gemma 3n and 4 from GGUF metadata, as written by llama.cpp's converter.
 
 use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 
@@ -12,7 +12,7 @@ use crate::error::LoadError;
 use crate::gguf::{Array, Gguf, Value};
 use crate::limits::{CONTEXT_TOKENS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, WIDTH_MAX};
 
-/// Keys that are read here beside those that any decoder has.
+/// Keys that are read here in addition to those of every decoder.
 pub(super) const READ: &[&str] = &[
     "activation_sparsity_scale",
     "altup.active_idx",
@@ -30,12 +30,12 @@ pub(super) const READ: &[&str] = &[
     "rope.freq_base_swa",
 ];
 
-/// The names of architectures that are read here.
+/// Names of the architectures that this file reads.
 pub(super) fn known() -> impl Iterator<Item = &'static str> {
     ["gemma3n", "gemma4"].into_iter()
 }
 
-/// Reads a file of such an architecture.
+/// Reads a file of one of these architectures.
 pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec, LoadError> {
     const SHARED: &str = "attention.shared_kv_layers";
     let names = Names::of_gguf(keys.architecture);
@@ -77,7 +77,7 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
         "gemma3n" => Some(streams(gguf, keys, names, layers)?),
         _ => None,
     };
-    // Files of Gemma 3n need not say it.
+    // Optional in files of Gemma 3n.
     let usual = streams.as_ref().map(|_| 30.0);
     let inputs = keys.whole("embedding_length_per_layer_input", WIDTH_MAX)?.unwrap_or(0);
     let full = keys.rope(RopeKind::Neox, kinds.heads[0].head_dim, context, find(super::ROPE_FACTORS))?;
@@ -115,7 +115,7 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
     .checked(keys.metadata.file())
 }
 
-/// What Gemma 3n has of streams.
+/// Streams of Gemma 3n.
 fn streams(gguf: &Gguf, keys: &Keys<'_>, names: &Names, layers: usize) -> Result<StreamsSpec, LoadError> {
     const SCALE: &str = "activation_sparsity_scale";
     let find = |part| {
@@ -133,7 +133,7 @@ fn streams(gguf: &Gguf, keys: &Keys<'_>, names: &Names, layers: usize) -> Result
     let key = keys.key(SCALE);
     let outliers = match keys.metadata.get(&key) {
         Some(Value::Array(Array::F32(list))) if list.len() == layers => {
-            // Below which none of a normal distribution lies: all count.
+            // A threshold of -∞: all numbers count.
             list.iter().map(|&many| Some(many).filter(|many| *many > f32::NEG_INFINITY)).collect()
         }
         Some(value) => return Err(keys.unsupported(SCALE, value, "a number for each layer is known")),
@@ -178,7 +178,7 @@ fn windows(keys: &Keys<'_>, layers: usize) -> Result<Vec<Option<u32>>, LoadError
     }
 }
 
-/// Heads of layers that see all, and of those with a window.
+/// Heads of layers without a window, and of those with one.
 fn heads(keys: &Keys<'_>, windows: &[Option<u32>]) -> Result<[HeadShape; 2], LoadError> {
     const KV_HEADS: &str = "attention.head_count_kv";
     let heads = keys.required("attention.head_count", HEADS_MAX)?;

@@ -1,50 +1,50 @@
-//! What Gemma 3n's and 4's layers are made of beside those of other families: which weights, their shapes, and what files call them.
+//! Additional parts of Gemma 3n's and 4's layers: their weights, shapes and names in files.
 
 use super::weights::{LayerPart, List, Part};
 use super::{ExpertNames, ExpertPack, LayerSpec, MlpSpec, Names, TransformerSpec};
 
-/// A part of a network whose layers each read a vector of their own for each token, or that have experts beside an MLP.
+/// Part of a network with a separate input vector for each layer and token, or with experts beside an MLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum GemmaPart {
-    /// (vocab, layers * inputs): what each layer reads of a token.
+    /// (vocab, layers * inputs): input of each layer, by token.
     InputEmbedding,
-    /// (layers * inputs, hidden): what each layer reads of a token's embedding.
+    /// (layers * inputs, hidden): projection of a token's embedding to each layer's input.
     InputProjection,
-    /// (inputs): of what the projection gives for one layer.
+    /// (inputs): norm of the projection for one layer.
     InputProjectionNorm,
-    /// (inputs, hidden), of a layer: what its vector is multiplied with.
+    /// (inputs, hidden), of a layer: gate that is multiplied with its input.
     InputGate,
     /// (hidden, inputs), of a layer.
     InputUp,
-    /// (hidden), of what a layer's vector adds.
+    /// (hidden): norm of the addition by a layer's input.
     InputNorm,
-    /// (1): a factor on what a layer gives.
+    /// (1): factor on a layer's output.
     OutputScale,
-    /// (hidden): factors on what the router reads, which is normed.
+    /// (hidden): factors on the router's normed input.
     RouterScale,
-    /// (experts): factors on what experts count for.
+    /// (experts): factors on the experts' weights.
     ExpertScale,
-    /// (hidden): of what experts read.
+    /// (hidden): norm of the experts' input.
     ExpertsNorm,
-    /// (hidden): of what experts add together.
+    /// (hidden): norm of the experts' summed output.
     ExpertsPostNorm,
-    /// (hidden): of what the MLP beside them adds.
+    /// (hidden): norm of the output of the MLP beside them.
     SharedPostNorm,
-    /// (hidden, hidden): makes a stream behind the first of the embedding.
+    /// (hidden, hidden): makes an additional stream from the embedding.
     StreamUp(usize),
-    /// (hidden, hidden): what such a stream adds in the end.
+    /// (hidden, hidden): final projection of an additional stream, which is added to the others.
     StreamDown(usize),
-    /// (streams, hidden), of a layer: tells how streams mix.
+    /// (streams, hidden), of a layer: router that computes how streams mix.
     StreamRouter,
-    /// (hidden), of what that reads.
+    /// (hidden): norm of the router's input.
     StreamRouterNorm,
-    /// (streams * streams, streams): how each stream is predicted of all.
+    /// (streams * streams, streams): prediction of each stream from all streams.
     StreamPrediction,
-    /// (streams, streams): how far each stream follows what the layer has computed.
+    /// (streams, streams): degree to which each stream follows the layer's result.
     StreamCorrection,
-    /// (hidden): factors on what is multiplied with the layer's vector.
+    /// (hidden): factors on the vector that is multiplied with the layer's input.
     StreamScale,
-    /// (rank, hidden): of the narrow way beside attention (LAuReL).
+    /// (rank, hidden): low-rank path beside attention (LAuReL).
     LaurelDown,
     /// (hidden, rank)
     LaurelUp,
@@ -53,34 +53,34 @@ pub enum GemmaPart {
 }
 
 impl GemmaPart {
-    /// Its matrix is small and of everything that follows, and stays as it is where others are quantised.
+    /// Whether its matrix is small and affects everything after it, so that it is not quantised.
     pub(crate) fn is_small(self) -> bool {
         !matches!(self, InputEmbedding | InputGate | InputUp)
     }
 }
 
-/// Streams beside each other, of which each layer computes one and mixes all (AltUp, arxiv.org/abs/2301.13310), as Gemma 3n has them.
+/// Parallel streams, of which each layer computes one and mixes all (AltUp, arxiv.org/abs/2301.13310), in Gemma 3n.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamsSpec {
-    /// How many.
+    /// Number of streams.
     pub count: usize,
-    /// The one that layers compute.
+    /// Index of the stream that layers compute.
     pub active: usize,
-    /// What is multiplied with a layer's vector has factors.
+    /// Whether the vector that is multiplied with a layer's input has factors.
     pub scaled: bool,
-    /// Elements of the narrow way beside attention.
+    /// Rank of the low-rank path beside attention.
     pub laurel_rank: usize,
-    /// Of each layer, how many standard deviations above its mean a gate's number must be to count, if not all do.
+    /// Threshold of each layer's gate above its mean, in standard deviations; none: all numbers count.
     pub outliers: Vec<Option<f32>>, // (layers)
 }
 
 use GemmaPart::*;
 
-/// In full, within a layer or without one.
+/// Names in full, within a layer or outside of layers.
 pub(crate) type GemmaNames = &'static [(GemmaPart, &'static str)];
 
 impl Names {
-    /// A tensor's name.
+    /// Name of a tensor.
     pub(super) fn of_gemma(&self, part: GemmaPart) -> String {
         let (any, number) = match part {
             StreamUp(number) => (StreamUp(0), number),
@@ -91,7 +91,7 @@ impl Names {
         named.map_or_else(String::new, |(_, name)| name.replace("{}", &number.to_string()))
     }
 
-    /// The transformers library's Gemma4 class.
+    /// Names in the transformers library's Gemma4 class.
     pub(crate) const GEMMA4: Names = Names {
         router: "router.proj",
         experts: ExpertNames {
@@ -127,7 +127,7 @@ impl Names {
         ..Names::GEMMA
     };
 
-    /// The transformers library's Gemma3n class.
+    /// Names in the transformers library's Gemma3n class.
     pub(crate) const GEMMA3N: Names = Names {
         gemma: &[
             (InputEmbedding, "embed_tokens_per_layer.weight"),
@@ -150,7 +150,7 @@ impl Names {
         ..Names::GEMMA
     };
 
-    /// GGUF files of the same.
+    /// Names in GGUF files of Gemma 3n.
     pub(crate) const GGUF_GEMMA3N: Names = Names {
         gemma: &[
             (InputEmbedding, "per_layer_token_embd.weight"),
@@ -159,7 +159,7 @@ impl Names {
             (InputGate, "inp_gate.weight"),
             (InputUp, "proj.weight"),
             (InputNorm, "post_norm.weight"),
-            // One of a stack.
+            // One matrix of a stack.
             (StreamUp(0), "altup_proj.weight[{}]"),
             (StreamDown(0), "altup_unembd_proj.weight[{}]"),
             (StreamRouter, "altup_router.weight"),
@@ -174,7 +174,7 @@ impl Names {
         ..Names::GGUF
     };
 
-    /// GGUF files of Gemma 4.
+    /// Names in GGUF files of Gemma 4.
     pub(crate) const GGUF_GEMMA4: Names = Names {
         experts: ExpertNames {
             pack: Some(ExpertPack {
@@ -208,7 +208,7 @@ impl Names {
 }
 
 impl TransformerSpec {
-    /// What files may have of layers that share another's keys and values: those that they would have had.
+    /// Tensors that files may have for layers that share another's keys and values, although they are not used.
     pub(crate) fn shared_names(&self, names: &Names) -> Vec<String> {
         let sharing = self.layers.iter().enumerate().filter(|(_, layer)| layer.attention.shares.is_some());
         let parts = [LayerPart::Key, LayerPart::Value, LayerPart::KeyNorm];
@@ -217,7 +217,7 @@ impl TransformerSpec {
             .collect()
     }
 
-    /// What is before the layers.
+    /// Weights before the layers.
     pub(super) fn input_weights(&self, list: &mut List) {
         for stream in 0..self.streams.as_ref().map_or(0, |streams| streams.count - 1) {
             list.matrix(Part::Gemma(StreamUp(stream)), self.hidden, self.hidden, false);
@@ -230,7 +230,7 @@ impl TransformerSpec {
         list.vector(Part::Gemma(InputProjectionNorm), inputs, false);
     }
 
-    /// What a layer has.
+    /// Weights of a layer.
     pub(super) fn gemma_weights(&self, index: usize, layer: &LayerSpec, list: &mut List) {
         let hidden = self.hidden;
         let part = |part| Part::Layer(index, LayerPart::Gemma(part));

@@ -1,5 +1,5 @@
-//! A decoder's [`TransformerSpec`] from GGUF metadata. Keys under the architecture's name that are not known here are refused:
-//! what they say could change what the model computes.
+//! Reading of a decoder's [`TransformerSpec`] from GGUF metadata. Unknown keys under the architecture's name are
+//! refused, because they could change the computation.
 
 use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 
@@ -17,11 +17,11 @@ use crate::limits::{
 };
 use crate::tensor::Tensor;
 
-/// What an architecture's name stands for, where its metadata does not say.
+/// Properties of an architecture that its metadata does not contain.
 struct Family {
     name: &'static str,
     rope: RopeKind,
-    /// Query, key and value biases, where the tensors do not decide.
+    /// Query, key and value biases, if the tensors do not decide.
     qkv_bias: Option<bool>,
     qk_norm: bool,
     experts: Experts,
@@ -31,14 +31,14 @@ struct Family {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Experts {
     Never,
-    /// Where there is an `expert_count`; `feed_forward_length` is then of one expert (Mixtral).
+    /// If there is an `expert_count`; `feed_forward_length` is then of one expert (Mixtral).
     IfCounted,
-    /// All of `expert_feed_forward_length`.
+    /// All layers, of `expert_feed_forward_length`.
     Always,
 }
 
-/// The converter stores llama's query and key rows permuted, so that rope turns neighbours (Mistral and Yi too:
-/// they are llama there).
+/// The converter stores llama's query and key rows permuted, so that rope rotates neighbours (Mistral and Yi too:
+/// their architecture is llama).
 const FAMILIES: &[Family] = &[
     Family {
         name: "llama",
@@ -78,9 +78,9 @@ const FAMILIES: &[Family] = &[
     },
 ];
 
-/// Llama 3.2 Vision, whose files have their tower inside.
+/// Llama 3.2 Vision, whose files include the vision tower.
 const MLLAMA: &str = "mllama";
-/// Its layers that attend to pictures alone.
+/// Key with its cross-attention layers.
 const CROSSING: &str = "attention.cross_attention_layers";
 
 /// Keys that are read below.
@@ -106,16 +106,17 @@ const READ: &[&str] = &[
     "rope.scaling.yarn_beta_slow",
 ];
 
-/// Keys of mixtures of experts that are read below. Others (shared experts, groups, factors, other scorings) are not
-/// known to these architectures.
+/// Keys of mixtures of experts that are read below. These architectures do not know others (shared experts, groups,
+/// factors, other scorings).
 const EXPERTS_READ: &[(&str, &[Experts])] = &[
     ("expert_count", &[Experts::IfCounted, Experts::Always]),
     ("expert_feed_forward_length", &[Experts::Always]),
     ("expert_used_count", &[Experts::IfCounted, Experts::Always]),
 ];
 
-/// Keys that do not change what a decoder computes: the vocabulary is the embedding's rows, and the others say
-/// how the file was made or what pipelines around the decoder do, or are of images: a text has the same position on all axes.
+/// Keys that do not change a decoder's computation. The vocabulary is given by the embedding's rows; others describe
+/// the making of the file or the pipeline around the decoder, or are of images: a text has the same position on all
+/// axes.
 const HARMLESS: &[&str] = &[
     "classifier.output_labels",
     "n_deepstack_layers",
@@ -126,7 +127,7 @@ const HARMLESS: &[&str] = &[
     "vocab_size",
 ];
 
-/// Keys that say nothing when they are zero or false.
+/// Keys that are neutral if they are zero or false.
 const HARMLESS_AT_ZERO: &[&str] = &[
     "attention.clamp_kqv",
     "attention.max_alibi_bias",
@@ -136,7 +137,7 @@ const HARMLESS_AT_ZERO: &[&str] = &[
     "use_parallel_residual",
 ];
 
-/// Reads a decoder's spec from a GGUF file's metadata, and from its tensors where those decide.
+/// Reads a decoder's spec from a GGUF file's metadata, and from its tensors if those decide.
 ///
 /// # Errors
 /// `Missing`, `Corrupt` or `Unsupported` naming the key.
@@ -284,16 +285,16 @@ fn of_architecture(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
     spec.checked(metadata.file())
 }
 
-/// Divisors of rope's frequencies for texts beyond the original context, and within it (LongRoPE).
+/// Divisors of rope's frequencies for texts longer than the original context, and for others (LongRoPE).
 pub(crate) const LONG_FACTORS: [&str; 2] = ["rope_factors_long.weight", "rope_factors_short.weight"];
-/// Divisors of rope's frequencies: how the converter stores Llama 3.1's scaling.
+/// Divisors of rope's frequencies: the converter's form of Llama 3.1's scaling.
 pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
 
 fn find<'a>(gguf: &'a Gguf, name: &str) -> Option<&'a Tensor> {
     gguf.tensors.iter().find(|tensor| tensor.name == name)
 }
 
-/// The keys under the architecture's name.
+/// Keys under the architecture's name.
 pub(super) struct Keys<'a> {
     pub(super) metadata: &'a Metadata,
     pub(super) architecture: &'a str,
@@ -313,7 +314,7 @@ impl Keys<'_> {
         }
     }
 
-    /// How many tokens the embedding has rows for.
+    /// Vocabulary size: the number of the embedding's rows.
     pub(super) fn vocab(&self, gguf: &Gguf, names: &Names) -> Result<usize, LoadError> {
         let embedding = names.of("", Part::TokenEmbedding.weight());
         let rows = gguf.tensors.iter().find(|tensor| tensor.name == embedding).map(|tensor| tensor.shape[0]);
@@ -332,7 +333,7 @@ impl Keys<'_> {
         }
     }
 
-    /// Refuses keys that are neither known to any decoder nor `read` by this one's family.
+    /// Refuses keys that neither every decoder has nor this family reads.
     fn refuse_unknown(&self, read: impl Fn(&str) -> bool) -> Result<(), LoadError> {
         let prefix = self.key("");
         for (key, value) in self.metadata.iter() {
@@ -349,7 +350,7 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// A count from 1 to `max`, or the same count for every layer.
+    /// A count from 1 to `max`, possibly given as a list with the same count for every layer.
     pub(super) fn count(&self, name: &str, max: usize) -> Result<Option<usize>, LoadError> {
         let key = self.key(name);
         let number = match self.metadata.get(&key) {
@@ -394,8 +395,8 @@ impl Keys<'_> {
         }
     }
 
-    /// The mixture of experts that all layers are: weights by softmax that add up to 1, as llama.cpp runs these
-    /// architectures whatever else a model's makers may have done.
+    /// Mixture of experts of all layers, with normalised softmax weights: llama.cpp runs these architectures in this
+    /// way, whatever a model's makers did.
     fn experts(&self, family: &Family) -> Result<Option<ExpertsSpec>, LoadError> {
         let ffn = match family.experts {
             Experts::Never => return Ok(None),
@@ -451,8 +452,8 @@ impl Keys<'_> {
         }
     }
 
-    /// The rotary embedding of a file that may have divisors of its frequencies: of all texts, or LongRoPE's, which differ for
-    /// texts that are longer than the original context.
+    /// Rotary embedding of a file that may have divisors of its frequencies: for all texts, or LongRoPE's, which
+    /// differ for texts longer than the original context.
     pub(super) fn rope_of(
         &self,
         gguf: &Gguf,
@@ -499,7 +500,7 @@ impl Keys<'_> {
                     truncate: true,
                 }
             }
-            // The factors say it all.
+            // The factors contain everything.
             "longrope" if factors.is_some() => RopeScaling::None,
             other => {
                 let reason = "none, linear, yarn and, with its factors, longrope are known";

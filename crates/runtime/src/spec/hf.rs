@@ -1,6 +1,7 @@
-//! A decoder's [`TransformerSpec`] from a Hugging Face `config.json`. What a setting means is what the transformers library's
-//! class of the same name makes of it; settings that class does not read change nothing there or here. Settings
-//! known to make another model of it (experts the family has not, quantised weights, soft caps) are refused.
+//! Reading of a decoder's [`TransformerSpec`] from a Hugging Face `config.json`. Settings mean what the transformers
+//! library's class of the same name makes of them; settings that the class does not read have no effect. Settings
+//! known to make another model of it (experts that the family does not have, quantised weights, soft caps) are
+//! refused.
 
 use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 use serde_json::{Map, Value};
@@ -16,18 +17,18 @@ use crate::limits::{
     CONTEXT_TOKENS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX,
 };
 
-/// What a model type stands for, where its settings do not say.
+/// Properties of a model type that its settings do not contain.
 struct Family {
     model_type: &'static str,
     class: &'static str,
     bias: Bias,
     qk_norm: bool,
     window: Window,
-    /// Size of a head where `head_dim` is not given; otherwise `hidden_size / num_attention_heads`.
+    /// Size of a head if `head_dim` is not given; otherwise `hidden_size / num_attention_heads`.
     head_dim: Option<usize>,
-    /// Base of rope's frequencies where `rope_theta` is not given.
+    /// Base of rope's frequencies if `rope_theta` is not given.
     rope_base: f32,
-    /// Epsilon of the norms where `rms_norm_eps` is not given.
+    /// Epsilon of the norms if `rms_norm_eps` is not given.
     norm_eps: f32,
     experts: Experts,
 }
@@ -35,10 +36,10 @@ struct Family {
 #[derive(Clone, Copy)]
 enum Experts {
     Never,
-    /// `intermediate_size` is of one expert, every layer is a mixture, weights add up to 1.
+    /// `intermediate_size` is of one expert, every layer is a mixture, weights are normalised.
     All,
     /// `moe_intermediate_size` is of one expert, layers are mixtures as `decoder_sparse_step` and `mlp_only_layers`
-    /// say, weights add up to 1 where `norm_topk_prob` says so.
+    /// say, weights are normalised if `norm_topk_prob` says so.
     Some,
 }
 
@@ -47,7 +48,7 @@ enum Bias {
     Never,
     /// On query, key and value projections.
     Qkv,
-    /// On all four projections where `attention_bias` says so.
+    /// On all four projections if `attention_bias` says so.
     AsConfigured,
 }
 
@@ -56,9 +57,9 @@ enum Window {
     Never,
     /// `sliding_window` on every layer.
     All,
-    /// `sliding_window` on every layer, where `use_sliding_window` says so.
+    /// `sliding_window` on every layer, if `use_sliding_window` says so.
     AllIfUsed,
-    /// `sliding_window` on the layers `layer_types` or `max_window_layers` name, where `use_sliding_window` says so.
+    /// `sliding_window` on the layers that `layer_types` or `max_window_layers` name, if `use_sliding_window` says so.
     Some,
 }
 
@@ -131,7 +132,7 @@ const FAMILIES: &[Family] = &[
     },
 ];
 
-/// Settings that make another model of it unless they are absent, null, false, zero or empty.
+/// Settings that would make another model of it, and are refused unless they are absent, null, false, zero or empty.
 const REFUSED: &[&str] = &[
     "add_cross_attention",
     "attn_logit_softcapping",
@@ -155,7 +156,7 @@ const EXPERT_SETTINGS: &[(&str, ReadBy)] = &[
     ("num_local_experts", |experts| !matches!(experts, Experts::Never)),
 ];
 
-/// Settings that make another model of it unless they are absent, null or 1.
+/// Settings that would make another model of it, and are refused unless they are absent, null or 1.
 const REFUSED_UNLESS_ONE: &[&str] = &[
     "attention_multiplier",
     "embedding_multiplier",
@@ -315,7 +316,7 @@ fn heads(config: &Config, family: &Family, hidden: usize) -> Result<HeadShape, L
     Ok(HeadShape { heads, kv_heads, head_dim })
 }
 
-/// The mixture of experts that some layers are, and which.
+/// Mixture of experts of some layers, and the layers that have it.
 fn experts(
     config: &Config,
     family: &Family,
@@ -330,7 +331,7 @@ fn experts(
             ("moe_intermediate_size", normalized, sparse_layers(config, layers)?)
         }
     };
-    // The library has called it both ways for the same class.
+    // The library has used both names for the same class.
     let counts = [config.whole(NAMES[0], EXPERTS_MAX)?, config.whole(NAMES[1], EXPERTS_MAX)?];
     let experts = match counts {
         [Some(one), Some(other)] if one != other => {
@@ -352,7 +353,7 @@ fn experts(
     Ok(Some((ExpertsSpec::softmax(experts, used, ffn, normalized), sparse)))
 }
 
-/// Every `decoder_sparse_step`th layer, but for those that `mlp_only_layers` names.
+/// Sparse layers: every `decoder_sparse_step`th, except those that `mlp_only_layers` names.
 pub(super) fn sparse_layers(config: &Config, layers: usize) -> Result<Vec<bool>, LoadError> {
     const DENSE: &str = "mlp_only_layers";
     let step = config.count("decoder_sparse_step", LAYERS_MAX)?.unwrap_or(1);
@@ -442,7 +443,7 @@ pub(super) fn windows_by_type(
 }
 
 fn rope(config: &Config, family: &Family, head_dim: usize, context: usize) -> Result<RopeSpec, LoadError> {
-    // Newer configurations put all of rope into `rope_parameters`; in older ones `rope_scaling` stands beside
+    // Newer configurations put all of rope into `rope_parameters`; in older ones `rope_scaling` accompanies
     // `rope_theta`.
     let settings = match config.object("rope_scaling")? {
         Some(settings) => Some(settings),
@@ -521,7 +522,8 @@ pub(super) fn scaling(
     }
 }
 
-/// YaRN is switched on by adding it to a configuration whose `max_position_embeddings` may stay as it was.
+/// Context stretched by YaRN, which is enabled by adding it to a configuration whose `max_position_embeddings` may
+/// stay the same.
 pub(super) fn stretched_context(scaling: &RopeScaling, context: usize) -> usize {
     match *scaling {
         RopeScaling::Yarn { factor, original_context, .. } => {

@@ -1,6 +1,6 @@
-//! Decoders of GGUF files most of whose layers keep a state beside few that attend, as llama.cpp's converter writes them: Granite 4
-//! LFM2, and Nemotron-H (`nemotron_gguf`); Mamba 2, whose layers all do, and
-//! Falcon-H1, where both stand side by side.
+//! Hybrid decoders of GGUF files, as written by llama.cpp's converter, most of whose layers have recurrent states and
+//! few have attention: Granite 4, LFM2, and Nemotron-H (`nemotron_gguf`); Mamba 2, whose layers all have states; and
+//! Falcon-H1, whose layers have both in parallel.
 
 use hanzo_engine_kernels::{Activation, ExpertScoring, HeadShape, RopeKind, StateRule, StateShape};
 
@@ -20,7 +20,7 @@ const FAMILIES: &[&str] =
 
 const KV_HEADS: &str = "attention.head_count_kv";
 
-/// Keys of theirs beside those that any decoder has.
+/// Keys of these files in addition to those of every decoder.
 const READ: &[&str] = &[
     "attention.layer_norm_epsilon",
     "attention.scale",
@@ -47,12 +47,12 @@ const READ: &[&str] = &[
     "ssm.time_step_rank",
 ];
 
-/// The names of architectures that are read here.
+/// Names of the architectures that this file reads.
 pub(super) fn known() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().copied()
 }
 
-/// Whether a file may have a key, beside those that any decoder's may.
+/// Whether a file may have this key, in addition to those of every decoder.
 pub(super) fn reads(key: &str) -> bool {
     READ.contains(&key)
 }
@@ -97,10 +97,10 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
         false => StateSpec::convolution(hidden, keys.required("shortconv.l_cache", StateShape::TAPS_MAX)?),
     };
     let factors = gguf.tensors.iter().find(|tensor| tensor.name == super::ROPE_FACTORS);
-    // Whether heads are turned is said by whether scaling was tuned.
+    // The flag of tuned scaling tells whether heads are rotated.
     let finetuned = keys.metadata.bool(&keys.key("rope.scaling.finetuned"))?;
     let turns = !granite || finetuned.unwrap_or(true);
-    // Granite's converter has put the rows of queries and keys so that neighbours are turned.
+    // Granite's converter has arranged the rows of queries and keys so that neighbours are rotated.
     let kind = if granite { RopeKind::Interleaved } else { RopeKind::Neox };
     let rope = keys.rope(kind, heads.head_dim, context, factors)?;
     if granite && turns && rope.dim != heads.head_dim {
@@ -141,7 +141,7 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
     .checked(keys.metadata.file())
 }
 
-/// States beside attention in every layer. What the model multiplies is in its weights.
+/// States in parallel with attention in every layer. The model's factors are already in its weights.
 fn falcon_h1(
     keys: &Keys<'_>,
     sizes: [usize; 2],
@@ -171,7 +171,7 @@ fn falcon_h1(
     .checked(keys.metadata.file())
 }
 
-/// The heads of the layers that attend, and which keep a state instead: those that have none of keys and values.
+/// Heads of the layers with attention, and the layers with states instead: those with no key-value heads.
 pub(super) fn heads(
     keys: &Keys<'_>,
     hidden: usize,

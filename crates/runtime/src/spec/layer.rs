@@ -1,4 +1,4 @@
-//! One layer of a transformer as data: attention, an MLP or a mixture of experts, and where norms stand around them.
+//! A layer of a transformer as data: attention, an MLP or a mixture of experts, and the places of their norms.
 
 use super::StateSpec;
 use super::weights::LayerPart;
@@ -9,124 +9,124 @@ use hanzo_engine_kernels::{
 /// A layer: attention, then an MLP, each added to the residual stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
-    /// Where its norms stand.
+    /// Places of the norms.
     pub order: NormOrder,
-    /// Its first half.
+    /// Attention, the first sublayer.
     pub attention: AttentionSpec,
-    /// Its second half.
+    /// MLP, the second sublayer.
     pub mlp: MlpSpec,
-    /// Factor on what each half adds (Granite), usually 1.
+    /// Factor on what each sublayer adds (Granite), usually 1.
     pub residual_scale: f32,
 }
 
-/// The norms of a network, all of one kind.
+/// Norms of a network, all of one kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NormSpec {
-    /// How they norm.
+    /// Kind of norm.
     pub kind: NormKind,
-    /// Added to the variance or the mean of the squares.
+    /// Number added to the variance or to the mean of the squares.
     pub eps: f32,
 }
 
-/// How a norm norms.
+/// Kind of norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormKind {
     /// A layer norm.
     Layer {
-        /// With an addend a column.
+        /// Whether there is an addend for each column.
         bias: bool,
     },
-    /// A layer norm with an addend a column, whose factors files store less 1 (Nemotron).
+    /// Layer norm with an addend for each column, whose factors are stored less 1 (Nemotron).
     LayerFromOne,
-    /// A layer norm without factors and addends (OLMo).
+    /// Layer norm without factors and addends (OLMo).
     LayerUnit,
-    /// A root mean square norm.
+    /// RMS norm.
     Rms {
-        /// Files store each factor less 1 (Gemma).
+        /// Whether each factor is stored less 1 (Gemma).
         from_one: bool,
     },
 }
 
 impl NormKind {
-    /// It takes the mean away.
+    /// Whether it subtracts the mean.
     pub(crate) fn is_layer(self) -> bool {
         !matches!(self, NormKind::Rms { .. })
     }
 
-    /// Files store each factor less 1.
+    /// Whether files store each factor less 1.
     pub(crate) fn stored_less_one(self) -> bool {
         matches!(self, NormKind::LayerFromOne | NormKind::Rms { from_one: true })
     }
 }
 
-/// Where a layer's norms stand.
+/// Places of a layer's norms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormOrder {
-    /// After each half, on the sum (BERT).
+    /// After each sublayer, on the residual sum (BERT).
     Post,
-    /// As `Post`; but what attention gives is added to its input and normed once more before that (Jina's models for
+    /// As `Post`, but attention's output is added to its input and normed once more before that (Jina's models for
     /// code).
     PostTwice,
-    /// Before each half, and one after the last layer (Llama).
+    /// Before each sublayer, and once after the last layer (Llama).
     Pre,
-    /// As `Pre`, with none before attention, whose input is normed already (ModernBERT's first layer).
+    /// As `Pre`, without a norm before attention, whose input is already normed (ModernBERT's first layer).
     PreMlp,
-    /// As `Pre`, and attention reads what the layer before read, which adds what it gives and has no MLP: both stand side by
-    /// side (Falcon-H1).
+    /// As `Pre`, but attention reads the input of the layer before it, which has no MLP: both run in parallel
+    /// (Falcon-H1).
     Beside,
-    /// Before each half and on what it adds, and one after the last layer (Gemma 3).
+    /// Before each sublayer and on its output, and once after the last layer (Gemma 3).
     Sandwich,
-    /// On what each half adds alone, and one after the last layer (OLMo 2).
+    /// Only on each sublayer's output, and once after the last layer (OLMo 2).
     Branch,
-    /// Both halves read the same norm of the sum, and one after the last layer (Phi-2, Command R).
+    /// Parallel sublayers that read the same norm, and a norm after the last layer (Phi-2, Command R).
     Parallel,
-    /// Both halves read the sum, each a norm of its own, and one after the last layer (GPT-NeoX).
+    /// Parallel sublayers with separate norms, and a norm after the last layer (GPT-NeoX).
     ParallelApart,
 }
 
 impl NormOrder {
-    /// What a half reads is the sum itself, which is normed after it.
+    /// Whether sublayers read the residual sum itself, which is normed after them.
     pub(crate) fn on_sum(self) -> bool {
         matches!(self, NormOrder::Post | NormOrder::PostTwice)
     }
 
-    /// Attention reads the sum itself.
+    /// Whether attention reads the residual sum itself.
     pub(crate) fn attention_reads_sum(self) -> bool {
         self.on_sum() || matches!(self, NormOrder::PreMlp | NormOrder::Branch)
     }
 
-    /// Both halves read the same sum.
+    /// Whether both sublayers read the same residual sum.
     pub(crate) fn is_parallel(self) -> bool {
         matches!(self, NormOrder::Parallel | NormOrder::ParallelApart)
     }
 
-    /// There is a norm before attention, or after it where norms stand on the sum.
+    /// Whether there is a norm before attention, or after it in post-norm networks.
     pub(crate) fn has_attention_norm(self) -> bool {
         !matches!(self, NormOrder::PreMlp | NormOrder::Beside | NormOrder::Branch)
     }
 
-    /// There is a norm before the MLP, or after it where norms stand on the sum.
+    /// Whether there is a norm before the MLP, or after it in post-norm networks.
     pub(crate) fn has_mlp_norm(self) -> bool {
         !matches!(self, NormOrder::Branch | NormOrder::Parallel)
     }
 
-    /// The norm of what a layer reads first of the sum.
+    /// Norm of the layer's first reading of the residual sum.
     pub(crate) fn first_norm(self) -> Option<LayerPart> {
         match self {
             _ if self.attention_reads_sum() => None,
-            // What is normed stays where it is.
+            // The normed input stays where it is.
             NormOrder::Beside => None,
             NormOrder::ParallelApart => Some(LayerPart::MlpNorm),
             _ => Some(LayerPart::AttentionNorm),
         }
     }
 
-    /// What attention gives has a norm of its own.
+    /// Whether attention's output has a separate norm.
     pub(crate) fn attention_post_norm(self) -> bool {
         matches!(self, NormOrder::PostTwice | NormOrder::Sandwich | NormOrder::Branch)
     }
 
-    /// What the MLP gives has a norm of its own.
+    /// Whether the MLP's output has a separate norm.
     pub(crate) fn mlp_post_norm(self) -> bool {
         matches!(self, NormOrder::Sandwich | NormOrder::Branch)
     }
@@ -135,56 +135,57 @@ impl NormOrder {
 /// A layer's attention.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttentionSpec {
-    /// How queries, keys and values are made.
+    /// Projection of queries, keys and values.
     pub projection: Projection,
-    /// What a token sees.
+    /// Tokens that a token sees.
     pub mask: Mask,
-    /// Of a causal window a token sees only its own chunk: tokens from the last position on that is a multiple of the
-    /// window's length (Llama 4).
+    /// Whether a token sees only its own chunk of a causal window: tokens from the last position that is a multiple of
+    /// the window's length (Llama 4).
     pub chunked: bool,
-    /// Query, key and value projections have biases.
+    /// Whether query, key and value projections have biases.
     pub qkv_bias: bool,
-    /// The output projection has a bias.
+    /// Whether the output projection has a bias.
     pub output_bias: bool,
-    /// What attention gives is multiplied by the sigmoid of one more projection of its input, as wide (Qwen3-Next).
+    /// Whether attention's output is multiplied by the sigmoid of one more projection of its input (Qwen3-Next).
     pub output_gate: bool,
-    /// How queries and keys are normed before rope, or after it.
+    /// Norms of queries and keys before rope, or after it.
     pub qk_norm: QkNorm,
-    /// They are normed after rope (Hunyuan).
+    /// Whether they are normed after rope (Hunyuan).
     pub norm_after_rope: bool,
     /// Factor on queries that grows with their position (Llama 4).
     pub query_scale: Option<QueryScale>,
-    /// Which of [`super::TransformerSpec::ropes`] turns queries and keys, if any.
+    /// Index in [`super::TransformerSpec::ropes`] of the rotary embedding of queries and keys, if any.
     pub rope: Option<usize>,
     /// Factor on the dot products, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// `cap * tanh(score / cap)` (Gemma 2).
+    /// Soft cap: `cap * tanh(score / cap)` (Gemma 2).
     pub softcap: Option<f32>,
-    /// One logit a head takes part in the softmax and has no value (GPT-OSS).
+    /// Attention sinks: one logit for each head takes part in the softmax and has no value (GPT-OSS).
     pub sinks: bool,
-    /// Values are normed, each head by itself, without weights (Gemma 4).
+    /// Whether values are normed, each head by itself, without weights (Gemma 4).
     pub values_normed: bool,
-    /// Values are what keys are before they are normed and turned (Gemma 4).
+    /// Whether values equal keys before norm and rotation (Gemma 4).
     pub values_are_keys: bool,
-    /// The layer before this one whose keys and values it attends to, having none of its own (Gemma 3n).
+    /// Earlier layer whose keys and values it attends to instead of its own (Gemma 3n).
     pub shares: Option<usize>,
-    /// Keys and values are of what a sequence remembers, of which each row sees its part: it has none of its own (Llama 3.2 Vision).
+    /// Whether this is cross-attention, over a separate cache of which each row sees its part (Llama 3.2 Vision).
     pub memory: bool,
-    /// What each half of the layer gives is multiplied by the hyperbolic tangent of a number (Llama 3.2 Vision).
+    /// Whether each sublayer's output is multiplied by the hyperbolic tangent of a number (Llama 3.2 Vision).
     pub gated_halves: bool,
-    /// Added to the mean of the squares of latents and of what their queries are made of, where it is not what the other norms add.
+    /// Epsilon of the norms of latents and of query latents, if it differs from that of the other norms.
     pub latent_eps: Option<f32>,
 }
 
-/// How queries, keys and values are made of hidden states.
+/// Projection of hidden states to queries, keys and values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Projection {
     /// A matrix for each; `head_dim` need not be `hidden / heads`.
     Heads(HeadShape),
-    /// Keys and values of all heads from one narrow vector, which is what the cache keeps (multi-head latent attention,
-    /// arxiv.org/abs/2405.04434).
+    /// Multi-head latent attention (arxiv.org/abs/2405.04434): keys and values of all heads from one narrow vector,
+    /// which is what the cache keeps.
     Latent(LatentShape),
-    /// Nothing that attends: a state of each sequence takes up every token (gated delta nets, Mamba 2, short convolutions).
+    /// No attention: each token updates a recurrent state of its sequence (gated delta nets, Mamba 2, short
+    /// convolutions).
     State(StateSpec),
 }
 
@@ -193,27 +194,27 @@ pub enum Projection {
 pub struct LatentShape {
     /// Heads.
     pub heads: usize,
-    /// Elements of the narrow vector that queries are made of; none: they are made of the hidden state.
+    /// Elements of the narrow vector that queries are computed from. None: queries are computed from the hidden state.
     pub query_rank: Option<usize>,
-    /// Elements of the narrow vector that keys and values are made of.
+    /// Elements of the narrow vector that keys and values are computed from.
     pub rank: usize,
-    /// Elements of a query or key that positions do not turn.
+    /// Elements of a query or key that are not rotated.
     pub nope_dim: usize,
-    /// Elements that they turn; of keys they are the same in all heads.
+    /// Elements that are rotated; in keys they are the same for all heads.
     pub rope_dim: usize,
     /// Elements of a value.
     pub value_dim: usize,
-    /// Files have what makes keys and what makes values apart, the first turned over (newer GGUF files).
+    /// Whether files have separate matrices for keys and values, the first transposed (newer GGUF files).
     pub split_up: bool,
 }
 
 impl LatentShape {
-    /// Its heads as they meet the cache.
+    /// Heads in cache form.
     pub fn heads_in_cache(&self) -> LatentHeads {
         LatentHeads { heads: self.heads, rank: self.rank, rope_dim: self.rope_dim }
     }
 
-    /// Elements of a query of the model's own.
+    /// Elements of a query in the model's own form.
     pub fn query_dim(&self) -> usize {
         self.nope_dim + self.rope_dim
     }
@@ -230,7 +231,7 @@ impl Projection {
         self.head_shape().qkv_width()
     }
 
-    /// Elements of what attention gives, before the output projection.
+    /// Elements of attention's output, before the output projection.
     pub fn attended_width(&self) -> usize {
         match self {
             Projection::Heads(shape) => shape.q_width(),
@@ -239,7 +240,7 @@ impl Projection {
         }
     }
 
-    /// What the first product of a layer gives: queries, keys and values, or the latent, or what a state takes up.
+    /// Outputs of a layer's first product: queries, keys and values, or the latent, or a state's inputs.
     pub(crate) fn first_width(&self) -> usize {
         match self {
             Projection::Heads(shape) => shape.qkv_width(),
@@ -248,7 +249,7 @@ impl Projection {
         }
     }
 
-    /// Its heads as the cache sees them.
+    /// Heads in cache form.
     pub fn cache_shape(&self) -> HeadShape {
         match *self {
             Projection::Heads(shape) => shape,
@@ -259,7 +260,7 @@ impl Projection {
         }
     }
 
-    /// The widest input or output of any of its products, but for those of single heads.
+    /// Widest input or output of any of its products, except those of single heads.
     pub(crate) fn width(&self) -> usize {
         match self {
             Projection::Heads(shape) => shape.qkv_width(),
@@ -274,7 +275,7 @@ impl Projection {
         }
     }
 
-    /// What all heads together read and give in the wider of their own products.
+    /// Elements that all heads together read and write in the wider product of single heads.
     pub(crate) fn heads_matmul_width(&self) -> usize {
         match self {
             Projection::Heads(_) | Projection::State(_) => 0,
@@ -282,7 +283,7 @@ impl Projection {
         }
     }
 
-    /// Its heads as attention sees them; of a latent once it is spread out.
+    /// Heads as attention sees them; for a latent, after expansion.
     pub fn head_shape(&self) -> HeadShape {
         match *self {
             Projection::Heads(shape) => shape,
@@ -293,7 +294,7 @@ impl Projection {
         }
     }
 
-    /// The state, where it is one.
+    /// Recurrent state, if it has one.
     pub(crate) fn state(&self) -> Option<&StateSpec> {
         match self {
             Projection::State(state) => Some(state),
@@ -302,16 +303,16 @@ impl Projection {
     }
 }
 
-/// The heads of a layer that has none.
+/// Heads of a layer without attention.
 const NO_HEADS: HeadShape = HeadShape { heads: 1, kv_heads: 1, head_dim: 0 };
 
 impl AttentionSpec {
-    /// A state in place of attention.
+    /// A recurrent state in place of attention.
     pub fn of_state(state: StateSpec) -> Self {
         Self { projection: Projection::State(state), rope: None, scale: 1.0, ..Self::causal(NO_HEADS) }
     }
 
-    /// Causal attention of these heads, scaled by `1 / sqrt(head_dim)`, turned by the first rope, with nothing else.
+    /// Causal attention of these heads, scaled by `1 / sqrt(head_dim)`, with the first rope and no other features.
     pub fn causal(shape: HeadShape) -> Self {
         Self {
             projection: Projection::Heads(shape),
@@ -336,17 +337,17 @@ impl AttentionSpec {
         }
     }
 
-    /// Rows are of queries alone, because keys and values are another layer's, or remembered.
+    /// Whether rows hold queries alone, because keys and values are another layer's or those of cross-attention.
     pub(crate) fn queries_alone(&self) -> bool {
         self.shares.is_some() || self.memory
     }
 
-    /// Columns of what the first product gives: queries alone where keys and values are made elsewhere.
+    /// Columns of the first product: queries alone if keys and values are computed elsewhere.
     pub(crate) fn first_width(&self) -> usize {
         if self.queries_alone() { self.projection.q_width() } else { self.projection.first_width() }
     }
 
-    /// What a cache keeps of each token.
+    /// Data that a cache keeps of each token.
     pub fn kv_layout(&self) -> KvLayout {
         match self.projection {
             Projection::Heads(HeadShape { kv_heads, head_dim, .. }) => {
@@ -357,7 +358,7 @@ impl AttentionSpec {
         }
     }
 
-    /// Keys that a row of causal attention sees at most, itself included; none: all.
+    /// Keys that a row of causal attention sees at most, itself included. None: all.
     pub fn window(&self) -> Option<u32> {
         match self.mask {
             Mask::Causal { window } => window,
@@ -366,111 +367,110 @@ impl AttentionSpec {
     }
 }
 
-/// What a token sees of its sequence.
+/// Tokens of its sequence that a token sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mask {
-    /// Itself and what is before it: a decoder's.
+    /// Itself and earlier tokens, in decoders.
     Causal {
-        /// The last so many tokens alone, itself included; none: all.
+        /// Number of last tokens that are visible, itself included. None: all.
         window: Option<u32>,
     },
-    /// Both sides: an encoder's.
+    /// Tokens on both sides, in encoders.
     Whole {
-        /// So many tokens on each side alone; none: all.
+        /// Number of visible tokens on each side. None: all.
         reach: Option<u32>,
     },
 }
 
-/// The norms of queries and keys.
+/// Norms of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {
-    /// There are none.
+    /// No norms.
     None,
-    /// A root mean square norm of each head (Qwen 3, Gemma 3).
+    /// RMS norm of each head (Qwen 3, Gemma 3).
     Heads,
     /// As `Heads`, without weights (Llama 4).
     Unit,
-    /// A layer norm of each head, with factors of its own (Command R+).
+    /// Layer norm of each head, with separate factors (Command R+).
     HeadsApart,
-    /// A norm of all heads together, of the kind of the others (Jina's models for code, OLMo 2).
+    /// A norm of all heads together, of the same kind as the others (Jina's models for code, OLMo 2).
     Whole,
 }
 
-/// A layer's second half.
+/// Second sublayer of a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MlpSpec {
-    /// One MLP.
+    /// A single MLP.
     Dense(DenseSpec),
-    /// A router and several MLPs, of which each token goes to a few.
+    /// A router and several MLPs, of which each token uses a few.
     Experts(ExpertsSpec),
-    /// Nothing: the layer ends with its first half (Nemotron-H, Mamba 2).
+    /// None: the layer ends after its first sublayer (Nemotron-H, Mamba 2).
     None,
 }
 
 /// `down · activation(up · x)`, or `down · (activation(gate · x) * (up · x))`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DenseSpec {
-    /// Elements inside.
+    /// Inner width.
     pub ffn: usize,
-    /// The non-linearity.
+    /// Non-linearity.
     pub activation: Activation,
-    /// There is a gate.
+    /// Whether there is a gate.
     pub gated: bool,
-    /// Gate and up have biases.
+    /// Whether gate and up have biases.
     pub up_bias: bool,
-    /// Down has a bias.
+    /// Whether down has a bias.
     pub down_bias: bool,
 }
 
-/// A mixture of experts (arxiv.org/abs/2101.03961): MLPs, of which each token goes to those that the router
-/// scores highest.
+/// Mixture of experts (arxiv.org/abs/2101.03961): MLPs, of which each token uses those that the router scores highest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertsSpec {
     /// Experts of the layer.
     pub count: usize,
-    /// Experts that a token goes to; 1 to `count`.
+    /// Experts that a token uses; 1 to `count`.
     pub used: usize,
-    /// Elements inside one expert.
+    /// Inner width of one expert.
     pub ffn: usize,
-    /// The non-linearity.
+    /// Non-linearity.
     pub activation: Activation,
-    /// Each expert has a gate.
+    /// Whether each expert has a gate.
     pub gated: bool,
-    /// How the router's scores become weights.
+    /// Conversion of the router's scores into weights.
     pub scoring: ExpertScoring,
-    /// The weights of the experts used are divided by their sum.
+    /// Whether the weights of the used experts are divided by their sum.
     pub normalized: bool,
     /// Factor on the weights afterwards.
     pub scale: f32,
-    /// A number for each expert is added to its score for the choice alone (DeepSeek-V3).
+    /// Whether a number for each expert is added to its score for the choice alone (DeepSeek-V3).
     pub correction_bias: bool,
-    /// Experts are chosen from the best groups of them alone.
+    /// Group-limited routing, if experts are chosen from the best groups only.
     pub groups: Option<ExpertGroups>,
-    /// What an expert counts for is multiplied with what it reads rather than with what it gives (Llama 4).
+    /// Whether an expert's weight multiplies its input rather than its output (Llama 4).
     pub scales_input: bool,
-    /// A number for each expert is added to its score (GPT-OSS).
+    /// Whether a number for each expert is added to its score (GPT-OSS).
     pub router_bias: bool,
-    /// Every matrix of every expert has a bias (GPT-OSS).
+    /// Whether every matrix of every expert has a bias (GPT-OSS).
     pub expert_bias: bool,
-    /// An MLP that every token goes to besides.
+    /// Shared expert: an additional MLP that every token uses.
     pub shared: Option<SharedExpert>,
-    /// What experts and that MLP give is halved (Cohere 2 MoE).
+    /// Whether the sum of experts and shared expert is halved (Cohere 2 MoE).
     pub averaged: bool,
-    /// The experts' sum has a bias.
+    /// Whether the experts' sum has a bias.
     pub bias: bool,
-    /// Files store each expert's second matrix as (ffn, hidden).
+    /// Whether files store each expert's second matrix as (ffn, hidden).
     pub down_transposed: bool,
-    /// Router, experts and the MLP beside them each norm the sum for themselves, and what both add is normed apart, before the
-    /// norm of the half (Gemma 4).
+    /// Whether router, experts and the MLP beside them each norm the residual sum separately. Their outputs are then
+    /// also normed separately, before the sublayer's norm (Gemma 4).
     pub apart: bool,
 }
 
-/// The MLP beside routed experts, of their kind: where families have several they are one wider.
+/// Shared expert: the MLP beside routed experts, of the same kind. Several of them are one wider MLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedExpert {
-    /// Elements inside.
+    /// Inner width.
     pub ffn: usize,
-    /// What it gives is multiplied by a number between 0 and 1 made of the row (Qwen2-MoE).
+    /// Whether its output is multiplied by a number between 0 and 1 computed from the row (Qwen2-MoE).
     pub gate: bool,
 }
 
@@ -480,12 +480,12 @@ impl MlpSpec {
         MlpSpec::Dense(DenseSpec { ffn, activation, gated: true, up_bias: false, down_bias: false })
     }
 
-    /// There is no second half.
+    /// Whether there is no second sublayer.
     pub(crate) fn is_none(&self) -> bool {
         matches!(self, MlpSpec::None)
     }
 
-    /// The one MLP, where it is one.
+    /// The single MLP, if it is one.
     pub fn dense(&self) -> Option<&DenseSpec> {
         match self {
             MlpSpec::Dense(dense) => Some(dense),
@@ -493,19 +493,19 @@ impl MlpSpec {
         }
     }
 
-    /// The MLP beside experts, where there is one, as one of its own.
+    /// The shared expert, if there is one, as a separate MLP.
     pub(crate) fn shared(&self) -> Option<DenseSpec> {
         let experts = self.experts()?;
         let &ExpertsSpec { activation, gated, shared, .. } = experts;
         Some(DenseSpec { ffn: shared?.ffn, activation, gated, up_bias: false, down_bias: false })
     }
 
-    /// It is a mixture with norms of its own.
+    /// Whether it is a mixture with separate norms.
     pub(crate) fn is_apart(&self) -> bool {
         self.experts().is_some_and(|experts| experts.apart)
     }
 
-    /// The mixture of experts, where it is one.
+    /// The mixture of experts, if it is one.
     pub fn experts(&self) -> Option<&ExpertsSpec> {
         match self {
             MlpSpec::Dense(_) | MlpSpec::None => None,
@@ -535,7 +535,7 @@ impl MlpSpec {
     }
 }
 
-/// Rows of a gate and what it is a gate of.
+/// Rows of up, or of gate and up.
 fn stacked(gated: bool, ffn: usize) -> usize {
     if gated { 2 * ffn } else { ffn }
 }
@@ -546,7 +546,7 @@ impl ExpertsSpec {
         stacked(self.gated, self.ffn)
     }
 
-    /// Gated experts with SiLU, weighed by their softmax: what most families have.
+    /// Gated experts with SiLU and softmax weights, as in most families.
     pub fn softmax(count: usize, used: usize, ffn: usize, normalized: bool) -> Self {
         Self {
             count,
@@ -570,7 +570,7 @@ impl ExpertsSpec {
         }
     }
 
-    /// What a layer computes with.
+    /// Parameters of the layer's computation.
     pub fn params(&self) -> MoeParams {
         let &ExpertsSpec {
             used, scoring, normalized, scale, activation, gated, groups, scales_input, ..
@@ -578,7 +578,7 @@ impl ExpertsSpec {
         MoeParams { experts_used: used, scoring, normalized, scale, activation, gated, groups, scales_input }
     }
 
-    /// Elements inside all experts that one token goes to.
+    /// Inner widths of all experts of a token together.
     pub fn ffn_used(&self) -> usize {
         self.used * self.ffn
     }

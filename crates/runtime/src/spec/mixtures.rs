@@ -1,6 +1,6 @@
-//! Decoders of Hugging Face whose MLPs are mixtures of experts of their families' own kinds: DeepSeek V2 and V3 and what is
-//! built as they are, gpt-oss, Qwen2-MoE, GLM-4.5 and dots.1. Each is a few settings of one description. Those whose attention
-//! is nearly Llama's are in `families`, and Llama 4 is in `llama4`.
+//! Mixtures of experts of Hugging Face with family-specific features: DeepSeek V2 and V3 and similar models, gpt-oss,
+//! Qwen2-MoE, GLM-4.5 and dots.1. Each is a few settings of one description. Models whose attention is nearly Llama's
+//! are in `families`, and Llama 4 is in `llama4`.
 
 pub(super) mod falcon_h1;
 pub(super) mod families;
@@ -27,7 +27,7 @@ use crate::limits::{
 
 type Read = fn(&Config) -> Result<TransformerSpec, LoadError>;
 
-/// Model types, their classes, and what reads them.
+/// Model types, their classes, and their readers.
 const FAMILIES: &[(&str, &str, Read)] = &[
     ("deepseek_v2", "DeepseekV2ForCausalLM", deepseek2),
     ("deepseek_v3", "DeepseekV3ForCausalLM", deepseek3),
@@ -40,10 +40,11 @@ const FAMILIES: &[(&str, &str, Read)] = &[
     ("dots1", "Dots1ForCausalLM", dots1),
 ];
 
-/// Model types whose layers keep a state of their own beside keys and values, or instead of them.
+/// Model types whose recurrent layers are not supported.
 const RECURRENT: &[&str] = &["mamba", "jamba"];
 
-/// Settings that make another model of any of these unless they are absent, null, false, zero or empty.
+/// Settings that would make another model of any of these, and are refused unless they are absent, null, false, zero
+/// or empty.
 const REFUSED: &[&str] =
     &["is_encoder_decoder", "mlp_bias", "quantization_config", "vision_config", "index_topk"];
 
@@ -57,12 +58,12 @@ fn all() -> impl Iterator<Item = &'static (&'static str, &'static str, Read)> {
         .chain(falcon_h1::FAMILIES)
 }
 
-/// The names of model types that are read here.
+/// Names of the model types that this file reads.
 pub(super) fn known() -> impl Iterator<Item = &'static str> {
     all().map(|&(name, ..)| name)
 }
 
-/// Whether a family's files may have layers behind the last that predict several tokens at once. They are left out.
+/// Whether a family's files may have layers after the last that predict several tokens at once. They are skipped.
 pub(crate) fn predicts_more(architecture: &str) -> bool {
     matches!(
         architecture,
@@ -88,7 +89,7 @@ pub(crate) fn predicts_more(architecture: &str) -> bool {
     )
 }
 
-/// Reads one of these families; nothing of another.
+/// Reads a model of one of these families; `None` for any other.
 pub(super) fn from_config(config: &Config, model_type: &str) -> Option<Result<TransformerSpec, LoadError>> {
     if RECURRENT.contains(&model_type) {
         let reason = "this build runs the states of Qwen3-Next, Qwen3.5, Granite 4, Bamba, Nemotron-H, Mamba 2, Falcon-H1 and LFM2, not of this family";
@@ -123,13 +124,13 @@ fn check_settings(config: &Config, class: &str) -> Result<(), LoadError> {
     }
 }
 
-/// What all of them have.
+/// Settings common to all of them.
 struct Base {
     hidden: usize,
     layers: usize,
     context: usize,
     activation: Activation,
-    /// The head is the token embedding where no setting says.
+    /// Whether the head is the token embedding, if no setting says.
     tied: bool,
 }
 
@@ -182,12 +183,12 @@ impl Base {
     }
 }
 
-/// A setting of the family's own default.
+/// A setting, or the family's default.
 fn or(config: &Config, key: &str, max: usize, default: usize) -> Result<usize, LoadError> {
     Ok(config.whole(key, max)?.unwrap_or(default))
 }
 
-/// The rotary embedding, and the settings it was read from.
+/// Rotary embedding, and the settings it was read from.
 fn rope(
     config: &Config,
     (kind, dim): (RopeKind, usize),
@@ -210,7 +211,7 @@ fn rope(
     Ok((rope, settings))
 }
 
-/// How much of a head is turned.
+/// Number of rotated elements of a head.
 fn turned(config: &Config, head_dim: usize, default: f32) -> Result<usize, LoadError> {
     let inside = match config.object("rope_parameters")? {
         Some(settings) => settings.positive("partial_rotary_factor")?,
@@ -223,7 +224,7 @@ fn turned(config: &Config, head_dim: usize, default: f32) -> Result<usize, LoadE
     Ok((head_dim as f32 * factor) as usize)
 }
 
-/// Routed experts of DeepSeek's names, with those that every token goes to.
+/// Routed experts under DeepSeek's names, with the shared experts.
 fn routed(config: &Config, base: &Base) -> Result<ExpertsSpec, LoadError> {
     let name = match config.get("n_routed_experts") {
         None if config.get("num_experts").is_some() => "num_experts",
@@ -243,7 +244,7 @@ fn routed(config: &Config, base: &Base) -> Result<ExpertsSpec, LoadError> {
 
 /// As `routed`, with DeepSeek-V3's scores and choice.
 fn routed_by_sigmoid(config: &Config, base: &Base) -> Result<ExpertsSpec, LoadError> {
-    // dots.1's files say the name of the choice where others say that of the scores.
+    // dots.1's files give the name of the choice where others give that of the scores.
     let dots = config.string("model_type")? == Some("dots1");
     for (key, known) in [("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")] {
         let is_known = |value: &str| value == known || dots && value == "noaux_tc";
@@ -352,7 +353,7 @@ fn latent(
         value_dim: config.required("v_head_dim", HEAD_DIM_MAX)?,
         split_up: false,
     };
-    // Halves of heads that lie interleaved: DeepSeek's own files say nothing of it.
+    // Interleaved pairs, unless the setting says halves; DeepSeek's own files have no setting.
     let kind = match config.bool("rope_interleave")?.unwrap_or(true) {
         true => RopeKind::Interleaved,
         false => RopeKind::Neox,

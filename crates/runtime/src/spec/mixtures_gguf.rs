@@ -1,5 +1,4 @@
-//! Decoders of GGUF files whose MLPs are mixtures of experts of their families' own kinds, as llama.cpp's converter writes
-//! them.
+//! Mixtures of experts of GGUF files with family-specific features, as written by llama.cpp's converter.
 
 use hanzo_engine_kernels::{Activation, ExpertGroups, ExpertScoring, HeadShape, QueryScale, RopeKind};
 
@@ -16,21 +15,21 @@ use crate::limits::{
     CONTEXT_TOKENS_MAX, EXPERT_GROUPS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, WIDTH_MAX,
 };
 
-/// An architecture: how it differs from the plainest.
+/// Architecture: its differences from the plainest.
 #[derive(Clone, Copy)]
 struct Family {
     name: &'static str,
     rope: RopeKind,
-    /// All heads of queries, and of keys, are normed together where they are normed.
+    /// Whether all heads of queries, and of keys, are normed together, if they are normed.
     normed_whole: bool,
-    /// Elements of one expert.
+    /// Key with the width of one expert.
     ffn: &'static str,
-    /// How scores become weights where the file does not say.
+    /// Conversion of scores into weights, if the file does not say.
     scoring: ExpertScoring,
-    /// Weights add up to 1: always, or where a key says so.
+    /// Whether weights are normalised: always, or if a key says so.
     normalized: Option<bool>,
     activation: Activation,
-    /// Keys of its own.
+    /// Additional keys that it reads.
     reads: &'static [&'static str],
 }
 
@@ -47,8 +46,8 @@ const PLAIN: Family = Family {
 
 const GRANITE_READS: &[&str] = &["attention.scale", "embedding_scale", "logit_scale", "residual_scale"];
 
-/// llama.cpp knows what the format has no key for by the architecture's name. Where it turns neighbours, its converter has put
-/// the rows of queries and keys so, but for ERNIE's, which are trained so.
+/// Properties without a key in the format, which llama.cpp derives from the architecture's name. If neighbours are
+/// rotated, its converter has arranged the rows of queries and keys so, except for ERNIE, which is trained so.
 const FAMILIES: &[Family] = &[
     Family { name: "deepseek2", ..PLAIN },
     Family { name: "gpt-oss", normalized: Some(true), activation: Activation::ClampedSwish, ..PLAIN },
@@ -99,7 +98,7 @@ const FAMILIES: &[Family] = &[
     Family {
         name: "phimoe",
         ffn: "feed_forward_length",
-        // No key says how far.
+        // No key gives the reach.
         scoring: ExpertScoring::Near { reach: 2.0 * PHI_NOISE },
         normalized: Some(false),
         reads: &["attention.layer_norm_epsilon"],
@@ -121,18 +120,18 @@ const FAMILIES: &[Family] = &[
     },
 ];
 
-/// The names of architectures that are read here.
+/// Names of the architectures that this file reads.
 pub(super) fn known() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().map(|family| family.name)
 }
 
-/// Whether an architecture's file may have a key, beside those that any decoder's may.
+/// Whether an architecture's file may have this key, in addition to those of every decoder.
 pub(super) fn reads(architecture: &str, key: &str) -> bool {
     let own = FAMILIES.iter().find(|family| family.name == architecture);
     READ.contains(&key) || own.is_some_and(|family| family.reads.contains(&key))
 }
 
-/// Keys of all of theirs beside those that any decoder has.
+/// Keys of all these architectures in addition to those of every decoder.
 const READ: &[&str] = &[
     "attention.key_length_mla",
     "attention.kv_lora_rank",
@@ -187,7 +186,7 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
     }
     let experts = experts(family, keys, count, &has)?;
     let windows = windows(keys, count)?;
-    // Where some layers see a window, EXAONE's turn queries and keys in those alone, and Llama 4's all but each fourth.
+    // If some layers have a window, EXAONE rotates queries and keys only in those, and Llama 4 in all but each fourth.
     let chunks = llama4 && windows.iter().any(Option::is_some);
     let (afmoe, cohere) = (keys.architecture == "afmoe", keys.architecture == "cohere2moe");
     let turns = |layer: usize| match keys.architecture {
@@ -196,7 +195,7 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
         "afmoe" => windows[layer].is_some() || windows.iter().all(Option::is_none),
         _ => !chunks || !(layer + 1).is_multiple_of(4),
     };
-    // Of Llama 4 the larger one, of 128 experts, norms neither queries nor keys; no key says so.
+    // The larger Llama 4, of 128 experts, norms neither queries nor keys; no key says so.
     let unit = llama4 && experts.count != 128;
     let grows = QueryScale { factor: 0.1, every: LLAMA4_CHUNK, offset: 1 };
     let residual_scale = keys.positive("residual_scale")?.unwrap_or(1.0);
@@ -234,7 +233,7 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
         }
         _ => NormSpec { kind: NormKind::Rms { from_one: false }, eps: keys.epsilon()? },
     };
-    // llama.cpp takes it for granted.
+    // llama.cpp assumes it.
     let root = if afmoe { (hidden as f32).sqrt() } else { 1.0 };
     let scale = keys.positive("logit_scale")?.unwrap_or(1.0);
     let logits = LogitsSpec {
@@ -257,10 +256,11 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
     .checked(keys.metadata.file())
 }
 
-/// Tokens of the chunks of Llama 4's attention, and of the steps in which its queries grow, which llama.cpp takes for granted.
+/// Tokens of the chunks of Llama 4's attention, and of the steps in which its queries grow; llama.cpp assumes this
+/// value.
 const LLAMA4_CHUNK: u32 = 8192;
 
-/// What each layer sees.
+/// Window of each layer.
 fn windows(keys: &Keys<'_>, layers: usize) -> Result<Vec<Option<u32>>, LoadError> {
     const PATTERN: &str = "attention.sliding_window_pattern";
     let window = || -> Result<u32, LoadError> {
@@ -271,7 +271,7 @@ fn windows(keys: &Keys<'_>, layers: usize) -> Result<Vec<Option<u32>>, LoadError
             let window = window()?;
             Ok((0..layers).map(|layer| layer.is_multiple_of(2).then_some(window)).collect())
         }
-        // No window: every layer sees all, and turns. No key: the chunks that it was trained with.
+        // No window: every layer sees everything and rotates. No key: the chunks of training.
         ("llama4", _) => {
             let window = match keys.whole("attention.sliding_window", CONTEXT_TOKENS_MAX)? {
                 Some(0) => None,
@@ -293,7 +293,7 @@ fn windows(keys: &Keys<'_>, layers: usize) -> Result<Vec<Option<u32>>, LoadError
                 layers
             ])
         }
-        // The list may have entries for the layers behind the last, too.
+        // The list may also have entries for layers after the last.
         ("exaone-moe" | "cohere2moe", Some(Value::Array(Array::Bool(of)))) if of.len() >= layers => {
             let window = window()?;
             Ok(of[..layers].iter().map(|&sees| sees.then_some(window)).collect())
@@ -323,7 +323,7 @@ fn experts(
     let ffn = keys.required(family.ffn, WIDTH_MAX)?;
     let many = keys.whole("expert_shared_count", EXPERTS_MAX)?;
     let shared = match keys.whole("expert_shared_feed_forward_length", WIDTH_MAX)? {
-        // Of one of them, as llama.cpp reads it.
+        // The width of one of them, as llama.cpp reads it.
         Some(one) if family.name == "bailingmoe2" => one * many.unwrap_or(1),
         Some(shared) => shared,
         None if family.name == "llama4" => ffn,
@@ -332,7 +332,7 @@ fn experts(
     let (oai, qwen) = (family.name == "gpt-oss", family.name == "qwen2moe");
     let scoring = match keys.whole("expert_gating_func", 4)? {
         None | Some(0) => family.scoring,
-        // Of the scores that are chosen, which is the same where weights add up to 1.
+        // Softmax over the chosen scores, which is the same if weights are normalised.
         Some(1) => ExpertScoring::Softmax,
         Some(3) if oai => ExpertScoring::Softmax,
         Some(2) => ExpertScoring::Sigmoid,
@@ -360,7 +360,7 @@ fn experts(
         scales_input: family.name == "llama4",
         groups: groups.map(|count| ExpertGroups { count, used, best }),
         shared,
-        // As llama.cpp has it, and its converter writes no other.
+        // As in llama.cpp; its converter writes no other.
         averaged: family.name == "cohere2moe" && shared.is_some(),
         ..ExpertsSpec::softmax(
             keys.required("expert_count", EXPERTS_MAX)?,
@@ -385,7 +385,7 @@ fn heads(
     if keys.architecture == "gpt-oss"
         && let super::RopeScaling::Yarn { truncate, .. } = &mut rope.scaling
     {
-        // As the model was trained, which the format has no key for.
+        // As in training; the format has no key for it.
         *truncate = false;
     }
     let fused_bias = names.qkv.is_some_and(|stem| has(&names.in_layer("", 0, &format!("{stem}.bias"))));
@@ -406,7 +406,7 @@ fn heads(
 
 fn latent(keys: &Keys<'_>, context: usize, split_up: bool) -> Result<(AttentionSpec, RopeSpec), LoadError> {
     let rope_dim = keys.required("rope.dimension_count", HEAD_DIM_MAX)?;
-    // Files from before the cache was of latents say the lengths of whole heads under the plain names.
+    // Files from before latent caches give the lengths of whole heads under the plain names.
     let length = |of_mla: &str, plain: &str| match keys.count(of_mla, HEAD_DIM_MAX)? {
         Some(length) => Ok(length),
         None => keys.required(plain, HEAD_DIM_MAX),
@@ -430,7 +430,7 @@ fn latent(keys: &Keys<'_>, context: usize, split_up: bool) -> Result<(AttentionS
     if let (Some(multiplier), super::RopeScaling::Yarn { factor, .. }) =
         (keys.positive("rope.scaling.yarn_log_multiplier")?, &rope.scaling)
     {
-        // What lengthens queries and keys is in the scores' factor, and not in cosine and sine.
+        // The magnitude of queries and keys is in the scores' factor, not in cosine and sine.
         let magnitude = 1.0 + multiplier * factor.max(1.0).ln();
         scale *= magnitude * magnitude;
         rope.magnitude = 1.0;

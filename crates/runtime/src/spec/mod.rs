@@ -1,6 +1,6 @@
-//! A transformer as data: what the one network must know to run a family, decoder or encoder, and which weights that
-//! takes. Decoders are read from GGUF metadata (`gguf`) or a Hugging Face `config.json` (`hf`), encoders by
-//! `crate::encoder`'s families; a setting that cannot be expressed, or run, is a load error.
+//! A transformer as data: everything that the one network must know to run a family, decoder or encoder, and the
+//! weights it needs. Decoders are read from GGUF metadata (`gguf`) or a Hugging Face `config.json` (`hf`), encoders by
+//! `crate::encoder`'s families. A setting that cannot be expressed or run is a load error.
 
 mod config;
 mod crossing;
@@ -60,10 +60,10 @@ pub use weights::{LayerPart, Part, Weight};
 
 use crate::kv::{self, KvRoom};
 
-/// A transformer: embeddings, layers of attention and an MLP with norms between them, and what stands on top.
+/// A transformer: embeddings, layers of attention and an MLP with norms between them, and a head.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TransformerSpec {
-    /// The family's name in the file: `qwen3`, `llama`, `bert`.
+    /// Name of the family in the file: `qwen3`, `llama`, `bert`.
     pub architecture: String,
     /// Rows of the token embedding and of a head over the vocabulary.
     pub vocab: usize,
@@ -71,130 +71,133 @@ pub struct TransformerSpec {
     pub hidden: usize,
     /// Factor on token embeddings.
     pub embedding_scale: f32,
-    /// The learned position embedding, where there is one.
+    /// Learned position embedding, if there is one.
     pub positions: Option<PositionTable>,
-    /// Rows of the token type embedding; 0 where there is none, and all types must be 0 then.
+    /// Rows of the token type embedding; 0 if there is none, and all types must be 0 then.
     pub type_vocab: usize,
-    /// The sum of the embeddings is normed.
+    /// Whether the sum of the embeddings is normed.
     pub embedding_norm: bool,
     /// The layers, first to last.
     pub layers: Vec<LayerSpec>,
-    /// All norms but those of queries and keys.
+    /// Settings of all norms except those of queries and keys.
     pub norm: NormSpec,
     /// Rotary embeddings that layers choose from.
     pub ropes: Vec<RopeSpec>,
-    /// Rows of queries and keys are permuted: llama.cpp's converter puts the two that rotate together beside each other, and the
-    /// published model has them half a head apart.
+    /// Whether rows of queries and keys are permuted: llama.cpp's converter puts the two that rotate together next to
+    /// each other, while the published model has them half a head apart.
     pub permuted: bool,
-    /// What attention's scores get from the distance of two tokens.
+    /// Position bias: addend to attention scores by the distance of two tokens.
     pub distance: Distance,
-    /// The convolution beside the first layer, where there is one.
+    /// Convolution in parallel with the first layer, if there is one.
     pub convolution: Option<ConvolutionSpec>,
-    /// Elements of what each layer reads of each token beside the sum (Gemma 3n's embeddings for each layer).
+    /// Width of a separate input of each layer for each token (Gemma 3n's embeddings for each layer).
     pub layer_inputs: Option<usize>,
-    /// What each layer gives is multiplied by a number of its own.
+    /// Whether each layer's output is multiplied by a number.
     pub layers_scaled: bool,
-    /// MLPs, which have no gate, go through xIELU with numbers of each layer's own (Apertus), whatever activation they say.
+    /// Whether MLPs, which have no gate, use xIELU with parameters for each layer (Apertus), whatever activation they
+    /// name.
     pub curved: bool,
-    /// Streams beside each other, where there are several.
+    /// Parallel streams, if there are several.
     pub streams: Option<StreamsSpec>,
-    /// Layers, from the first on, after which something is added to the rows of pictures (Qwen3-VL's DeepStack).
+    /// Number of layers, from the first on, after which features are added to the rows of images (Qwen3-VL's
+    /// DeepStack).
     pub deep_layers: usize,
-    /// Factors on rows of layers' matrices that those of files are yet to be multiplied with (Falcon-H1).
+    /// Factors with which rows of layers' matrices must still be multiplied (Falcon-H1).
     pub row_factors: Vec<RowFactor>,
-    /// Rows of each picture that a sequence remembers, for the layers that read those (Llama 3.2 Vision). 0 where none do.
+    /// Rows of each image in the cross-attention cache (Llama 3.2 Vision); 0 without cross-attention.
     pub picture_rows: usize,
-    /// Rows that are computed in one step at most, because they see each other: a picture's (Gemma 3). 0 where none do.
+    /// Largest number of rows that must be computed in one step because they see each other, those of an image (Gemma
+    /// 3); 0 if there are none.
     pub together: usize,
-    /// What makes numbers for the tokens of the vocabulary.
+    /// Head: computes scores of the vocabulary's tokens.
     pub head: HeadSpec,
     /// Tokens of the longest context or input.
     pub context_tokens_max: u32,
 }
 
-/// A learned embedding of positions.
+/// Learned embedding of positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PositionTable {
     /// Rows.
     pub rows: usize,
-    /// The row of a sequence's first token.
+    /// Row of a sequence's first token.
     pub offset: u32,
 }
 
-/// A factor on some rows of a part of every layer that has it.
+/// Factor on some rows of a part, in every layer that has the part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowFactor {
-    /// The matrix.
+    /// The part.
     pub part: LayerPart,
-    /// Which rows of it; those that it has no more are none.
+    /// Rows of its matrix; rows past its end are ignored.
     pub rows: Range<usize>,
-    /// What they are multiplied with.
+    /// The factor.
     pub factor: f32,
 }
 
-/// A convolution along the tokens of the first layer's input, through a non-linearity and added to what that layer gives,
-/// and a norm of the sum (DeBERTa v2 xlarge). Past a text's ends there are zeros.
+/// Convolution along the tokens of the first layer's input, followed by a non-linearity, added to that layer's output
+/// and normed (DeBERTa v2 xlarge). Past a text's ends there are zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvolutionSpec {
-    /// Tokens that it sees, half of them on each side of the one in the middle.
+    /// Tokens that it covers, half of them on each side of the middle one.
     pub window: usize,
-    /// The non-linearity.
+    /// Non-linearity.
     pub activation: Activation,
 }
 
-/// From a hidden state to a number for each token of the vocabulary.
+/// Head: from a hidden state to a number for each token of the vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum HeadSpec {
-    /// Nothing: hidden states are the result.
+    /// None: hidden states are the result.
     None,
-    /// One matrix: a decoder's.
+    /// A single matrix, in decoders.
     Logits(LogitsSpec),
-    /// That of a masked language model.
+    /// Head of a masked language model.
     MaskedLm(MaskedLmSpec),
 }
 
-/// A decoder's head.
+/// Head of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogitsSpec {
-    /// It is the token embedding.
+    /// Whether it is the token embedding.
     pub tied: bool,
     /// Factor on logits.
     pub scale: f32,
-    /// `cap * tanh(logit / cap)` (Gemma 2).
+    /// Soft cap: `cap * tanh(logit / cap)` (Gemma 2).
     pub softcap: Option<f32>,
-    /// Each row of its matrix is divided by its length (Baichuan 2).
+    /// Whether each row of its matrix is divided by its length (Baichuan 2).
     pub unit_rows: bool,
-    /// A number for each token is added to its logit (Phi-2).
+    /// Whether a number for each token is added to its logit (Phi-2).
     pub bias: bool,
 }
 
-/// Dense, non-linearity, norm, decoder.
+/// Head of a masked language model: dense layer, non-linearity, norm, decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaskedLmSpec {
-    /// The non-linearity.
+    /// Non-linearity.
     pub activation: Activation,
-    /// The dense layer has a bias.
+    /// Whether the dense layer has a bias.
     pub dense_bias: bool,
-    /// The decoder is the token embedding.
+    /// Whether the decoder is the token embedding.
     pub tied: bool,
-    /// The decoder has a bias.
+    /// Whether the decoder has a bias.
     pub decoder_bias: bool,
 }
 
 impl LogitsSpec {
-    /// Nothing but the matrix.
+    /// A matrix without further features.
     pub(crate) fn plain(tied: bool) -> Self {
         LogitsSpec { tied, scale: 1.0, softcap: None, unit_rows: false, bias: false }
     }
 }
 
 impl HeadSpec {
-    /// A matrix of numbers for tokens, the token embedding or one of its own, with nothing after it.
+    /// A head matrix, the token embedding or a separate one, without further features.
     pub fn plain(tied: bool) -> Self {
         HeadSpec::Logits(LogitsSpec::plain(tied))
     }
 
-    /// The token embedding is its matrix.
+    /// Whether its matrix is the token embedding.
     pub fn tied(self) -> bool {
         match self {
             HeadSpec::None => false,
@@ -203,7 +206,7 @@ impl HeadSpec {
         }
     }
 
-    /// Gives it a matrix of its own.
+    /// Makes its matrix separate from the token embedding.
     pub(crate) fn untie(&mut self) {
         match self {
             HeadSpec::None => {}
@@ -220,17 +223,17 @@ impl HeadSpec {
         }
     }
 
-    /// A decoder's has a bias.
+    /// Whether it is a decoder's head with a bias.
     pub(crate) fn logit_bias(self) -> bool {
         matches!(self, HeadSpec::Logits(LogitsSpec { bias: true, .. }))
     }
 
-    /// It has a matrix of its own.
+    /// Whether it has a separate matrix.
     pub(crate) fn has_matrix(self) -> bool {
         self != HeadSpec::None && !self.tied()
     }
 
-    /// The masked language model's, where it is one.
+    /// The masked language model's head, if it is one.
     pub fn masked_lm(self) -> Option<MaskedLmSpec> {
         match self {
             HeadSpec::MaskedLm(head) => Some(head),
@@ -240,7 +243,7 @@ impl HeadSpec {
 }
 
 impl TransformerSpec {
-    /// A vocabulary, hidden states and layers, with nothing before, beside and behind them.
+    /// A transformer with a vocabulary, hidden states and layers, and no further features.
     pub fn bare(
         architecture: &str,
         [vocab, hidden]: [usize; 2],
@@ -275,7 +278,7 @@ impl TransformerSpec {
         }
     }
 
-    /// What rows of a matrix are yet to be multiplied with.
+    /// Factors with which rows of this matrix must still be multiplied.
     pub(crate) fn row_factors_of(&self, weight: Weight) -> Vec<RowFactor> {
         let of = |factor: &&RowFactor| {
             !weight.bias && matches!(weight.part, Part::Layer(_, part) if part == factor.part)
@@ -283,16 +286,16 @@ impl TransformerSpec {
         self.row_factors.iter().filter(of).cloned().collect()
     }
 
-    /// Changes each layer, which it gets with its number.
+    /// Changes each layer; the closure gets its index.
     #[must_use]
     pub fn with_layers(mut self, change: impl Fn(usize, &mut LayerSpec)) -> Self {
         self.layers.iter_mut().enumerate().for_each(|(index, layer)| change(index, layer));
         self
     }
 
-    /// The same network without a factor on what halves add (Granite, MiniCPM), where all layers have the same and norm nothing but
-    /// the sum: norms do not see the size of what they norm but for their epsilon, so the sum is kept in units of that factor, and
-    /// no row is multiplied.
+    /// The same network without a factor on what sublayers add (Granite, MiniCPM), if all layers have the same factor
+    /// and norm only the residual sum. Norms do not depend on the size of their input except through epsilon. So the
+    /// sum is kept in units of that factor, and no row is multiplied.
     fn without_residual_scale(mut self) -> Self {
         let scale = self.layers.first().map_or(1.0, |layer| layer.residual_scale);
         let folds = |layer: &LayerSpec| {
@@ -312,23 +315,23 @@ impl TransformerSpec {
         self
     }
 
-    /// Heads of the first layer, which an encoder's layers are alike in.
+    /// Heads of the first layer; an encoder's layers are all alike in this.
     pub fn heads(&self) -> HeadShape {
         self.attending().head_shape()
     }
 
-    /// The projection of the layers that attend, or of all where none does.
+    /// Projection of the layers with attention, or of all if none has attention.
     pub(crate) fn attending(&self) -> Projection {
         let mut projections = self.layers.iter().map(|layer| layer.attention.projection);
         projections.find(|of| of.state().is_none()).unwrap_or(self.layers[0].attention.projection)
     }
 
-    /// The state that layers keep, where some do; they are alike in this.
+    /// Recurrent state of layers, if some have one; they are alike in this.
     pub(crate) fn state(&self) -> Option<&StateSpec> {
         self.layers.iter().find_map(|layer| layer.attention.projection.state())
     }
 
-    /// Tokens of the original context, where longer texts turn by frequencies of their own (LongRoPE).
+    /// Tokens of the original context, if longer texts use other frequencies (LongRoPE).
     pub fn long_after(&self) -> Option<usize> {
         self.ropes
             .iter()
@@ -337,24 +340,25 @@ impl TransformerSpec {
             .min()
     }
 
-    /// Whether layers keep a state of each sequence: then no prefix is shared and nothing is drafted.
+    /// Whether layers have recurrent states. No prefix is shared then, and there is no speculative decoding.
     pub fn keeps_states(&self) -> bool {
         self.state().is_some()
     }
 
-    /// What the cache of each layer that has one keeps of a token.
+    /// Cache layout of each layer that has its own keys and values.
     pub fn kv_layouts(&self) -> impl Iterator<Item = KvLayout> + '_ {
         let own = self.layers.iter().filter(|layer| !layer.attention.queries_alone());
         own.map(|layer| layer.attention.kv_layout())
     }
 
-    /// What is remembered of a row, for each layer that reads it.
+    /// Layout of the cross-attention cache, for each layer that reads it.
     pub fn memory_layouts(&self) -> impl Iterator<Item = KvLayout> + '_ {
         let reads = self.layers.iter().filter(|layer| layer.attention.memory);
         reads.map(|layer| layer.attention.kv_layout())
     }
 
-    /// Which of [`TransformerSpec::kv_layouts`] a layer attends to, or of [`TransformerSpec::memory_layouts`].
+    /// Index in [`TransformerSpec::kv_layouts`] of the cache that a layer attends to, or in
+    /// [`TransformerSpec::memory_layouts`].
     pub(crate) fn cache_of(&self, layer: usize) -> usize {
         if self.layers[layer].attention.memory {
             return self.layers[..layer].iter().filter(|layer| layer.attention.memory).count();
@@ -363,11 +367,11 @@ impl TransformerSpec {
         self.layers[..own].iter().filter(|layer| !layer.attention.queries_alone()).count()
     }
 
-    /// How two devices may share it, so many layers of it on the first. What comes before the layers is there too, but for a model
-    /// whose head is its embedding: that is where the head is.
+    /// Division of the model between two devices, with so many layers on the first. The embedding is on the first
+    /// device too, except in a model whose head is its embedding: that is on the head's device.
     ///
     /// # Errors
-    /// Why it cannot be cut there: layers attend to others' keys and values, which are on one device.
+    /// The reason why it cannot be cut there: layers attend to others' keys and values, which must be on one device.
     pub fn cut(&self, layers: usize) -> Result<Cut, String> {
         if self.picture_rows > 0 {
             return Err("what it remembers of pictures is on one device".to_owned());
@@ -384,10 +388,11 @@ impl TransformerSpec {
         Ok(Cut { layers, caches, inputs: self.head.has_matrix() })
     }
 
-    /// The layers of the cache that devices which compute each layer together have all of ([`hanzo_engine_kernels::TensorParallel`]): those whose
-    /// queries or keys are normed as one, over all heads.
+    /// Cache layers that must be complete on every device in tensor parallelism
+    /// ([`hanzo_engine_kernels::TensorParallel`]): those whose queries or keys are normed as one, over all heads.
     ///
     /// # Errors
+    /// The reason why tensor parallelism is impossible.
     /// Why they cannot.
     pub fn undivided_caches(&self) -> Result<Vec<usize>, String> {
         if self.picture_rows > 0 {
@@ -402,7 +407,7 @@ impl TransformerSpec {
         Ok(caches)
     }
 
-    /// Heads as attention meets them in the cache, of all layers: the most, the widest, and the fewest of keys and values.
+    /// Heads in cache form, over all layers: the most, the widest, and the fewest of keys and values.
     fn cache_heads(&self) -> HeadShape {
         let attending = self.layers.iter().filter(|layer| layer.attention.projection.state().is_none());
         let shapes = attending.map(|layer| layer.attention.projection.cache_shape());
@@ -414,31 +419,31 @@ impl TransformerSpec {
         joined.unwrap_or(HeadShape { heads: 1, kv_heads: 1, head_dim: 1 })
     }
 
-    /// The paged cache of `blocks` blocks of 16 tokens, stored as `kv_type`, with states of `sequences` sequences where layers
-    /// keep some.
+    /// The paged KV cache of `blocks` blocks of 16 tokens, stored as `kv_type`, with room for the states of
+    /// `sequences` sequences if layers have states.
     pub fn kv_spec(&self, blocks: usize, kv_type: KvType, sequences: usize) -> KvSpec {
         let (layers, groups) = (self.kv_layouts().collect(), self.kv_groups());
         KvSpec { layers, groups, blocks, kv_type, states: self.states_of(sequences), resident: false }
     }
 
-    /// How many states so many sequences take.
+    /// Number of states for so many sequences.
     pub fn states_of(&self, sequences: usize) -> usize {
         if self.keeps_states() { sequences } else { 0 }
     }
 
-    /// Which layers have block tables in common.
+    /// Layer groups of the cache.
     pub fn kv_groups(&self) -> KvGroups {
         let layouts: Vec<KvLayout> = self.kv_layouts().collect();
         kv::groups_of(&layouts, self.context_tokens_max as usize)
     }
 
-    /// How many blocks its sequences hold, in steps of at most so many rows.
+    /// Number of blocks that sequences hold, in steps of at most so many rows.
     pub fn kv_room(&self, step_rows: usize) -> KvRoom {
         KvRoom::new(&self.kv_groups(), step_rows)
     }
 
-    /// The largest step of at most this many rows, sequences and tokens of context. A decoder's sequence has at most one
-    /// row whose logits are wanted; a masked language model's may be wanted of all rows.
+    /// Limits of steps of at most this many rows, sequences and tokens of context. A decoder's sequence has at most
+    /// one row whose logits are wanted; a masked language model may need those of all rows.
     pub fn step_limits(&self, rows: usize, sequences: usize, context: usize) -> StepLimits {
         let widest = |width: fn(&LayerSpec) -> usize| self.layers.iter().map(width).max().unwrap_or(0);
         let experts = |number: fn(&ExpertsSpec) -> usize| {
@@ -475,7 +480,7 @@ impl TransformerSpec {
         }
     }
 
-    /// The norms' biases are there.
+    /// Whether norms have biases.
     pub(crate) fn norm_bias(&self) -> bool {
         matches!(self.norm.kind, NormKind::Layer { bias: true } | NormKind::LayerFromOne)
     }

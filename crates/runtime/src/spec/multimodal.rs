@@ -1,6 +1,6 @@
-//! Text models inside of checkpoints that see or hear: which settings of `config.json` are the text's, and which tensors. What
-//! only reads images or sound is not run, and is told by name. A text's rotary embedding of several axes (M-RoPE) has the
-//! same position on each, so that it is a plain one.
+//! Text models inside checkpoints for images or sound: the settings of `config.json` and the tensors that belong to
+//! the text. Inputs that are not supported are reported by name. A text's rotary embedding of several axes (M-RoPE)
+//! has the same position on each, so it is a plain one.
 
 use serde_json::{Map, Value};
 
@@ -11,22 +11,22 @@ use crate::error::LoadError;
 use crate::tensor::Tensor;
 use crate::vision;
 
-/// A class with a text model inside.
+/// A class that contains a text model.
 #[derive(Debug)]
 struct Wrapper {
     model_type: &'static str,
     classes: &'static [&'static str],
-    /// Where the text's settings are; where the key is absent, they are among the wrapper's own.
+    /// Key of the text's settings; if absent, they are among the wrapper's own.
     nested: &'static str,
-    /// The text's model type where its settings do not say.
+    /// Model type of the text if its settings do not say.
     text: &'static str,
-    /// Beginnings of the names of tensors that are not the text's, without `model.`.
+    /// Prefixes of the names of tensors that are not the text's, without `model.`.
     others: &'static [&'static str],
-    /// What those are for.
+    /// Inputs that those tensors are for.
     inputs: &'static [&'static str],
 }
 
-/// Classes whose head is the embedding unless their own settings, beside the text's, say otherwise.
+/// Classes whose head is the embedding unless their own settings, apart from the text's, say otherwise.
 const TIED: &[&str] =
     &["aya_vision", "cohere2_vision", "gemma3", "gemma3n", "gemma4", "internvl", "mistral3", "qwen3_asr"];
 
@@ -160,7 +160,7 @@ const WRAPPERS: &[Wrapper] = &[
         text: "qwen2",
         ..LLAVA
     },
-    // As its makers' own class saves it.
+    // As saved by its makers' class.
     Wrapper {
         model_type: "internvl_chat",
         classes: &["InternVLChatModel"],
@@ -206,14 +206,14 @@ const WRAPPERS: &[Wrapper] = &[
     },
 ];
 
-/// A class of text models: what is run for it, and its settings where they are not given, because the library writes only
+/// A class of text models: the family that runs it, and the defaults of its settings, because the library writes only
 /// those that differ.
 #[derive(Debug)]
 struct TextType {
     model_type: &'static str,
-    /// The family that it is.
+    /// The family.
     family: &'static str,
-    /// Of [`SIZES`].
+    /// Values of [`SIZES`].
     sizes: [u32; 7],
     more: &'static [(&'static str, Setting)],
 }
@@ -281,7 +281,7 @@ const TEXT_TYPES: &[TextType] = &[
     },
     QWEN2_VL,
     TextType { model_type: "qwen2_5_vl_text", ..QWEN2_VL },
-    // Where the settings lie among the wrapper's own.
+    // For settings among the wrapper's own.
     TextType { model_type: "qwen2_vl", ..QWEN2_VL },
     TextType { model_type: "qwen2_5_vl", ..QWEN2_VL },
     TextType {
@@ -364,14 +364,14 @@ const TEXT_TYPES: &[TextType] = &[
     },
 ];
 
-/// What a class does whatever its settings say.
+/// Settings that a class fixes whatever its configuration says.
 const ALWAYS: &[(&str, &str, Setting)] = &[("qwen3_vl_moe_text", "norm_topk_prob", Setting::Truth(true))];
 
-/// Settings that the wrapper's own go before the text's, where it has them.
+/// Settings of the wrapper that take precedence over the text's.
 const OUTER: &[&str] =
     &["bos_token_id", "eos_token_id", "pad_token_id", "quantization", "quantization_config"];
 
-/// Names of the text's tensors: how they begin in files, and as if there were nothing around it.
+/// Prefixes of the text's tensors in files, and the prefixes they would have without a wrapper.
 const PREFIXES: &[(&str, &str)] = &[
     ("model.language_model.lm_head.", "lm_head."),
     ("model.language_model.model.", "model."),
@@ -381,27 +381,27 @@ const PREFIXES: &[(&str, &str)] = &[
     ("language_model.model.", "model."),
 ];
 
-/// A text model found inside of another.
+/// A text model found inside another.
 #[derive(Debug)]
 pub(crate) struct Multimodal {
     wrapper: &'static Wrapper,
-    /// Its class's model type, by which its tensors are named.
+    /// Model type of its class, which determines its tensors' names.
     pub(crate) text_type: String,
-    /// What its settings say of the head: that it is the embedding, that it is not, or neither.
+    /// Whether the settings say that the head is the embedding, that it is not, or neither.
     tied: Option<bool>,
-    /// Layers that attend to images, ascending.
+    /// Cross-attention layers, ascending.
     pub(super) crossing: Vec<usize>,
-    /// Nobody shows it any, so that a text passes those layers by, and they are not among its layers.
+    /// Whether those layers are skipped, because no images are read; they are then not among its layers.
     pub(super) passes_by: bool,
 }
 
-/// The names of model types whose text is run.
+/// Names of the model types whose text is run.
 pub(super) fn known() -> impl Iterator<Item = &'static str> {
     let runs = |wrapper: &&Wrapper| TEXT_TYPES.iter().any(|known| known.model_type == wrapper.text);
     WRAPPERS.iter().filter(runs).map(|wrapper| wrapper.model_type)
 }
 
-/// What the model of a GGUF file was made to read and this build does not, where its architecture says.
+/// Inputs of a GGUF file's model that are not supported, if its architecture tells.
 pub(crate) fn not_read(architecture: &str) -> &'static [&'static str] {
     match architecture {
         "mllama" | "qwen2vl" | "qwen3vl" | "qwen3vlmoe" => IMAGES,
@@ -410,10 +410,10 @@ pub(crate) fn not_read(architecture: &str) -> &'static [&'static str] {
 }
 
 impl Multimodal {
-    /// Puts the text's settings in place of those of what it is inside of; nothing where it is inside of nothing.
+    /// Replaces a wrapper's settings by those of the text; nothing without a wrapper.
     ///
     /// # Errors
-    /// `Corrupt` where they are no object, `Unsupported` for a class that is not known.
+    /// `Corrupt` if they are no object, `Unsupported` for an unknown class.
     pub(crate) fn take(config: &mut Config) -> Result<Option<Multimodal>, LoadError> {
         let model_type = config.string("model_type")?.unwrap_or_default();
         let Some(wrapper) = WRAPPERS.iter().find(|wrapper| wrapper.model_type == model_type) else {
@@ -434,7 +434,7 @@ impl Multimodal {
         };
         let tied = match (nested.as_ref(), config.bool("tie_word_embeddings")?) {
             (Some(nested), outer) => match (nested.bool("tie_word_embeddings")?, outer) {
-                // What the class of the text takes for granted and that of the whole does not is no word on it.
+                // A default of the text's class that the wrapper's class contradicts does not count.
                 (Some(inner), Some(outer)) if inner != outer => None,
                 (Some(false), None) if TIED.contains(&wrapper.model_type) => None,
                 (inner, outer) => inner.or(outer),
@@ -468,22 +468,22 @@ impl Multimodal {
         Ok(Some(Multimodal { wrapper, text_type, tied, crossing, passes_by: false }))
     }
 
-    /// What it was made to read and this build does not.
+    /// Inputs that are not supported.
     pub(crate) fn not_read(&self) -> &'static [&'static str] {
         self.wrapper.inputs
     }
 
-    /// Whether it is of a family whose pictures are read.
+    /// Whether images of its family are supported.
     pub(crate) fn sees(&self) -> bool {
         vision::knows(self.wrapper.model_type)
     }
 
-    /// Whether it is of a family whose sounds are read.
+    /// Whether sounds of its family are supported.
     pub(crate) fn hears(&self) -> bool {
         audio::knows(self.wrapper.model_type)
     }
 
-    /// Leaves the text's tensors, and gives the others.
+    /// Keeps the text's tensors, and returns the others.
     pub(crate) fn leave_text(&self, tensors: &mut Vec<Tensor>) -> Vec<Tensor> {
         let is_other = |tensor: &mut Tensor| {
             let own = tensor.name.strip_prefix("model.").unwrap_or(&tensor.name);
@@ -492,8 +492,8 @@ impl Multimodal {
         tensors.extract_if(.., is_other).collect()
     }
 
-    /// Names the text's tensors as if it were inside of nothing, and says in `config` whether its head may be the embedding. Gives the rows
-    /// of the embedding that are not the vocabulary's, where there are some that stand for images.
+    /// Renames the text's tensors as if there were no wrapper, and records in `config` whether its head may be the
+    /// embedding. Returns the embedding's rows past the vocabulary, if some stand for images.
     pub(crate) fn unwrap(&self, tensors: &mut Vec<Tensor>, config: &mut Config) -> Option<Tensor> {
         let vocab = config.get("vocab_size").and_then(Value::as_u64).unwrap_or(0) as usize;
         let mut behind = None;
@@ -514,7 +514,7 @@ impl Multimodal {
     }
 }
 
-/// Puts in what the class of the text takes for granted.
+/// Adds the defaults of the text's class.
 fn complete(settings: &mut Map<String, Value>, text_type: &str) {
     let Some(known) = TEXT_TYPES.iter().find(|known| known.model_type == text_type) else {
         settings.insert("model_type".to_owned(), text_type.into());
@@ -522,17 +522,17 @@ fn complete(settings: &mut Map<String, Value>, text_type: &str) {
     };
     settings.insert("model_type".to_owned(), known.family.into());
     let sizes = SIZES.into_iter().zip(known.sizes.map(Setting::Whole));
-    // The library has called it both ways for the same class.
+    // The library has used both names for the same class.
     let counted = settings.contains_key("num_local_experts");
     for (key, setting) in sizes.chain(known.more.iter().copied()) {
         if key == "num_experts" && counted {
             continue;
         }
-        // One that is null says so itself.
+        // A null setting stays null.
         settings.entry(key).or_insert_with(|| setting.value());
     }
     if text_type == "glm4v_text" {
-        // The class makes its heads as large as hidden states say, whatever the settings do.
+        // The class derives the size of heads from the hidden size, whatever the settings say.
         let size = |key: &str| settings.get(key).and_then(Value::as_u64).unwrap_or(0);
         if let Some(head_dim) = size("hidden_size").checked_div(size("num_attention_heads")) {
             settings.insert("head_dim".to_owned(), head_dim.into());
@@ -553,7 +553,7 @@ impl Setting {
     }
 }
 
-/// A text has the same position on all axes, so how frequencies are shared out between them changes nothing.
+/// Removes the division of frequencies between axes, which has no effect: a text has the same position on all axes.
 fn along_one_axis(rope: &mut Map<String, Value>) {
     rope.remove("mrope_section");
     rope.remove("mrope_interleaved");

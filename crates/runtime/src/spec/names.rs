@@ -1,14 +1,14 @@
-//! What files call a transformer's tensors, as data: a table for each way of naming.
+//! Names of a transformer's tensors in files, as data: a table for each naming scheme.
 
 use super::gemma_parts::GemmaNames;
 use super::names_experts::{ExpertNames, ExpertPack};
 use super::names_state::StateNames;
 use super::weights::{LayerPart, Part, Weight};
 
-/// Names without `.weight` and `.bias`. An empty one is of a part that the families who use the table never have.
+/// Names without `.weight` and `.bias`. An empty name is of a part that the table's families never have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Names {
-    /// Before everything but heads, in the files of classes that have one.
+    /// Prefix of all names except heads, in files of classes with a prefix.
     pub(crate) prefix: &'static str,
     pub(crate) token_embedding: &'static str,
     pub(crate) position_embedding: &'static str,
@@ -20,10 +20,10 @@ pub(crate) struct Names {
     pub(crate) convolution: &'static str,
     pub(crate) convolution_norm: &'static str,
     pub(crate) final_norm: &'static str,
-    /// Before the layer's number.
+    /// Prefix of the layer's number.
     pub(crate) layer: &'static str,
     pub(crate) query: &'static str,
-    /// Queries of a narrow vector, where files call that otherwise than those of hidden states.
+    /// Queries of a narrow vector, if files name them differently from those of hidden states.
     pub(crate) query_up: &'static str,
     pub(crate) query_down: &'static str,
     pub(crate) query_down_norm: &'static str,
@@ -34,21 +34,21 @@ pub(crate) struct Names {
     pub(crate) latent_up: &'static str,
     pub(crate) latent_key_up: &'static str,
     pub(crate) latent_value_up: &'static str,
-    /// One tensor of queries, keys and values instead of the three.
+    /// Name of one tensor of queries, keys and values instead of the three.
     pub(crate) qkv: Option<&'static str>,
-    /// Some files have the three all the same.
+    /// Whether some files have the three nevertheless.
     pub(crate) qkv_or_apart: bool,
-    /// Its rows are, for each head of keys, those of its queries, of its key and of its value.
+    /// Whether its rows are grouped by head of keys: its queries, its key and its value.
     pub(crate) qkv_by_group: bool,
-    /// Matrices of layers have their inputs outermost.
+    /// Whether matrices of layers have their inputs outermost.
     pub(crate) inputs_first: bool,
-    /// Files number what attends and MLPs as layers of their own, each with a norm of one name.
+    /// Whether files number attention and MLPs as separate layers, each with a norm of one name.
     pub(crate) halves_apart: bool,
     pub(crate) query_norm: &'static str,
     pub(crate) key_norm: &'static str,
-    /// In full.
+    /// Full name.
     pub(crate) sinks: &'static str,
-    /// Of layers that keep a state.
+    /// Names of layers with recurrent states.
     pub(crate) state: StateNames,
     pub(crate) distance_key: &'static str,
     pub(crate) distance_query: &'static str,
@@ -57,18 +57,18 @@ pub(crate) struct Names {
     pub(crate) attention_post_norm: &'static str,
     pub(crate) gate: &'static str,
     pub(crate) up: &'static str,
-    /// One tensor of gate and up instead of the two.
+    /// Single tensor of gate and up instead of the two.
     pub(crate) gate_up: Option<GateUp>,
     pub(crate) down: &'static str,
-    /// Before the names of the numbers of an MLP's non-linearity, which are in full.
+    /// Prefix of the parameters of an MLP's non-linearity, which have full names.
     pub(crate) curve: &'static str,
     pub(crate) router: &'static str,
-    /// The router's bias, in full.
+    /// Full name of the router's bias.
     pub(crate) router_bias: &'static str,
     pub(crate) experts: ExpertNames,
     pub(crate) shared_gate: &'static str,
     pub(crate) shared_up: &'static str,
-    /// One tensor of both instead of the two, gate's rows first.
+    /// Single tensor of both instead of the two, with gate's rows first.
     pub(crate) shared_gate_up: Option<&'static str>,
     pub(crate) shared_down: &'static str,
     pub(crate) shared_router: &'static str,
@@ -77,7 +77,7 @@ pub(crate) struct Names {
     pub(crate) lm_dense: &'static str,
     pub(crate) lm_norm: &'static str,
     pub(crate) head: &'static str,
-    /// The head's bias, in full; some files have it under the head's name too.
+    /// Full name of the head's bias; some files also have it under the head's name.
     pub(crate) head_bias: &'static str,
     pub(crate) gemma: GemmaNames,
 }
@@ -86,12 +86,12 @@ pub(crate) struct Names {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GateUp {
     pub(crate) name: &'static str,
-    /// The rows of gate are the first half.
+    /// Whether the rows of gate are the first half.
     pub(crate) gate_first: bool,
 }
 
 impl Names {
-    /// A table with nothing but what most encoders' files have.
+    /// A table with the names common to most encoders' files.
     pub(crate) const NONE: Names = Names {
         prefix: "",
         token_embedding: "embeddings.word_embeddings",
@@ -152,7 +152,7 @@ impl Names {
         gemma: &[],
     };
 
-    /// GGUF files of decoders.
+    /// Names in GGUF files of decoders.
     pub(crate) const GGUF: Names = Names {
         token_embedding: "token_embd",
         position_embedding: "position_embd",
@@ -181,7 +181,7 @@ impl Names {
         down: "ffn_down",
         router: "ffn_gate_inp",
         router_bias: "exp_probs_b.bias",
-        // Very old files have the experts apart.
+        // Very old files have separate experts.
         experts: ExpertNames {
             gate: "ffn_gate.{}.weight",
             up: "ffn_up.{}.weight",
@@ -203,8 +203,8 @@ impl Names {
         ..Names::NONE
     };
 
-    /// The transformers library's Llama, Mistral, Qwen2, Qwen3 and Qwen3Moe classes, and what its DeepseekV2, DeepseekV3 and
-    /// GptOss classes have besides.
+    /// The transformers library's Llama, Mistral, Qwen2, Qwen3 and Qwen3Moe classes, and the additional names of its
+    /// DeepseekV2, DeepseekV3 and GptOss classes.
     pub(crate) const HUGGING_FACE: Names = Names {
         prefix: "model.",
         token_embedding: "embed_tokens",
@@ -233,7 +233,7 @@ impl Names {
             gate: "mlp.experts.{}.gate_proj.weight",
             up: "mlp.experts.{}.up_proj.weight",
             down: "mlp.experts.{}.down_proj.weight",
-            // As the library saves experts that it stacked.
+            // The library's form of stacked experts.
             pack: Some(ExpertPack {
                 gate_up: "mlp.experts.gate_up_proj",
                 down: "mlp.experts.down_proj",
@@ -252,14 +252,14 @@ impl Names {
         ..Names::NONE
     };
 
-    /// GGUF files whose routers have a bias of their scores.
+    /// GGUF files whose routers have a bias on their scores.
     pub(crate) const GGUF_GPT_OSS: Names =
         Names { router_bias: "ffn_gate_inp.bias", mlp_norm: "post_attention_norm", ..Names::GGUF };
 
     /// GGUF files that have the MLP's norm under the name of another.
     pub(crate) const GGUF_POST_ATTENTION: Names = Names { mlp_norm: "post_attention_norm", ..Names::GGUF };
 
-    /// GGUF files of decoders that have fused matrices, gate before up.
+    /// GGUF files of decoders with fused matrices, gate before up.
     pub(crate) const GGUF_GLM4: Names =
         Names { gate_up: Some(GateUp { name: "ffn_up", gate_first: true }), ..Names::GGUF };
     pub(crate) const GGUF_PHI3: Names = Names { qkv: Some("attn_qkv"), ..Names::GGUF_GLM4 };
@@ -267,7 +267,7 @@ impl Names {
     pub(crate) const GGUF_FUSED: Names = Names { qkv: Some("attn_qkv"), ..Names::GGUF };
     pub(crate) const GGUF_PHI2: Names = Names { qkv_or_apart: true, ..Names::GGUF_FUSED };
 
-    /// Of GGUF files of decoders of an architecture.
+    /// Names in GGUF files of decoders of an architecture.
     pub(crate) fn of_gguf(architecture: &str) -> &'static Names {
         match architecture {
             "gpt-oss" => &Names::GGUF_GPT_OSS,
@@ -322,7 +322,7 @@ impl Names {
         ..Names::HUGGING_FACE
     };
 
-    /// Classes of experts beside one that every token goes to, with a gate of its own.
+    /// Classes of experts with a shared expert that has a gate.
     pub(crate) const QWEN2_MOE: Names = Names {
         shared_gate: "mlp.shared_expert.gate_proj",
         shared_up: "mlp.shared_expert.up_proj",
@@ -440,7 +440,7 @@ impl Names {
         ..Names::HUGGING_FACE
     };
 
-    /// The transformers library's Glm and, with norms of what halves add, Glm4 classes.
+    /// The transformers library's Glm and, with norms of sublayers' outputs, Glm4 classes.
     pub(crate) const GLM: Names =
         Names { gate_up: Some(GateUp { name: "mlp.gate_up_proj", gate_first: true }), ..Names::HUGGING_FACE };
     pub(crate) const GLM4: Names = Names {
@@ -459,7 +459,7 @@ impl Names {
     /// The transformers library's Starcoder2 class.
     pub(crate) const STARCODER2: Names = Names { up: "mlp.c_fc", down: "mlp.c_proj", ..Names::HUGGING_FACE };
 
-    /// Of the transformers library's class of decoders for a model type.
+    /// Names in the transformers library's class of decoders for a model type.
     pub(crate) fn of_model_type(model_type: &str) -> &'static Names {
         match model_type {
             "mixtral" | "phimoe" => &Names::MIXTRAL,
@@ -490,7 +490,7 @@ impl Names {
         }
     }
 
-    /// A tensor's name in a file whose names begin with `prefix`, which is the table's or nothing.
+    /// Name of a tensor in a file whose names begin with `prefix`, which is the table's or empty.
     pub(crate) fn of(&self, prefix: &str, weight: Weight) -> String {
         let suffix = if weight.bias { "bias" } else { "weight" };
         let stem = match weight.part {
@@ -516,12 +516,12 @@ impl Names {
         format!("{prefix}{stem}.{suffix}")
     }
 
-    /// The name of a tensor of a layer.
+    /// Name of a tensor of a layer.
     pub(crate) fn in_layer(&self, prefix: &str, layer: usize, name: &str) -> String {
         format!("{prefix}{}{layer}.{name}", self.layer)
     }
 
-    /// The tensor, within a layer, that holds a matrix of all its experts; empty where no file has one.
+    /// Tensor, within a layer, that holds a matrix of all its experts; empty if no file has one.
     pub(crate) fn stack(&self, part: LayerPart) -> &'static str {
         match part {
             LayerPart::ExpertGate(_) => self.experts.gates,

@@ -1,32 +1,32 @@
-//! What files call the matrices of experts.
+//! Names of the experts' matrices in files.
 
-/// Those of experts' matrices. Unlike elsewhere they are in full.
+/// Names of the experts' matrices. Unlike in other tables they are full names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExpertNames {
-    /// One expert's, `{}` standing for its number; empty where files have them in stacks alone.
+    /// Names of a single expert's matrices, with `{}` for its number; empty if files have only stacks.
     pub(crate) gate: &'static str,
     pub(crate) up: &'static str,
     pub(crate) down: &'static str,
-    /// Each a tensor of that matrix of all of a layer's experts, one after the other; empty where no file has one.
+    /// Names of tensors that stack one matrix of all of a layer's experts; empty if no file has them.
     pub(crate) gates: &'static str,
     pub(crate) ups: &'static str,
     pub(crate) downs: &'static str,
-    /// The bias of their sum.
+    /// Bias of the experts' sum.
     pub(crate) bias: &'static str,
-    /// Gate and up of all experts in one tensor, where files have such.
+    /// Gate and up of all experts in one tensor, if files have such.
     pub(crate) pack: Option<ExpertPack>,
 }
 
-/// Tensors of all experts of a layer, gate and up in one, in full.
+/// Full names of tensors of all experts of a layer, with gate and up in one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExpertPack {
     pub(crate) gate_up: &'static str,
     pub(crate) down: &'static str,
-    /// What their biases have behind those names.
+    /// Suffix of their biases' names.
     pub(crate) bias_suffix: &'static str,
-    /// Rows of gate and up take turns, rather than one's being the first half.
+    /// Whether rows of gate and up alternate, rather than one being the first half.
     pub(crate) in_turns: bool,
-    /// Matrices of floats have their inputs outermost.
+    /// Whether matrices of floats have their inputs outermost.
     pub(crate) inputs_first: bool,
 }
 

@@ -1,10 +1,10 @@
-//! What tensors are called by dense families whose classes do not follow Llama's naming.
+//! Names of tensors in dense families whose classes do not follow Llama's naming.
 
 use super::names::{GateUp, Names};
 use super::{NormOrder, TransformerSpec};
 
 impl Names {
-    /// Of a model type's class that does not follow Llama's naming, or Llama's.
+    /// Names for a model type's class that does not follow Llama's naming, or Llama's.
     pub(super) fn of_own(model_type: &str) -> &'static Names {
         match model_type {
             "gpt_neox" => &Names::GPT_NEOX,
@@ -30,7 +30,7 @@ impl Names {
         }
     }
 
-    /// Of what a description says, where a family's files differ in names by that.
+    /// Names for a spec, if a family's files differ in names by its features.
     pub(crate) fn of_spec(&'static self, spec: &TransformerSpec) -> &'static Names {
         let apart = spec.layers.iter().any(|layer| layer.order == NormOrder::ParallelApart);
         match spec.architecture.as_str() {
@@ -92,7 +92,7 @@ impl Names {
         ..Names::HUGGING_FACE
     };
 
-    /// The transformers library's Apertus class, and GGUF files of it: of the numbers in their metadata.
+    /// The transformers library's Apertus class, and GGUF files of it for the parameters in their metadata.
     pub(crate) const APERTUS: Names = Names {
         attention_norm: "attention_layernorm",
         mlp_norm: "feedforward_layernorm",
@@ -159,7 +159,7 @@ impl Names {
         ..Names::HUGGING_FACE
     };
 
-    /// As before, with a norm for each half.
+    /// Same as `FALCON`, with a norm for each sublayer.
     pub(crate) const FALCON_APART: Names =
         Names { attention_norm: "ln_attn", mlp_norm: "ln_mlp", ..Names::FALCON };
     pub(crate) const GGUF_FALCON_APART: Names =
@@ -194,7 +194,7 @@ impl Names {
         ..Names::HUGGING_FACE
     };
 
-    /// Qwen 1's own class. What it calls `w2` is the gate.
+    /// Qwen 1's own class, in which `w2` is the gate.
     pub(crate) const QWEN: Names = Names {
         prefix: "transformer.",
         token_embedding: "wte",

@@ -1,14 +1,14 @@
-//! What files call the tensors of layers that keep a state of each sequence, and those that hold several of them.
+//! Names in files of the tensors of layers with recurrent states, and of tensors that combine several.
 
 use super::names::{GateUp, Names};
 use super::names_experts::ExpertNames;
 use super::weights::LayerPart;
 
-/// Names within a layer, those that end in a dot without `weight` and `bias`, others in full. An empty one is of a part that
-/// the families who use the table never have.
+/// Names within a layer: those that end in a dot lack `weight` and `bias`, others are complete. An empty name is of a
+/// part that the table's families never have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StateNames {
-    /// The gate of attention's output, where it is stored apart.
+    /// Gate of attention's output, if it is stored separately.
     pub(crate) query_gate: &'static str,
     pub(crate) input: &'static str,
     pub(crate) gate: &'static str,
@@ -20,18 +20,18 @@ pub(crate) struct StateNames {
     pub(crate) skip: &'static str,
     pub(crate) norm: &'static str,
     pub(crate) output: &'static str,
-    /// Tensors that may stand for several, and what is in them.
+    /// Tensors that may combine several, and their content.
     pub(crate) stacks: &'static [(&'static str, StateStack)],
 }
 
-/// What one tensor holds.
+/// Content of a combined tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StateStack {
     /// For each head of keys its query, its key, its values, and their gates.
     QueryKeyValueGate,
     /// For each head of keys the betas and the steps of its values' heads.
     BetaStep,
-    /// The gates, what goes through the convolution, and the steps.
+    /// The gates, the convolution's inputs, and the steps.
     GateInputStep,
 }
 
@@ -86,7 +86,7 @@ impl StateNames {
         ],
     };
 
-    /// The transformers library's classes with Mamba 2's layers beside attention.
+    /// The transformers library's classes with Mamba 2's layers in addition to attention.
     pub(crate) const MAMBA: StateNames = StateNames {
         input: "mamba.in_proj[input].",
         gate: "mamba.in_proj[gate].",
@@ -140,7 +140,7 @@ impl StateNames {
         ..StateNames::NONE
     };
 
-    /// A part's name.
+    /// Name of a part.
     pub(crate) fn of(&self, part: LayerPart, bias: bool) -> String {
         let name = match part {
             LayerPart::QueryGate => self.query_gate,

@@ -1,5 +1,5 @@
-//! Nemotron-H in GGUF files, as llama.cpp's converter writes it: whose lists of layers have what attends, what keeps a state and MLPs
-//! as layers of their own.
+//! Nemotron-H in GGUF files, as written by llama.cpp's converter: its lists number attention, states and MLPs as
+//! separate layers.
 
 use hanzo_engine_kernels::{Activation, ExpertGroups, ExpertScoring};
 
@@ -15,7 +15,8 @@ use crate::limits::{CONTEXT_TOKENS_MAX, EXPERT_GROUPS_MAX, EXPERTS_MAX, LAYERS_M
 
 const FFN: &str = "feed_forward_length";
 
-/// Reads a file of `nemotron_h` or `nemotron_h_moe` with so many rows of embeddings. `has` finds a tensor by its name.
+/// Reads a file of `nemotron_h` or `nemotron_h_moe` with so many rows of embeddings. `has` tells whether a tensor
+/// exists.
 pub(super) fn from_gguf(
     keys: &Keys<'_>,
     [vocab, hidden]: [usize; 2],

@@ -1,4 +1,4 @@
-//! Rotary position embedding as files describe it, and the frequencies that follow.
+//! Rotary position embedding as files describe it, and the resulting frequencies.
 
 use std::f64::consts::TAU;
 
@@ -10,31 +10,31 @@ use super::hf::scaling;
 use crate::error::LoadError;
 use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX};
 
-/// Rotary position embedding (arxiv.org/abs/2104.09864) and how it was stretched over a longer context.
+/// Rotary position embedding (arxiv.org/abs/2104.09864), and its stretching over a longer context.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeSpec {
-    /// How elements of a head pair up.
+    /// Pairing of a head's elements.
     pub kind: RopeKind,
     /// The base of the frequencies: theta.
     pub base: f32,
-    /// Elements of a head that are turned; even.
+    /// Elements of a head that are rotated; even.
     pub dim: usize,
-    /// How the frequencies were stretched.
+    /// Stretching of the frequencies.
     pub scaling: RopeScaling,
     /// A divisor for each frequency (`rope_freqs.weight` of GGUF files).
     pub factors: Option<Vec<f32>>, // (dim / 2)
     /// Factor on cosine and sine.
     pub magnitude: f32,
-    /// Divisors and magnitude that take the place of those for long texts.
+    /// Divisors and magnitude that replace those for long texts.
     pub long: Option<LongRope>,
-    /// Which of several positions of a row turns which pair, where rows have several.
+    /// Assignment of a row's several positions to pairs, if rows have several.
     pub axes: Option<AxesSpec>,
 }
 
-/// Frequencies of texts that are longer than the original context (LongRoPE, arxiv.org/abs/2402.13753).
+/// Frequencies of texts longer than the original context (LongRoPE, arxiv.org/abs/2402.13753).
 #[derive(Clone, Debug, PartialEq)]
 pub struct LongRope {
-    /// Tokens of the original context: longer texts turn by these frequencies alone.
+    /// Tokens of the original context: only longer texts use these frequencies.
     pub original_context: u32,
     /// A divisor for each frequency.
     pub factors: Vec<f32>, // (dim / 2)
@@ -42,52 +42,52 @@ pub struct LongRope {
     pub magnitude: f32,
 }
 
-/// How pairs are shared out between a row's positions.
+/// Division of pairs between a row's positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AxesSpec {
-    /// Which position turns which pair.
+    /// Assignment of positions to pairs.
     pub axes: RopeAxes,
-    /// Frequencies begin anew with each position's pairs, rather than going on from one's to the next's.
+    /// Whether frequencies restart with each position's pairs, rather than continuing from the previous one's.
     pub anew: bool,
 }
 
-/// How frequencies were changed to reach a longer context than the model was first trained on.
+/// Change of frequencies to reach a longer context than the model was first trained on.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// None.
     None,
-    /// All by the same factor.
+    /// Division of all frequencies by the same factor.
     Linear {
-        /// Positions are divided by it.
+        /// Divisor of positions.
         factor: f32,
     },
-    /// Slow frequencies by a factor, fast ones not, a ramp between (Llama 3.1).
+    /// Slow frequencies are divided by a factor, fast ones are not, with a ramp between (Llama 3.1).
     Llama3 {
-        /// Slow frequencies are divided by it.
+        /// Divisor of slow frequencies.
         factor: f32,
-        /// Frequencies that turn fewer times than this within the original context are slow.
+        /// Number of rotations within the original context below which a frequency is slow.
         low_freq_factor: f32,
-        /// Frequencies that turn more times than this within the original context are fast.
+        /// Number of rotations within the original context above which a frequency is fast.
         high_freq_factor: f32,
         /// Tokens of the original context.
         original_context: u32,
     },
-    /// YaRN (arxiv.org/abs/2309.00071): the same idea, with the ramp over the index of the pair.
+    /// YaRN (arxiv.org/abs/2309.00071): similar to Llama 3.1, with the ramp over the index of the pair.
     Yarn {
-        /// Slow frequencies are divided by it.
+        /// Divisor of slow frequencies.
         factor: f32,
-        /// Frequencies that turn more times than this within the original context are fast.
+        /// Number of rotations within the original context above which a frequency is fast.
         beta_fast: f32,
-        /// Frequencies that turn fewer times than this within the original context are slow.
+        /// Number of rotations within the original context below which a frequency is slow.
         beta_slow: f32,
         /// Tokens of the original context.
         original_context: u32,
-        /// The ramp's ends are whole pairs.
+        /// Whether the ramp's ends are rounded to whole pairs.
         truncate: bool,
     },
 }
 
-/// How queries grow beyond the original context, as the settings of a rotary embedding say it.
+/// Growth of queries beyond the original context, from the settings of a rotary embedding.
 pub(super) fn query_scale(settings: &Config) -> Result<Option<QueryScale>, LoadError> {
     let Some(factor) = settings.f32("llama_4_scaling_beta")?.filter(|&factor| factor != 0.0) else {
         return Ok(None);
@@ -97,7 +97,7 @@ pub(super) fn query_scale(settings: &Config) -> Result<Option<QueryScale>, LoadE
 }
 
 impl RopeSpec {
-    /// A rotation that was not stretched.
+    /// A rotation that is not stretched.
     pub(crate) fn plain(kind: RopeKind, base: f32, dim: usize) -> RopeSpec {
         let scaling = RopeScaling::None;
         RopeSpec { kind, base, dim, scaling, factors: None, magnitude: 1.0, long: None, axes: None }
@@ -108,12 +108,12 @@ impl RopeSpec {
         self.divided_by(self.factors.as_deref())
     }
 
-    /// The same rotation over the context that a model was first trained on.
+    /// The same rotation over the original context of training.
     pub(super) fn unstretched(&self) -> RopeSpec {
         RopeSpec { scaling: RopeScaling::None, factors: None, magnitude: 1.0, long: None, ..self.clone() }
     }
 
-    /// The frequencies as devices read them: [`RopeSpec::inv_freq`], then those of long texts where there are some.
+    /// Frequencies in the devices' form: [`RopeSpec::inv_freq`], then those of long texts if there are any.
     pub fn tables(&self) -> Vec<f32> {
         let long = self.long.as_ref().map(|long| self.divided_by(Some(&long.factors)));
         [self.inv_freq(), long.unwrap_or_default()].concat()
@@ -131,7 +131,7 @@ impl RopeSpec {
             .collect()
     }
 
-    /// Which of the pairs a pair is that frequencies fall along, and how many they are.
+    /// Index of a pair in its frequency progression, and the length of that progression.
     fn within_axis(&self, pair: usize) -> (usize, usize) {
         let Some(AxesSpec { axes, anew: true }) = self.axes else { return (pair, self.dim / 2) };
         let axis = axes.of_pair(pair);
@@ -171,7 +171,7 @@ impl RopeSpec {
         }
     }
 
-    /// Which pair, as a fraction, turns this many times within a context.
+    /// Index of the pair, as a fraction, that rotates this many times within a context.
     fn pair_that_turns(&self, turns: f32, context: u32) -> f64 {
         let dim = self.dim as f64;
         dim * (f64::from(context) / (f64::from(turns) * TAU)).ln() / (2.0 * f64::from(self.base).ln())
@@ -183,7 +183,7 @@ pub(crate) fn yarn_magnitude(factor: f32, mscale: f32) -> f32 {
     if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
 }
 
-/// Stretches a rotary embedding as settings of any family say it.
+/// Stretches a rotary embedding according to any family's settings.
 pub(super) fn stretch(
     rope: RopeSpec,
     (config, settings): (&Config, &Config),
@@ -193,7 +193,7 @@ pub(super) fn stretch(
     if is_long(rope_type) {
         return lengthen(rope, (config, settings), context, None);
     }
-    // Dynamic NTK changes frequencies beyond `max_position_embeddings`, which no text exceeds.
+    // Dynamic NTK changes frequencies only beyond `max_position_embeddings`, which no text exceeds.
     let plain = rope_type == "dynamic" && settings.get("alpha").is_none();
     let (scaling, magnitude) = scaling(config, settings, if plain { "default" } else { rope_type }, context)?;
     Ok(RopeSpec { scaling, magnitude, ..rope })
@@ -204,9 +204,9 @@ pub(super) fn is_long(rope_type: &str) -> bool {
     matches!(rope_type, "longrope" | "su")
 }
 
-/// Gives a rotary embedding LongRoPE's divisors (arxiv.org/abs/2402.13753): of short texts, and of those that are longer than the
-/// original context where the context allows them. `magnitudes` names settings of the factor on cosine and sine of both,
-/// where a family has such.
+/// Adds LongRoPE's divisors to a rotary embedding (arxiv.org/abs/2402.13753): those of short texts, and those of texts
+/// longer than the original context if the context allows them. `magnitudes` names settings of the factor on cosine
+/// and sine for both, if a family has them.
 pub(super) fn lengthen(
     rope: RopeSpec,
     (config, settings): (&Config, &Config),

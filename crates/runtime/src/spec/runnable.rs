@@ -1,5 +1,5 @@
-//! What a description must hold to before anything is read by it: numbers that fit each other, and only what the one
-//! network can run. A family says what a model is; whether it runs is said here alone.
+//! Checks of a spec before anything is read with it: numbers must fit each other, and the network must support all
+//! features. A family says what a model is; only this file says whether it runs.
 
 use hanzo_engine_kernels::{ExpertGroups, HeadShape, StateShape};
 
@@ -11,10 +11,10 @@ use crate::error::LoadError;
 use crate::limits::{ENCODER_TYPES_MAX, EXPERT_GROUPS_MAX, STREAMS_MAX, WIDTH_MAX};
 
 impl TransformerSpec {
-    /// Checks what no single setting shows. `file` is for errors.
+    /// Checks properties that no single setting shows. `file` is for errors.
     ///
     /// # Errors
-    /// `Corrupt` where numbers do not fit each other, `Unsupported` naming what cannot be run.
+    /// `Corrupt` if numbers do not fit each other, `Unsupported` naming what cannot be run.
     pub(crate) fn checked(self, file: &str) -> Result<Self, LoadError> {
         if let Err((what, reason)) = self.fits() {
             return Err(LoadError::Corrupt { file: file.to_owned(), what: what.to_owned(), reason });
@@ -31,7 +31,7 @@ impl TransformerSpec {
         }
     }
 
-    /// Whether the numbers fit each other, or which do not and why.
+    /// Checks that the numbers fit each other; the error names those that do not, with the reason.
     fn fits(&self) -> Result<(), (&'static str, String)> {
         for (index, layer) in self.layers.iter().enumerate() {
             self.layer_fits(layer)?;
@@ -81,7 +81,7 @@ impl TransformerSpec {
         Ok(())
     }
 
-    /// A layer that attends to another's keys and values comes after it, and reads them as that does.
+    /// Checks that a layer that shares another's keys and values comes after it and reads them in the same way.
     fn shares_fit(&self, index: usize) -> Result<(), (&'static str, String)> {
         let attention = &self.layers[index].attention;
         let Some(of) = attention.shares else { return Ok(()) };
@@ -152,12 +152,12 @@ impl TransformerSpec {
         Ok(())
     }
 
-    /// What a description can say and the network cannot run.
+    /// Feature of the spec that the network cannot run.
     pub(crate) fn unrunnable(&self) -> Option<(&'static str, String)> {
         let first = self.layers.first()?;
         let causal = matches!(first.attention.mask, Mask::Causal { .. });
         let of_network = if causal { self.not_in_a_decoder() } else { self.not_in_an_encoder() };
-        // Layers that attend are compared with each other, and so are those that keep a state.
+        // Layers with attention are compared with each other, and so are layers with states.
         let like = |layer: &LayerSpec| {
             let keeps = layer.attention.projection.state().is_some();
             self.layers.iter().find(|of| of.attention.projection.state().is_some() == keeps).unwrap_or(first)
@@ -168,7 +168,7 @@ impl TransformerSpec {
                 layers.find_map(|(index, layer)| refused(index, layer, (first, like(layer))))
             })
             .or_else(|| {
-                // What stands beside a layer is one before it without an MLP, with norms as it has them.
+                // A parallel layer needs one before it without an MLP and with `Pre` norms.
                 let stands = |at: usize| {
                     let before = at.checked_sub(1).map(|before| &self.layers[before]);
                     before.is_some_and(|before| before.order == NormOrder::Pre && before.mlp.is_none())
@@ -200,7 +200,7 @@ impl TransformerSpec {
         Some(("decoder", what.to_owned()))
     }
 
-    /// Streams are of layers with norms on both sides of halves, dense MLPs with gates, and inputs of their own.
+    /// Whether streams can run: layers need norms on both sides of sublayers, dense gated MLPs, and separate inputs.
     fn streams_run(&self) -> bool {
         let alike = |layer: &LayerSpec| {
             layer.order == NormOrder::Sandwich
@@ -250,7 +250,7 @@ fn is_plain(dense: &DenseSpec) -> bool {
     !dense.gated && !dense.up_bias && !dense.down_bias
 }
 
-/// What of a layer cannot be run in a network with such a first one.
+/// Feature of a layer that cannot run in a network with this first layer.
 fn refused(
     index: usize,
     layer: &LayerSpec,
@@ -290,7 +290,7 @@ fn refused_half(index: usize, layer: &LayerSpec, first: &LayerSpec) -> Option<(&
     if sees_ahead(layer) != sees_ahead(first) {
         return Some(("attention", format!("causal in some layers, to both sides in others, as in {index}")));
     }
-    // A sum is added and normed by one op, whose norm is the next half's.
+    // A residual sum is added and normed by one op, whose norm is the next sublayer's.
     let bare = layer.order == NormOrder::Branch;
     if layer.order.on_sum() != first.order.on_sum()
         || bare != (first.order == NormOrder::Branch)
@@ -302,7 +302,7 @@ fn refused_half(index: usize, layer: &LayerSpec, first: &LayerSpec) -> Option<(&
         return Some(("factor on what layers add", layer.residual_scale.to_string()));
     }
     match &layer.mlp {
-        // Towers have them, whose halves come one after the other.
+        // Towers have them, with sequential sublayers.
         MlpSpec::Dense(dense)
             if dense.gated && dense.up_bias && (!sees_ahead(layer) || layer.order.is_parallel()) =>
         {

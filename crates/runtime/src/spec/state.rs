@@ -1,19 +1,19 @@
-//! A layer that keeps a state of each sequence instead of keys and values, as data.
+//! A layer with a recurrent state per sequence instead of keys and values, as data.
 
 use hanzo_engine_kernels::{StateRule, StateShape};
 
-/// How a layer's state is made and read.
+/// Computation of a layer's recurrent state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StateSpec {
-    /// Its sizes.
+    /// Sizes of the state.
     pub shape: StateShape,
-    /// The convolution has biases.
+    /// Whether the convolution has biases.
     pub convolution_bias: bool,
-    /// What the state gives is normed in parts of so many elements; 0: it is not.
+    /// Size of the parts in which the state's output is normed; 0: no norm.
     pub norm_part: usize,
-    /// Added to the mean of that norm's squares.
+    /// Epsilon of that norm.
     pub norm_eps: f32,
-    /// Files have the logarithm of how fast heads forget.
+    /// Whether files store the logarithm of the decay rate.
     pub decay_as_log: bool,
 }
 
@@ -24,13 +24,13 @@ impl StateSpec {
         Self { shape, convolution_bias: false, norm_part, norm_eps, decay_as_log: true }
     }
 
-    /// Mamba 2, which norms what the heads of one head of keys give together.
+    /// Mamba 2, which norms the outputs of all value heads of one key head together.
     pub fn ssd(shape: StateShape, convolution_bias: bool, norm_eps: f32) -> Self {
         let norm_part = shape.value_width() / shape.key_heads;
         Self { shape, convolution_bias, norm_part, norm_eps, decay_as_log: true }
     }
 
-    /// A short convolution of so many channels and tokens.
+    /// A short convolution with so many channels and taps.
     pub fn convolution(channels: usize, taps: usize) -> Self {
         let shape = StateShape {
             rule: StateRule::Convolution,
@@ -44,17 +44,17 @@ impl StateSpec {
         Self { shape, convolution_bias: false, norm_part: 0, norm_eps: 0.0, decay_as_log: false }
     }
 
-    /// Something recurs beside the convolution.
+    /// Whether there is a recurrence in addition to the convolution.
     pub(crate) fn recurs(&self) -> bool {
         self.shape.rule != StateRule::Convolution
     }
 
-    /// Each head gives some of its value besides.
+    /// Whether each head adds some of its value to its output.
     pub(crate) fn has_skip(&self) -> bool {
         self.shape.rule == StateRule::Ssd
     }
 
-    /// Numbers that the norm multiplies with: one for each element of a value under the delta rule, of a row otherwise.
+    /// Length of the norm's weights: one for each element of a value under the delta rule, of a row otherwise.
     pub(crate) fn norm_width(&self) -> usize {
         match self.shape.rule {
             StateRule::Delta => self.norm_part,

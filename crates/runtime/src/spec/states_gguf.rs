@@ -1,5 +1,5 @@
-//! Decoders of GGUF files some of whose layers keep a state of each sequence: Qwen3-Next and Qwen3.5, as llama.cpp's converter
-//! writes them.
+//! Decoders of GGUF files with recurrent states in some layers, as written by llama.cpp's converter: Qwen3-Next and
+//! Qwen3.5.
 
 use hanzo_engine_kernels::{Activation, RopeKind, StateRule, StateShape};
 
@@ -12,10 +12,10 @@ use crate::error::LoadError;
 use crate::gguf::{Array, Gguf, Value};
 use crate::limits::{CONTEXT_TOKENS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, WIDTH_MAX};
 
-/// Architectures, and whether value heads that read the same head of keys lie apart, so that heads of keys repeat as a whole.
+/// Architectures, and whether heads of keys repeat as a whole (value heads of the same key head are far apart).
 const FAMILIES: &[(&str, bool)] = &[("qwen3next", false), ("qwen35", true), ("qwen35moe", true)];
 
-/// Keys of theirs beside those that any decoder has.
+/// Keys of these files in addition to those of every decoder.
 const READ: &[&str] = &[
     "attention.recurrent_layers",
     "expert_count",
@@ -31,7 +31,7 @@ const READ: &[&str] = &[
     "ssm.time_step_rank",
 ];
 
-/// The names of architectures that are read here.
+/// Names of the architectures that this file reads.
 pub(super) fn known() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().map(|&(name, _)| name)
 }
@@ -40,7 +40,7 @@ pub(super) fn knows(architecture: &str) -> bool {
     known().any(|name| name == architecture)
 }
 
-/// Whether a file may have a key, beside those that any decoder's may.
+/// Whether a file may have this key, in addition to those of every decoder.
 pub(super) fn reads(key: &str) -> bool {
     READ.contains(&key)
 }
@@ -106,11 +106,11 @@ fn shape(keys: &Keys<'_>, tiled: bool) -> Result<StateShape, LoadError> {
     })
 }
 
-/// Which layers keep a state.
+/// Layers with recurrent states.
 fn recurrent_layers(keys: &Keys<'_>, layers: usize) -> Result<Vec<bool>, LoadError> {
     const LAYERS: &str = "attention.recurrent_layers";
     match keys.metadata.get(&keys.key(LAYERS)) {
-        // The list may have entries for the layers behind the last, too.
+        // The list may also have entries for layers after the last.
         Some(Value::Array(Array::Bool(of))) if of.len() >= layers => Ok(of[..layers].to_vec()),
         Some(_) => Err(keys.unsupported(LAYERS, "another list", "a truth value for each layer is known")),
         None => {
@@ -130,7 +130,7 @@ fn mlp(keys: &Keys<'_>) -> Result<MlpSpec, LoadError> {
         Some(shared) => shared,
         None => keys.required("feed_forward_length", WIDTH_MAX)?,
     };
-    // As llama.cpp runs these architectures, weights always add up to 1.
+    // llama.cpp always normalises the weights of these architectures.
     Ok(MlpSpec::Experts(ExpertsSpec {
         shared: Some(SharedExpert { ffn: shared, gate: true }),
         ..ExpertsSpec::softmax(count, used, ffn, true)

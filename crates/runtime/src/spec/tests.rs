@@ -1,4 +1,4 @@
-//! Settings of published models, and settings that must be refused.
+//! Tests with settings of published models, and with settings that must be refused.
 
 mod described;
 mod multiplied;
@@ -16,7 +16,7 @@ fn read(config: Value) -> Result<TransformerSpec, LoadError> {
     from_config(&Config::new("config.json", settings))
 }
 
-/// The mixture of experts that each layer is, if any.
+/// Mixture of experts of each layer, if any.
 fn experts_of(spec: &TransformerSpec) -> Vec<Option<ExpertsSpec>> {
     spec.layers.iter().map(|layer| layer.mlp.experts().copied()).collect()
 }
@@ -33,7 +33,7 @@ fn changed(base: &Value, changes: Value) -> Value {
     config
 }
 
-/// As published with Qwen3-0.6B.
+/// Settings published with Qwen3-0.6B.
 fn qwen3() -> Value {
     json!({
         "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
@@ -47,7 +47,7 @@ fn qwen3() -> Value {
     })
 }
 
-/// As published with Llama-3.2-1B.
+/// Settings published with Llama-3.2-1B.
 fn llama() -> Value {
     json!({
         "architectures": ["LlamaForCausalLM"], "attention_bias": false, "head_dim": 64, "hidden_act": "silu",
@@ -60,7 +60,7 @@ fn llama() -> Value {
     })
 }
 
-/// As published with Qwen3-30B-A3B.
+/// Settings published with Qwen3-30B-A3B.
 fn qwen3_moe() -> Value {
     json!({
         "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
@@ -76,7 +76,7 @@ fn qwen3_moe() -> Value {
     })
 }
 
-/// As published with Mixtral-8x7B-v0.1.
+/// Settings published with Mixtral-8x7B-v0.1.
 fn mixtral() -> Value {
     json!({
         "architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1,
@@ -111,7 +111,7 @@ fn published_mixtures_of_experts_are_understood() {
     assert_eq!((experts.count, experts.used, experts.ffn), (8, 2, 14_336));
     assert_eq!((experts.normalized, experts.ffn_used()), (true, 28_672));
     assert_eq!(spec.step_limits(64, 4, 1000).width, 28_672);
-    // What its class makes of settings that are not there.
+    // The class's defaults for absent settings.
     let mut bare = mixtral();
     bare.as_object_mut().unwrap().retain(|key, _| key != "rope_theta" && key != "rms_norm_eps");
     assert_eq!(read(bare).unwrap(), spec);
@@ -139,7 +139,7 @@ fn some_layers_are_mixtures_of_experts_and_some_are_not() {
     assert!(has(0, LayerPart::Gate) && !has(0, LayerPart::Router));
     assert!(!has(1, LayerPart::Gate) && has(1, LayerPart::Router));
 
-    // The newest spelling of the number, and a default that is not what published models have.
+    // The newest name of the number, and a default that differs from published models.
     let newer = with(json!({ "num_experts": null, "num_local_experts": 128 }));
     assert_eq!(newer, with(json!({})));
     assert!(!experts_of(&with(json!({ "norm_topk_prob": null })))[0].unwrap().normalized);
@@ -187,7 +187,7 @@ fn yarn_stretches_context_and_magnitude() {
     let spec = read(changed(&qwen3(), json!({ "rope_scaling": yarn }))).unwrap();
     assert_eq!(spec.context_tokens_max, 131_072);
     assert!((spec.ropes[0].magnitude - (0.1 * 4f32.ln() + 1.0)).abs() < 1e-6);
-    // Fast pairs as they were, slow ones stretched.
+    // Fast pairs unchanged, slow ones stretched.
     let (plain, stretched) = (read(qwen3()).unwrap().ropes[0].inv_freq(), spec.ropes[0].inv_freq());
     assert_eq!(plain[0], stretched[0]);
     assert!((plain[63] / stretched[63] - 4.0).abs() < 1e-5);
@@ -296,7 +296,7 @@ fn settings_that_cannot_be_honoured_are_refused_by_name() {
     }
 }
 
-/// What a class does where its settings do not say, or say otherwise.
+/// Checks the behaviour of classes whose settings are absent or contradict them.
 #[test]
 fn settings_under_names_of_their_own_are_understood_or_refused() {
     let falcon = json!({

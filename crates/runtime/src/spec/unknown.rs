@@ -1,11 +1,11 @@
-//! The reason given for a type of model that no family of this build has: short, with the names most like it.
+//! Error text for an unknown type of model: short, with the most similar known names.
 
-/// Names that a reason shows at most.
+/// Largest number of names shown.
 const SHOWN_MAX: usize = 5;
-/// Characters that a name must begin with in common.
+/// Length of a common prefix from which names are similar.
 const ALIKE_CHARS_MIN: usize = 3;
 
-/// Why `name` is not run, with those of the `known` names that begin like it, the most alike first.
+/// Error text for `name`, with those of the `known` names that begin like it, most similar first.
 pub(super) fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     let common =
         |other: &str| name.chars().zip(other.chars()).take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();

@@ -1,4 +1,4 @@
-//! Which weights a transformer is made of, and their shapes. What files call them is in `names`.
+//! Weights of a transformer and their shapes. Their names in files are in `names`.
 
 use super::{
     Disentangled, Distance, ExpertsSpec, GemmaPart, HeadSpec, LayerSpec, MlpSpec, NormKind, Projection,
@@ -6,16 +6,16 @@ use super::{
 };
 use hanzo_engine_kernels::StateRule;
 
-/// One tensor: the weight of a part, or its bias.
+/// A tensor: the weight of a part, or its bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Weight {
-    /// The part.
+    /// Part of the transformer.
     pub part: Part,
-    /// Its bias.
+    /// Whether it is the bias.
     pub bias: bool,
 }
 
-/// One part of a transformer.
+/// A part of a transformer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Part {
     /// (vocab, hidden)
@@ -36,26 +36,26 @@ pub enum Part {
     Convolution,
     /// (hidden)
     ConvolutionNorm,
-    /// One that Gemma has before its layers.
+    /// A Gemma part outside of layers.
     Gemma(GemmaPart),
-    /// One of a layer's.
+    /// A part of a layer.
     Layer(usize, LayerPart),
     /// (hidden)
     FinalNorm,
-    /// (hidden, hidden): of a masked language model's head.
+    /// (hidden, hidden): dense layer of a masked language model's head.
     LmDense,
     /// (hidden)
     LmNorm,
-    /// (vocab, hidden), bias (vocab): what makes logits, where it is not the token embedding.
+    /// (vocab, hidden), bias (vocab): the head, if it is not the token embedding.
     Head,
 }
 
-/// One part of a layer.
+/// A part of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LayerPart {
-    /// (heads * head_dim, hidden), or of a latent's queries (heads * head_dim, query_rank).
+    /// (heads * head_dim, hidden), or (heads * head_dim, query_rank) for queries from a latent.
     Query,
-    /// (query_rank, hidden): of a latent.
+    /// (query_rank, hidden): makes the query latent.
     QueryDown,
     /// (query_rank)
     QueryDownNorm,
@@ -63,38 +63,38 @@ pub enum LayerPart {
     Key,
     /// (kv_heads * head_dim, hidden)
     Value,
-    /// (rank + rope_dim, hidden): what a cache of latents keeps.
+    /// (rank + rope_dim, hidden): makes the latent that the cache keeps.
     LatentDown,
     /// (rank)
     LatentNorm,
-    /// (heads * (nope_dim + value_dim), rank): makes keys and values of a latent.
+    /// (heads * (nope_dim + value_dim), rank): makes keys and values from a latent.
     LatentUp,
-    /// (heads * rank, nope_dim): each head's half of that for keys, turned over, where files have it apart.
+    /// (heads * rank, nope_dim): each head's part of `LatentUp` for keys, transposed, if files have it separately.
     LatentKeyUp,
-    /// (heads * value_dim, rank): that for values, where files have it apart.
+    /// (heads * value_dim, rank): the part of `LatentUp` for values, if files have it separately.
     LatentValueUp,
-    /// (heads * head_dim, hidden): what multiplies attention's output, through a sigmoid.
+    /// (heads * head_dim, hidden): gate of attention's output, through a sigmoid.
     QueryGate,
-    /// (channels, hidden): what goes through a state's convolution; of short ones the factors before it, those behind it, and that,
-    /// (3 * channels, hidden).
+    /// (channels, hidden): inputs of a state's convolution. For short convolutions (3 * channels, hidden): factors
+    /// before it, factors after it, and inputs.
     StateInput,
-    /// (value_heads * value_dim, hidden): what multiplies a state's output.
+    /// (value_heads * value_dim, hidden): gate of a state's output.
     StateGate,
-    /// (value_heads, hidden): how much a gated delta net takes up of a token.
+    /// (value_heads, hidden): beta of a gated delta net, the degree to which it takes up a token.
     StateBeta,
-    /// (value_heads, hidden): how far a token moves a state; its bias, (value_heads), is added.
+    /// (value_heads, hidden): step of a state; its bias, (value_heads), is added.
     StateStep,
-    /// (channels * taps): of each channel the factors of the tokens that it sees, the oldest first; bias (channels).
+    /// (channels * taps): the convolution's factors of each channel, oldest token first; bias (channels).
     StateConvolution,
-    /// (value_heads): how fast heads forget, or its logarithm.
+    /// (value_heads): decay rate of the heads, or its logarithm.
     StateDecay,
-    /// (value_heads): how much of its value each head gives besides.
+    /// (value_heads): factor with which each head adds its value to the output.
     StateSkip,
-    /// (value_dim), or (value_heads * value_dim): of what a state gives.
+    /// (value_dim), or (value_heads * value_dim): norm of a state's output.
     StateNorm,
     /// (hidden, value_heads * value_dim)
     StateOutput,
-    /// (head_dim), or (heads * head_dim) where heads are normed together, or each with factors of its own.
+    /// (head_dim), or (heads * head_dim) if heads are normed together or with separate factors.
     QueryNorm,
     /// (head_dim), or (kv_heads * head_dim).
     KeyNorm,
@@ -106,9 +106,9 @@ pub enum LayerPart {
     DistanceQuery,
     /// (hidden, heads * head_dim)
     AttentionOutput,
-    /// (hidden): of attention's half, before or after it as [`super::NormOrder`] says.
+    /// (hidden): norm of the attention sublayer, before or after it as [`super::NormOrder`] says.
     AttentionNorm,
-    /// (hidden): of what attention adds, or of its first sum where there are two.
+    /// (hidden): norm of attention's output, or of its first sum if there are two.
     AttentionPostNorm,
     /// (ffn, hidden)
     Gate,
@@ -116,15 +116,16 @@ pub enum LayerPart {
     Up,
     /// (hidden, ffn)
     Down,
-    /// (1), before its hyperbolic tangent: the factor on what the layer's first half gives, or its second.
+    /// (1), before its hyperbolic tangent: factor on the output of the layer's first or second sublayer.
     HalfFactor(usize),
-    /// (1), before its softplus: what squares count for in an MLP's xIELU.
+    /// (1), before its softplus: factor on the square in an MLP's xIELU.
     CurvePositive,
-    /// (1), before its softplus: what exponentials count for, beside the next.
+    /// (1), before its softplus: factor on the exponential, in addition to the next.
     CurveNegative,
-    /// (): what the number itself counts for.
+    /// (): factor on the linear term.
     CurveLinear,
-    /// (experts, hidden); its bias, (experts), is added to scores, or corrects the choice alone, as [`ExpertsSpec`] says.
+    /// (experts, hidden); its bias, (experts), is added to scores, or corrects the choice alone, as [`ExpertsSpec`]
+    /// says.
     Router,
     /// (ffn, hidden): an expert's gate.
     ExpertGate(usize),
@@ -132,7 +133,7 @@ pub enum LayerPart {
     ExpertUp(usize),
     /// (hidden, ffn): an expert's second matrix, or (ffn, hidden) as [`ExpertsSpec`] says.
     ExpertDown(usize),
-    /// Only a bias, (hidden): of the experts' sum.
+    /// Bias only, (hidden): of the experts' sum.
     Experts,
     /// (shared.ffn, hidden)
     SharedGate,
@@ -140,18 +141,18 @@ pub enum LayerPart {
     SharedUp,
     /// (hidden, shared.ffn)
     SharedDown,
-    /// (1, hidden): what the shared expert counts for.
+    /// (1, hidden): gate of the shared expert.
     SharedRouter,
-    /// (hidden): of the MLP's half.
+    /// (hidden): norm of the MLP sublayer.
     MlpNorm,
-    /// (hidden): of what the MLP adds.
+    /// (hidden): norm of the MLP's output.
     MlpPostNorm,
-    /// One that Gemma's layers have besides.
+    /// A Gemma part of a layer.
     Gemma(GemmaPart),
 }
 
 impl Part {
-    /// One of the norms of hidden states.
+    /// Whether it is a norm of hidden states.
     pub(crate) fn is_norm(self) -> bool {
         use LayerPart::{AttentionNorm, AttentionPostNorm, MlpNorm, MlpPostNorm};
         let of_layer =
@@ -160,18 +161,18 @@ impl Part {
             || matches!(self, Part::EmbeddingNorm | Part::ConvolutionNorm | Part::FinalNorm | Part::LmNorm)
     }
 
-    /// Its weight.
+    /// The weight of the part.
     pub fn weight(self) -> Weight {
         Weight { part: self, bias: false }
     }
 
-    /// Its bias.
+    /// The bias of the part.
     pub fn bias(self) -> Weight {
         Weight { part: self, bias: true }
     }
 }
 
-/// Weights and their shapes as they are listed.
+/// List of weights and their shapes.
 pub(super) struct List(Vec<(Weight, Vec<usize>)>);
 
 impl List {
@@ -191,7 +192,7 @@ impl List {
 }
 
 impl TransformerSpec {
-    /// Every weight and its shape, outermost dimension first, in the order a step meets them.
+    /// Every weight and its shape, outermost dimension first, in the order in which a step uses them.
     pub fn weights(&self) -> Vec<(Weight, Vec<usize>)> {
         let mut weights = self.weights_and_factors();
         if self.norm.kind == NormKind::LayerUnit {
@@ -200,7 +201,7 @@ impl TransformerSpec {
         weights
     }
 
-    /// As [`TransformerSpec::weights`], and the factors of norms even where files have none.
+    /// As [`TransformerSpec::weights`], including the factors of norms that files do not have.
     pub(crate) fn weights_and_factors(&self) -> Vec<(Weight, Vec<usize>)> {
         let (hidden, norm_bias) = (self.hidden, self.norm_bias());
         let mut list = List(Vec::new());
@@ -433,7 +434,7 @@ fn experts_weights(index: usize, experts: &ExpertsSpec, hidden: usize, list: &mu
 }
 
 impl ExpertsSpec {
-    /// The matrices that each expert has, and their shapes in files.
+    /// Matrices of each expert, and their shapes in files.
     pub(crate) fn matrices(
         &self,
         hidden: usize,

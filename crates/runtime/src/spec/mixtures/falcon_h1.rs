@@ -1,4 +1,4 @@
-//! Falcon-H1: Mamba 2's states and attention side by side in every layer, then an MLP; what its settings multiply.
+//! Falcon-H1: Mamba 2's states and attention in parallel in every layer, then an MLP; and the factors in its settings.
 
 use hanzo_engine_kernels::RopeKind;
 use serde_json::Value;
@@ -14,8 +14,8 @@ use crate::spec::{
 
 pub(super) const FAMILIES: &[(&str, &str, Read)] = &[("falcon_h1", "FalconH1ForCausalLM", falcon_h1)];
 
-/// Layers of attention and an MLP, each with a state beside its attention: two layers here, the second of which reads what the first
-/// has read.
+/// Layers of attention and an MLP, each with a state in parallel with its attention. In the spec these are two layers,
+/// the second of which reads the input of the first.
 pub(in crate::spec) fn with_states(
     layers: impl IntoIterator<Item = LayerSpec>,
     state: StateSpec,
@@ -44,7 +44,7 @@ fn falcon_h1(config: &Config) -> Result<TransformerSpec, LoadError> {
     let multiplier = |key| Ok::<_, LoadError>(config.positive(key)?.unwrap_or(1.0));
     let (reads, keys) = (multiplier("attention_in_multiplier")?, multiplier("key_multiplier")?);
     let plain = AttentionSpec::causal(heads);
-    // Queries and keys are multiplied as what they are made of is, and values with what attention gives.
+    // Queries and keys are multiplied like their input, and values together with attention's output.
     let attention = AttentionSpec { scale: plain.scale * reads * reads * keys, ..plain };
     let ffn = config.required("intermediate_size", WIDTH_MAX)?;
     let (rope, _) = rope(config, (RopeKind::Neox, heads.head_dim), (1e4, base.context))?;
@@ -78,7 +78,7 @@ fn falcon_h1(config: &Config) -> Result<TransformerSpec, LoadError> {
     })
 }
 
-/// So many numbers, all 1 where nothing is said.
+/// A list of N numbers; all 1 if the setting is absent.
 fn multipliers<const N: usize>(config: &Config, key: &str) -> Result<[f32; N], LoadError> {
     let Some(list) = config.typed(key, "a list of numbers", Value::as_array)? else { return Ok([1.0; N]) };
     let numbers: Vec<f32> = list.iter().filter_map(|value| Some(value.as_f64()? as f32)).collect();

@@ -1,5 +1,5 @@
-//! Mixtures of experts whose attention is Llama's, or nearly: OLMoE, Granite MoE, ERNIE 4.5 MoE, MiniMax-M2, DeepSeek's first,
-//! Ling, EXAONE MoE, Solar Open, Arcee's Trinity, Phi-3.5-MoE and Cohere 2 MoE.
+//! Mixtures of experts with Llama's attention, or nearly: OLMoE, Granite MoE, ERNIE 4.5 MoE, MiniMax-M2, the first
+//! DeepSeek, Ling, EXAONE MoE, Solar Open, Arcee's Trinity, Phi-3.5-MoE and Cohere 2 MoE.
 
 use hanzo_engine_kernels::{ExpertGroups, ExpertScoring, RopeKind};
 use serde_json::Value;
@@ -34,7 +34,7 @@ pub(super) const FAMILIES: &[(&str, &str, Read)] = &[
     ("cohere2_moe", "Cohere2MoeForCausalLM", cohere2_moe),
 ];
 
-/// Refuses settings that make another model of a family unless they are what it takes for granted.
+/// Refuses a setting that would make another model of a family, unless it has the family's fixed value.
 fn refuse_unless(config: &Config, key: &str, known: bool) -> Result<(), LoadError> {
     match config.bool(key)? {
         Some(value) if value != known => {
@@ -51,7 +51,7 @@ fn refuse_unless_named(config: &Config, key: &str, known: &str) -> Result<(), Lo
     }
 }
 
-/// Experts of `num_experts` or another name, each of so many elements, weighed by softmax.
+/// Softmax experts: the settings of their number, of those used, and the width of each.
 fn softmax(
     config: &Config,
     base: &Base,
@@ -69,7 +69,7 @@ fn softmax(
     })
 }
 
-/// Experts that every token goes to, of so many elements each.
+/// Shared experts of so many elements each.
 fn shared_of(config: &Config, count: &str, ffn: usize) -> Result<Option<SharedExpert>, LoadError> {
     let ffn = or(config, count, EXPERTS_MAX, 0)? * ffn;
     Ok((ffn > 0).then_some(SharedExpert { ffn, gate: false }))
@@ -106,7 +106,7 @@ fn hunyuan(config: &Config) -> Result<TransformerSpec, LoadError> {
     let base = Base::read(config)?;
     refuse_unless(config, "use_qk_norm", true)?;
     refuse_unless(config, "use_cla", false)?;
-    // Some settings are lists, of a number for each layer.
+    // Some settings are lists with a number for each layer.
     let of_layers = |key: &str, max: usize| -> Result<Option<usize>, LoadError> {
         let Some(Value::Array(list)) = config.get(key) else { return config.whole(key, max) };
         match list.first().and_then(Value::as_u64).and_then(|first| usize::try_from(first).ok()) {
@@ -281,7 +281,7 @@ fn afmoe(config: &Config) -> Result<TransformerSpec, LoadError> {
             mask: Mask::Causal { window: windows[layer] },
             output_gate: true,
             qk_norm: QkNorm::Heads,
-            // Layers that see all turn nothing.
+            // Layers without a window have no rotation.
             rope: windows[layer].map(|_| 0),
             ..AttentionSpec::causal(heads)
         };
@@ -371,7 +371,7 @@ fn exaone_moe(config: &Config) -> Result<TransformerSpec, LoadError> {
     let windows = match config.get("layer_types") {
         Some(types) => windows_by_type(config, types, window, base.layers)?,
         None => match config.string("sliding_window_pattern") {
-            // One letter a layer, in turns; the last layer sees all.
+            // One letter a layer, repeated; the last layer has no window.
             Ok(Some(letters)) if !letters.is_empty() => {
                 let local = |layer: usize| letters.as_bytes()[layer % letters.len()] == b'L';
                 (0..base.layers)
@@ -389,7 +389,7 @@ fn exaone_moe(config: &Config) -> Result<TransformerSpec, LoadError> {
         let attention = AttentionSpec {
             mask: Mask::Causal { window: windows[layer] },
             qk_norm: QkNorm::Heads,
-            // Where some layers see a window, those alone turn queries and keys.
+            // If some layers have a window, only those rotate queries and keys.
             rope: (window.is_none() || windows[layer].is_some()).then_some(0),
             ..AttentionSpec::causal(heads)
         };
@@ -397,7 +397,7 @@ fn exaone_moe(config: &Config) -> Result<TransformerSpec, LoadError> {
     })
 }
 
-/// How far below another an expert may score and still be near it: twice the noise that the router was trained with.
+/// Noise of the router's training. Experts are near if their scores differ by at most twice this.
 pub(in crate::spec) const PHI_NOISE: f32 = 0.01;
 
 fn phimoe(config: &Config) -> Result<TransformerSpec, LoadError> {
@@ -453,7 +453,8 @@ fn solar_open(config: &Config) -> Result<TransformerSpec, LoadError> {
     })
 }
 
-/// Experts beside attention, after dense layers; layers that see all turn nothing but where they are dense.
+/// Experts in parallel with attention, after dense layers. Layers without a window have no rotation unless they are
+/// dense.
 fn cohere2_moe(config: &Config) -> Result<TransformerSpec, LoadError> {
     const SHARED: &str = "shared_expert_combination_strategy";
     let base = Base { tied: true, ..Base::read(config)? };
@@ -510,7 +511,7 @@ fn cohere2_moe(config: &Config) -> Result<TransformerSpec, LoadError> {
         };
         (attention, mlp)
     })?;
-    // Root mean square norms where their epsilon is said.
+    // RMS norms if their epsilon is given.
     let norm = match config.positive("rms_norm_eps")? {
         Some(_) => spec.norm,
         None => NormSpec {

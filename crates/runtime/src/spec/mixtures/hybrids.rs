@@ -1,5 +1,5 @@
-//! Decoders most of whose layers keep a state beside few that attend: Granite 4 and Bamba, whose states are Mamba 2's, and LFM2,
-//! whose are what short convolutions see.
+//! Hybrid decoders, most of whose layers have recurrent states and few have attention: Granite 4 and Bamba with Mamba
+//! 2's states, and LFM2 with short convolutions.
 
 use hanzo_engine_kernels::{Activation, ExpertScoring, HeadShape, RopeKind, StateRule, StateShape};
 use serde_json::Value;
@@ -20,7 +20,7 @@ pub(super) const FAMILIES: &[(&str, &str, Read)] = &[
     ("lfm2_moe", "Lfm2MoeForCausalLM", lfm2_moe),
 ];
 
-/// Refuses settings that are something else than false.
+/// Refuses settings that are true.
 pub(super) fn refuse_true(config: &Config, keys: &[&str]) -> Result<(), LoadError> {
     for &key in keys {
         if config.bool(key)? == Some(true) {
@@ -30,9 +30,9 @@ pub(super) fn refuse_true(config: &Config, keys: &[&str]) -> Result<(), LoadErro
     Ok(())
 }
 
-/// Refuses bounds of how far a token moves a state.
+/// Refuses bounds on the step of a state.
 pub(super) fn refuse_steps(config: &Config) -> Result<(), LoadError> {
-    // The end, which is infinite, is no number in JSON.
+    // The upper end is infinite, which is no number in JSON.
     if let Some(limits) = config.get("time_step_limit").filter(|limits| !limits.is_null())
         && (limits.get(0).and_then(Value::as_f64) != Some(0.0) || limits.get(1).is_none_or(Value::is_number))
     {
@@ -41,7 +41,7 @@ pub(super) fn refuse_steps(config: &Config) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// The state of Mamba 2's layers, by the names that settings have beside attention's.
+/// State of Mamba 2's layers, from settings named separately from attention's.
 pub(super) fn mamba(config: &Config, base: &Base, eps: f32) -> Result<StateSpec, LoadError> {
     refuse_true(config, &["attention_bias", "mamba_proj_bias"])?;
     if base.activation != Activation::Silu {
@@ -77,7 +77,7 @@ pub(super) fn mamba(config: &Config, base: &Base, eps: f32) -> Result<StateSpec,
 
 const TYPES: &str = "layer_types";
 
-/// Which layers keep a state, by their types' names: those that do have one of the first, others one of the second.
+/// Layers with states, by the names of their types: one of the first names for those, one of the second for others.
 fn layers_by_type(
     config: &Config,
     key: &str,
@@ -100,7 +100,7 @@ fn layers_by_type(
     types.iter().map(recurs).collect::<Result<_, _>>().map(Some)
 }
 
-/// Which layers keep a state: all but those of a list.
+/// Layers with states: all except those in a list.
 fn all_but(config: &Config, key: &str, layers: usize) -> Result<Option<Vec<bool>>, LoadError> {
     let Some(list) = config.typed(key, "a list of layers", Value::as_array)? else { return Ok(None) };
     let mut recurs = vec![true; layers];
@@ -183,7 +183,7 @@ fn bamba(config: &Config) -> Result<TransformerSpec, LoadError> {
     })
 }
 
-/// Which layers of LFM2 convolve.
+/// Layers of LFM2 with convolutions.
 fn convolving(config: &Config, layers: usize) -> Result<Vec<bool>, LoadError> {
     let by_type = layers_by_type(config, TYPES, layers, (&["conv"], &["full_attention"]))?;
     match by_type {
@@ -192,7 +192,7 @@ fn convolving(config: &Config, layers: usize) -> Result<Vec<bool>, LoadError> {
     }
 }
 
-/// An LFM2 of these MLPs.
+/// An LFM2 with these MLPs.
 fn convolutions(
     config: &Config,
     base: &Base,

@@ -1,5 +1,5 @@
-//! Llama 4's texts: attention within chunks and a rotary embedding in most layers, all of the context and neither in the others,
-//! whose queries grow with their position; one expert a token, beside one that every token goes to.
+//! Texts of Llama 4. Most layers attend within chunks and have a rotary embedding; the others see the whole context,
+//! have none, and their queries grow with position. Each token uses one expert and the shared expert.
 
 use hanzo_engine_kernels::{ExpertScoring, QueryScale, RopeKind};
 use serde_json::Value;
@@ -64,7 +64,7 @@ pub(super) fn llama4(config: &Config) -> Result<TransformerSpec, LoadError> {
     })
 }
 
-/// The layers that turn queries and keys: as a list says, 1 where they do, or all but each nth.
+/// Layers that rotate queries and keys: as a list says, 1 for those that do, or all but each nth.
 fn turned(config: &Config, layers: usize) -> Result<Vec<bool>, LoadError> {
     const LIST: &str = "no_rope_layers";
     match config.typed(LIST, "a list", Value::as_array)?.filter(|list| !list.is_empty()) {
@@ -79,7 +79,7 @@ fn turned(config: &Config, layers: usize) -> Result<Vec<bool>, LoadError> {
     }
 }
 
-/// The layers that see a chunk: as a list says, or those that turn.
+/// Layers with chunked attention: as a list says, or those with rotation.
 fn chunked(config: &Config, turned: &[bool]) -> Result<Vec<bool>, LoadError> {
     const LIST: &str = "layer_types";
     let Some(types) = config.typed(LIST, "a list", Value::as_array)? else { return Ok(turned.to_vec()) };
@@ -97,7 +97,7 @@ fn chunked(config: &Config, turned: &[bool]) -> Result<Vec<bool>, LoadError> {
     sees_chunk.collect()
 }
 
-/// The layers that are mixtures: as a list says, or each nth.
+/// Layers that are mixtures: as a list says, or each nth.
 fn sparse(config: &Config, layers: usize) -> Result<Vec<bool>, LoadError> {
     const LIST: &str = "moe_layers";
     let Some(list) = config.typed(LIST, "a list of layers", Value::as_array)? else {

@@ -1,4 +1,4 @@
-//! Mamba 2: states in all layers, nothing that attends, and no MLPs.
+//! Mamba 2: recurrent states in all layers, without attention and MLPs.
 
 use hanzo_engine_kernels::{StateRule, StateShape};
 
@@ -13,10 +13,10 @@ use crate::spec::{
 
 pub(super) const FAMILIES: &[(&str, &str, Read)] = &[("mamba2", "Mamba2ForCausalLM", mamba2)];
 
-/// Tokens of a context where nothing bounds it: what llama.cpp's converter says.
+/// Context length if nothing bounds it: the value of llama.cpp's converter.
 const CONTEXT_TOKENS: usize = 1 << 20;
 
-/// Layers that keep a state and do nothing else.
+/// Layers with a recurrent state and nothing else.
 pub(in crate::spec) fn of_states(
     family: &str,
     sizes: [usize; 2],

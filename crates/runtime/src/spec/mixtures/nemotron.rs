@@ -1,5 +1,5 @@
-//! Nemotron-H: Mamba 2's states, few layers that attend without turning anything, and MLPs or mixtures behind some of them, which its
-//! files number as layers of their own.
+//! Nemotron-H: Mamba 2's states, few attention layers without rotation, and MLPs or mixtures after some of them, which
+//! its files number as separate layers.
 
 use hanzo_engine_kernels::{Activation, ExpertGroups, ExpertScoring, HeadShape, StateRule, StateShape};
 use serde_json::Value;
@@ -16,7 +16,7 @@ use crate::spec::{
     NormSpec, SharedExpert, StateSpec, TransformerSpec,
 };
 
-/// What one of the file's layers is.
+/// Kind of one of the file's layers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::spec) enum Half {
     State,
@@ -25,10 +25,10 @@ pub(in crate::spec) enum Half {
     Experts,
 }
 
-/// Layers of both halves: of each what comes first, and what MLP follows it.
+/// Joins the file's layers to layers of both sublayers: a state or attention, and the MLP that follows it, if any.
 ///
 /// # Errors
-/// The number of the file's layer that follows no first half.
+/// The number of the file's layer that does not follow a first sublayer.
 pub(in crate::spec) fn joined(halves: &[Half]) -> Result<Vec<(Half, Option<Half>)>, usize> {
     let mut layers: Vec<(Half, Option<Half>)> = Vec::new();
     for (number, &half) in halves.iter().enumerate() {
@@ -41,7 +41,7 @@ pub(in crate::spec) fn joined(halves: &[Half]) -> Result<Vec<(Half, Option<Half>
     Ok(layers)
 }
 
-/// An MLP without gate, through the square of what is above 0.
+/// An ungated MLP with squared ReLU.
 pub(in crate::spec) fn dense(ffn: usize) -> MlpSpec {
     let activation = Activation::ReluSquared;
     MlpSpec::Dense(DenseSpec { ffn, activation, gated: false, up_bias: false, down_bias: false })
@@ -156,7 +156,7 @@ fn experts(config: &Config) -> Result<ExpertsSpec, LoadError> {
         scale: config.positive("routed_scaling_factor")?.unwrap_or(1.0),
         correction_bias: true,
         groups: (groups > 1).then_some(ExpertGroups { count: groups, used, best: 2 }),
-        // One, however many the settings count.
+        // A single one, whatever number the settings give.
         shared: Some(SharedExpert {
             ffn: config.required("moe_shared_expert_intermediate_size", WIDTH_MAX)?,
             gate: false,

@@ -1,5 +1,5 @@
-//! Decoders some of whose layers keep a state of each sequence: Qwen3-Next and Qwen3.5, three of whose four layers are gated
-//! delta nets beside attention with a gate on its output.
+//! Decoders with recurrent states in some layers: Qwen3-Next and Qwen3.5, three of whose four layers are gated delta
+//! nets; the others have attention with a gate on its output.
 
 use hanzo_engine_kernels::{RopeKind, StateRule, StateShape};
 use serde_json::Value;
@@ -19,7 +19,7 @@ pub(super) const FAMILIES: &[(&str, &str, Read)] = &[
     ("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", |config| qwen(config, Mlps::Experts)),
 ];
 
-/// Which layers are mixtures of experts.
+/// Layers that are mixtures of experts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mlps {
     Dense,
@@ -96,7 +96,7 @@ fn experts(config: &Config, base: &Base, mlps: Mlps) -> Result<ExpertsSpec, Load
     })
 }
 
-/// Which layers keep a state.
+/// Layers with recurrent states.
 fn linear_layers(config: &Config, layers: usize) -> Result<Vec<bool>, LoadError> {
     const TYPES: &str = "layer_types";
     let Some(types) = config.typed(TYPES, "a list", Value::as_array)? else {

@@ -1,5 +1,5 @@
-//! Families written down as they were published: what a description must be able to say. Their
-//! weights' numbers add up to the published sizes.
+//! Published families written as specs: what a spec must be able to express. The sizes of their weights add up to the
+//! published sizes.
 
 use hanzo_engine_kernels::{
     Activation, Batch, Draws, ExpertGroups, HeadShape, KvLayout, KvType, RopeKind, RowSource, Sampled,
@@ -65,7 +65,7 @@ fn deepseek_v2_lite() -> TransformerSpec {
         original_context: 4096,
         truncate: true,
     };
-    // `mscale` and `mscale_all_dim` are alike, so cosine and sine have no factor, and scores have its square.
+    // `mscale` and `mscale_all_dim` are equal, so cosine and sine have no factor, and scores have its square.
     let attention = AttentionSpec {
         projection: Projection::Latent(latent),
         scale: 192f32.powf(-0.5) * yarn_magnitude(STRETCH, 0.707).powi(2),
@@ -95,7 +95,7 @@ fn parameters(spec: &TransformerSpec) -> usize {
     spec.weights().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
 }
 
-/// The weights of a layer as files call them, with their shapes.
+/// Weights of a layer by their names in files, with their shapes.
 fn layer_listed(spec: &TransformerSpec, names: &Names, layer: usize) -> Vec<String> {
     let of_layer = |weight: &Weight| matches!(weight.part, Part::Layer(of, _) if of == layer);
     let weights = spec.weights().into_iter().filter(|(weight, _)| of_layer(weight));
@@ -145,15 +145,15 @@ fn gemma_3_can_be_described_and_run() {
         spec.layers.iter().map(|layer| spec.ropes[layer.attention.rope.unwrap()].base).collect();
     assert_eq!(ropes[..12], [1e4, 1e4, 1e4, 1e4, 1e4, 1e6, 1e4, 1e4, 1e4, 1e4, 1e4, 1e6]);
     assert_eq!(spec.layers.iter().filter(|layer| layer.attention.window().is_none()).count(), 4);
-    // A token takes 1024 bytes of each layer, and 22 of them forget all but the last 512.
+    // A token takes 1024 bytes of each layer, and 22 layers forget all but the last 512.
     let local = KvLayout::Heads { kv_heads: 1, head_dim: 256, window: Some(512) };
     assert_eq!(spec.kv_layouts().next(), Some(local));
     assert_eq!(kept_bytes(&spec, 512), 26 * 512 * 1024);
     assert_eq!(kept_bytes(&spec, 32_768), (4 * 32_768 + 22 * 512) * 1024);
 }
 
-/// A picture in a prompt of Gemma 3: the rows of its soft tokens are what the vision model made, and all others are tokens,
-/// the first of the answer what the device drew itself.
+/// Checks an image in a prompt of Gemma 3: the rows of its soft tokens come from the vision model, all others are
+/// tokens, and the first token of the answer is drawn by the device.
 #[test]
 fn a_step_of_gemma_3_takes_rows_that_a_vision_model_made() {
     const SOFT_TOKENS: usize = 256;
@@ -161,7 +161,7 @@ fn a_step_of_gemma_3_takes_rows_that_a_vision_model_made() {
     let limits = spec.step_limits(512, 2, 2048);
     assert_eq!((limits.kv_groups, limits.width), (spec.kv_groups().count(), 2 * 6912));
     let mut batch = Batch { windows: spec.kv_groups().windows, ..Batch::default() };
-    // <bos><start_of_turn>user\n\n\n<start_of_image>, the picture, <end_of_image> and eight tokens of a question.
+    // <bos><start_of_turn>user\n\n\n<start_of_image>, the image, <end_of_image> and eight tokens of a question.
     let before = [2, 105, 2364, 107, 108, 255_999].map(RowSource::Token);
     let after = [256_000, 108, 7, 8, 9, 10, 11, 106, 107].map(RowSource::Token);
     batch.sources.extend(before);
@@ -169,7 +169,7 @@ fn a_step_of_gemma_3_takes_rows_that_a_vision_model_made() {
     batch.sources.extend(after);
     let rows = batch.rows();
     batch.push_sequence(rows, rows, |group, index| (group * 64 + index) as u32);
-    // Beside it another sequence, that goes on with what the last step drew.
+    // A second sequence, which continues with the last step's draw.
     batch.sources.push(RowSource::Sampled(0));
     batch.push_sequence(1, 900, |group, index| (1000 + group * 64 + index) as u32);
     batch.logit_rows = vec![rows as u32 - 1, rows as u32];
@@ -215,7 +215,7 @@ fn deepseek_v2_lite_can_be_described() {
         "mlp.shared_experts.down_proj [2048, 2816]",
     ];
     assert_eq!(sparse[8 + 3 * 64..], shared);
-    // GGUF files say the same in other words.
+    // GGUF files have the same under other names.
     let in_gguf = layer_listed(&spec, &Names::GGUF, 26);
     assert_eq!(
         in_gguf[1..5],
@@ -229,7 +229,7 @@ fn deepseek_v2_lite_can_be_described() {
     assert!(spec.kv_layouts().all(|layout| layout == KvLayout::Latent { rank: 512, rope_dim: 64 }));
     assert_eq!(spec.kv_layouts().next().unwrap().elements_per_token(), 576);
     assert_eq!(kept_bytes(&spec, 1000), 27 * 1000 * 576 * 2);
-    // With its heads spread out a token would take nearly nine times that.
+    // With its heads expanded a token would take nearly nine times that.
     let spread = KvLayout::Heads { kv_heads: 16, head_dim: 160, window: None };
     assert_eq!(spread.elements_per_token(), 5120);
 }

@@ -1,5 +1,5 @@
-//! Families that multiply what others leave alone, or whose layers have states and nothing else: what their settings mean, and
-//! which are refused.
+//! Tests of families with additional factors, or whose layers are only states: the meaning of their settings, and
+//! refused settings.
 
 use hanzo_engine_kernels::ExpertScoring;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::*;
 use super::{changed, read, windows_of};
 
-/// As published with MiniCPM3-4B, but for its factors of long texts.
+/// Settings published with MiniCPM3-4B, except its factors for long texts.
 fn minicpm3() -> Value {
     json!({
         "architectures": ["MiniCPM3ForCausalLM"], "model_type": "minicpm3", "vocab_size": 73448, "hidden_size": 2560,
@@ -34,7 +34,7 @@ fn factors_on_what_halves_add_leave_norms_of_latents_alone() {
     assert_eq!((shape.query_dim(), shape.value_dim, spec.ropes[0].dim), (96, 64, 32));
     assert_eq!((attention.latent_eps, spec.layers[61].residual_scale), (Some(1e-6), 1.0));
     near(attention.scale, 1.0 / 96f32.sqrt());
-    // What is null is no factor, and what is not said is the makers'.
+    // Null means no factor, and an absent setting the makers' default.
     let spec = read(changed(&minicpm3(), json!({"scale_depth": null, "dim_model_base": null}))).unwrap();
     assert_eq!((spec.embedding_scale, spec.head.logit_scale(), spec.norm.eps), (12.0, 1.0, 1e-5));
     let mut unsaid = minicpm3();
@@ -46,7 +46,7 @@ fn factors_on_what_halves_add_leave_norms_of_latents_alone() {
     assert!(error.contains("attention_bias"), "{error}");
 }
 
-/// Of Falcon-H1's settings, with factors that are none but for some.
+/// Settings of Falcon-H1, with factors of 1 except for some.
 fn falcon_h1() -> Value {
     json!({
         "architectures": ["FalconH1ForCausalLM"], "model_type": "falcon_h1", "vocab_size": 320, "hidden_size": 64,
@@ -67,7 +67,7 @@ fn a_state_beside_attention_is_a_layer_before_it() {
         spec.layers.iter().map(|layer| layer.attention.projection.state().is_some()).collect();
     assert_eq!(states, [true, false].repeat(3));
     near(spec.layers[1].attention.scale, 0.5 * 4.0 / 4.0);
-    // Where what goes in and what comes out make 1, nothing is multiplied.
+    // If the factors of input and output cancel, nothing is multiplied.
     let factors = [(LayerPart::Down, 0..64, 0.25), (LayerPart::StateInput, 48..80, 3.0)];
     let factors = factors.map(|(part, rows, factor)| RowFactor { part, rows, factor });
     assert_eq!(spec.row_factors, factors);
