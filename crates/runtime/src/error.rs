@@ -1,4 +1,4 @@
-//! The runtime's errors: a model that cannot be loaded, a request that cannot be run, a step that failed.
+//! Errors of the runtime: a model cannot be loaded, a request cannot be run, or a step failed.
 
 use std::path::PathBuf;
 
@@ -85,7 +85,7 @@ pub enum LoadError {
         /// Supported alternatives.
         reason: String,
     },
-    /// The model does not fit the memory it may have.
+    /// The model does not fit into its memory budget.
     #[error(
         "{} needs {needed_bytes} bytes (weights {weights_bytes}, KV cache {kv_bytes}, scratch {scratch_bytes}) \
          and {free_bytes} are free{hint}",

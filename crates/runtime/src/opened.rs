@@ -137,7 +137,7 @@ impl Opened {
     /// Opens a GGUF file built into the program.
     ///
     /// # Errors
-    /// As [`Opened::open`].
+    /// As for [`Opened::open`].
     pub fn from_static(name: &str, gguf: &'static [u8]) -> Result<Opened, LoadError> {
         Self::from_static_with(name, gguf, &Overrides::default())
     }

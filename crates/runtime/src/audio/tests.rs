@@ -30,7 +30,7 @@ fn folder(case: &str) -> PathBuf {
     crate::decoder::tests::data("audio").join(case)
 }
 
-/// As `sound` in make_audio.py.
+/// Same function as `sound` in make_audio.py.
 fn sound([samples, pitch]: [usize; 2]) -> Vec<f32> {
     let sample = |at: usize| {
         let n = at as f64;
@@ -201,7 +201,7 @@ fn frames_are_the_extractors() {
             let frames: Vec<f32> = bytes.iter().map(|number| f32::from_le_bytes(*number)).collect();
             let count = frames.len() / mels;
             let mut some: Vec<usize> = (0..count).step_by(7).collect();
-            // Of a sound that is shorter than its window no more is kept than is heard.
+            // For a sound shorter than its window, only the frames with sound are kept.
             if count == frames_max || *case == "qwen3_asr" {
                 some.push(count - 1);
                 whole += 1;

@@ -161,9 +161,9 @@ fn length(vector: &[f32]) -> f64 {
     vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt()
 }
 
-/// How far a decoder may be from the reference: its keys and values are halves.
+/// Tolerance for a decoder, whose KV cache has half precision.
 const HALVES: f64 = 1e-4;
-/// How far an encoder may be.
+/// Tolerance for an encoder.
 const FLOATS: f64 = 1e-6;
 
 /// Checks the vectors of every embedding in a golden file: against the reference, and alone, together and reversed.
@@ -192,7 +192,7 @@ fn check_embeddings(name: &str, golden: &str) -> usize {
         let (vector, expected) = (dense(&computed[0]), numbers(&case["vector"]));
         let close = cosine(vector, &expected);
         assert!(close > 1.0 - apart, "{name} {case}: cosine {close}, {} tokens", input.tokens.len());
-        // sentence-transformers cuts after the vector has its length; here the cut vector has it.
+        // sentence-transformers cuts a vector after normalising it; we normalise the cut vector.
         if dimensions.is_none() || case["normalize"] == true {
             let (ours, theirs) = (length(vector), length(&expected));
             assert!((ours / theirs - 1.0).abs() < apart.sqrt(), "{name}: length {ours}, not {theirs}");
@@ -301,7 +301,7 @@ fn every_pooling_is_that_of_sentence_transformers() {
 #[test]
 fn weights_of_pytorch_are_those_of_safetensors() {
     let pytorch = |name: &str| data().join("../pytorch").join(name);
-    // A folder whose weights are in one file, and one whose are named by an index; and a module's.
+    // Weights in a single file, weights with an index, and weights of a module.
     for (case, indexed, modules) in
         [("bert-mean", false, &[][..]), ("bert-cls-dense", true, &[("2_Dense", "dense.bin")])]
     {
@@ -488,7 +488,7 @@ fn check_scores(model: &mut Model, name: &str, golden: &str) -> usize {
 
 #[test]
 fn sparse_weights_are_golden() {
-    // A masked-language head, and a layer that makes weights of hidden states.
+    // A masked-language head, and a layer that computes sparse weights from hidden states.
     for name in ["bert-splade", "bge-m3"] {
         let opened = Opened::open(&data().join(name)).unwrap();
         assert_eq!(opened.tasks(), [Task::Embed, Task::EmbedSparse], "{name}");

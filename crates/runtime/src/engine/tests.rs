@@ -53,7 +53,7 @@ fn engine_on(backend: AnyBackend, opened: &Opened, config: EngineConfig) -> Engi
     let embedder = Arc::new(opened.embedder(&text.tokenizer, config.context_tokens_max).unwrap());
     let decoder = Decoder::load(&backend, opened.decoder().unwrap(), &mut |_| ()).unwrap();
     let mut engine = Engine::new(backend, decoder, text, embedder, config).unwrap();
-    // Rows seem to cost next to nothing, so that whatever may be right is drafted.
+    // Rows seem almost free, so that every possible draft is tried.
     (0..400).for_each(|step| engine.scheduler.took(1 + step % 8, None, 1.0));
     engine
 }
@@ -92,7 +92,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// From `first` to `last`.
+    /// Random number from `first` to `last`.
     fn between(&mut self, first: u64, last: u64) -> u64 {
         first + self.bits() % (last - first + 1)
     }
@@ -105,7 +105,7 @@ impl Random {
         if self.one_in(3) { value } else { usual }
     }
 
-    /// A prompt; those that begin with the same family share as much as they have.
+    /// Random prompt; prompts of the same family share a prefix.
     fn prompt(&mut self, tokens_max: u64) -> Vec<u32> {
         let family = self.between(0, 2) as u32;
         let len = self.between(1, tokens_max) as u32;
@@ -348,7 +348,7 @@ fn with_windows(windows: &[Option<u32>], keeps: bool) -> Opened {
         spec.attention.mask = Mask::Causal { window: windows[layer % windows.len()] };
     });
     if keeps {
-        // A window that holds a whole context lets go of nothing.
+        // A window as long as the context never releases blocks.
         files.spec.context_tokens_max = 1;
     }
     opened
@@ -421,7 +421,7 @@ fn tokens_of(engine: &mut Engine, job: &Job) -> (Vec<u32>, u32) {
     (found, cached)
 }
 
-/// A span of a prompt with the embeddings of other tokens.
+/// Span of a prompt whose embeddings are those of other tokens.
 fn span(first: usize, tokens: &[u32], digest: u8) -> MediaSpan {
     let files = opened().decoder().unwrap();
     let (tensor, hidden) = (files.tensors.get(Part::TokenEmbedding.weight()), files.spec.hidden);
@@ -505,7 +505,7 @@ fn a_copy_takes_fewer_steps() {
         assert!(fast < slow / 6, "{fast} steps with a prediction, {slow} without");
         let Some(EventKind::Finished { usage, .. }) = kinds.last() else { panic!("no end: {kinds:?}") };
         assert_eq!(u64::from(usage.accepted_draft_tokens), 120 - fast);
-        // A wrong one costs little, and changes nothing.
+        // A wrong prediction costs little, and changes nothing.
         let wrong = Job { prediction: (0..120).map(|i| 900 + i).collect(), ..plain.clone() };
         let (events, steps) = run(&mut engine(config(), false), &wrong);
         let kinds: Vec<EventKind> = events.into_iter().map(|event| event.kind).collect();
@@ -525,7 +525,8 @@ fn what_is_drawn_after_a_draft_has_the_models_distribution() {
 /// Checks by Pearson's chi-square that tokens sampled from rows of draft tokens have the model's distribution.
 fn check_distribution(engine: &mut Engine, prompt: &[u32], prediction: &[u32]) {
     let sampling = SamplingParams { temperature: 1.5, top_k: 4, logprobs: Some(4), ..Default::default() };
-    // By the two tokens before: how often each third came, and the four that may with their log probabilities.
+    // For each pair of previous tokens: counts of third tokens, and the four candidates with their log
+    // probabilities.
     let mut found = BTreeMap::<Vec<u32>, (BTreeMap<u32, f64>, Vec<(u32, f32)>)>::new();
     for id in 2..150 {
         let sampling = SamplingParams { seed: id * 8, ..sampling.clone() };
@@ -566,7 +567,7 @@ fn check_distribution(engine: &mut Engine, prompt: &[u32], prediction: &[u32]) {
         statistic += bins.iter().map(|(came, expected)| (came - expected).powi(2) / expected).sum::<f64>();
         freedom += bins.len().saturating_sub(1) as f64;
     }
-    // Five standard deviations of the statistic above its mean.
+    // Five standard deviations of this statistic above its mean.
     assert!(
         freedom >= 3.0 && statistic < freedom + 5.0 * f64::sqrt(2.0 * freedom),
         "{statistic} of {freedom}"

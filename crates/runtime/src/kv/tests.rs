@@ -152,7 +152,7 @@ fn a_prefix_is_found_where_windows_have_what_they_see() {
 fn a_window_lets_go_as_it_moves_and_uses_blocks_again() {
     let groups = KvGroups { windows: vec![None, Some(40)], places: Vec::new() };
     let room = KvRoom::new(&groups, 32);
-    // 39 keys before a row are in 3 blocks, 32 rows that begin within one in 3.
+    // The 39 keys before a row are in 3 blocks; 32 rows that start within a block take 3.
     assert_eq!(room.blocks_of(500), 32 + 6);
     let mut pool = BlockPool::of_groups(38, true, room);
     let hashes: Vec<BlockHash> = (0..31).map(hash).collect();
@@ -188,7 +188,7 @@ proptest! {
     // The longest prefix whose next row finds all its blocks, in every group.
     #[test]
     fn the_longest_prefix_is_found(found in any::<[u16; 3]>()) {
-        // Many blocks are there, as after a few were evicted.
+        // Many blocks are cached, as if a few had been evicted.
         let found = found.map(|bits| bits | bits.rotate_left(3) | bits.rotate_left(7));
         let (pool, hashes) = pool_with(found);
         let has = |group: usize, blocks: usize| {

@@ -138,7 +138,7 @@ fn texts_give_way() {
     let of = |tokenizer: PathBuf| Overrides { tokenizer: Some(tokenizer), ..Overrides::default() };
     let ids = |opened: &Opened| opened.text_model().unwrap().tokenizer.encode("Hello, world", false).unwrap();
     let own = ids(&Opened::open(&demo()).unwrap());
-    // A directory's, its file's, and a GGUF file's with its end tokens.
+    // The tokenizer of a directory, of its file, and of a GGUF file with its end tokens.
     let other = data("tiny/qwen3");
     let theirs = ids(&Opened::open(&other).unwrap());
     assert_ne!(own, theirs);

@@ -28,7 +28,7 @@ impl Sampler {
     }
 }
 
-/// The kept tokens and their probabilities, by the definitions, in double precision with full sorts.
+/// Kept tokens and their probabilities by definition, in double precision with full sorts.
 fn reference(
     params: &SamplingParams,
     logits: &[f32],
@@ -424,7 +424,7 @@ fn what_xtc_draws_of_leaves_the_other_numbers_alone() {
         let mut step = |i| sampler.sample(&mut pseudo_logits(400, 0.5, i), &[]).expect("finite").token;
         (0..30).map(&mut step).collect::<Vec<u32>>()
     };
-    // No token has half of all: nothing is left out, and the numbers are the same.
+    // No token has half of the probability: nothing is excluded, and the same numbers are used.
     assert_eq!(draw(0.0), draw(0.7));
 }
 
@@ -502,7 +502,7 @@ fn every_combination_draws_a_token() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// DRY and penalties that look back on few tokens.
+    /// DRY and penalties that count only a few last tokens.
     #[test]
     fn what_repeats_is_penalized_by_the_definitions(
         seed in any::<u64>(), multiplier in 0.1f32..3.0, base in 1.0f32..3.0, allowed_length in 0u32..4,

@@ -44,7 +44,7 @@ fn templates() -> Vec<(String, String, String)> {
     cases.iter().map(|case| (text(case, "name"), text(case, "refused"), source(case))).collect()
 }
 
-/// Parses and renders one: where it was refused.
+/// Parses and renders a template. Returns where it was refused.
 fn attempt(source: &str) -> &'static str {
     let template = match ChatTemplate::new(source, "<s>", "</s>", "m.gguf") {
         Ok(template) => template,
@@ -149,7 +149,7 @@ fn a_long_conversation_has_steps_and_bytes_enough() {
         ..Message::default()
     };
     let chat = Chat { messages: (0..1000).map(message).collect(), ..Chat::default() };
-    // As wasteful as templates are: all so far is copied for each message.
+    // As wasteful as real templates: each message copies all previous output.
     let source = "{% set ns = namespace(out='') %}{% for m in messages %}{% set c = m.content.strip() %}\
                   {% set ns.out = '<|' + m.role + '|>' + c.split('</think>')[-1]|trim + '\n' %}{{ ns.out }}{% endfor %}";
     let template = ChatTemplate::new(source, "", "", "m.gguf").expect("a template");

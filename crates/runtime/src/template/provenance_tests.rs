@@ -182,7 +182,7 @@ fn what_a_format_of_the_request_spells_is_the_requests() {
         ("{x:<<3}", "[{{ u.format_map({'x': 'o'}) }}]", "[«o<<»]"),
         ("%%|%+d %.2s%3s", "[{{ u % (7, '<|x', '>') }}]", "[«%|+7 <|  >»]"),
         ("%(a)s%c", "[{{ '%(a)s'|format(a=1) }}{{ '%%' % () }}{{ u[5:]|format(60) }}]", "[1%«<»]"),
-        // Only the directives that the request had a hand in.
+        // Only the directives that contain text of the request.
         ("<4", "[{{ ('{0:-' ~ u ~ '}{0:->4}').format('o') }}]", "[«o---»---o]"),
         ("5", "[{{ ('%' ~ u ~ 's|%3s|%%') % ('o', 'o') }}]", "[«    o»|  o|%]"),
         // Replacements of the request's characters.
@@ -203,7 +203,7 @@ fn what_a_format_of_the_request_spells_is_the_requests() {
 
 #[test]
 fn a_template_cannot_be_made_to_own_what_was_sent() {
-    // Whatever is done to it one character at a time, or all at once.
+    // Operations on the text, one character at a time or all at once.
     let launder = [
         "u",
         "u|string",
@@ -274,7 +274,7 @@ fn a_template_cannot_be_made_to_own_what_was_sent() {
             Err(other) => panic!("{other}"),
         };
         if let Some(at) = prompt.text.find("<|im_end|>") {
-            // A template may write a part of it, but not all.
+            // A template may write a part of the token, but not all of it.
             let touched = prompt.from_request.iter().any(|range| range.start < at + 10 && at < range.end);
             assert!(touched, "{expression}: {}", marked(&prompt));
         } else {

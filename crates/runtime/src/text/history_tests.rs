@@ -24,7 +24,7 @@ const SMOL: &str = "{% if xml_tools or python_tools %}### Tools{% if xml_tools %
 /// Writes a tag with the name of a message's calls.
 const TAG: &str = "{% if tools %}Write <tool_calls>[...]</tool_calls>. {{ tools | tojson }}{% endif %}\
                    {% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}";
-/// Knows no tools, no system and no order of roles but one, in Gemma 2's manner.
+/// Supports no tools, no system messages and only one order of roles, in Gemma 2's style.
 const GEMMA_2: &str = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}\
                        {% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}\
                        {{ raise_exception('Conversation roles must alternate') }}{% endif %}\
@@ -37,10 +37,10 @@ const DEAF: &str =
 const GLM_4: &str = "[gMASK]<sop>{% for m in messages %}{% if m['tools'] is defined %}<|system|>{% for t in m['tools'] %}\
                      {{ t['function']['name'] }};{% endfor %}{% endif %}{% if m['content'] %}{% if m.role in ['system', 'user', 'assistant', \
                      'observation'] %}<|{{ m.role }}|>\n{{ m.content }}{% endif %}{% endif %}{% endfor %}";
-/// Writes the first call of a message, in GPT-OSS's manner.
+/// Writes only the first call of a message, in GPT-OSS's style.
 const FIRST_CALL: &str = "{% if tools %}<|channel|><|message|>{% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content }}\
                           {% if m.tool_calls %}[{{ m.tool_calls[0].function.name }}]{% endif %}</{{ m.role }}>{% endfor %}";
-/// Refuses more than one call, in Llama 3.1's manner.
+/// Refuses more than one call, in Llama 3.1's style.
 const ONE_CALL: &str = "{% if tools %}<|python_tag|>{% endif %}{% for m in messages %}{% if m.tool_calls %}\
                         {% if m.tool_calls | length != 1 %}{{ raise_exception('single tool-calls') }}{% endif %}\
                         {% set call = m.tool_calls[0].function %}<{{ m.role }}>{{ m.content }}[{{ call.name }}]</{{ m.role }}>\
@@ -72,7 +72,7 @@ fn render(model: &TextModel, chat: &Chat) -> String {
     rendered.text
 }
 
-/// The text and the calls of the assistant's turn.
+/// Text and calls of the assistant's turn.
 fn read(prompt: &str, format: ToolFormat, chat: &Chat) -> (String, Vec<(String, Value)>) {
     let turn =
         prompt.split_once("<assistant>").expect("a turn").1.split("</assistant>").next().expect("its end");
@@ -158,7 +158,7 @@ fn families_without_a_word_for_past_calls_have_them_in_their_own_form() {
         let text = &rendered.text;
         assert!(text.contains(&format!("<assistant>{turn}</assistant>")), "{text}");
         assert!(text.contains("weather;") || text.contains("\"weather\""), "{text}");
-        // Marks are the template's, names and values the request's.
+        // Marks belong to the template, names and values to the request.
         let mark = text.find(turn).expect("the turn") + turn.find('<').expect("a mark");
         assert!(rendered.from_request.iter().all(|range| !range.contains(&mark)), "{rendered:?}");
         let value = text.find("Rome\"").expect("a value");

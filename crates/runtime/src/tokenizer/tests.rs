@@ -208,7 +208,7 @@ fn sentencepiece_settings_are_honoured() {
     assert_eq!(ids.iter().filter(|&&id| id == 0).count(), 1);
 }
 
-/// The SentencePiece model of the fixture as transformers converts it: merges from scores, byte fallback, `▁`.
+/// SentencePiece model of the fixture as converted by transformers: merges from scores, byte fallback, `▁`.
 fn sentencepiece_json(fixture: &Json) -> Json {
     let tokens: Vec<&str> =
         fixture["tokens"].as_array().expect("a list").iter().flat_map(Json::as_str).collect();
@@ -254,7 +254,7 @@ fn sentencepiece_in_a_tokenizer_json_is_the_same() {
     assert_eq!(tokenizer.token_id("<s>"), gguf.token_id("<s>"));
 }
 
-/// The error of a load that must fail, as the user reads it.
+/// Error message of a load that must fail.
 fn failure(result: Result<Tokenizer, LoadError>) -> String {
     match result {
         Ok(_) => panic!("a broken tokenizer was loaded"),
@@ -432,7 +432,7 @@ fn damaged_files_never_panic() {
     for _ in 0..20 {
         attempt(tokenizer_json[..random(tokenizer_json.len())].to_vec());
     }
-    // The first and the last kilobytes hold the structure; flips elsewhere change tokens and merges.
+    // The first and the last kilobytes hold the structure; changes elsewhere affect tokens and merges.
     let ends = |at: usize, len: usize| if at < 3000 { at } else { len - 1 - (at - 3000) };
     for round in 0..150 {
         let mut damaged = tokenizer_json.clone();

@@ -41,11 +41,11 @@ const CASES: &[&str] = &[
     "mistral3",
     "mllama",
 ];
-/// As far as there is to go.
+/// Largest possible piece.
 pub(super) const ALL: Piece = Piece::Layers(100);
-/// As little as there may be.
+/// Smallest possible piece.
 const LEAST: Piece = products(0.0);
-/// The largest allowed difference of a row's number, as a share of the range of the golden ones.
+/// Maximum difference of a row's number, as a share of the golden numbers' range.
 const ROWS_TOLERANCE: f32 = 1e-4;
 /// Tolerance of a log probability, as a share of the golden logits' range. The KV cache has half precision.
 const LOGPROBS_TOLERANCE: f64 = 1e-3;
@@ -58,7 +58,7 @@ fn folder(case: &str) -> PathBuf {
     crate::decoder::tests::data("vision").join(case)
 }
 
-/// As `texture` in make_vision.py.
+/// Same function as `texture` in make_vision.py.
 pub(crate) fn texture([width, height]: [u64; 2]) -> Picture {
     let value = |x: u64, y: u64, c: u64| {
         let edge = if (x / 7 + y / 5 + c).is_multiple_of(2) { 60 } else { 0 };
@@ -490,7 +490,7 @@ fn a_tower_in_a_file_of_its_own_is_the_models_and_answers_as_it() {
             assert_eq!(prompt(&model.1, talk).0, talk.tokens, "{case}");
             engine.submit(&job(id as u64, &model.1, talk));
             let found = finish(&mut engine).remove(&JobId(id as u64)).unwrap();
-            // A GGUF file has ends besides, which are not drawn.
+            // GGUF files name more end tokens, which are never sampled.
             let ends = &model.1.eos;
             let before = talk.greedy.iter().position(|token| ends.contains(token)).unwrap_or(32);
             assert!(before > 5, "{case} {id}: {before}");

@@ -30,7 +30,7 @@ fn folder(case: &str) -> PathBuf {
     crate::decoder::tests::data("whisper").join(case)
 }
 
-/// As `sound` in make_whisper.py.
+/// Same function as `sound` in make_whisper.py.
 fn sound(samples: usize) -> Vec<f32> {
     let sample = |at: usize| {
         let n = at as f64;
@@ -121,7 +121,7 @@ fn frames_are_the_extractors() {
     }
 }
 
-/// Rows and logits, and the tokens that are drawn under the rules, of which a model's own settings are a part.
+/// Checks rows and logits, and the tokens sampled under the rules, including the model's own settings.
 fn check(backend: AnyBackend, opened: &Opened, case: &str, what: &str) {
     let (mut model, golden) = check_numbers(backend, opened, case, what);
     let (vocabulary, prompt) = (vocabulary(files(opened)), 3);
@@ -399,7 +399,7 @@ fn a_load_quantises_what_is_multiplied() {
         Whisper::memory(&cpu(Tier::Portable), files(opened), WeightType::Stored, 1).weights_bytes
     };
     let (golden, whole) = (golden("small"), plan(&open("small")));
-    // A row of 32 has no block of 256: five bits it is then, and the embedding's are finer.
+    // Rows of 32 have no blocks of 256: they get five bits, and the embedding more.
     for (isq, name, summary, most_off) in [
         ("8", "Q8_0 (of F32)", "matrices quantised: 41 Q8_0; as stored: 6 F32", 0.03),
         ("4", "Q4_K (of F32)", "matrices quantised: 40 Q5_0, 1 Q8_0; as stored: 6 F32", 0.25),

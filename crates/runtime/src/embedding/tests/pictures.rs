@@ -12,18 +12,18 @@ use crate::error::LoadError;
 use crate::vision::tests::{prompt, talks, texture};
 
 const CASES: [&str; 3] = ["clip", "siglip", "siglip2"];
-/// The largest allowed difference of a number, as a share of the largest of its vector.
+/// Maximum difference of a number, as a share of its vector's largest.
 const TOLERANCE: f32 = 2e-4;
 
 fn folder(case: &str) -> PathBuf {
     crate::decoder::tests::data("vision").join(case)
 }
 
-/// As the library's own features are: nothing but the vector.
+/// Output like the library's own features: the plain vector.
 const BARE: Output = Output::Vector { dimensions: None, normalize: Some(false) };
 const OWN: Output = Output::Vector { dimensions: None, normalize: None };
 
-/// Every input of a golden file, and its vector.
+/// Every input of a golden file with its vector.
 fn inputs(model: &Model, case: &str) -> Vec<(EmbedInput, Vec<f32>)> {
     let golden: Value = serde_json::from_slice(&fs::read(folder(case).join("golden.json")).unwrap()).unwrap();
     let texts = golden["texts"].as_array().unwrap().iter().map(|of| {
@@ -86,7 +86,7 @@ fn vectors_of_texts_and_pictures_are_the_librarys() {
     }
 }
 
-/// Qwen3-VL-Embedding is the class that chats, and its vector the row of the last token of a conversation.
+/// Qwen3-VL-Embedding has the class of the chat model; its vector is the row of a conversation's last token.
 #[test]
 fn conversations_with_pictures_become_vectors() {
     const CASE: &str = "qwen3_vl";
@@ -116,7 +116,7 @@ fn conversations_with_pictures_become_vectors() {
         AnyEngine::Encoder(_) => panic!("an encoder"),
     };
     assert_eq!(seen(&model), 5);
-    // Rows are kept, and a prefix is found in the cache.
+    // Picture rows are kept, and a prefix is cached.
     assert_eq!(model.run(inputs, OWN), alone, "as before");
     assert_eq!(seen(&model), 5);
     let AnyEngine::Decoder(engine) = &model.engine else { panic!("an encoder") };

@@ -4,7 +4,7 @@ use super::*;
 use crate::adapter::{Adapter, AdapterBase, LoadedAdapter};
 use crate::decoder::tests::data;
 
-/// An engine of a tiny model, and two of its adapters.
+/// Engine of a tiny model, with two of its adapters.
 fn tiny() -> (Engine, [Adapter; 2]) {
     let opened = Opened::open(&data("tiny/qwen3")).unwrap();
     let files = opened.decoder().unwrap();
@@ -46,7 +46,7 @@ fn no_prompt_is_shared_between_adapters() {
     assert_eq!(ask(&mut engine, Some(&first)), (all.clone(), 0));
     assert_eq!(ask(&mut engine, None), (base, 64));
     assert_eq!(ask(&mut engine, Some(&first)), (all.clone(), 64));
-    // Another in its place shares nothing; it itself, loaded again, does.
+    // Another adapter in its slot shares nothing; the same adapter, loaded again, shares its prompts.
     let slot = first.slot;
     drop(first);
     let second = engine.load_adapter(&adapters[1], Box::new(())).unwrap();

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::*;
 use crate::FinishReason;
 
-/// A constraint, and whether an answer satisfies it.
+/// Constraint, and a check whether an answer satisfies it.
 type Case = (Spec, fn(&str) -> bool);
 
 fn json(text: &str) -> Value {
@@ -79,7 +79,7 @@ fn jobs(engine: &Engine) -> Vec<Job> {
         .collect()
 }
 
-/// The text of each job's answer, and why it ended.
+/// Text of each job's answer, and its finish reason.
 fn answers(engine: &mut Engine, jobs: &[Job]) -> BTreeMap<u64, (String, FinishReason)> {
     let (mut events, mut texts, mut answers) = (Vec::new(), BTreeMap::<u64, String>::new(), BTreeMap::new());
     jobs.iter().for_each(|job| engine.submit(job));

@@ -7,7 +7,7 @@ use crate::{
     load::{TextFiles, TokenizerSource},
 };
 
-/// An engine of a model, for which another drafts.
+/// Engine of a model with a draft model.
 fn engine_with(target: &Opened, draft: &Opened, config: EngineConfig, ahead: bool) -> Engine {
     let backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap()));
     let files = draft.decoder().unwrap();
@@ -85,7 +85,7 @@ fn a_model_that_is_right_saves_steps_and_one_that_is_not_is_left_alone() {
     let usage = usage_of(&events);
     assert!(steps < looked_up * 3 / 4, "{steps} steps, {looked_up} by looking up");
     assert_eq!(u64::from(usage.accepted_draft_tokens), 120 - steps);
-    // Random weights know nothing of it: it is tried now and then.
+    // A draft model with random weights is useless: it is only tried now and then.
     let mut noise = with_windows(&[Some(1)], false);
     let Network::Decoder(files) = &mut noise.network else { panic!("a decoder") };
     files.spec = files.spec.clone().with_layers(|_, spec| spec.attention.scale = 7.0);

@@ -83,7 +83,7 @@ fn said(engine: &mut Engine, job: &Job) -> (Vec<u32>, u32) {
     (tokens, cached)
 }
 
-/// The same, and how much of the prompt was computed.
+/// Tokens of one completion, the cached part of its prompt, and the computed part.
 fn computed(engine: &mut Engine, job: &Job) -> (Vec<u32>, u32, usize) {
     engine.submit(job);
     let (mut events, mut prefilled) = (Vec::new(), 0);
@@ -147,7 +147,7 @@ fn a_damaged_block_costs_its_tokens_alone() {
         let mut second = keeping(opened, config, true, &shelf);
         let found = computed(&mut second, &job(1));
         assert_eq!(found, (expected.clone(), damaged, 150 - damaged as usize), "{kv_type:?}");
-        // One that is known to be gone costs no more than one that turns out to be.
+        // A block known to be gone costs no more than one that turns out to be gone.
         shelf.damaged = None;
         shelf.blocks.lock().unwrap().retain(|name, _| name.hash() != names[3]);
         let mut third = keeping(opened, config, false, &shelf);
@@ -174,7 +174,7 @@ fn another_engine_finds_what_one_has_computed() {
         assert_eq!(said(&mut second, &job(1, prompt.clone(), 40)), (expected.clone(), 144));
         let fetched = second.stats().fetched_blocks;
         assert!(fetched >= 9, "{fetched}");
-        // The next turn of a chat finds the answer too, and nothing is fetched that is here.
+        // The next turn of a chat also finds the answer, and cached blocks are not fetched.
         let longer: Vec<u32> = prompt.iter().chain(&expected).copied().chain([5, 6, 7]).collect();
         assert_eq!(said(&mut second, &job(2, longer.clone(), 3)).1, 176);
         let mut third = keeping(opened, config, false, &shelf);
@@ -212,7 +212,7 @@ fn devices_that_share_a_model_keep_their_blocks_too() {
     while first.save_blocks(3) {}
     let mut second = shared([1, 4]).0;
     assert_eq!(said(&mut second, &job(1, prompt.clone(), 40)), (expected, 144));
-    // As many bytes as on one device, and blocks of another cut are others.
+    // Blocks are as large as on a single device; blocks of another split are incompatible.
     let alone = engine_of(opened(), EngineConfig { kv_type: KvType::Q8_0, ..config() }, false);
     let (other, elsewhere) = (shared([2, 4]), alone.block_form().unwrap());
     assert_eq!((other.1, elsewhere.0), (bytes, bytes));

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{kv::BlockHash, limits::FOUND_RUN_BLOCKS_MIN, media::MediaSpan};
 
-/// A prompt that begins as others of its family do.
+/// Prompt that shares a prefix with others of its family.
 fn prompt(family: u32, tokens: usize) -> Vec<u32> {
     (0..tokens as u32).map(|i| 300 + family * 97 + i * 31 % 1000).collect()
 }

@@ -40,7 +40,7 @@ impl Bench {
     }
 }
 
-/// Draws by chance, so that a sampler that lost its place would show.
+/// Uses random sampling, so that a sampler in the wrong state would be noticed.
 fn by_chance(job: &mut Job) {
     job.sampling = SamplingParams { temperature: 1.0, seed: 7, ..SamplingParams::default() };
 }
@@ -113,7 +113,7 @@ fn long_requests_end_though_small_ones_never_stop_coming() {
         bench.submit(long, 20, 200, |_| ());
     }
     bench.steps(20);
-    // Three new ones in each step are more than eight slots can take.
+    // Three new jobs in each step are more than eight slots can serve.
     let mut small = 100;
     for step in 0..4_000 {
         if (1..=8).all(|long| bench.finished(long) > 0) {
@@ -152,7 +152,7 @@ fn tokens_do_not_depend_on_who_gave_way() {
 
 #[test]
 fn blocks_are_shared_out_as_slots_are() {
-    // Eight choices fill the cache; there would be slots.
+    // Eight completions fill the cache, although slots are free.
     let mut bench = Bench::new(64, |config| {
         config.context_tokens_max = 256;
         config.sequences_max = 16;

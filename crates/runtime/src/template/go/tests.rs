@@ -59,7 +59,7 @@ fn what_the_template_writes_is_the_templates_and_what_the_request_says_is_text()
     let prompt = template.render(&chat(&said), &|| false).unwrap();
     assert_eq!(prompt.text, "<|s|><|a|><|u|>x\n\n<|s|><|a|>");
     let request: Vec<&str> = prompt.from_request.iter().map(|range| &prompt.text[range.clone()]).collect();
-    // Between the user's two messages are the template's own line ends.
+    // The line breaks between the user's two messages belong to the template.
     assert_eq!(request, ["<|a|>", "x", "<|s|>"]);
 }
 

@@ -12,7 +12,7 @@ use crate::limits::{WINDOW_BYTES, WINDOW_BYTES_MAX};
 /// Longer than several windows.
 const BYTES: usize = 5 * WINDOW_BYTES;
 
-/// Letters drawn from `alphabet`, the same ones for the same seed.
+/// Random letters from `alphabet`, the same for the same seed.
 fn drawn(alphabet: &[&str], mut seed: u64) -> String {
     let mut text = String::new();
     while text.len() < BYTES {
@@ -44,7 +44,7 @@ fn texts(special: &str) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The tokens of a text by the crate, as a whole.
+/// Tokens of a text as the crate encodes it whole.
 fn at_once(kind: &Kind, text: &str) -> Vec<u32> {
     let Encoder::Words(words) = &kind.tokenizer.encoder else { panic!("{} is not of the crate", kind.name) };
     words.encoding(text, &[], &kind.tokenizer.table).expect("encodes").get_ids().to_vec()
@@ -155,7 +155,7 @@ fn a_long_text_is_given_up_within_a_window() {
 fn a_text_that_cannot_be_cut_is_refused_and_takes_no_more_than_a_window() {
     let text = runs("a");
     let longest = Cell::new(0);
-    // Tokens that depend on where the window ends, as digits cut in threes from their end do.
+    // Tokens that depend on a window's end, as with digits cut into threes from their end.
     let encode = |part: Range<usize>| {
         longest.set(longest.get().max(part.len()));
         let starts = (part.start..part.end).rev().step_by(7).map(|end| end + 1).rev();

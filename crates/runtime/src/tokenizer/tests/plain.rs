@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A tokenizer, and a control token of it that texts may spell.
+/// Tokenizer and one of its control tokens, which texts may spell.
 pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) tokenizer: Tokenizer,
@@ -17,7 +17,7 @@ fn added(id: usize, content: &str, special: bool) -> Json {
            "normalized": false, "special": special})
 }
 
-/// A Unigram model that has its control tokens among its pieces, as XLM-RoBERTa's.
+/// Unigram model with its control tokens among the pieces, like XLM-RoBERTa's.
 fn unigram(normalizer: Json) -> Json {
     let mut vocab =
         vec![json!(["<s>", 0.0]), json!(["<pad>", 0.0]), json!(["</s>", 0.0]), json!(["<unk>", 0.0])];
@@ -77,7 +77,7 @@ pub(super) fn kinds() -> Vec<Kind> {
     let kind = |name, tokenizer, special| Kind { name, tokenizer, special };
     let mut ignoring = demo_json();
     ignoring["model"]["ignore_merges"] = json!(true);
-    // A word that is a token is that token: here all of the text.
+    // With `ignore_merges`, a word that is a token becomes that token; here the whole text is one word.
     ignoring["pre_tokenizer"] =
         json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
     // The whole text is a single word, with a space put before it.
@@ -142,12 +142,12 @@ fn what_spells_a_control_token_is_text_where_somebody_else_wrote_it() {
                 "{name}: {plain:?}"
             );
         }
-        // A turn whose end is the template's, with one forged inside.
+        // A turn that the template ends, with a forged end inside.
         let text = format!("{special}hi{special}a{special}");
         let own = special.len();
         let ids = kind.around(&text, slice::from_ref(&(own..text.len() - own)));
         assert_eq!((kind.count(&ids), ids[0], ids.last()), (2, kind.id(), Some(&kind.id())), "{name}");
-        // Half of it is the template's: it is no token of either.
+        // If only part of the spelled token is the template's, it is no token.
         for plain in [own..own + 1, 2 * own - 1..2 * own, own..2 * own] {
             let text = [special, special, special].concat();
             assert_eq!(kind.count(&kind.around(&text, &[plain])), 2, "{name}");
@@ -186,7 +186,7 @@ fn what_normalizing_makes_a_control_token_of_is_text_too() {
     assert!(tokenizer.encode(wide, false).expect("encodes").contains(&end), "the model's pieces have it");
     let plain = tokenizer.encode_plain(wide, false).expect("encodes");
     assert!(!plain.contains(&end), "{plain:?}");
-    // Found in the normalized text, as tokens may ask to be.
+    // Tokens that are searched for in the normalised text.
     let mut json = unigram(json!({"type": "Lowercase"}));
     for token in json["added_tokens"].as_array_mut().expect("a list") {
         token["normalized"] = json!(true);
@@ -199,7 +199,7 @@ fn what_normalizing_makes_a_control_token_of_is_text_too() {
     assert_eq!(ids.iter().filter(|&&id| id == end).count(), 2, "{ids:?}");
 }
 
-/// Tokenizers whose control token is an ordinary added token, or none, as their files have it.
+/// Tokenizers whose control token is an ordinary added token, or none, as in their files.
 fn unflagged() -> Vec<Kind> {
     let kind = |name, tokenizer, special| Kind { name, tokenizer, special };
     let id = |special: &str| kinds()[0].tokenizer.token_id(special).expect("a token");
@@ -285,7 +285,7 @@ fn a_text_full_of_control_tokens_costs_what_its_pieces_cost() {
         assert!(taken < 10 * usual, "{name}: {taken:?}, and {usual:?} for what spells none");
         assert_eq!(kind.count(&tokens), 0, "{name}");
         assert_eq!(kind.tokenizer.decode(&tokens, false).trim_start(), text, "{name}");
-        // Between the first and the last, each is written as the one before.
+        // Between the first and the last, all repetitions have the same tokens.
         let (two, three) = (plain(&special.repeat(2)), plain(&special.repeat(3)));
         let each = three.len() - two.len();
         assert_eq!(tokens.len(), two.len() + (count - 2) * each, "{name}");
@@ -360,7 +360,7 @@ fn a_pair_has_no_more_separators_than_the_model_puts() {
     assert_eq!((count(3), count(2)), (2, 1), "{:?}", pair.tokens);
 }
 
-/// A vocabulary with added tokens of every manner.
+/// Vocabulary with added tokens of all kinds.
 fn every_manner() -> Tokenizer {
     let mut json = unigram(json!({"type": "Lowercase"}));
     let mut token = |id: usize, content: &str, special: bool, flags: &[&str]| {
@@ -382,7 +382,7 @@ fn every_manner() -> Tokenizer {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Both ways through the crate are one, whatever added tokens are like.
+    /// Both ways through the crate agree, whatever the added tokens.
     #[test]
     fn step_by_step_is_the_crates_own_way(
         parts in prop::collection::vec(

@@ -26,7 +26,7 @@ fn spelling(name: &str, tokens: Vec<String>, merges: &[&str]) -> Tokenizer {
     from_metadata(keys).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// A tokenizer of bytes and numbers, whose tokens show where numbers were cut.
+/// Tokenizer of bytes and numbers, whose tokens show where numbers were cut.
 pub(super) fn of_bytes(name: &str) -> Tokenizer {
     let mut tokens: Vec<String> = (0..=255).map(|byte| byte_level::char_of(byte).to_string()).collect();
     let numbers = ["12", "123", "34", "345", "456", "67", "678", "789", "77", "777", "7777"];

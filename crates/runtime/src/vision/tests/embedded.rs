@@ -12,13 +12,13 @@ use super::*;
 use crate::gguf::{Array, Planned, Value as Setting, Writer};
 use crate::tensor::Tensor;
 
-/// How tensors of towers are stored.
+/// Storage type of the towers' tensors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stored {
-    /// As the converter does: biases, norms and tables of positions in F32, others in F16.
+    /// Same types as from the converter: biases, norms and position tables in F32, others in F16.
     AsConverted,
     F32,
-    /// In 8 bits, where rows are whole blocks.
+    /// 8 bits, for rows of whole blocks.
     Packed,
 }
 
@@ -28,10 +28,10 @@ struct Form {
     architecture: &'static str,
     /// `Replacements()` of the family's converter, which replaces the first that is found at each place.
     replacements: &'static [&'static str],
-    /// Names of tensors before the library's fifth version.
+    /// Tensor names before the library's version 5.
     published: &'static [[&'static str; 2]],
     keys: fn() -> Vec<(&'static str, Setting)>,
-    /// Keys of llama.cpp's file that the converter writes under another name, or does not write.
+    /// Keys of llama.cpp's file that the converter renames or leaves out.
     without: &'static [&'static str],
 }
 
@@ -273,7 +273,7 @@ const FORMS: &[Form] = &[
     },
 ];
 
-/// As Go's `strings.NewReplacer`: at each place the first of the list that is found there.
+/// Same result as Go's `strings.NewReplacer`: at each place the first match in the list.
 fn replaced(name: &str, pairs: &[&str]) -> String {
     let (mut made, mut rest) = (String::new(), name);
     while let Some(letter) = rest.chars().next() {
@@ -415,7 +415,7 @@ fn a_tower_in_the_models_file_is_the_models_and_answers_as_it() {
     }
 }
 
-/// Compares a model in one file with the one in a folder, and its answers with the library's.
+/// Compares a model in one file with the model in a folder, and its answers with the library's.
 fn answers_as_its_own_files(case: &str, path: &Path, stored: Stored) {
     let (own, _) = open(case);
     let model = open_at(path);
@@ -427,7 +427,7 @@ fn answers_as_its_own_files(case: &str, path: &Path, stored: Stored) {
         assert_eq!(found.0, own.0, "{case}: tensor {at}");
         let (mut found, mut own) = (found, own);
         if case == "mllama" {
-            // Rows of its queries and keys lie in another order, the same for both, and nothing turns them.
+            // Rows of its queries and keys have another order, the same for both, and no rotary embedding.
             found.1.sort_unstable_by(f32::total_cmp);
             own.1.sort_unstable_by(f32::total_cmp);
         }
@@ -459,7 +459,7 @@ fn answers_as_its_own_files(case: &str, path: &Path, stored: Stored) {
         assert!(is_near, "{case} {stored:?} {id}: {differs} of {range}");
         engine.submit(&job(id as u64, &model.1, talk));
         let found = finish(&mut engine).remove(&JobId(id as u64)).unwrap();
-        // A GGUF file has ends besides, which are not drawn.
+        // GGUF files name more end tokens, which are never sampled.
         let ends = &model.1.eos;
         let before = talk.greedy.iter().position(|token| ends.contains(token)).unwrap_or(talk.greedy.len());
         assert!(before > 5, "{case} {id}: {before}");
@@ -467,7 +467,7 @@ fn answers_as_its_own_files(case: &str, path: &Path, stored: Stored) {
     }
 }
 
-/// Tensors of a tower as numbers, whatever they are stored in.
+/// Tensors of a tower as floats, whatever their stored type.
 fn plain_numbers(files: &TowerFiles) -> Vec<(Vec<usize>, Vec<f32>)> {
     let all = files.tensors.all().chain(files.beside());
     all.map(|tensor| {
@@ -522,7 +522,7 @@ fn a_place_beyond_the_embedding_is_held_by_another_token() {
     let (gguf, _) = crate::gguf::open(&path).unwrap();
     let entries = gguf.metadata.iter().map(|(key, value)| (key.to_owned(), value.clone()));
     let mut entries: BTreeMap<String, Setting> = entries.collect();
-    // The token of a picture's place is the last of them here, as it is in published files.
+    // The image token is the last one, as in published files.
     let Some(Setting::Array(Array::String(tokens))) = entries.get_mut("tokenizer.ggml.tokens") else {
         panic!("it has tokens");
     };

@@ -15,7 +15,7 @@ struct JpegCase {
     jpeg: &'static [u8],
     /// Pixels as decoded and rotated by Pillow; `None` if the file must be refused.
     png: Option<&'static [u8]>,
-    /// The first bytes of the digest of the library's frames, by model.
+    /// First bytes of the digest of the library's frames, by model.
     digests: BTreeMap<String, String>,
 }
 

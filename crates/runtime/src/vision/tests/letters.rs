@@ -3,7 +3,7 @@
 use super::*;
 use crate::gguf::{Array, Metadata, Value as Setting};
 
-/// As Vicuna's, whose contents are texts.
+/// Template in Vicuna's style, with texts as contents.
 const VICUNA: &str = "{% for message in messages %}{{ message['role'] | upper }}: {{ message['content'] }} {% endfor %}\
                       {% if add_generation_prompt %}ASSISTANT:{% endif %}";
 
@@ -14,9 +14,9 @@ fn pictures_stand_where_they_were_sent_where_a_template_writes_no_place() {
         let opened = Opened::open_with(&folder(case).join("text.gguf"), &overrides).unwrap();
         let text = opened.text_model().unwrap();
         let talk = &talks(case)[0];
-        // A picture and a question: the same as by the template that knows pictures.
+        // A picture and a question give the same prompt as with the template that supports pictures.
         assert_eq!(prompt(&text, talk).0, talk.tokens, "{case}");
-        // Two of them with words between, of which a placeholder is one.
+        // Two pictures with words between them, one of which is a placeholder.
         let talk = &talks(case)[1];
         let (tokens, spans) = prompt(&text, talk);
         assert!(spans.len() >= talk.pictures.len());
@@ -52,7 +52,7 @@ fn a_vocabulary_without_a_place_has_one_in_the_token_that_no_text_becomes() {
     assert!(with(None).unwrap_err().to_string().contains("token <image>"));
 }
 
-/// Ollama's templates leave pictures to the program, whatever the family.
+/// Ollama's templates leave pictures to the program in every family.
 #[test]
 fn a_template_of_texts_alone_will_do_for_every_family() {
     for case in OF_FILES {

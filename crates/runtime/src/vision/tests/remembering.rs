@@ -75,7 +75,7 @@ fn who_leaves_makes_room_for_who_waits() {
     let mut engine = engine(&model, 9);
     let mut events = Vec::new();
     engine.submit(&Job { media: [].into(), ..job(0, &model.1, &talks[0]) });
-    // Two pictures each, so that the third waits for one of those before it.
+    // Two pictures each, so that the third job waits for an earlier one.
     let three = [(1, 1), (2, 2), (3, 1)].map(|(id, of): (u64, usize)| {
         let mut job = job(id, &model.1, &talks[of]);
         if id == 3 {

@@ -73,7 +73,8 @@ fn other_types_lose_no_more_than_they_must() {
             let (found, expected) = (numbers(found), numbers(expected));
             for (found, expected) in found.chunks(cols).zip(expected.chunks(cols)) {
                 let most = expected.iter().fold(0.0f32, |most, value| most.max(value.abs()));
-                // Half a step of a row's largest over 127, and the step itself as a half; or eight bits of each number.
+                // Tolerance: half a step of 1/127 of a row's maximum, plus the rounding of the step to a half; or
+                // eight bits for each number.
                 let step = if dtype == DType::Q8_0 { most / 127.0 * 0.57 + 1e-6 } else { most / 256.0 };
                 for (found, expected) in found.iter().zip(expected) {
                     assert!((found - expected).abs() <= step, "{kind}, {name}: {found} is not {expected}");

@@ -10,7 +10,7 @@ fn stand_in(name: &str) -> Tensor {
     f32s("model", name.to_owned(), vec![0.5; 32])
 }
 
-/// A text model of a family whose tower is not run here.
+/// Text model of a family whose tower is not supported.
 struct TextAlone {
     architecture: &'static str,
     data: &'static str,

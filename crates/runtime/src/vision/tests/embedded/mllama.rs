@@ -71,7 +71,7 @@ const REPLACEMENTS: &[&str] = &[
     "mm.0",
 ];
 
-/// Rows of heads with pairs of halves one after the other, as `repack` has them.
+/// Reorders rows of heads so that rotary pairs are adjacent, like `repack`.
 fn permuted(tensor: Tensor, heads: usize) -> Tensor {
     let (rows, columns) = (tensor.shape[0], tensor.shape[1]);
     let (values, half) = (tensor.to_f32().unwrap(), rows / heads / 2);
@@ -106,7 +106,7 @@ fn converted(tensor: Tensor) -> Vec<Tensor> {
     }
 }
 
-/// Divisors of the frequencies of Llama 3, as `ropeFactors` has them, for the settings of the tiny model.
+/// Divisors of Llama 3's rotary frequencies, like `ropeFactors`, for the tiny model's settings.
 fn rope_factors() -> Tensor {
     let (factor, low, high, original, dim) = (4.0, 64.0, 16.0, 64.0, 16);
     let divisor = |pair: usize| {
@@ -208,7 +208,7 @@ fn llama_3_2_vision_in_one_file_answers_as_its_own_files() {
         write_model(&path, stored);
         answers_as_its_own_files("mllama", &path, stored);
     }
-    // Its text is a model without the layers that attend to pictures.
+    // The text model alone has no cross-attention layers.
     let overrides = Overrides { mmproj: Mmproj::None, ..Overrides::default() };
     let alone = Opened::open_with(&path, &overrides).unwrap();
     let spec = &alone.decoder().unwrap().spec;
