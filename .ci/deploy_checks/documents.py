@@ -26,18 +26,20 @@ def metrics():
     expect(rows.keys() == kinds.keys(), f"metrics that say nothing of themselves: {sorted(kinds.keys() - rows.keys())}")
     head = """# Metrics
 
-engined has them at `/metrics` of port 36902, the gateway at `/metrics` of its own port, in Prometheus' text format. Those that are of a model
-have the label `model`; they are there while the model is loaded, or a request of it runs, and how long requests waited for loads (`model_load_wait_seconds`) is kept of the last
-128 models. A histogram's series end in `_bucket`, `_sum` and `_count`. `deploy/grafana/dashboards` shows them, and
+engined has metrics at `/metrics` of port 36902, the gateway at `/metrics` of its own port, in Prometheus' text format. `deploy/grafana/dashboards` shows them, and
 [alerts](../operate/alerts.md) says what the alerts on them mean.
 
-Who asks for OpenMetrics' text, as Prometheus does, gets that. There buckets of `request_duration_seconds`, `time_to_first_token_seconds` and
-`http_request_duration_seconds` name the last request that was traced, as exemplars with its `trace_id` (Prometheus keeps them with
-`--enable-feature=exemplar-storage`).
+- Metrics of a model have the label `model`. They exist while the model is loaded or a request of it runs. `model_load_wait_seconds` is kept for the last 128 models.
+- A histogram's series end in `_bucket`, `_sum` and `_count`.
+- Metrics that begin with `gpu_` come from NVIDIA's driver, and exist if there is one. A metric that a GPU does not know is left out.
+- Both programs have those of every process: `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_virtual_memory_bytes`,
+  `process_open_fds`, `process_max_fds`, `process_threads` and `process_start_time_seconds`.
 
-Those that begin with `gpu_` are there where NVIDIA's driver is, and come from it; one that a card does not know is left out. Both programs also tell
-of themselves what every process does: `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_virtual_memory_bytes`,
-`process_open_fds`, `process_max_fds`, `process_threads` and `process_start_time_seconds`.
+A scraper that asks for OpenMetrics' text, as Prometheus does, gets exemplars. Buckets of `request_duration_seconds`, `time_to_first_token_seconds` and
+`http_request_duration_seconds` then name the last traced request by its `trace_id`. Prometheus keeps them with
+`--enable-feature=exemplar-storage`.
+
+## All metrics
 
 | metric | kind | of | what it is |
 |---|---|---|---|
@@ -53,9 +55,9 @@ def vllm_names():
     head = """
 ## vLLM's names
 
-With `metrics_compat = "vllm"` (`--metrics-compat vllm`) engined tells these too, with the label `model_name`, so that Kubernetes' inference
-gateways (gateway-api-inference-extension, llm-d) choose between engines as they do between vLLM's, and dashboards made for vLLM draw. Besides
-them there are `vllm:cache_config_info{block_size, num_gpu_blocks}` and, of a model with adapters, `vllm:lora_requests_info`.
+With `metrics_compat = "vllm"` (`--metrics-compat vllm`) engined has these too, with the label `model_name`. Kubernetes' inference
+gateways (gateway-api-inference-extension, llm-d) and dashboards made for vLLM then work. It also has
+`vllm:cache_config_info{block_size, num_gpu_blocks}` and, for a model with adapters, `vllm:lora_requests_info`.
 
 | vLLM's | ours |
 |---|---|
@@ -88,7 +90,7 @@ def values():
     head = """# hanzo-engine
 
 The Hanzo Engine on Kubernetes 1.30 and later: `engined` as a StatefulSet, `engine-gateway` as a Deployment in front of it.
-[docs/guides/kubernetes.md](../../docs/guides/kubernetes.md) says how it is used, `ci/` has sets of values to begin with. values.schema.json refuses what is unknown
+[Kubernetes](../../docs/guides/kubernetes.md) in the docs book says how to use it. `ci/` has sets of values to begin with. values.schema.json refuses values that are unknown
 or out of range.
 
 ```sh
