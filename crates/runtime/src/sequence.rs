@@ -57,7 +57,7 @@ pub struct Sequence {
     shift: Option<ContextShift>,
     skips_cache: bool,         // must not use cached blocks
     assumed: usize,            // tokens after `tokens` that are sampled in steps not collected yet
-    draw: u32,                 // row among the sampled rows of its step, of the last of them
+    draw: u32,                 // index of its row among its step's logit rows, for the last of them
     draft: Vec<u32>,           // draft tokens after those, in the step being prepared or in flight
     proposed: Vec<u32>,        // draft tokens by a model after `tokens`, for the next step to be prepared
     logits: usize,             // rows with logits in the step being prepared

@@ -73,7 +73,7 @@ pub(super) struct MosaicFiles {
     before: Tensor,           // (arrangements, tiles * hidden)
     behind: Tensor,           // (arrangements, tiles * hidden)
     gates: [Tensor; 3],       // (1): of places, and of the two others
-    norms: [Tensor; 4], // (hidden): weights and biases before the layers, and after the local ones
+    norms: [Tensor; 4],       // (hidden): weights and biases before the layers, and after the local ones
     pub(super) image: Tensor, // (text hidden): row of the image token
 }
 

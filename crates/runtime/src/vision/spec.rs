@@ -135,7 +135,7 @@ pub struct TowerSpec {
     pub(crate) perceiver: Option<PerceiverSpec>,
     /// Tiles that attend to each other, for cross-attention.
     pub(crate) mosaic: Option<MosaicSpec>,
-    /// A learned row ends each line of frames with several squares, and the single row of other frames.
+    /// A learned row ends each line of frames on a canvas, and the last line of a picture that is a single frame.
     pub(crate) lines: bool,
     /// In the text model, rows of a picture attend to each other in both directions.
     pub(crate) mutual: bool,
