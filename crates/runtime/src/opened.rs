@@ -587,7 +587,7 @@ fn is_no_first(files: &ModelFiles) -> Result<bool, LoadError> {
     Ok(labels.and_then(<[String]>::first).is_some_and(|first| first.eq_ignore_ascii_case("no")))
 }
 
-/// One row of a matrix as floats.
+/// Copies a row of a matrix as floats.
 fn row(tensor: &Tensor, index: usize) -> Vec<f32> {
     let (rows, cols) = (tensor.shape[0], tensor.shape[1]);
     let bytes = tensor.bytes.len() / rows;

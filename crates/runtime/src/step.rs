@@ -15,7 +15,7 @@ pub struct Step {
     pub draws: SampleSpecs,
     /// Masks of [`Step::draws`] that are not computed yet, in their order.
     pub masks: Vec<MaskWork>,
-    /// Which rows attend to the cross-attention cache; empty if none does.
+    /// Flags of the rows that attend to the cross-attention cache; empty if none does.
     pub seeing: Vec<bool>, // (rows), or none
     /// Rows with given embeddings.
     pub given: Vec<GivenRows>,

@@ -285,7 +285,7 @@ fn replaced(name: &str, pairs: &[&str]) -> String {
     made
 }
 
-/// One of `of` equal parts of a tensor along its first axis.
+/// Part of a tensor: the tensor is cut into `of` equal parts along its first axis.
 fn part(name: String, tensor: &Tensor, index: usize, of: usize) -> Tensor {
     let rows = tensor.shape[0] / of;
     Tensor { name, ..tensor.rows(index * rows..(index + 1) * rows) }
