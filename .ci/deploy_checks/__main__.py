@@ -14,7 +14,7 @@ if sys.argv[1:] == ["--write"]:
     documents.write()
     sys.exit(0)
 if len(sys.argv) > 1:
-    import programs, commands
+    import programs, commands, reference
 
     programs.FOLDER = commands.FOLDER = pathlib.Path(sys.argv[1]).resolve()
 else:

@@ -17,12 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 import urllib.error
 import urllib.request
 
 import yaml
 
-from harness import ROOT, check, expect
+from harness import ROOT, check, expect, run
 
 # Where the three programs are; set before the checks run.
 FOLDER = pathlib.Path()
@@ -108,6 +109,8 @@ def unfolded(code):
 def command_lines(path):
     """{command: where}: what blocks and lines of a document have programs do."""
     found = {}
+    if path.name == "flags.md":  # written from the programs
+        return found
     text = path.read_text()
     for language, code in spans(text):
         if language in ("sh", "bash", "text", "console"):
@@ -256,6 +259,43 @@ def commands_of_documents_are_taken():
     expect(len(found) > 60, f"only {len(found)} commands were found")
     faults = all_of(found, lambda command: (said := fault_of(command)) and f"{shlex.join(command)}: {said}")
     expect(not faults, "\n".join(faults))
+    return f"{len(found)} commands"
+
+
+def others_fault(words):
+    """What is wrong with a command of cargo, helm or a script of the repository; None for other programs."""
+    flags = {word: value for word, value in zip(words, [*words[1:], ""])}
+    if words[0] == "cargo":
+        packages = {tomllib.loads(path.read_text())["package"]["name"]: path.parent for path in [*ROOT.glob("crates/*/Cargo.toml"), ROOT / "tests/Cargo.toml"]}
+        name = flags.get("-p", flags.get("--package"))
+        if name is None or PLACEHOLDER.fullmatch(name):
+            return None
+        if name not in packages:
+            return f"no package {name}"
+        for flag, folder in (("--example", "examples"), ("--test", "tests"), ("--bench", "benches")):
+            if (target := flags.get(flag)) and not list((packages[name] / folder).glob(f"{target}*")):
+                return f"{name} has no {folder}/{target}"
+    elif words[0] == "helm" and words[1] in ("install", "upgrade", "template"):
+        values = [word for flag, value in zip(words, words[1:]) if flag == "--set" for word in (flag, value)]
+        status, output = run("helm", "template", "release", ROOT / "helm/hanzo-engine", *values)
+        return None if status == 0 else output
+    elif words[0].endswith(".py") and (script := ROOT / words[0]).is_file():
+        text = script.read_text()
+        unknown = [word for word in words[1:] if re.fullmatch(r"--?[a-z][\w-]*", word) and f'"{word}"' not in text]
+        return f"{words[0]} has no {unknown}" if unknown else None
+    return None
+
+
+@check
+def commands_of_others_are_there():
+    """Packages, examples and tests that cargo is given, flags of the repository's scripts in Python, and values that helm is given."""
+    found = {tuple(words): path for path in documents(PAGES) for language, code in spans(path.read_text())
+             if language in ("sh", "bash") or (language == "" and re.match(r"cargo |helm |tests/\S+\.py ", code))
+             for words in simple_commands(code if language else unfolded(code)) if words}
+    faults = all_of(found, lambda words: (said := others_fault(list(words))) and f"{shlex.join(words)}: {said}")
+    expect(not faults, "\n".join(faults))
+    for wrong in ("cargo test -p hanzo-engine-kernel", "cargo run -p hanzo-engine-proto --example inferr", "tests/bench/pairs.py --models FILE"):
+        expect(others_fault(wrong.split()), f"{wrong} is taken")
     return f"{len(found)} commands"
 
 

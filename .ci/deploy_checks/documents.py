@@ -2,6 +2,7 @@
 
 `python .ci/deploy_checks --write` writes the tables."""
 import re
+import tomllib
 
 import yaml
 
@@ -146,6 +147,49 @@ def guides_lead_where_something_is():
             base = re.sub(r"_(bucket|sum|count)$", "", name)
             expect(name in known or base in known or path.name == "configuration.md", f"{path.name}: nobody exports {name}")
     return f"{count} links"
+
+
+# Where a path that a document names begins, and what of it is a pattern or a place on another machine.
+TOPS = ("crates/", "proto/", "tests/", "models/", "deploy/", "systemd/", "helm/", "docs/", "fuzz/", ".ci/", ".github/")
+
+
+@check
+def paths_of_guides_exist():
+    """Paths in backquotes, and scripts and files in blocks of commands; README and ARCHITECTURE.md are held to it by tests/tests/tidy.rs."""
+    count, missing = 0, []
+    for page in (ROOT / "docs").rglob("*.md"):
+        text = page.read_text()
+        blocks = re.findall(r"```(?:sh|bash)\n(.*?)```", text, re.S)
+        words = [word for code in [*re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.S)), *blocks] for word in code.split()]
+        for word in words:
+            word = word.strip("'\"(),;").removesuffix("/")
+            if word.startswith(TOPS) and not re.search(r"[*{}…<>A-Z]{2}|[*{}…<>$|]", word):
+                count += 1
+                if not (ROOT / word.split(":")[0]).exists() and not word.startswith(("models/FILE", "models/your")):
+                    missing.append(f"{page.relative_to(ROOT)}: no {word}")
+    expect(not missing, "\n".join(missing))
+    return f"{count} paths"
+
+
+@check
+def settings_of_guides_are_there():
+    """Names such as `engine.kv_type` in text, and the keys of examples in TOML and YAML, are settings of the programs."""
+    known, count, unknown = chart.keys_of_programs(), 0, []
+    for page in (ROOT / "docs").rglob("*.md"):
+        text = page.read_text()
+        plain = re.sub(r"```.*?```", "", text, flags=re.S)
+        named = re.findall(r"`(server|store|engine|log|traces|gateway)\.(\w+)(?: = [^`]*)?`", plain)
+        for example in re.findall(r"```toml\n(.*?)```", text, re.S):
+            read = tomllib.loads(example)
+            # A table of the gateway's file has no section; others' files, such as Codex's, have sections of their own.
+            tables = {name: table for name, table in read.items() if name in known}
+            named += [(section, key) for section, table in tables.items() for one in (table if isinstance(table, list) else [table]) for key in one]
+        count += len(named)
+        # `engine.proto` and the like are files; a chart's values have more than the programs.
+        unknown += [f"{page.relative_to(ROOT)}: no setting {section}.{key}" for section, key in named
+                    if key not in known.get(section, ()) and key not in ("proto", "toml", "env", "yaml")]
+    expect(not unknown, "\n".join(unknown))
+    return f"{count} settings"
 
 
 def example(language):
