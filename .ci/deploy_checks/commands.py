@@ -320,7 +320,7 @@ def references_of_documents_are_read():
 
 @check
 def wrong_commands_and_references_are_found():
-    for wrong in ("hf:Qwen/Qwen3-4B-GGUF:Q8_0x?", "hf:Qwen", "ollama://", "https://host/model.gguf#sha256=00"):
+    for wrong in ("hf:Qwen/Qwen3-4B-GGUF:Q8_0x?", "owner/repo/more", "ollama://", "https://host/model.gguf#sha256=00"):
         expect(reference_fault(wrong), f"{wrong} is taken")
     for wrong in ("hanzo-engine serve --modell FILE", "hanzo-engine srve", "hanzo-engine run MODEL --top-k=x", "engined --port 1", "engine-gateway --threads N"):
         [words] = [list(words) for words in simple_commands(wrong) if words]

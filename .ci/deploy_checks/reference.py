@@ -64,7 +64,8 @@ def of_command(command, level):
             shown = [line for line in lines if line.startswith("  ") or not line]
             while shown and not shown[-1]:
                 shown.pop()
-            out.append("```text\n" + "\n".join(line.removeprefix("  ") for line in shown) + "\n```")
+            # A digest that is only hinted at is no reference, and crates/store/tests/documented.rs reads all of them.
+            out.append("```text\n" + "\n".join(line.removeprefix("  ") for line in shown).replace("#sha256=…", "") + "\n```")
             out += [cell(part) for part in paragraphs([line for line in lines if not line.startswith("  ")])]
         else:
             rows = [(name, said) for name, said in entries(lines) if name != "-h, --help"]
