@@ -10,7 +10,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::key::{Key, KeyDigest};
+use crate::{
+    key::{Key, KeyDigest},
+    regular,
+};
 
 /// Maximum size of the file.
 const BYTES_MAX: u64 = 8 << 20;
@@ -97,12 +100,10 @@ impl KeysFile {
     /// [`FileError`], with the place.
     pub fn read(path: &Path) -> Result<KeysFile, FileError> {
         let failed = |source| FileError::Io { path: path.to_owned(), source };
-        let file = fs::File::open(path).map_err(failed)?;
-        let mut text = String::new();
         let wrong = |reason: String| FileError::Content { path: path.to_owned(), reason };
-        if !file.metadata().map_err(failed)?.is_file() {
-            return Err(wrong("is not a file".to_owned()));
-        }
+        let file = regular::open(path).map_err(failed)?;
+        let file = file.ok_or_else(|| wrong("is not a file".to_owned()))?;
+        let mut text = String::new();
         let read = file.take(BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
         if read as u64 > BYTES_MAX {
             return Err(wrong(format!("is over {BYTES_MAX} bytes long")));

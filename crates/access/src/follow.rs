@@ -31,16 +31,25 @@ struct Stamp {
     bytes: u64,
     #[cfg(unix)]
     inode: u64,
+    /// Time of the last change of content, owner or permissions, in seconds and nanoseconds. A program can set
+    /// `modified` back, but not this.
+    #[cfg(unix)]
+    changed: [i64; 2],
 }
 
 impl Stamp {
     fn of(path: &Path) -> Option<Stamp> {
+        #[cfg(unix)]
+        use std::os::unix::fs::MetadataExt as _;
+
         let metadata = fs::metadata(path).ok()?;
         Some(Stamp {
             modified: metadata.modified().ok(),
             bytes: metadata.len(),
             #[cfg(unix)]
-            inode: std::os::unix::fs::MetadataExt::ino(&metadata),
+            inode: metadata.ino(),
+            #[cfg(unix)]
+            changed: [metadata.ctime(), metadata.ctime_nsec()],
         })
     }
 }

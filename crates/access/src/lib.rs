@@ -22,6 +22,7 @@ mod pass;
 mod pinned;
 mod rate;
 mod refusal;
+mod regular;
 mod reservation;
 mod secret;
 mod spend;

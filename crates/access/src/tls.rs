@@ -14,7 +14,10 @@ use rustls::{
     server::WebPkiClientVerifier,
 };
 
-use crate::follow::{Follow, Seen, follow};
+use crate::{
+    follow::{Follow, Seen, follow},
+    regular,
+};
 
 /// Maximum size of a certificate or key file.
 const BYTES_MAX: u64 = 4 << 20;
@@ -227,11 +230,8 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
 fn bytes(path: &Path) -> Result<Vec<u8>, TlsError> {
     use io::Read as _;
     let failed = |source| TlsError::Io { path: path.to_owned(), source };
-    let file = std::fs::File::open(path).map_err(failed)?;
     let content = |reason: &str| TlsError::Content { path: path.to_owned(), reason: reason.to_owned() };
-    if !file.metadata().map_err(failed)?.is_file() {
-        return Err(content("is not a file"));
-    }
+    let file = regular::open(path).map_err(failed)?.ok_or_else(|| content("is not a file"))?;
     let mut bytes = Vec::new();
     file.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > BYTES_MAX {

@@ -284,6 +284,47 @@ async fn keys_of_a_file_that_became_unreadable_end_until_it_can_be_read() {
 }
 
 #[cfg(unix)]
+#[tokio::test]
+async fn the_file_is_followed_past_pipes_and_changes_that_keep_its_times() {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    let (_dir, path) = file();
+    let alice = create(&path, named("alice"));
+    let access = Arc::new(Access::open(settings(&path)).unwrap());
+    access.follow();
+    let until = async |holds: &dyn Fn() -> bool| {
+        let waited = async {
+            while !holds() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), waited).await.expect("the file is not followed");
+    };
+    // Nobody writes to the pipe. Opening it would wait for ever.
+    let aside = path.with_extension("aside");
+    std::fs::rename(&path, &aside).unwrap();
+    let pipe = path.with_extension("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    symlink(&pipe, &path).unwrap();
+    until(&|| matches!(bearer(&access, &alice), Err(Refusal::KeysUnreadable))).await;
+    assert!(access.keys_fault().unwrap().reason.contains("is not a file"));
+    std::fs::rename(&aside, &path).unwrap();
+    until(&|| bearer(&access, &alice).is_ok()).await;
+    // Same length, inode and modification time, as `touch -r` leaves them.
+    let text = std::fs::read_to_string(&path).unwrap();
+    let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
+    std::fs::write(&path, text.replace('{', "[")).unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+    until(&|| access.keys_fault().is_some()).await;
+    std::fs::write(&path, &text).unwrap();
+    until(&|| access.keys_fault().is_none()).await;
+    // Permissions alone. Root can read any file.
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0)).unwrap();
+    if std::fs::File::open(&path).is_err() {
+        until(&|| access.keys_fault().is_some()).await;
+    }
+}
+
+#[cfg(unix)]
 #[test]
 fn a_changed_file_keeps_owner_group_and_permissions() {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
