@@ -1,5 +1,5 @@
-//! Safetensors files (github.com/huggingface/safetensors). Reads headers only; tensors are views of the files' bytes.
-//! [`begin`] makes the header of one to write.
+//! Safetensors files (github.com/huggingface/safetensors). Reading parses headers only; tensors are views of the
+//! files' bytes. [`begin`] makes the header of a file to write.
 
 mod writer;
 
@@ -24,13 +24,13 @@ use crate::limits::{
 use crate::mapped::ModelBytes;
 use crate::tensor::Tensor;
 
-/// Bytes of the length that begins a file.
+/// Bytes of the length at the start of a file.
 const LENGTH_BYTES: usize = 8;
 
 /// Maps and parses a file.
 ///
 /// # Errors
-/// `Io` where it cannot be mapped, and those of [`parse`].
+/// `Io` if it cannot be mapped, and the errors of [`parse`].
 pub fn open(path: &Path) -> Result<Vec<Tensor>, LoadError> {
     let bytes = ModelBytes::map(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
     parse(&path.display().to_string(), &bytes)
@@ -39,8 +39,7 @@ pub fn open(path: &Path) -> Result<Vec<Tensor>, LoadError> {
 /// Parses one file's bytes. `file` is its name, for errors. Tensors come in the file's order.
 ///
 /// # Errors
-/// `Corrupt` naming the tensor, or the header where none can be blamed; `Unsupported` for element types this
-/// build does not know.
+/// `Corrupt` naming the tensor, or the header if no tensor is to blame; `Unsupported` for unknown element types.
 pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Vec<Tensor>, LoadError> {
     let corrupt = |what: String, reason: String| LoadError::Corrupt { file: file.to_owned(), what, reason };
     check_header(bytes).map_err(|reason| corrupt("header".into(), reason))?;
@@ -89,10 +88,10 @@ pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Vec<Tensor>, LoadError> {
     Ok(tensors)
 }
 
-/// What a file's header says of its tensors, those of types that this build does not know too.
+/// Reads the entries of a file's tensors, including those of unknown types.
 ///
 /// # Errors
-/// `Io` where it cannot be mapped, `Corrupt` for a header that makes no sense.
+/// `Io` if it cannot be mapped, `Corrupt` for a header that makes no sense.
 pub(crate) fn census(path: &Path) -> Result<Vec<Stored>, LoadError> {
     let bytes = ModelBytes::map(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
     let corrupt =
@@ -110,7 +109,8 @@ pub(crate) fn census(path: &Path) -> Result<Vec<Stored>, LoadError> {
     Ok(metadata.tensors().into_values().map(stored).collect())
 }
 
-/// Refuses a header whose parts would take too much memory. What is no header at all is left to the parser, which says why.
+/// Refuses a header whose parts would take too much memory. Invalid headers are left to the parser, which reports the
+/// reason.
 fn check_header(bytes: &[u8]) -> Result<(), String> {
     let Some(length) = bytes.first_chunk::<LENGTH_BYTES>().map(|length| u64::from_le_bytes(*length)) else {
         return Ok(());
@@ -125,7 +125,7 @@ fn check_header(bytes: &[u8]) -> Result<(), String> {
     }
 }
 
-/// The text of a header, where the file holds it.
+/// Text of a header, if the file contains it.
 fn header(bytes: &[u8]) -> Option<&[u8]> {
     let length = usize::try_from(u64::from_le_bytes(*bytes.first_chunk::<LENGTH_BYTES>()?)).ok()?;
     bytes.get(LENGTH_BYTES..LENGTH_BYTES.checked_add(length)?)
@@ -150,7 +150,7 @@ fn element_type(dtype: Dtype) -> Option<DType> {
     }
 }
 
-/// The part of the header an error is about, and the error in words that say what to do.
+/// Part of the header that an error is about, and the error with advice.
 fn blame(bytes: &[u8], error: &SafeTensorError) -> (String, String) {
     match error {
         SafeTensorError::InvalidOffset(name) => {
@@ -172,7 +172,7 @@ fn blame(bytes: &[u8], error: &SafeTensorError) -> (String, String) {
     }
 }
 
-/// An entry of a header.
+/// Entry of a header.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Entry {
@@ -180,7 +180,7 @@ enum Entry {
     Other(IgnoredAny),
 }
 
-/// The tensor whose shape and type take other bytes than its offsets span.
+/// First tensor whose shape and type do not fit the bytes between its offsets.
 fn first_misfit(bytes: &[u8]) -> Option<String> {
     let entries: BTreeMap<String, Entry> = serde_json::from_slice(header(bytes)?).ok()?;
     entries

@@ -1,4 +1,4 @@
-//! The model that an adapter is for: its description, and its own numbers, which some adapters depend on.
+//! The base model of an adapter: its spec and its weights, which some adapters depend on.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -12,16 +12,16 @@ use crate::opened::Opened;
 use crate::spec::{TransformerSpec, Weight};
 use crate::tensor::Tensor;
 
-/// A model that adapters are opened for.
+/// Base model that adapters are opened for.
 pub struct AdapterBase<'a> {
     pub(super) spec: &'a TransformerSpec,
     files: BaseFiles<'a>,
 }
 
-/// The files of a model.
+/// Files of a model.
 enum BaseFiles<'a> {
     Open(&'a ModelFiles),
-    /// Opened at the first use: most adapters need none of the model's numbers.
+    /// Opened at the first use: most adapters need none of the model's weights.
     ToOpen {
         open: &'a dyn Fn() -> Result<Opened, LoadError>,
         opened: OnceCell<Box<Opened>>,
@@ -34,7 +34,7 @@ impl<'a> AdapterBase<'a> {
         Self { spec: &files.spec, files: BaseFiles::Open(files) }
     }
 
-    /// A model whose files `open` opens again, once, where an adapter depends on their numbers.
+    /// A model whose files `open` opens again, once, if an adapter depends on its weights.
     pub fn reopened(spec: &'a TransformerSpec, open: &'a dyn Fn() -> Result<Opened, LoadError>) -> Self {
         Self { spec, files: BaseFiles::ToOpen { open, opened: OnceCell::new() } }
     }
@@ -66,23 +66,23 @@ impl<'a> AdapterBase<'a> {
         Ok(self.files()?.info.format == "gguf")
     }
 
-    /// A weight of the model, which its description lists.
+    /// A weight of the model, which its spec lists.
     pub(super) fn tensor(&self, weight: Weight) -> Result<&Tensor, LoadError> {
         Ok(self.files()?.tensors.get(weight))
     }
 
-    /// Its numbers, as loaded.
+    /// Elements of a weight, as loaded.
     pub(super) fn numbers(&self, weight: Weight) -> Result<Vec<f32>, LoadError> {
         as_f32(self.tensor(weight)?)
     }
 }
 
-/// The rows of a matrix, to be read as floats.
+/// Rows of a matrix, to be read as floats.
 struct RowsAsFloats<'t> {
     matrix: &'t Tensor,
     bytes: Cow<'t, [u8]>,
     row_bytes: usize,
-    floats: Vec<f32>, // all of them, of types that are not read row by row
+    floats: Vec<f32>, // all elements, for types that are not read row by row
     rows: usize,
     cols: usize,
 }
@@ -109,7 +109,7 @@ impl<'t> RowsAsFloats<'t> {
     }
 }
 
-/// Calls `take` with each row of a matrix, one after the other.
+/// Calls `take` with each row of a matrix in turn.
 pub(super) fn rows_of(matrix: &Tensor, mut take: impl FnMut(usize, &mut [f32])) -> Result<(), LoadError> {
     let rows = RowsAsFloats::of(matrix)?;
     let mut numbers = vec![0.0; rows.cols];
@@ -121,7 +121,7 @@ pub(super) fn rows_of(matrix: &Tensor, mut take: impl FnMut(usize, &mut [f32])) 
     Ok(())
 }
 
-/// Calls `take` with each row of a matrix, and gives what it makes of them in their order.
+/// Calls `take` with each row of a matrix, and returns the results in order.
 pub(super) fn each_row<T>(
     matrix: &Tensor,
     mut take: impl FnMut(usize, &mut [f32]) -> T,

@@ -1,5 +1,5 @@
-//! What `adapter_config.json` says (huggingface.co/docs/peft, `LoraConfig`): factors, and what would make an adapter compute
-//! something else, which is refused by name.
+//! Settings in `adapter_config.json` (huggingface.co/docs/peft, `LoraConfig`). Those that would make an adapter
+//! compute something unsupported are refused by name.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ use crate::tensor::Tensor;
 use super::delta::FileDelta;
 use super::refused;
 
-/// Settings that change nothing of what is computed.
+/// Settings that do not change the computation.
 const OF_NO_ACCOUNT: &[&str] = &[
     "arrow_config",
     "auto_mapping",
@@ -21,7 +21,7 @@ const OF_NO_ACCOUNT: &[&str] = &[
     "eva_config",
     "ensure_weight_tying",
     "exclude_modules",
-    // Told by the class of each module; PEFT takes it back where it is not so.
+    // Implied by the class of each module; PEFT resets it if it does not apply.
     "fan_in_fan_out",
     "inference_mode",
     "init_lora_weights",
@@ -33,7 +33,7 @@ const OF_NO_ACCOUNT: &[&str] = &[
     "lora_dropout",
     "megatron_config",
     "megatron_core",
-    // Those that are saved are tensors under the names of the model's.
+    // Saved modules are tensors under the names of the model's.
     "modules_to_save",
     "peft_type",
     "peft_version",
@@ -49,24 +49,24 @@ const OF_NO_ACCOUNT: &[&str] = &[
     "use_rslora",
 ];
 
-/// Beginnings of ways to initialise an adapter that change the model's own weights too.
+/// Prefixes of initialisations that also change the model's weights.
 const CHANGES_MODEL: &[&str] = &["pissa", "olora", "corda", "loftq", "lora_ga"];
 
-/// What an adapter's configuration says.
+/// Settings of an adapter.
 pub(super) struct Settings {
     rank: usize,
     alpha: f32,
-    by_root: bool,                 // scaled by the rank's square root
+    by_root: bool,                 // scaled by the square root of the rank
     magnitudes: bool,              // DoRA: each pair has one
-    ties: bool,                    // a tied head follows what is done to embeddings
+    ties: bool,                    // whether a tied head follows the change of embeddings
     rank_of: Vec<(String, usize)>, // of modules by pattern
-    alpha_of: Vec<(String, f32)>,  // likewise
-    targets: Option<Vec<String>>,  // none: an expression, or all
+    alpha_of: Vec<(String, f32)>,  // of modules by pattern
+    targets: Option<Vec<String>>,  // none: given by a pattern, or all
     layers: Option<Vec<usize>>,    // none: all
 }
 
 impl Settings {
-    /// Reads and checks them.
+    /// Reads and checks the settings.
     ///
     /// # Errors
     /// A setting that cannot be honoured, by its name.
@@ -129,7 +129,7 @@ impl Settings {
         })
     }
 
-    /// That what is done to embeddings, or to the head, of a model that ties them is not to be done to the other.
+    /// Checks that an adapter of tied embeddings, or of a tied head, is not meant for both.
     pub(super) fn check_ties(&self, tied: bool, found: Option<&FileDelta>) -> Result<(), LoadError> {
         let tensor = found.and_then(FileDelta::some);
         match tensor.filter(|_| tied && self.ties) {
@@ -142,7 +142,7 @@ impl Settings {
         }
     }
 
-    /// That a module with a pair has a magnitude, or none, as the settings say.
+    /// Checks that a module with a pair has a magnitude or none, as the settings say.
     pub(super) fn check_kind(&self, file: &str, found: &FileDelta) -> Result<(), LoadError> {
         match (&found.b, &found.magnitude) {
             (Some(b), None) if self.magnitudes => Err(LoadError::Missing {
@@ -157,7 +157,7 @@ impl Settings {
         }
     }
 
-    /// The factor on a module's pair; the rank, B's columns, must be the one that the module is said to have.
+    /// Factor on a module's pair; the rank, B's columns, must be the one configured for the module.
     pub(super) fn scale(&self, module: &str, b: &Tensor, a: &Tensor) -> Result<f32, LoadError> {
         let rank = of_module(&self.rank_of, module).unwrap_or(self.rank);
         let alpha = of_module(&self.alpha_of, module).unwrap_or(self.alpha);
@@ -176,7 +176,7 @@ impl Settings {
         Ok(alpha / if self.by_root { rank.sqrt() } else { rank })
     }
 
-    /// Whether the configuration says that this module has an adapter: what is there besides is of another.
+    /// Checks that the configuration gives this module an adapter: other tensors are of another adapter.
     pub(super) fn check_target(
         &self,
         tensor: &Tensor,
@@ -197,12 +197,12 @@ impl Settings {
     }
 }
 
-/// Whether a name is a module's, or the end of its.
+/// Whether a name is a module's, or its suffix.
 fn is_of(name: &str, module: &str) -> bool {
     module.strip_suffix(name).is_some_and(|before| before.is_empty() || before.ends_with('.'))
 }
 
-/// What the first pattern that is of a module says. One that begins with `^` is the whole name.
+/// Value of the first pattern that matches a module. A pattern that begins with `^` is the whole name.
 fn of_module<T: Copy>(patterns: &[(String, T)], module: &str) -> Option<T> {
     let whole = |pattern: &str| pattern.strip_prefix('^').map(str::to_owned);
     let fits = |pattern: &str| match whole(pattern) {
@@ -212,7 +212,8 @@ fn of_module<T: Copy>(patterns: &[(String, T)], module: &str) -> Option<T> {
     patterns.iter().find(|(pattern, _)| fits(pattern)).map(|&(_, value)| value)
 }
 
-/// Names of modules, each with a value. The library takes them for expressions; those that are more than a name are refused.
+/// Names of modules, each with a value. The library takes them as regular expressions; those that are more than a name
+/// are refused.
 fn patterns(config: &Config, key: &str) -> Result<Vec<(String, Value)>, LoadError> {
     let Some(Config { settings, .. }) = config.object(key)? else { return Ok(Vec::new()) };
     if settings.len() > ADAPTER_PATTERNS_MAX {
@@ -228,7 +229,7 @@ fn patterns(config: &Config, key: &str) -> Result<Vec<(String, Value)>, LoadErro
     Ok(settings.into_iter().collect())
 }
 
-/// The ends of names of modules that are adapted; none where an expression says so, which the tensors do as well.
+/// Suffixes of the names of adapted modules; none if a pattern gives them, because the tensors do as well.
 fn targets(config: &Config) -> Result<Option<Vec<String>>, LoadError> {
     const KEY: &str = "target_modules";
     match config.get(KEY) {

@@ -1,8 +1,8 @@
-//! What an adapter does to one weight, made of what its file has for it and of the model's own numbers.
+//! Change by an adapter to one weight, made from its file's tensors and the model's weights.
 //!
-//! An adapted matrix gives `f (W x) + f s B (A x) + b`: `f` is 1, or with DoRA the magnitude over the length of the row of `W + s B A`,
-//! which leaves the bias as it is; `b` is the model's bias or one in its place, and that of B. A matrix in place of the model's is B
-//! itself, without A, and `f` of the rest is 0.
+//! An adapted matrix computes `f (W x) + f s B (A x) + b`. `f` is 1 or, with DoRA, the magnitude over the length of
+//! the row of `W + s B A`, which does not apply to the bias. `b` is the model's bias or its replacement, plus that of
+//! B. A replacement of the model's matrix is stored as B, without A, and `f` of the rest is 0.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::network::as_f32;
 use crate::spec::{HeadSpec, LayerPart, LogitsSpec, Part, Weight};
 use crate::tensor::Tensor;
 
-/// What is added to a matrix's outputs: `scale · B · (A · x)`, or `scale · B · x`.
+/// Low-rank addition to a matrix's outputs: `scale · B · (A · x)`, or `scale · B · x`.
 #[derive(Clone, Debug)]
 pub(crate) struct Pair {
     pub(crate) a: Option<Tensor>, // (rank, inputs)
@@ -24,61 +24,61 @@ pub(crate) struct Pair {
     pub(crate) scale: f32,
 }
 
-/// Factors on outputs, and what is added to them, before a pair is.
+/// Factors on outputs and addends, applied before a pair is added.
 #[derive(Clone, Debug)]
 pub(crate) struct OutputFactors {
     pub(crate) factors: Vec<f32>,
     pub(crate) addends: Vec<f32>,
 }
 
-/// What an adapter does to the outputs of a matrix, or of a norm.
+/// Change by an adapter to the outputs of a matrix, or of a norm.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WeightDelta {
     pub(crate) pair: Option<Pair>,
     pub(crate) change: Option<OutputFactors>,
 }
 
-/// What an adapter does to the embeddings of tokens.
+/// Change by an adapter to the embeddings of tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct EmbeddingDelta {
-    /// (vocab, rank), or (vocab, hidden) in place of the model's.
+    /// (vocab, rank), or (vocab, hidden) as a replacement of the model's.
     pub(crate) table: Tensor,
-    /// (hidden, rank), with its scale: what makes additions to embeddings of rows of the table.
+    /// (hidden, rank), with its scale: expands rows of the table to additions to embeddings.
     pub(crate) widen: Option<Pair>,
 }
 
-/// What a file has for one weight, with rows as the file orders them; vectors are matrices of one column.
+/// Tensors of a file for one weight, with rows in the file's order; vectors are matrices of one column.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FileDelta {
     pub(super) module: String,
-    pub(super) a: Option<Tensor>, // (rank, inputs); of embeddings (vocab, rank)
-    pub(super) embedding_a: Option<Tensor>, // (rank, vocab): A of embeddings as PEFT saves it
+    pub(super) a: Option<Tensor>, // (rank, inputs); for embeddings (vocab, rank)
+    pub(super) embedding_a: Option<Tensor>, // (rank, vocab): PEFT's form of A for embeddings
     pub(super) b: Option<Tensor>, // (outputs, rank)
     pub(super) b_bias: Option<Tensor>, // (outputs, 1)
     pub(super) magnitude: Option<Tensor>,
-    pub(super) weight: Option<Tensor>, // in place of the model's
+    pub(super) weight: Option<Tensor>, // replaces the model's
     pub(super) bias: Option<Tensor>,
 }
 
-/// Makes deltas of what a file has.
+/// Converter from a file's tensors to changes.
 pub(super) struct DeltaMaker<'a> {
     pub(super) base: &'a AdapterBase<'a>,
     pub(super) shapes: &'a BTreeMap<Weight, Vec<usize>>,
-    /// Rows of queries and keys are permuted as llama.cpp's converter does it.
+    /// Whether rows of queries and keys are permuted as by llama.cpp's converter.
     pub(super) permuted: bool,
 }
 
 impl FileDelta {
-    /// A tensor of it, for errors.
+    /// Any of its tensors, for errors.
     pub(super) fn some(&self) -> Option<&Tensor> {
         let Self { a, b, b_bias, magnitude, weight, bias, .. } = self;
         [a, b, b_bias, magnitude, weight, bias].into_iter().flatten().next()
     }
 
-    /// Keeps a tensor in its place.
+    /// Stores a tensor in its place.
     ///
     /// # Errors
-    /// `Corrupt` where one is there already.
+    /// `Corrupt` if there already is one.
     pub(super) fn put(place: &mut Option<Tensor>, tensor: Tensor) -> Result<(), LoadError> {
         if place.is_some() {
             return Err(LoadError::Corrupt {
@@ -91,10 +91,10 @@ impl FileDelta {
         Ok(())
     }
 
-    /// Both halves of a pair that there must be.
+    /// Both matrices of a required pair.
     ///
     /// # Errors
-    /// `Missing` where one is not.
+    /// `Missing` if one is missing.
     pub(super) fn halves(&self, file: &str) -> Result<(&Tensor, &Tensor), LoadError> {
         let nothing = || LoadError::Missing {
             file: file.to_owned(),
@@ -104,7 +104,7 @@ impl FileDelta {
         self.pair(file)?.ok_or_else(nothing)
     }
 
-    /// The pair, both halves of which there must be if there is one.
+    /// The pair, if there is one; then both matrices must exist.
     fn pair(&self, file: &str) -> Result<Option<(&Tensor, &Tensor)>, LoadError> {
         match (&self.a, &self.b) {
             (Some(a), Some(b)) => Ok(Some((a, b))),
@@ -126,7 +126,8 @@ fn without(file: &str, what: &str, tensor: &Tensor) -> LoadError {
 }
 
 impl DeltaMaker<'_> {
-    /// What each output of a matrix gets besides its product: the adapter's bias in place of the model's own, and that of B.
+    /// Addend to each output of a matrix besides its product: the adapter's bias in place of the model's, and that of
+    /// B.
     fn addends(
         &self,
         weight: Weight,
@@ -142,7 +143,7 @@ impl DeltaMaker<'_> {
         if let (Some(tensor), None) = (&found.bias, &own) {
             return Err(refused(tensor, "this matrix of the model has no bias"));
         }
-        // The head's own is added to logits behind everything else, and that of steps where they are taken.
+        // The head's own bias is added to logits last, and that of steps where they are used.
         let is_behind = matches!(weight.part, Part::Head | Part::Layer(_, LayerPart::StateStep));
         let number = |of: Option<&[f32]>, row: usize| of.map_or(0.0, |of| of[row]);
         let addend = |row: usize| {
@@ -154,7 +155,7 @@ impl DeltaMaker<'_> {
         Ok((0..factors.len()).map(addend).collect())
     }
 
-    /// What is done to a matrix; `scale` is the factor on its pair, if it has one.
+    /// Change to a matrix; `scale` is the factor on its pair, if it has one.
     pub(super) fn matrix(
         &self,
         file: &str,
@@ -215,7 +216,7 @@ impl DeltaMaker<'_> {
         Ok(delta)
     }
 
-    /// What is done to a norm of hidden states.
+    /// Change to a norm of hidden states.
     pub(super) fn norm(&self, weight: Weight, found: &FileDelta) -> Result<WeightDelta, LoadError> {
         let spec = self.base.spec;
         let width = spec.hidden;
@@ -255,7 +256,7 @@ impl DeltaMaker<'_> {
             }
             _ => vec![1.0; width],
         };
-        // The head's factor on logits is in what the last norm gives.
+        // The head's factor on logits is applied in the last norm.
         let scale = if weight.part == Part::FinalNorm { spec.head.logit_scale() } else { 1.0 };
         let addend = |row: usize| {
             let own = own_bias.as_ref().map_or(0.0, |own| own[row]);
@@ -266,7 +267,7 @@ impl DeltaMaker<'_> {
         Ok(WeightDelta { pair: None, change: Some(OutputFactors { factors: ratios, addends }) })
     }
 
-    /// What is done to the embeddings of tokens.
+    /// Change to the embeddings of tokens.
     pub(super) fn embedding(
         &self,
         file: &str,
@@ -306,7 +307,7 @@ impl DeltaMaker<'_> {
         Ok(EmbeddingDelta { table, widen: None })
     }
 
-    /// The embeddings that DoRA makes: `m (E + s AᵀBᵀ) / ‖·‖`, lengths being those of columns.
+    /// DoRA's embeddings: `m (E + s AᵀBᵀ) / ‖·‖`, where lengths are of columns.
     fn embedding_by_magnitude(
         &self,
         (a, b, scale): (&Tensor, &Tensor, f32),
@@ -322,7 +323,7 @@ impl DeltaMaker<'_> {
         };
         let hidden = magnitude.len();
         let dtype = if own.dtype == DType::F32 { DType::F32 } else { DType::F16 };
-        // Twice through the rows, so that the table is never held as floats.
+        // Two passes over the rows, so that the table is never held as floats.
         let mut squares = vec![0.0f64; hidden];
         base::rows_of(own, |row, numbers| {
             add(row, numbers);
@@ -341,7 +342,8 @@ impl DeltaMaker<'_> {
         Ok(Tensor { dtype, bytes: bytes.into(), ..own.clone() })
     }
 
-    /// DoRA's factor on each output: its magnitude over the length of its row of `W + s B A`. All are as the model is held.
+    /// DoRA's factor on each output: its magnitude over the length of its row of `W + s B A`, all in the model's row
+    /// order.
     fn row_factors(
         &self,
         weight: Weight,
@@ -367,7 +369,7 @@ impl DeltaMaker<'_> {
         weight.part == Part::Head && self.base.spec.head.tied()
     }
 
-    /// Rows as the model holds them: multiplied, if these are, and in the model's order.
+    /// Rows in the model's form: multiplied, if the model's are, and in its order.
     fn held(&self, weight: Weight, rows: Tensor, multiplied: bool) -> Result<Tensor, LoadError> {
         let spec = self.base.spec;
         let factors = if multiplied { spec.row_factors_of(weight) } else { Vec::new() };
@@ -381,7 +383,7 @@ impl DeltaMaker<'_> {
         }
     }
 
-    /// Whether a tensor has the numbers of the model's own weight, so that it changes nothing.
+    /// Whether a tensor equals the model's weight, so that it changes nothing.
     pub(super) fn is_own(&self, weight: Weight, tensor: &Tensor) -> Result<bool, LoadError> {
         let weight = if self.is_tied_head(weight) { Part::TokenEmbedding.weight() } else { weight };
         let own = self.base.tensor(weight)?;
@@ -391,18 +393,18 @@ impl DeltaMaker<'_> {
         if own.dtype == tensor.dtype && own.bytes.read() == tensor.bytes.read() {
             return Ok(true);
         }
-        // Vectors are small; whole matrices of other types are taken as they are.
+        // Vectors are small; whole matrices of other types are accepted as they are.
         let is_vector = own.shape.len() < 2 && quant::can_dequantize(tensor.dtype);
         Ok(is_vector && as_f32(own)? == as_f32(tensor)?)
     }
 }
 
-/// A magnitude over a length; of a row of zeros the row stays.
+/// A magnitude over a length; 1 for a row of zeros.
 fn over_length(magnitude: f32, length: f64) -> f32 {
     if length == 0.0 { 1.0 } else { (f64::from(magnitude) / length) as f32 }
 }
 
-/// Rows multiplied each with a factor, as F32.
+/// Rows multiplied by a factor each, as F32.
 fn rows_times(rows: &Tensor, factors: &[f32]) -> Result<Tensor, LoadError> {
     let mut numbers = as_f32(rows)?;
     let cols = numbers.len() / factors.len().max(1);
@@ -413,7 +415,7 @@ fn rows_times(rows: &Tensor, factors: &[f32]) -> Result<Tensor, LoadError> {
     Ok(Tensor { dtype: DType::F32, bytes: bytes.into(), ..rows.clone() })
 }
 
-/// That a vector, a matrix of one column, has so many numbers.
+/// Checks that a vector, a matrix of one column, has so many elements.
 fn check_rows(tensor: &Tensor, rows: usize) -> Result<(), LoadError> {
     if tensor.elements() == rows && quant::can_dequantize(tensor.dtype) {
         return Ok(());
@@ -428,7 +430,7 @@ fn check_rows(tensor: &Tensor, rows: usize) -> Result<(), LoadError> {
     })
 }
 
-/// That a matrix has this shape. Of more tokens than the model's the error says what to do.
+/// Checks the shape of a matrix. If it has more tokens than the model, the error says what to do.
 fn check_whole(tensor: &Tensor, [rows, cols]: [usize; 2]) -> Result<(), LoadError> {
     if tensor.shape == [rows, cols] && quant::can_dequantize(tensor.dtype) {
         return Ok(());
@@ -445,7 +447,7 @@ fn check_whole(tensor: &Tensor, [rows, cols]: [usize; 2]) -> Result<(), LoadErro
     })
 }
 
-/// Why a head takes no adapters, if it does not.
+/// Reason why a head supports no adapters, if it does not.
 pub(super) fn head_reason(head: HeadSpec) -> Result<(), &'static str> {
     match head {
         HeadSpec::Logits(LogitsSpec { unit_rows: false, .. }) => Ok(()),

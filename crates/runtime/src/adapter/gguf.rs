@@ -1,4 +1,5 @@
-//! Adapters as llama.cpp's `convert_lora_to_gguf.py` writes them: `blk.N.attn_q.weight.lora_a` and `.lora_b`, and one alpha.
+//! Adapters as written by llama.cpp's `convert_lora_to_gguf.py`: `blk.N.attn_q.weight.lora_a` and `.lora_b`, and one
+//! alpha.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +9,8 @@ use crate::gguf::Gguf;
 use crate::mapped::ModelBytes;
 use crate::spec::{Names, is_permuted};
 
-/// Architectures of GGUF by the transformers library's model types, where the two differ. Of several types the first is the one
-/// whose tensors have the names of all.
+/// GGUF architectures by the transformers library's model types, if the two differ. Of several types of an
+/// architecture, the first has the tensor names of all.
 const ARCHITECTURES: &[(&str, &str)] = &[
     ("mistral", "llama"),
     ("mixtral", "llama"),
@@ -50,7 +51,7 @@ const ARCHITECTURES: &[(&str, &str)] = &[
     ("phi", "phi2"),
 ];
 
-/// The architecture that GGUF files of a model type, or of an architecture, say.
+/// GGUF architecture of a model type or of an architecture.
 fn architecture_of(name: &str) -> &str {
     ARCHITECTURES
         .iter()
@@ -58,12 +59,12 @@ fn architecture_of(name: &str) -> &str {
         .map_or(name, |(_, architecture)| architecture)
 }
 
-/// The model type whose tensor names the published models of an architecture have.
+/// Model type whose tensor names the published models of an architecture have.
 pub(super) fn model_type(architecture: &str) -> &str {
     if architecture == "nemotron_h_moe" {
         return "nemotron_h";
     }
-    // A name may be both: `llama` is the model type that GGUF's `llama` is named for.
+    // A name may be both: `llama` is also the model type that GGUF's `llama` is named after.
     let is_type = ARCHITECTURES.iter().any(|(model_type, _)| *model_type == architecture);
     let found = ARCHITECTURES.iter().find(|(_, gguf)| *gguf == architecture && *gguf != "llama");
     found.filter(|_| !is_type).map_or(architecture, |(model_type, _)| model_type)
@@ -121,10 +122,10 @@ pub(super) fn parse(file: &str, bytes: &ModelBytes, base: &AdapterBase<'_>) -> R
             }),
         );
     }
-    // The converter permutes queries and keys as that of whole models does.
+    // The converter permutes queries and keys as for whole models.
     let permuted = is_permuted(architecture);
     let content = FileContent { file: file.to_owned(), format: "gguf", permuted, deltas };
-    // The rank is B's columns: A of embeddings has its rows by token.
+    // The rank is the number of B's columns: A of embeddings has its rows by token.
     Adapter::checked(content, base, |found, a| {
         let rank = found.b.as_ref().and_then(|b| b.shape.get(1)).or(a.shape.first());
         Ok(alpha / rank.copied().unwrap_or(1).max(1) as f32)

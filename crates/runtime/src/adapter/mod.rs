@@ -1,9 +1,9 @@
-//! Low-rank adapters (LoRA, arxiv.org/abs/2106.09685) of a decoder, and what comes with them: magnitudes (DoRA), biases, and whole
-//! matrices, norms and embeddings in place of the model's. They are opened from the files that PEFT or llama.cpp's converter
-//! write, matched with the weights of the model they are for, and checked before anything is kept. A setting or a tensor
-//! that cannot be computed is refused by its name.
+//! Low-rank adapters (LoRA, arxiv.org/abs/2106.09685) of a decoder, with magnitudes (DoRA), biases, and whole
+//! matrices, norms and embeddings that replace the model's. They are opened from files written by PEFT or llama.cpp's
+//! converter, matched with the weights of their base model, and checked before anything is kept. Unsupported settings
+//! and tensors are refused by name.
 //!
-//! Absent: where they are computed (`crate::network`), who asks for which (`crate::engine`).
+//! The computation is in `crate::network`, the assignment to requests in `crate::engine`.
 
 mod base;
 mod config;
@@ -28,20 +28,20 @@ pub use base::AdapterBase;
 use delta::{DeltaMaker, FileDelta};
 pub(crate) use delta::{EmbeddingDelta, OutputFactors, Pair, WeightDelta};
 
-/// An adapter, opened and checked against the model it is for.
+/// Adapter, opened and checked against its base model.
 #[derive(Debug)]
 pub struct Adapter {
-    /// Where it was opened; for one of bytes in memory its name.
+    /// Path that it was opened from; its name if it is from memory.
     pub origin: PathBuf,
     /// The file or directory, for errors.
     pub file: String,
     /// `peft` or `gguf`.
     pub format: &'static str,
-    /// The largest rank of any of its pairs; 0 without one.
+    /// Largest rank of any of its pairs; 0 without pairs.
     pub rank: usize,
-    /// Bytes of its matrices.
+    /// Size of its matrices in bytes.
     pub size_bytes: u64,
-    /// Of its numbers and factors: adapters of equal digests compute the same.
+    /// Digest of its elements and factors: adapters with equal digests compute the same.
     pub digest: [u8; 32],
     deltas: BTreeMap<Weight, WeightDelta>,
     embedding: Option<EmbeddingDelta>,
@@ -51,12 +51,12 @@ pub struct Adapter {
 struct FileContent {
     file: String,
     format: &'static str,
-    /// Rows of queries and keys are permuted as llama.cpp's converter does it.
+    /// Whether rows of queries and keys are permuted as by llama.cpp's converter.
     permuted: bool,
     deltas: BTreeMap<Weight, FileDelta>,
 }
 
-/// The weights of a model, by the names that a format gives them.
+/// Weights of a model, by their names in a format.
 struct Matrices<'a> {
     spec: &'a TransformerSpec,
     names: &'static Names,
@@ -64,7 +64,7 @@ struct Matrices<'a> {
     by_name: BTreeMap<String, AdaptableWeight>, // without `.weight`
 }
 
-/// A weight, and why adapters do not change it, if they do not.
+/// A weight, and the reason why adapters cannot change it, if they cannot.
 #[derive(Clone, Copy)]
 struct AdaptableWeight {
     weight: Weight,
@@ -77,12 +77,12 @@ impl<'a> Matrices<'a> {
         Self { spec, names, prefix, by_name }
     }
 
-    /// Names that a module of a file may have in the model's own files.
+    /// Possible names of a file's module in the model's own files.
     fn names_of(&self, module: &str) -> Vec<String> {
-        // Behind a class that sees or hears, with the model inside.
+        // Names in a multimodal class, which contains the model.
         let inside = module.split_once("language_model.").map_or(module, |(_, inside)| inside);
         let bare = inside.strip_prefix("model.").unwrap_or(inside);
-        // Saved of the network alone, names lack the prefix of the class that generates; some classes have another.
+        // If only the network is saved, names lack the prefix of the generating class; some classes have another.
         let prefixed = [module, inside, bare].map(|name| format!("{}{name}", self.prefix));
         let mut names: Vec<String> =
             [module, inside].map(str::to_owned).into_iter().chain(prefixed).collect();
@@ -90,7 +90,7 @@ impl<'a> Matrices<'a> {
             let own = module.replace("ln_attn", self.names.attention_norm);
             names.push(own.replace("ln_mlp", self.names.mlp_norm));
         }
-        // What the library calls them in every class, whatever files do.
+        // The library's names in every class, whatever files have.
         match bare {
             "lm_head" => names.push(self.names.head.to_owned()),
             "embed_tokens" => names.push(format!("{}{}", self.prefix, self.names.token_embedding)),
@@ -99,11 +99,11 @@ impl<'a> Matrices<'a> {
         names
     }
 
-    /// The parts of the model that a file's matrix `module` holds, each with its rows of a tensor that has a row for each output.
-    /// None: the network does not use it.
+    /// Parts of the model in a file's matrix `module`, each with its rows of a tensor that has a row for each output.
+    /// `None`: the network does not use it.
     ///
     /// # Errors
-    /// `Unsupported` where the model has no such weight, or it takes no adapters; `Corrupt` where its rows do not fit.
+    /// `Unsupported` if the model has no such weight, or it supports no adapters; `Corrupt` if its rows do not fit.
     fn parts(&self, module: &str, rows: &Tensor) -> Result<Option<Vec<(Weight, Tensor)>>, LoadError> {
         let Some(found) = self.find(module, rows)? else { return Ok(None) };
         let parts = found.into_iter().map(|(AdaptableWeight { weight, reason }, part)| match reason {
@@ -113,7 +113,7 @@ impl<'a> Matrices<'a> {
         parts.collect::<Result<Vec<_>, _>>().map(Some)
     }
 
-    /// As [`Matrices::parts`], of weights that take no adapters too.
+    /// Same as [`Matrices::parts`], including weights that support no adapters.
     fn find(&self, module: &str, rows: &Tensor) -> Result<Option<Vec<(AdaptableWeight, Tensor)>>, LoadError> {
         for name in self.names_of(module) {
             let cut =
@@ -135,7 +135,7 @@ impl<'a> Matrices<'a> {
         Err(refused(rows, reason))
     }
 
-    /// Whether a matrix makes keys or values of a layer that reads those of another (Gemma 3n, Gemma 4).
+    /// Whether a matrix makes keys or values of a layer that shares those of another (Gemma 3n, Gemma 4).
     fn is_unused(&self, module: &str) -> bool {
         let mut layers = self.spec.layers.iter().enumerate();
         layers.any(|(index, layer)| {
@@ -148,34 +148,34 @@ impl<'a> Matrices<'a> {
     }
 }
 
-/// An adapter that an engine has, here or in another process. A job that holds one keeps it there.
+/// Adapter that an engine has loaded, here or in another process. A job that holds this handle keeps it loaded.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LoadedAdapter {
-    /// Its place in the engine's lists.
+    /// Index in the engine's lists.
     pub(crate) slot: u32,
     /// [`Adapter::digest`].
     pub digest: [u8; 32],
 }
 
 impl LoadedAdapter {
-    /// The handle of one that an engine elsewhere has in this slot.
+    /// Handle of an adapter that an engine in another process has in this slot.
     pub fn elsewhere(slot: u32, digest: [u8; 32]) -> LoadedAdapter {
         LoadedAdapter { slot, digest }
     }
 
-    /// Its place in its engine's lists.
+    /// Index in its engine's lists.
     pub fn slot(&self) -> u32 {
         self.slot
     }
 }
 
 impl Adapter {
-    /// Opens a directory that PEFT has saved (`adapter_config.json` and `adapter_model.safetensors` or `adapter_model.bin`),
-    /// or a GGUF file of an adapter, for a model.
+    /// Opens, for a base model, a directory saved by PEFT (`adapter_config.json` and `adapter_model.safetensors` or
+    /// `adapter_model.bin`) or a GGUF file of an adapter.
     ///
     /// # Errors
-    /// [`LoadError`] naming the file and the setting or tensor in it: what is no such file, what does not fit the model, and
-    /// what cannot be computed.
+    /// [`LoadError`] naming the file and the setting or tensor in it: for other files, adapters that do not fit the
+    /// model, and unsupported ones.
     pub fn open(path: &Path, base: &AdapterBase<'_>) -> Result<Self, LoadError> {
         let origin = path.to_owned();
         let found =
@@ -188,7 +188,7 @@ impl Adapter {
         Ok(Adapter { origin, ..Self::from_gguf(&path.display().to_string(), &bytes, base)? })
     }
 
-    /// As [`Adapter::open`], of a GGUF file's bytes.
+    /// Same as [`Adapter::open`], for the bytes of a GGUF file.
     ///
     /// # Errors
     /// As [`Adapter::open`].
@@ -196,7 +196,7 @@ impl Adapter {
         gguf::parse(file, bytes, base)
     }
 
-    /// As [`Adapter::open`], of the text of an `adapter_config.json` and the bytes of a safetensors file.
+    /// Same as [`Adapter::open`], for the text of an `adapter_config.json` and the bytes of a safetensors file.
     ///
     /// # Errors
     /// As [`Adapter::open`].
@@ -209,17 +209,17 @@ impl Adapter {
         peft::parse(file, config, weights, base)
     }
 
-    /// What is done to a matrix or a norm.
+    /// Change to a matrix or a norm.
     pub(crate) fn delta(&self, part: Part) -> Option<&WeightDelta> {
         self.deltas.get(&part.weight())
     }
 
-    /// The norms that it changes.
+    /// Norms that it changes.
     pub(crate) fn norms(&self) -> impl Iterator<Item = Part> {
         self.deltas.keys().map(|weight| weight.part).filter(|part| part.is_norm())
     }
 
-    /// What is done to the embeddings of tokens.
+    /// Change to the embeddings of tokens.
     pub(crate) fn embedding(&self) -> Option<&EmbeddingDelta> {
         self.embedding.as_ref()
     }
@@ -234,12 +234,12 @@ impl Adapter {
         of_pairs.chain(self.embedding.iter().map(|embedding| &embedding.table))
     }
 
-    /// Gives the pages of its files back.
+    /// Releases the pages of its files.
     pub(crate) fn release(&self) {
         self.tensors().for_each(|tensor| tensor.bytes.release());
     }
 
-    /// Checks what a file has; `scale` is asked for the factor of each pair, with its A.
+    /// Checks the tensors of a file; `scale` returns the factor of each pair, given its A.
     fn checked(
         content: FileContent,
         base: &AdapterBase<'_>,
@@ -297,7 +297,7 @@ fn shapes(spec: &TransformerSpec) -> BTreeMap<Weight, Vec<usize>> {
     shapes
 }
 
-/// That a tensor of an adapter cannot be computed.
+/// Error for a tensor of an adapter that is not supported.
 fn refused(tensor: &Tensor, reason: impl Into<String>) -> LoadError {
     LoadError::Unsupported {
         file: tensor.file.to_string(),
@@ -307,7 +307,7 @@ fn refused(tensor: &Tensor, reason: impl Into<String>) -> LoadError {
     }
 }
 
-/// Whether matrices are what is added to one of this shape.
+/// Checks that two matrices form an addition to a matrix of this shape.
 fn check_pair(a: &Tensor, b: &Tensor, [outputs, inputs]: [usize; 2]) -> Result<(), LoadError> {
     let rank = a.shape.first().copied().unwrap_or(0);
     if rank == 0 {
@@ -338,7 +338,7 @@ fn check_pair(a: &Tensor, b: &Tensor, [outputs, inputs]: [usize; 2]) -> Result<(
     Ok(())
 }
 
-/// The weights of a model that are not biases, by the name that a table gives them, without `.weight`.
+/// Weights of a model except biases, by their names in a table without `.weight`.
 fn adaptable(spec: &TransformerSpec, name: impl Fn(Weight) -> String) -> BTreeMap<String, AdaptableWeight> {
     let named = |weight: Weight| {
         let name = name(weight);
@@ -407,7 +407,7 @@ fn is_adaptable(spec: &TransformerSpec, part: Part) -> Result<(), &'static str> 
 const GEMMA_PARTS: &str =
     "laurel, AltUp and inputs of single layers take no adapters here: projections of attention and MLPs do";
 
-/// B with the rows of each head in the other order: two rows that rotate together lie beside each other (`to_pairs`), or half a
+/// B with the rows of each head reordered, so that two rows that rotate together are adjacent (`to_pairs`), or half a
 /// head apart.
 fn permute(b: &Tensor, head_dim: usize, to_pairs: bool) -> Result<Tensor, LoadError> {
     let (rows, half) = (b.shape[0], head_dim / 2);
@@ -433,7 +433,7 @@ fn permute(b: &Tensor, head_dim: usize, to_pairs: bool) -> Result<Tensor, LoadEr
 
 fn digest_of(adapter: &Adapter) -> [u8; 32] {
     let mut sha = Sha256::new();
-    // The description of a part is its own, and of bounded length.
+    // The description of each part is separate and of bounded length.
     let mut say = |words: String| {
         sha.update((words.len() as u64).to_le_bytes());
         sha.update(words);

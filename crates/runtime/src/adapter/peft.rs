@@ -1,5 +1,5 @@
-//! Adapters as PEFT saves them: `base_model.model.model.layers.N.self_attn.q_proj.lora_A.weight` and `lora_B`, beside the
-//! settings of `config`. Magnitudes, biases, and modules in place of the model's have names of their own.
+//! Adapters as saved by PEFT: `base_model.model.model.layers.N.self_attn.q_proj.lora_A.weight` and `lora_B`, with the
+//! settings of `config`. Magnitudes, biases, and modules that replace the model's have their own names.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -79,7 +79,7 @@ fn adapter(
             TensorRole::Weight => FileDelta::put(&mut found.weight, tensor)?,
             TensorRole::Bias => FileDelta::put(&mut found.bias, column(tensor))?,
             TensorRole::Base => {
-                // PEFT saves what an adapted embedding stands on too.
+                // PEFT also saves the base of an adapted embedding.
                 let own = [spec.vocab, spec.hidden];
                 if tensor.shape.len() == 2 && tensor.shape != own {
                     let (rows, vocab) = (tensor.shape[0], spec.vocab);
@@ -91,7 +91,7 @@ fn adapter(
             }
         }
     }
-    // Of a pair with a name gone wrong, A says which.
+    // If one name of a pair is wrong, A tells which.
     if let Some(half) = files.values().find(|found| found.a.is_some() && found.b.is_none()) {
         half.halves(file)?;
     }
@@ -117,7 +117,7 @@ fn adapter(
     })
 }
 
-/// From modules of a file to the model's weights.
+/// Mapping from a file's modules to the model's weights.
 struct ModuleReader<'a> {
     spec: &'a TransformerSpec,
     settings: &'a Settings,
@@ -172,7 +172,7 @@ impl ModuleReader<'_> {
         Ok(())
     }
 
-    /// A module's weight or bias in place of the model's.
+    /// A module's weight or bias that replaces the model's.
     fn replace(
         &self,
         module: &str,
@@ -182,7 +182,7 @@ impl ModuleReader<'_> {
     ) -> Result<(), LoadError> {
         for (of, rows) in self.matrices.find(module, tensor)?.into_iter().flatten() {
             let weight = Weight { bias, ..of.weight };
-            // What is added to the step of a state is no bias of its matrix.
+            // The addend to a state's step is no bias of its matrix.
             let is_step = bias && matches!(weight.part, Part::Layer(_, LayerPart::StateStep));
             let has_own = !is_step && self.maker.shapes.contains_key(&weight);
             if has_own && self.maker.is_own(weight, &rows)? {
@@ -222,7 +222,7 @@ fn column(tensor: Tensor) -> Tensor {
     Tensor { shape: vec![tensor.elements(), 1], ..tensor }
 }
 
-/// A matrix with its rows and columns exchanged, as F32.
+/// Transpose of a matrix, as F32.
 fn turned(matrix: &Tensor) -> Result<Tensor, LoadError> {
     let &[rows, cols] = matrix.shape.as_slice() else {
         return Err(refused(matrix, "it is no matrix"));
@@ -233,7 +233,7 @@ fn turned(matrix: &Tensor) -> Result<Tensor, LoadError> {
     Ok(Tensor { dtype: DType::F32, shape: vec![cols, rows], bytes: bytes.into(), ..matrix.clone() })
 }
 
-/// That the model has the rows of a matrix as the published one has them, or permuted ([`TransformerSpec::permuted`]).
+/// Checks that the model has a matrix's rows in the published order, or permuted ([`TransformerSpec::permuted`]).
 fn check_rows(spec: &TransformerSpec, weight: Weight) -> Result<(), &'static str> {
     use LayerPart::{StateBeta, StateGate, StateInput, StateOutput, StateStep};
     let of_state =
@@ -249,7 +249,7 @@ fn check_rows(spec: &TransformerSpec, weight: Weight) -> Result<(), &'static str
     }
 }
 
-/// What of a module a tensor is.
+/// Role of a tensor in its module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TensorRole {
     A,
@@ -262,7 +262,7 @@ enum TensorRole {
     Base,
 }
 
-/// The module that a tensor is of, and what of it.
+/// Module of a tensor, and its role in it.
 fn place_of(tensor: &Tensor) -> Result<(&str, TensorRole), LoadError> {
     const INFIXES: [(&str, TensorRole); 5] = [
         (".lora_embedding_A", TensorRole::EmbeddingA),
@@ -275,7 +275,7 @@ fn place_of(tensor: &Tensor) -> Result<(&str, TensorRole), LoadError> {
     let name = name.strip_prefix("base_model.model.").unwrap_or(name);
     for (infix, role) in INFIXES {
         let Some((module, rest)) = name.rsplit_once(infix) else { continue };
-        // Behind it a name of the adapter's own may stand.
+        // The adapter's own name may follow.
         let role = match (role, rest.ends_with(".bias")) {
             (TensorRole::B, true) => TensorRole::BiasOfB,
             (role, false) if rest.is_empty() || rest.starts_with('.') => role,

@@ -1,4 +1,4 @@
-//! Adapters that are opened, refused by name, and mutated.
+//! Tests of adapters that are opened, refused by name, and mutated.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +23,7 @@ fn folder(case: &str) -> PathBuf {
     data("adapters").join(case)
 }
 
-/// An adapter's files, to be changed.
+/// Files of an adapter, to be changed.
 struct Files {
     config: Value,
     tensors: Vec<(String, Vec<usize>, Vec<u8>)>, // name, shape, bf16
@@ -100,7 +100,7 @@ fn names_may_say_whose_they_are_and_lack_the_class() {
     assert_eq!(named.open(&spec).unwrap().digest, plain);
     let bare = llama().renamed("base_model.model.model.", "base_model.model.");
     assert_eq!(bare.open(&spec).unwrap().digest, plain);
-    // Another factor is another adapter, and so are other numbers.
+    // Another factor makes another adapter, and so do other elements.
     assert_ne!(llama().with("lora_alpha", json!(17)).open(&spec).unwrap().digest, plain);
     assert_ne!(llama().with("use_rslora", json!(true)).open(&spec).unwrap().digest, plain);
     let mut files = llama();
@@ -187,7 +187,7 @@ fn an_adapter_of_another_model_is_refused_by_tensor_and_both_shapes() {
         error.contains("self_attn.") && error.contains("expected [") && error.contains("file has ["),
         "{error}"
     );
-    // Its rank must be what the configuration says.
+    // Its rank must equal the configured one.
     check_refused(
         &llama().with("r", json!(4)),
         &["lora_A", "expected [4, ", "file has [8, ", "rank_pattern"],
@@ -213,7 +213,7 @@ fn mixed(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Some bytes of the first `header` changed, or the end cut off.
+/// Bytes with some of the first `header` changed, or with the end cut off.
 fn mutated(bytes: &[u8], header: usize, random: &mut u64) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     if mixed(random).is_multiple_of(8) {

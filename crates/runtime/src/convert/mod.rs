@@ -1,8 +1,9 @@
-//! Folders of Hugging Face as GGUF files, named and changed as llama.cpp's converter does: what [`crate::quantise`] reads of a
-//! folder. Nothing is read before it is written: tensors are views of the folder's, regrouped and stacked on the way.
+//! Conversion of Hugging Face folders to GGUF files, with the names and changes of llama.cpp's converter, for
+//! [`crate::quantise`]. Nothing is read before it is written: tensors are views of the folder's, regrouped and stacked
+//! on the way.
 //!
-//! What is made is read back as a file of its architecture would be, settings and tokenizer, and a model of which GGUF's keys do
-//! not say all is refused by name.
+//! The result, settings and tokenizer, is read back as a file of its architecture would be. A model that GGUF's keys
+//! cannot fully describe is refused by name.
 
 mod settings;
 mod tensors;
@@ -22,14 +23,14 @@ use crate::gguf::{Gguf, Metadata};
 use crate::load::{ModelFiles, huggingface, weights};
 use crate::overrides::Overrides;
 
-/// A family whose files are written.
+/// Model family that can be converted.
 #[derive(Debug)]
 struct Family {
-    /// Of `config.json`, or of its text's settings.
+    /// Model type of `config.json`, or of its text's settings.
     model_type: &'static str,
-    /// Its architecture's name in GGUF.
+    /// Architecture in GGUF.
     name: &'static str,
-    /// What rope turns with what in GGUF's files of it.
+    /// Pairing of rotary embedding in its GGUF files.
     turns: RopeKind,
 }
 
@@ -64,16 +65,18 @@ impl Family {
     }
 }
 
-/// Whether a directory is a model's folder: a configuration, and weights in safetensors or PyTorch's files.
+/// Whether a directory is a model folder: a configuration, and weights in safetensors or PyTorch files.
 pub fn is_folder(directory: &Path) -> bool {
     directory.join("config.json").exists() && weights::are_in(directory)
 }
 
-/// The GGUF file of a folder with `config.json`, a tokenizer and weights. Its tensors are those of the folder, in their types,
-/// with vectors and routers in F32; quantised matrices stay what this build reads them as, which may be no type of GGUF's.
+/// Converts a folder with `config.json`, a tokenizer and weights to a GGUF file. Its tensors are those of the folder
+/// in their types, with vectors and routers in F32. Quantised matrices keep the type that this build reads them as,
+/// which may be none of GGUF's.
 ///
 /// # Errors
-/// As opening the folder; `Unsupported` naming the model type, the setting or the tokenizer's part that GGUF's keys cannot say.
+/// As opening the folder; `Unsupported` naming the model type, the setting or the part of the tokenizer that GGUF's
+/// keys cannot express.
 pub fn gguf_of(directory: &Path) -> Result<Gguf, LoadError> {
     let (files, _) = huggingface::open(directory, &Overrides::default())?;
     let file = directory.display().to_string();

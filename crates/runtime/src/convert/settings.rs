@@ -1,5 +1,5 @@
-//! What a description says in GGUF's keys, and whether it is all: the keys are read back as a file's are, and the two
-//! descriptions compared.
+//! Conversion of a spec to GGUF's keys, and the check that they are complete: the keys are read back like a file's,
+//! and the two specs are compared.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::spec::{
 };
 use crate::tensor::Tensor;
 
-/// The keys of the model and its makers' way to sample it.
+/// Keys of the model and of its makers' sampling settings.
 pub(super) fn keys(
     directory: &Path,
     files: &ModelFiles,
@@ -88,7 +88,7 @@ pub(super) fn keys(
     Ok(keys.entries)
 }
 
-/// Keys as they come.
+/// Keys under construction.
 struct Keys {
     name: &'static str,
     entries: BTreeMap<String, Value>,
@@ -146,7 +146,7 @@ impl Keys {
                 self.count("rope.scaling.original_context_length", original_context as usize);
                 self.float("rope.scaling.yarn_beta_fast", beta_fast);
                 self.float("rope.scaling.yarn_beta_slow", beta_slow);
-                // Readers multiply what the factor says by this.
+                // Readers multiply the factor by this.
                 let usual = spec::yarn_magnitude(factor, 1.0);
                 if rope.magnitude != usual {
                     self.float("rope.scaling.attn_factor", rope.magnitude / usual);
@@ -156,7 +156,7 @@ impl Keys {
     }
 }
 
-/// Divisors of frequencies that GGUF's files have as tensors: Llama 3.1's scaling, and LongRoPE's.
+/// Divisors of frequencies that GGUF files have as tensors: Llama 3.1's scaling, and LongRoPE's.
 pub(super) fn rope_factors(spec: &TransformerSpec, file: &str) -> Vec<Tensor> {
     let tensor = |name: &str, factors: &[f32]| Tensor {
         file: file.into(),
@@ -178,10 +178,10 @@ pub(super) fn rope_factors(spec: &TransformerSpec, file: &str) -> Vec<Tensor> {
     vec![tensor(spec::ROPE_FACTORS, &factors)]
 }
 
-/// Whether a file says all that a description does.
+/// Checks that a file describes a spec completely.
 ///
 /// # Errors
-/// `Unsupported` naming what it does not say.
+/// `Unsupported` naming the missing part.
 pub(super) fn check(own: &TransformerSpec, gguf: &Gguf) -> Result<(), LoadError> {
     let read = spec::from_gguf(gguf)?;
     for (own, read) in facets(own).into_iter().zip(facets(&read)) {
@@ -202,11 +202,11 @@ fn unsaid(directory: &Path, what: &str, value: String) -> LoadError {
     }
 }
 
-/// A part of what a network computes.
+/// Comparable part of a network's computation.
 struct Facet {
     what: String,
     words: String,
-    /// Computed otherwise on the two sides.
+    /// Computed differently on the two sides.
     numbers: Vec<f32>,
 }
 
@@ -215,7 +215,7 @@ fn near(own: &[f32], read: &[f32]) -> bool {
     own.len() == read.len() && own.iter().zip(read).all(same)
 }
 
-/// All of them: as many of two descriptions that have as many layers.
+/// All facets: equally many for two specs with the same number of layers.
 fn facets(spec: &TransformerSpec) -> Vec<Facet> {
     let kind = match spec.norm.kind {
         NormKind::Rms { .. } => NormKind::Rms { from_one: false },

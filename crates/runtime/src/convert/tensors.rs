@@ -1,4 +1,5 @@
-//! A network's weights under GGUF's names: llama's queries and keys regrouped for rope, experts in stacks, vectors in F32.
+//! Weights of a network under GGUF's names: llama's queries and keys regrouped for rope, experts in stacks, vectors in
+//! F32.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,10 +13,10 @@ use crate::mapped::ModelBytes;
 use crate::spec::{LayerPart, Names, NormKind, Part, Weight};
 use crate::tensor::Tensor;
 
-/// All of them.
+/// All tensors of the converted file.
 pub(super) fn of_files(files: &ModelFiles, family: &Family) -> Result<Vec<Tensor>, LoadError> {
     let (spec, names) = (&files.spec, Names::of_gguf(family.name));
-    // GGUF's norms multiply with what they say.
+    // GGUF's norms multiply by the stored factors.
     let from_one = spec.norm.kind == NormKind::Rms { from_one: true };
     let mut tensors = Vec::new();
     let mut stacks: BTreeMap<String, Vec<Tensor>> = BTreeMap::new();
@@ -59,7 +60,7 @@ fn is_norm(part: Part) -> bool {
     }
 }
 
-/// Heads of the queries or keys whose rows GGUF's files have otherwise.
+/// Number of heads of queries or keys whose rows GGUF files have in another order.
 fn regrouped_heads(files: &ModelFiles, weight: Weight, family: &Family) -> Option<usize> {
     let Part::Layer(layer, of) = weight.part else { return None };
     let attention = &files.spec.layers[layer].attention;
@@ -75,13 +76,13 @@ fn regrouped_heads(files: &ModelFiles, weight: Weight, family: &Family) -> Optio
     }
 }
 
-/// Rows of each head, so that the two that rope turns together are neighbours.
+/// Reorders the rows of each head so that the two that rope rotates together are neighbours.
 fn regrouped(tensor: &Tensor, heads: usize) -> Tensor {
     let rows = tensor.shape[0];
     let (head_rows, row_bytes) = (rows / heads, tensor.bytes.len() / rows);
     let source = tensor.bytes.clone();
     let make = move |range: Range<usize>, out: &mut [u8]| {
-        // A head is read once: its rows may have to be made.
+        // A head is read once: its rows may have to be computed.
         let heads = range.start / head_rows..range.end.div_ceil(head_rows);
         for head in heads {
             let first = head * head_rows;
@@ -102,7 +103,7 @@ fn regrouped(tensor: &Tensor, heads: usize) -> Tensor {
     Tensor { bytes, ..tensor.clone() }
 }
 
-/// Matrices of one shape, one after the other, as one tensor.
+/// Stacks matrices of one shape into one tensor.
 pub(crate) fn stacked(name: String, experts: &[Tensor]) -> Result<Tensor, LoadError> {
     let first = &experts[0];
     let (rows, row_bytes) = (first.shape[0], first.bytes.len() / first.shape[0]);
@@ -133,7 +134,8 @@ pub(crate) fn stacked(name: String, experts: &[Tensor]) -> Result<Tensor, LoadEr
     Ok(Tensor { name, shape, bytes, ..first.clone() })
 }
 
-/// A tensor's numbers in F32, each with something added: small ones, which are read at once. Where nothing is, a zero keeps its sign.
+/// Elements of a tensor in F32, each with an optional addend; for small tensors, which are read at once. Without an
+/// addend, a zero keeps its sign.
 fn in_f32(tensor: &Tensor, added: Option<f32>) -> Result<Tensor, LoadError> {
     let changed = |number: f32| added.map_or(number, |added| number + added);
     let bytes: Vec<u8> =

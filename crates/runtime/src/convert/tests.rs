@@ -1,5 +1,5 @@
-//! Folders become what llama.cpp's converter makes of them (`golden/make.py`), key by key and byte by byte, and what GGUF cannot
-//! say is refused by name.
+//! Tests that folders are converted as by llama.cpp's converter (`golden/make.py`), key by key and byte by byte, and
+//! that anything GGUF cannot express is refused by name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,19 +23,19 @@ const CASES: &[(&str, &str)] = &[
     ("dense/gemma3", include_str!("golden/gemma3.txt")),
 ];
 
-/// Keys of the converter that are written elsewhere, or that are a name's: `Plan` writes the first two.
+/// Keys of the converter that are written elsewhere, or that are names: `Plan` writes the first two.
 const NOT_COMPARED: &[&str] = &[
     "general.file_type",
     "general.quantization_version",
     "general.name",
     "general.size_label",
-    // Only SentencePiece's texts get a space in front, and the converter says so of byte pairs too.
+    // Only SentencePiece's texts get a leading space, and the converter also sets it for byte pairs.
     "tokenizer.ggml.add_space_prefix",
-    // It is 107 of every Gemma 1, whatever its files say.
+    // It is 107 for every Gemma 1, whatever its files say.
     "tokenizer.ggml.eot_token_id",
 ];
 
-/// What is written beyond the converter's keys: said where it leaves it to a reader's defaults, or drops it.
+/// Keys written in addition to the converter's, which leaves them to a reader's defaults or drops them.
 const BEYOND: &[&str] = &[
     "attention.key_length",
     "attention.value_length",
@@ -112,13 +112,13 @@ fn folders_become_what_the_converter_makes_of_them() {
         }
         assert!(tensors.is_empty(), "{case}: {:?}", tensors.keys());
         keys.retain(|key, _| !BEYOND.iter().any(|known| key.ends_with(&format!(".{known}"))));
-        // The converter leaves out a list of no merges.
+        // The converter omits an empty list of merges.
         keys.retain(|_, value| !matches!(value, Value::Array(Array::String(texts)) if texts.is_empty()));
         assert!(keys.is_empty(), "{case}: {keys:?}");
     }
 }
 
-/// Rows that are made in pieces are the rows of the whole.
+/// Checks that rows made in pieces equal the rows of the whole.
 #[test]
 fn tensors_read_the_same_in_pieces() {
     for case in ["tiny/llama3", "tiny/mixtral"] {
@@ -140,9 +140,9 @@ fn tensors_read_the_same_in_pieces() {
 #[test]
 fn what_gguf_cannot_say_is_refused_by_name() {
     for (case, part) in [
-        // A window in some layers, which llama.cpp's Qwen 3 has not.
+        // A window in some layers, which llama.cpp's Qwen 3 does not have.
         ("tiny/qwen3-windows", "sliding_window"),
-        // Layers without experts among such with.
+        // Layers with and without experts.
         ("tiny/qwen3-moe-mixed", "layer 0"),
         ("dense/phi3", "model_type = phi3"),
         ("dense/olmo2", "llama, mistral, mixtral, qwen2"),
@@ -152,7 +152,7 @@ fn what_gguf_cannot_say_is_refused_by_name() {
     }
 }
 
-/// Pieces are cut as SentencePiece cuts them, by the scores that stand for the ranks of merges.
+/// Checks that scores derived from the ranks of merges split texts as SentencePiece does.
 #[test]
 fn merges_become_scores() {
     let golden: serde_json::Value = serde_json::from_str(include_str!("golden/pieces.json")).unwrap();
@@ -174,7 +174,7 @@ fn merges_become_scores() {
     }
 }
 
-/// The splitting expressions of published tokenizers, under the names that the converter gives them.
+/// Checks the converter's names of published tokenizers' splitting patterns.
 #[test]
 fn pre_tokenizers_have_the_names_of_gguf() {
     let split = |pattern: &str| {

@@ -1,5 +1,5 @@
-//! A folder's tokenizer in GGUF's keys: SentencePiece's model where there is one, the library's `tokenizer.json` otherwise; then
-//! what begins and ends texts, and the chat template.
+//! Conversion of a folder's tokenizer to GGUF's keys: SentencePiece's model if there is one, otherwise the library's
+//! `tokenizer.json`; then begin and end tokens, and the chat template.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::tokenizer::{self, Ends, Tokenizer, hf::token_text};
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
 
-/// The keys.
+/// Keys of the tokenizer.
 pub(super) fn keys(directory: &Path, files: &ModelFiles) -> Result<BTreeMap<String, Value>, LoadError> {
     let tokenizer = Tokenizer::load(&files.text)?;
     let (file, rows) = (directory.display().to_string(), files.spec.vocab);
@@ -71,10 +71,10 @@ pub(super) fn keys(directory: &Path, files: &ModelFiles) -> Result<BTreeMap<Stri
     Ok(keys)
 }
 
-/// Whether the keys' tokenizer makes the same tokens of texts as the folder's.
+/// Checks that the keys' tokenizer gives the same tokens as the folder's.
 ///
 /// # Errors
-/// `Unsupported` naming a text of which it makes others.
+/// `Unsupported` naming a text with different tokens.
 pub(super) fn check(files: &ModelFiles, gguf: &Gguf) -> Result<(), LoadError> {
     let made = Tokenizer::load(&crate::load::gguf::text_files(&gguf.metadata)?)?;
     let unknown = gguf.metadata.u32("tokenizer.ggml.unknown_token_id")?;
@@ -91,7 +91,7 @@ fn of_metadata(source: TokenizerSource) -> Option<BTreeMap<String, Value>> {
     Some(metadata.iter().map(|(key, value)| (key.to_owned(), value.clone())).collect())
 }
 
-/// As many tokens as the embedding has rows: no text spells those that fill it.
+/// Fills the vocabulary up to the embedding's rows with tokens that no text produces.
 fn fill(keys: &mut BTreeMap<String, Value>, rows: usize) {
     const UNUSED: i32 = 5;
     if let Some(Value::Array(Array::String(tokens))) = keys.get_mut(TOKENS) {

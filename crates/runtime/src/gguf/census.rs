@@ -1,5 +1,5 @@
-//! What a file's header says of its tensors, types that this build does not know among them: for looking at a file that
-//! cannot be run.
+//! Inventory of a file's header, including tensors of types unknown to this build: for inspecting a file that cannot
+//! be run.
 
 use hanzo_engine_kernels::DType;
 
@@ -9,7 +9,7 @@ use crate::gguf::Metadata;
 use crate::inspect::Stored;
 use crate::limits::{GGUF_KEYS_MAX, TENSORS_MAX};
 
-/// What a file says of itself, and each of its tensors.
+/// Reads a file's metadata and the entry of each of its tensors.
 ///
 /// # Errors
 /// `Corrupt` naming the key or tensor, `Unsupported` for versions and byte orders.
@@ -29,7 +29,7 @@ pub(crate) fn census(file: &str, bytes: &[u8]) -> Result<(Metadata, Vec<Stored>)
     let data_first = (reader.position() as u64).next_multiple_of(alignment_of(&metadata)?);
     let data_bytes = (bytes.len() as u64).saturating_sub(data_first);
     entries.sort_by_key(|entry| entry.offset);
-    // Of a type that is not known, a tensor goes as far as the next one, or the file.
+    // A tensor of unknown type extends to the next one, or to the end of the file.
     let ends: Vec<u64> = entries.iter().skip(1).map(|next| next.offset).chain([data_bytes]).collect();
     let stored = entries.iter().zip(ends).map(|(entry, end)| {
         let dtype = DType::from_ggml(entry.type_id);

@@ -1,4 +1,4 @@
-//! What a GGUF file says about itself: typed values under dotted keys. Absent: what the keys mean.
+//! Metadata of a GGUF file: typed values under dotted keys. The meaning of the keys is defined elsewhere.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -44,8 +44,8 @@ pub enum Array {
     F64(Vec<f64>),
 }
 
-/// All key-value pairs of a GGUF file, and the file's name for errors. A key of the wrong type is an error that
-/// names file, key and both types; integers of any width serve where an integer is asked for.
+/// All key-value pairs of a GGUF file, and the file's name for errors. A key of the wrong type is an error that names
+/// file, key and both types; any integer width is accepted for an integer.
 #[derive(Clone, Debug, Default)]
 pub struct Metadata {
     file: String,
@@ -70,18 +70,18 @@ impl Metadata {
         self.entries.get(key)
     }
 
-    /// Puts a value in place of what the file says.
+    /// Replaces a value of the file.
     pub(crate) fn set(&mut self, key: &str, value: Value) {
         self.entries.insert(key.to_owned(), value);
     }
 
-    /// Takes a key out, and gives what the file said under it.
+    /// Removes a key and returns its value.
     pub(crate) fn take(&mut self, key: &str) -> Option<Value> {
         self.watched.read(key);
         self.entries.remove(key)
     }
 
-    /// Tells `watched` from now on which keys are read.
+    /// Reports to `watched` from now on which keys are read.
     pub(crate) fn watch(&mut self, watched: Watched) {
         self.watched = watched;
     }
@@ -120,7 +120,7 @@ impl Metadata {
         u32::try_from(number).map(Some).map_err(|_| self.corrupt(key, format!("{number} is not a u32")))
     }
 
-    /// An integer of any width that fits 32 bits with a sign.
+    /// An integer of any width whose value is an `i32`.
     pub fn i32(&self, key: &str) -> Result<Option<i32>, LoadError> {
         let Some(number) = self.integer(key)? else { return Ok(None) };
         i32::try_from(number).map(Some).map_err(|_| self.corrupt(key, format!("{number} is not an i32")))
@@ -187,12 +187,12 @@ impl Metadata {
         })
     }
 
-    /// The error for a key whose value makes no sense.
+    /// Error for a key whose value makes no sense.
     pub fn corrupt(&self, key: &str, reason: impl Into<String>) -> LoadError {
         LoadError::Corrupt { file: self.file.clone(), what: format!("key {key}"), reason: reason.into() }
     }
 
-    /// The error for a key that is needed and not there.
+    /// Error for a required key that is missing.
     pub fn missing(&self, key: &str) -> LoadError {
         LoadError::Missing { file: self.file.clone(), what: format!("key {key}"), hint: String::new() }
     }
@@ -212,7 +212,7 @@ impl Metadata {
 }
 
 impl Value {
-    /// The type's name, for errors.
+    /// Name of the type, for errors.
     pub fn type_name(&self) -> &'static str {
         match self {
             Value::U8(_) => "u8",
@@ -253,7 +253,7 @@ impl fmt::Display for Value {
 }
 
 impl Array {
-    /// Elements.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         match self {
             Array::U8(x) => x.len(),
@@ -272,7 +272,7 @@ impl Array {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -27,7 +27,7 @@ use crate::tensor::Tensor;
 use hanzo_engine_kernels::DType;
 use reader::Reader;
 
-/// Bytes a tensor's data starts at a multiple of, where a file does not say.
+/// Default alignment of a tensor's data in bytes.
 const ALIGNMENT_DEFAULT: u64 = 32;
 
 /// A parsed GGUF file, or all parts of a split one.
@@ -35,13 +35,13 @@ const ALIGNMENT_DEFAULT: u64 = 32;
 pub struct Gguf {
     /// 2 or 3.
     pub version: u32,
-    /// What the file says about itself.
+    /// The file's metadata.
     pub metadata: Arc<Metadata>,
-    /// Its tensors, in the file's order.
+    /// Tensors, in the file's order.
     pub tensors: Vec<Tensor>,
 }
 
-/// A tensor's entry in the header: everything but its bytes.
+/// Entry of a tensor in the header: everything except its bytes.
 struct Entry {
     name: String,
     dtype: DType,
@@ -54,8 +54,7 @@ impl Gguf {
     /// Parses one file's bytes. `file` is its name, for errors.
     ///
     /// # Errors
-    /// `Corrupt` naming the key or tensor, `Unsupported` for versions, byte orders and types this build does not
-    /// know.
+    /// `Corrupt` naming the key or tensor, `Unsupported` for unknown versions, byte orders and types.
     pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Gguf, LoadError> {
         let mut reader = Reader::new(file, bytes);
         let version = read_version(file, &mut reader)?;
@@ -115,7 +114,7 @@ fn alignment_of(metadata: &Metadata) -> Result<u64, LoadError> {
 }
 
 fn read_entries(file: &str, reader: &mut Reader<'_>, count: usize) -> Result<Vec<Entry>, LoadError> {
-    // An entry takes at least 8 + 1 + 4 + 8 + 4 + 8 bytes; a smaller rest than that fails as it is read.
+    // An entry takes at least 8 + 1 + 4 + 8 + 4 + 8 bytes; if fewer are left, reading fails.
     let mut entries = Vec::with_capacity(count.min(reader.left() / 33));
     let mut names = HashSet::new();
     for index in 0..count {
@@ -130,7 +129,7 @@ fn read_entries(file: &str, reader: &mut Reader<'_>, count: usize) -> Result<Vec
     Ok(entries)
 }
 
-/// A tensor's entry in the header as it stands, whatever its type is.
+/// Raw entry of a tensor in the header, of any type.
 struct Raw {
     shape: Vec<usize>,
     type_id: u32,
@@ -180,7 +179,7 @@ fn read_entry(file: &str, reader: &mut Reader<'_>, name: &str) -> Result<Entry, 
     Ok(Entry { name: name.to_owned(), dtype, shape, offset, length })
 }
 
-/// Finds each tensor's bytes: aligned, inside the file, none sharing a byte with another.
+/// Finds each tensor's bytes: aligned, inside the file, and not overlapping.
 fn place(
     file: &str,
     bytes: &ModelBytes,

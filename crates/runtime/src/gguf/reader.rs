@@ -1,5 +1,5 @@
-//! Reads numbers, strings and values off the front of a GGUF file. Every length is checked against the bytes
-//! that are left before anything is allocated for it, so memory is bounded by a small multiple of the file.
+//! Reader of numbers, strings and values from the front of a GGUF file. Every length is checked against the remaining
+//! bytes before anything is allocated for it, so memory is bounded by a small multiple of the file.
 
 use super::metadata::{Array, Value};
 use crate::error::LoadError;
@@ -8,14 +8,14 @@ use crate::limits::{
     GGUF_TEXTS_MAX,
 };
 
-/// Where in the header we are.
+/// Position in the header.
 pub(super) struct Reader<'a> {
     file: &'a str,
     bytes: &'a [u8],
     position: usize,
-    /// Texts and arrays that values may still hold: each takes many times its bytes here.
+    /// Number of texts and arrays that values may still hold: each takes many times its file size in memory.
     texts_left: usize,
-    /// What is being read, for errors: a key, a tensor, a part of the header.
+    /// Item being read, for errors: a key, a tensor, a part of the header.
     pub(super) what: String,
 }
 
@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
             .map_err(|error| self.corrupt(format!("text is not UTF-8 after {} bytes", error.valid_up_to())))
     }
 
-    /// A key or a tensor's name.
+    /// A key or the name of a tensor.
     pub(super) fn name(&mut self) -> Result<&'a str, LoadError> {
         let name = self.text(GGUF_NAME_BYTES_MAX)?;
         if name.is_empty() {

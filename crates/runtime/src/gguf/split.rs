@@ -1,5 +1,5 @@
-//! Models split into several GGUF files, `NAME-00001-of-00003.gguf`. The first holds the metadata, each holds
-//! some of the tensors; opening any of them opens all.
+//! Models split into several GGUF files, `NAME-00001-of-00003.gguf`. The first holds the metadata, and each holds some
+//! of the tensors; opening any of them opens all.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,10 @@ const NUMBER: &str = "split.no";
 const COUNT: &str = "split.count";
 const TENSORS: &str = "split.tensors.count";
 
-/// Opens a GGUF file, and where it is part of a split model the other parts beside it. Gives the files in their
-/// order too.
+/// Opens a GGUF file and, if it is part of a split model, the other parts next to it. Also returns the files in order.
 ///
 /// # Errors
-/// `Io` for a file that cannot be read, `Missing` for a part that is not there, and those of [`Gguf::parse`].
+/// `Io` for a file that cannot be read, `Missing` for a missing part, and the errors of [`Gguf::parse`].
 pub fn open(path: &Path) -> Result<(Gguf, Vec<PathBuf>), LoadError> {
     let opened = parse_file(path)?;
     let count = part_count(&opened.metadata)?;
@@ -42,7 +41,7 @@ pub fn open(path: &Path) -> Result<(Gguf, Vec<PathBuf>), LoadError> {
     Ok((model, paths))
 }
 
-/// The files of the model that `path` is a part of, in their order, those that are not there too.
+/// Files of the model that `path` is a part of, in order, including missing ones.
 ///
 /// # Errors
 /// `Corrupt` for a name or number that makes no sense.
@@ -78,7 +77,7 @@ fn check_number(metadata: &Metadata, index: usize, count: usize) -> Result<(), L
     }
 }
 
-/// `NAME-00001-of-00003.gguf` and its fellows.
+/// Paths of all parts: `NAME-00001-of-00003.gguf` and so on.
 fn part_paths(path: &Path, count: usize, file: &str) -> Result<Vec<PathBuf>, LoadError> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let suffix = format!("-of-{count:05}.gguf");

@@ -1,15 +1,16 @@
-//! Sound files read back as written; unsound ones give errors that name what is wrong, whatever was done to them.
+//! Tests of the reader: valid files read back as written; invalid ones give errors that name the fault, however they
+//! were damaged.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Writes small GGUF files, sound or not.
+/// Writer of small GGUF files, valid or not.
 pub(crate) struct Builder {
     version: u32,
     alignment: usize,
     keys: Vec<Vec<u8>>,
-    tensors: Vec<(Vec<u8>, Vec<u8>)>, // entry without its offset, data
+    tensors: Vec<(Vec<u8>, Vec<u8>)>, // entry without its offset, and data
     offsets: Vec<Option<u64>>,
 }
 
@@ -56,7 +57,7 @@ impl Builder {
         self.u32("general.alignment", alignment)
     }
 
-    /// A tensor with its contiguous dimension first, as the file has it.
+    /// Adds a tensor with its contiguous dimension first, as in the file.
     pub(crate) fn tensor(mut self, name: &str, dimensions: &[u64], dtype: u32, data: &[u8]) -> Self {
         let mut entry = Self::text(name.as_bytes());
         entry.extend((dimensions.len() as u32).to_le_bytes());
@@ -67,14 +68,14 @@ impl Builder {
         self
     }
 
-    /// Zeros of type F32, outermost dimension first.
+    /// Adds zeros of type F32, outermost dimension first.
     pub(crate) fn zeros(self, name: &str, shape: &[usize]) -> Self {
         let dimensions: Vec<u64> = shape.iter().rev().map(|&size| size as u64).collect();
         let data = vec![0; 4 * shape.iter().product::<usize>()];
         self.tensor(name, &dimensions, 0, &data)
     }
 
-    /// Puts the last tensor at this offset, wherever its data is.
+    /// Sets the last tensor's offset, wherever its data is.
     pub(crate) fn at(mut self, offset: u64) -> Self {
         *self.offsets.last_mut().unwrap() = Some(offset);
         self
@@ -107,7 +108,7 @@ impl Builder {
     }
 }
 
-/// One of every value type, nested arrays, three tensor types.
+/// A file with all value types, nested arrays, and three tensor types.
 fn sample() -> Builder {
     let inner: Vec<u8> =
         [&9u32.to_le_bytes()[..], &1u64.to_le_bytes(), &1u32.to_le_bytes(), &2u64.to_le_bytes(), &[7, 8]]
@@ -232,8 +233,8 @@ fn every_truncation_is_an_error() {
     }
 }
 
-/// What must hold of whatever the bytes `file` are: an error names the file and is one line; what is read lies within the
-/// file, each tensor whole, apart from the others and with the bytes that stand there, and a second reading gives the same.
+/// Checks the result of reading any bytes. An error names the file and is one line. A file that is read has whole
+/// tensors inside it, apart from each other and with the file's bytes, and a second reading gives the same.
 fn check_read(file: &[u8]) -> Result<Gguf, String> {
     let bytes: ModelBytes = file.to_vec().into();
     let gguf = match Gguf::parse("a.gguf", &bytes) {
@@ -275,7 +276,7 @@ fn check_read(file: &[u8]) -> Result<Gguf, String> {
     Ok(gguf)
 }
 
-/// The numbers of the tensors, by name.
+/// Content of the tensors, by name.
 fn contents(gguf: &Gguf) -> Vec<(String, Vec<usize>, Vec<u8>)> {
     gguf.tensors.iter().map(|t| (t.name.clone(), t.shape.clone(), t.bytes.to_vec())).collect()
 }
@@ -307,11 +308,11 @@ fn every_flipped_bit_is_refused_or_seen() {
             })
             .sum();
         if bit / 8 >= header {
-            // A number, or nothing that is read.
+            // A changed number, or an unread byte.
             assert_eq!(format!("{:?}", read.metadata), format!("{:?}", whole.metadata));
             assert!(changed <= 1, "bit {bit} changed {changed}");
         } else {
-            // No bit of the header is without meaning.
+            // Every bit of the header has a meaning.
             let differs = read.version != whole.version
                 || format!("{:?}", read.metadata) != format!("{:?}", whole.metadata)
                 || format!("{:?}", read.tensors) != format!("{:?}", whole.tensors)
@@ -319,14 +320,14 @@ fn every_flipped_bit_is_refused_or_seen() {
             assert!(differs, "bit {bit} was not seen");
         }
     }
-    // Counts, lengths, types, places and names in other alphabets: most of a header.
+    // Counts, lengths, types, offsets and names in other alphabets: most of a header.
     assert!(refused > header * 3, "{refused} of {} bits were refused", header * 8);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// What has no sound counts is refused; what has none of anything is an empty file.
+    /// Bytes without valid counts are refused; those with zero counts are an empty file.
     #[test]
     fn any_bytes_are_refused(tail in prop::collection::vec(any::<u8>(), 0..400), version in 2u32..4) {
         let file = [&b"GGUF"[..], &version.to_le_bytes(), &tail].concat();
@@ -334,7 +335,8 @@ proptest! {
         prop_assert_eq!(check_read(&file).is_ok(), empty);
     }
 
-    /// As above, further into a file: small counts, and what keys and tensors are made of, in any order.
+    /// Same as `any_bytes_are_refused`, further into a file: small counts, and the elements of keys and tensors in any
+    /// order.
     #[test]
     fn any_header_is_read_or_refused(
         counts in (0u64..3, 0u64..4), version in 2u32..4,
@@ -369,7 +371,7 @@ proptest! {
     }
 }
 
-/// The parts of a model of two tensors in two files.
+/// Parts of a model of two tensors in two files.
 fn split_parts() -> [Vec<u8>; 2] {
     let part = |number: u32| Builder::new().u32("split.no", number).u32("split.count", 2);
     let first = part(0).u32("split.tensors.count", 2).string("general.name", "whole").zeros("a", &[4]);

@@ -1,6 +1,6 @@
-//! GGUF files written: version 3, little endian. The header says where each tensor will lie, so their bytes follow as they
-//! come, in any pieces. A file has its name when it is whole: until then it is beside it, named `….part`, and goes if
-//! nothing more comes of it.
+//! Writing of GGUF files: version 3, little endian. The header contains every tensor's offset, so their bytes follow
+//! in pieces of any size. A file gets its name when it is complete. Until then it is named `….part` and is deleted if
+//! it is abandoned.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -13,19 +13,19 @@ use super::{ALIGNMENT_DEFAULT, Array, Value};
 /// A tensor that will be written.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// How its numbers are stored: a type of GGUF's.
+    /// Element type, one of GGUF's.
     pub dtype: DType,
-    /// Outermost dimension first; the last is whole blocks.
+    /// Shape with the outermost dimension first; the last is whole blocks.
     pub shape: Vec<usize>,
 }
 
 impl Planned {
-    /// Bytes it takes.
+    /// Size in bytes.
     ///
     /// # Errors
-    /// `InvalidInput` where its rows are not whole blocks, or nobody could count them.
+    /// `InvalidInput` if its rows are not whole blocks, or the size overflows.
     pub fn bytes(&self) -> io::Result<u64> {
         let Self { name, dtype, shape } = self;
         let columns = shape.last().copied().unwrap_or_default();
@@ -35,16 +35,16 @@ impl Planned {
     }
 }
 
-/// A GGUF file that is being written.
+/// GGUF file that is being written.
 #[derive(Debug)]
 pub struct Writer {
     out: BufWriter<File>,
     part: Part,
-    /// Of the tensors that are not written whole, the last first, bytes that are to come and those that fill them up.
+    /// Bytes still to come and padding of each incomplete tensor, the last tensor first.
     left: Vec<(u64, u64)>,
 }
 
-/// A file that goes with this, unless it gets its name before.
+/// A file that is deleted when this is dropped, unless it got its name before.
 #[derive(Debug)]
 struct Part {
     path: PathBuf,
@@ -55,17 +55,17 @@ struct Part {
 impl Drop for Part {
     fn drop(&mut self) {
         if !self.placed {
-            // There is nobody to tell, and the next run writes over it.
+            // Nobody can be told, and the next run overwrites it.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
 impl Writer {
-    /// Begins a file that will be `target`, with these entries but for `general.alignment`, and these tensors.
+    /// Starts a file that will be named `target`, with these entries (except `general.alignment`) and these tensors.
     ///
     /// # Errors
-    /// The system's; `InvalidInput` for a tensor that cannot be.
+    /// The system's error; `InvalidInput` for a tensor that cannot be written.
     pub fn create<'a>(
         target: &Path,
         entries: impl IntoIterator<Item = (&'a str, &'a Value)>,
@@ -73,7 +73,7 @@ impl Writer {
     ) -> io::Result<Writer> {
         let mut entries: Vec<_> =
             entries.into_iter().filter(|(key, _)| *key != "general.alignment").collect();
-        // Readers look for the architecture before what its keys say.
+        // Readers look for the architecture before its keys.
         entries.sort_by_key(|(key, _)| !key.starts_with("general."));
         let mut header = Vec::new();
         header.extend(b"GGUF");
@@ -105,10 +105,10 @@ impl Writer {
         Ok(writer)
     }
 
-    /// More bytes of the tensor whose turn it is: each is written whole before the next begins.
+    /// Writes more bytes of the current tensor; each is written completely before the next begins.
     ///
     /// # Errors
-    /// The system's; `InvalidInput` where they are more than the tensor takes.
+    /// The system's error; `InvalidInput` if the bytes exceed the tensor's size.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some((left, fill)) = self.left.last_mut() else {
             return Err(invalid("bytes after the last tensor"));
@@ -125,10 +125,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Puts the file, which is whole and on the disk, under its name.
+    /// Flushes the complete file to disk and gives it its name.
     ///
     /// # Errors
-    /// The system's; `InvalidInput` where bytes are missing.
+    /// The system's error; `InvalidInput` if bytes are missing.
     pub fn finish(mut self) -> io::Result<()> {
         if !self.left.is_empty() {
             return Err(invalid(format!("{} tensors are not written", self.left.len())));
@@ -190,7 +190,7 @@ fn put_value(out: &mut Vec<u8>, value: &Value) {
     }
 }
 
-/// Arrays lie in arrays as deep as the reader lets them.
+/// Writes an array; arrays nest as deep as the reader allows.
 fn put_array(out: &mut Vec<u8>, array: &Array) {
     out.extend(element_type(array).to_le_bytes());
     out.extend((array.len() as u64).to_le_bytes());

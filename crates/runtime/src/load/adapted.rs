@@ -1,5 +1,5 @@
-//! Rows of an adapter's matrices. Files may keep several of a layer's matrices as one, in an order of their own. An adapter of such a
-//! matrix has its rows in that order, and the loader cuts both in the same way.
+//! Rows of an adapter's matrices. Files may store several of a layer's matrices as one, in their own order. An adapter
+//! of such a matrix has its rows in that order, and the loader splits both in the same way.
 
 use super::resolve::Found;
 use super::{halves, turned};
@@ -8,11 +8,12 @@ use crate::mapped::ModelBytes;
 use crate::spec::{MlpSpec, Names, RowFactor, TransformerSpec};
 use crate::tensor::Tensor;
 
-/// The matrices that the rows of `rows` belong to, by the names that the file would give them apart. `name` is that of the
-/// whole matrix in a file whose names are `names`, behind `prefix`; `rows` has a row for each of its outputs.
+/// Splits the rows of `rows` into the matrices they belong to, by the names that the file would give those separately.
+/// `name` is that of the whole matrix in a file with the naming `names` and the prefix `prefix`; `rows` has a row for
+/// each of its outputs.
 ///
 /// # Errors
-/// `Corrupt` where the whole matrix has another number of outputs.
+/// `Corrupt` if the whole matrix has another number of outputs.
 pub(crate) fn cut(
     (names, prefix): (&Names, &'static str),
     spec: &TransformerSpec,
@@ -32,20 +33,20 @@ pub(crate) fn cut(
         }
         found.name_queries(index, layer)?;
     }
-    // A matrix that is one part stays where it is: it may be as large as a head.
+    // A matrix of a single part stays where it is: it may be as large as a head.
     let kept = |rows: Tensor| if rows.bytes.is_same_view(&whole) { Ok(rows) } else { in_memory(rows) };
     found.into_tensors().map(|(name, rows)| Ok((name, kept(rows)?))).collect()
 }
 
-/// Rows multiplied as those of the model's matrix are.
+/// Multiplies rows by the factors of the model's matrix.
 ///
 /// # Errors
-/// `Unsupported` where their type is no float.
+/// `Unsupported` if their type is not a float.
 pub(crate) fn scaled(rows: &Tensor, factors: &[RowFactor]) -> Result<Tensor, LoadError> {
     in_memory(turned::scaled(rows.clone(), factors)?)
 }
 
-/// A tensor whose bytes are there rather than made whenever they are read.
+/// Makes a tensor's bytes once, rather than whenever they are read.
 fn in_memory(tensor: Tensor) -> Result<Tensor, LoadError> {
     let bytes = ModelBytes::made(tensor.bytes.len(), |out| out.copy_from_slice(&tensor.bytes.read()));
     let bytes = bytes.map_err(|source| LoadError::Io { path: tensor.file.to_string().into(), source })?;

@@ -1,16 +1,16 @@
-//! Tokens that stand beside a vocabulary: `added_tokens_decoder` of `tokenizer_config.json`, and `added_tokens.json`.
+//! Tokens added to a vocabulary: `added_tokens_decoder` of `tokenizer_config.json`, and `added_tokens.json`.
 
 use serde_json::Value;
 
 use crate::error::LoadError;
 use crate::limits::{ADDED_TOKENS_MAX, VOCAB_MAX};
 
-/// An added token.
+/// Token added to a vocabulary.
 #[derive(Debug, PartialEq)]
 pub(super) struct Added {
     pub(super) id: u32,
     pub(super) text: String,
-    /// It is no part of a text.
+    /// Whether it is a special token, which is no part of a text.
     pub(super) special: bool,
 }
 
@@ -30,10 +30,10 @@ fn bounded(file: &str, count: usize) -> Result<(), LoadError> {
     }
 }
 
-/// Those of `tokenizer_config.json`, in order of number.
+/// Added tokens of `tokenizer_config.json`, in order of id.
 ///
 /// # Errors
-/// `Corrupt` for what is no list of them.
+/// `Corrupt` if it is not a list of tokens.
 pub(super) fn of_config(file: &str, config: Option<&Value>) -> Result<Vec<Added>, LoadError> {
     let Some(Value::Object(listed)) = config.and_then(|config| config.get("added_tokens_decoder")) else {
         return Ok(Vec::new());
@@ -52,7 +52,7 @@ pub(super) fn of_config(file: &str, config: Option<&Value>) -> Result<Vec<Added>
     Ok(added)
 }
 
-/// Those of `added_tokens.json`, where no other place says more of them.
+/// Added tokens of `added_tokens.json`, used if no other file has more about them.
 ///
 /// # Errors
 /// As [`of_config`].
@@ -64,7 +64,7 @@ pub(super) fn of_list(file: &str, list: Option<&Value>) -> Result<Vec<Added>, Lo
         if text.is_empty() {
             return Err(corrupt(file, format!("token {id} has no content")));
         }
-        // Such files do not say what is special: what has the form of it is.
+        // Such files do not say which tokens are special, so tokens in the form of control tokens are.
         let special = crate::tokenizer::has_control_form(text);
         added.push(Added { id: id_of(file, id.as_u64())?, text: text.clone(), special });
     }

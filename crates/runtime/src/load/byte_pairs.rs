@@ -1,5 +1,5 @@
-//! Byte-pair vocabularies without a `tokenizer.json`, as the metadata of a GGUF file would have them: tiktoken's lines of tokens
-//! and ranks, Mistral's `tekken.json`, and GPT-2's `vocab.json` and `merges.txt`.
+//! Byte-pair vocabularies without a `tokenizer.json`, converted to the metadata that a GGUF file would have:
+//! tiktoken's lines of tokens and ranks, Mistral's `tekken.json`, and GPT-2's `vocab.json` and `merges.txt`.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,18 +13,18 @@ use crate::json;
 use crate::limits::{MERGES_MAX, PIECE_BYTES_MAX, VOCAB_MAX};
 use crate::tokenizer::{byte_char, hf::token_text};
 
-/// Tokenizers whose files are tiktoken's, and what splits their texts.
+/// Tokenizers with tiktoken files, and the pre-tokenizer of each.
 const TIKTOKEN: &[(&str, &str)] =
     &[("QWenTokenizer", "qwen2"), ("TikTokenTokenizer", "kimi-k2"), ("ChatGLM4Tokenizer", "chatglm-bpe")];
 
-/// Tokenizers whose files are GPT-2's, what splits their texts, and whether texts have tokens around them.
+/// Tokenizers with GPT-2's files, the pre-tokenizer of each, and whether texts have tokens around them.
 const GPT2: &[(&str, &str, bool)] = &[
     ("GPT2Tokenizer", "gpt-2", false),
     ("Qwen2Tokenizer", "qwen2", false),
     ("RobertaTokenizer", "roberta-bpe", true),
 ];
 
-/// The classes of families whose files name none.
+/// Tokenizer classes of families whose files name none.
 const CLASSES: &[(&str, &str)] = &[
     ("gpt2", "GPT2Tokenizer"),
     ("qwen2", "Qwen2Tokenizer"),
@@ -33,15 +33,15 @@ const CLASSES: &[(&str, &str)] = &[
     ("qwen", "QWenTokenizer"),
 ];
 
-/// A directory's settings that matter here.
+/// A directory's relevant settings.
 pub(super) struct Settings<'a> {
-    /// Named in errors.
+    /// File name for errors.
     pub(super) file: &'a str,
     /// `tokenizer_config.json`
     pub(super) config: Option<&'a Json>,
     /// `model_type` of `config.json`
     pub(super) family: Option<&'a str>,
-    /// `added_tokens.json`
+    /// `added_tokens.json`, if it is read
     pub(super) more: Option<&'a Json>,
 }
 
@@ -71,7 +71,7 @@ impl Settings<'_> {
     }
 }
 
-/// A vocabulary that comes to be.
+/// A vocabulary under construction.
 struct Vocabulary {
     tokens: Vec<String>,
     types: Vec<i32>,
@@ -86,7 +86,7 @@ impl Vocabulary {
             return Err(added::corrupt(settings.file, reason));
         }
         while self.tokens.len() <= at {
-            // No text spells what fills a gap.
+            // Gaps are filled with tokens that no text produces.
             self.tokens.push(String::new());
             self.types.push(5);
         }
@@ -99,12 +99,12 @@ impl Vocabulary {
         Ok(())
     }
 
-    /// The metadata, and whether texts have the begin and end tokens around them.
+    /// The metadata. `around`: whether texts are enclosed by the begin and end tokens.
     fn metadata(mut self, settings: &Settings<'_>, pre: &str, around: bool) -> Result<Metadata, LoadError> {
         let mut added = added::of_list(settings.file, settings.more)?;
         added.extend(added::of_config(settings.file, settings.config)?);
         added.into_iter().try_for_each(|added| self.put(settings, added))?;
-        // Tokens that the settings name are control tokens, wherever they are listed.
+        // Tokens named by the settings are control tokens, wherever they are listed.
         let names =
             ["bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token", "mask_token"];
         let mut ids = BTreeMap::new();
@@ -144,7 +144,7 @@ impl Vocabulary {
     }
 }
 
-/// GPT-2's characters for bytes.
+/// Bytes written in GPT-2's characters.
 fn spelled(bytes: &[u8]) -> String {
     bytes.iter().map(|&byte| byte_char(byte)).collect()
 }
@@ -171,8 +171,8 @@ fn base64(text: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A vocabulary of tokens in order of rank, the first of which has the number `first`: two neighbours that make a token are
-/// joined, the token of the lowest rank first.
+/// A vocabulary of tokens in order of rank, the first of which has the id `first`. Two neighbouring tokens that
+/// together form a token are merged, lowest rank first.
 fn of_ranks(settings: &Settings<'_>, ranked: Vec<Vec<u8>>, first: usize) -> Result<Vocabulary, LoadError> {
     let corrupt = |reason: String| settings.corrupt("ranks", reason);
     if ranked.len() + first > VOCAB_MAX {
@@ -211,7 +211,7 @@ fn of_ranks(settings: &Settings<'_>, ranked: Vec<Vec<u8>>, first: usize) -> Resu
     Ok(Vocabulary { tokens, types, merges })
 }
 
-/// Whether a file is of tiktoken's lines.
+/// Whether a file consists of tiktoken's lines.
 pub(super) fn is_tiktoken(bytes: &[u8]) -> bool {
     let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let mut parts = line.split(|&byte| byte == b' ');
@@ -221,10 +221,10 @@ pub(super) fn is_tiktoken(bytes: &[u8]) -> bool {
         && rank.is_some_and(|rank| rank.trim_ascii_end().iter().all(u8::is_ascii_digit) && !rank.is_empty())
 }
 
-/// The metadata of a file of tiktoken's.
+/// Metadata of a tiktoken file.
 ///
 /// # Errors
-/// `Corrupt` with the line, `Unsupported` for a class that is not known.
+/// `Corrupt` with the line, `Unsupported` for an unknown class.
 pub(super) fn of_tiktoken(settings: &Settings<'_>, bytes: &[u8]) -> Result<Metadata, LoadError> {
     let class = settings.class();
     let Some(&(_, pre)) = TIKTOKEN.iter().find(|(name, _)| *name == class) else {
@@ -260,7 +260,7 @@ pub(super) fn of_tiktoken(settings: &Settings<'_>, bytes: &[u8]) -> Result<Metad
     vocabulary.metadata(settings, pre, false)
 }
 
-/// A table's names.
+/// Names of a table.
 trait Names {
     fn map_names(&self) -> Vec<&'static str>;
 }
@@ -299,7 +299,7 @@ struct TekkenSpecial {
     token_str: String,
 }
 
-/// The tokens of Mistral's first files, which name none.
+/// Special tokens of Mistral's first files, which do not list them.
 const TEKKEN_SPECIAL: &[&str] = &[
     "<unk>",
     "<s>",
@@ -323,10 +323,10 @@ const TEKKEN_SPECIAL: &[&str] = &[
     "[TOOL_CONTENT]",
 ];
 
-/// The metadata of a `tekken.json`.
+/// Metadata of a `tekken.json`.
 ///
 /// # Errors
-/// `Corrupt` naming the part, `Unsupported` for another expression than the one that all of them have.
+/// `Corrupt` naming the part, `Unsupported` for another pattern than the one that all of them have.
 pub(super) fn of_tekken(settings: &Settings<'_>, bytes: &[u8]) -> Result<Metadata, LoadError> {
     let tekken: Tekken =
         serde_json::from_slice(bytes).map_err(|error| settings.corrupt("tekken.json", error.to_string()))?;
@@ -381,14 +381,14 @@ pub(super) fn of_tekken(settings: &Settings<'_>, bytes: &[u8]) -> Result<Metadat
     Ok(metadata)
 }
 
-/// The numbers of GPT-2's `vocab.json`.
+/// Token ids of GPT-2's `vocab.json`.
 #[derive(Deserialize)]
 struct Ids(#[serde(deserialize_with = "json::entries::<_, _, _, VOCAB_MAX>")] HashMap<String, u32>);
 
-/// The metadata of `vocab.json` and `merges.txt`.
+/// Metadata of `vocab.json` and `merges.txt`.
 ///
 /// # Errors
-/// `Corrupt` naming the file, `Unsupported` for a class that is not known.
+/// `Corrupt` naming the file, `Unsupported` for an unknown class.
 pub(super) fn of_gpt2(settings: &Settings<'_>, vocab: &[u8], merges: &str) -> Result<Metadata, LoadError> {
     let class = settings.class();
     let Some(&(_, pre, around)) = GPT2.iter().find(|(name, ..)| *name == class) else {

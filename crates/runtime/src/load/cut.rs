@@ -1,4 +1,4 @@
-//! Tensors of files that hold several parts of a layer: queries, keys and values, or gate and up, as one.
+//! Splitting of tensors that hold several parts of a layer: queries, keys and values, or gate and up, as one.
 
 use super::resolve::Found;
 use super::{grouped, states};
@@ -6,14 +6,14 @@ use crate::error::LoadError;
 use crate::spec::{ExpertsSpec, GateUp, LayerPart, LayerSpec, Part, Projection, Weight};
 
 impl Found<'_> {
-    /// Cuts the rows of a layer's attention, or state, whose columns are `cols`.
+    /// Splits the rows of a layer's attention or state, whose columns are `cols`.
     pub(super) fn cut_attention(
         &mut self,
         index: usize,
         layer: &LayerSpec,
         cols: usize,
     ) -> Result<(), LoadError> {
-        // Files of Phi-2 have queries, keys and values as one tensor or apart.
+        // Files of Phi-2 have queries, keys and values either as one tensor or separately.
         let apart = self.names().qkv_or_apart
             && self.get(&self.name(Part::Layer(index, LayerPart::Query).weight())).is_some();
         let fused = self.names().qkv.filter(|_| !apart);
@@ -34,7 +34,7 @@ impl Found<'_> {
         states::unstack(self, index, &layer.attention, cols)
     }
 
-    /// Cuts the tensor of an MLP's gate and up, whose columns are `cols`, where there is one.
+    /// Splits the tensor of an MLP's gate and up, whose columns are `cols`, if there is one.
     pub(super) fn cut_gate_up(&mut self, index: usize, ffn: usize, cols: usize) -> Result<(), LoadError> {
         let Some(GateUp { name, gate_first }) = self.names().gate_up else { return Ok(()) };
         let mut parts = [(LayerPart::Gate, ffn), (LayerPart::Up, ffn)];
@@ -44,7 +44,7 @@ impl Found<'_> {
         self.cut(index, name, false, &[2 * ffn, cols], &parts)
     }
 
-    /// Cuts the tensor of gate and up of the MLP beside experts, where there is one.
+    /// Splits the tensor of gate and up of the shared expert, if there is one.
     pub(super) fn cut_shared_gate_up(
         &mut self,
         index: usize,
@@ -56,7 +56,7 @@ impl Found<'_> {
         self.cut(index, name, false, &[2 * shared.ffn, cols], &parts)
     }
 
-    /// Gives the matrix that makes queries of a narrow vector the name of other queries.
+    /// Renames the matrix that makes queries from a latent to the usual name of queries.
     pub(super) fn name_queries(&mut self, index: usize, layer: &LayerSpec) -> Result<(), LoadError> {
         if let Projection::Latent(latent) = layer.attention.projection
             && latent.query_rank.is_some()

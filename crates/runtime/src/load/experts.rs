@@ -1,5 +1,5 @@
-//! Experts' matrices that files pack otherwise than one below the other: gate and up of all experts in one tensor, as halves
-//! or in turns, and matrices whose inputs are outermost. Rows are put in order when they are read.
+//! Experts' matrices in other packings than one after the other: gate and up of all experts in one tensor, as halves
+//! or alternating, and matrices whose inputs are outermost. Rows are reordered when they are read.
 
 use hanzo_engine_kernels::DType;
 
@@ -9,11 +9,11 @@ use crate::mapped::ModelBytes;
 use crate::spec::{ExpertPack, ExpertsSpec, LayerPart, LayerSpec, MlpSpec, Part, TransformerSpec};
 use crate::tensor::Tensor;
 
-/// Numbers that each matrix of an expert counts for at least, because a tensor in memory takes more than a number.
+/// Minimum of numbers that each expert matrix counts for, because a tensor takes more memory than a number.
 const EXPERT_NUMBERS_MIN: usize = 16;
 
-/// Refuses a model whose experts need more numbers than the files hold, before any of them is listed: a few bytes of settings may say
-/// that there are millions.
+/// Refuses a model whose experts need more numbers than the files hold, before any of them is listed: a few bytes of
+/// settings may claim millions of experts.
 pub(super) fn check_count(found: &Found<'_>, spec: &TransformerSpec) -> Result<(), LoadError> {
     let of_layer = |layer: &LayerSpec| match &layer.mlp {
         MlpSpec::Experts(experts) => {
@@ -38,7 +38,7 @@ pub(super) fn check_count(found: &Found<'_>, spec: &TransformerSpec) -> Result<(
     })
 }
 
-/// Unpacks a layer's experts where the file has them so.
+/// Unpacks a layer's experts if the file has them packed.
 pub(super) fn unpack(
     found: &mut Found<'_>,
     layer: usize,
@@ -100,15 +100,15 @@ pub(super) fn unpack(
     Ok(())
 }
 
-/// Whether a pack's matrices have inputs outermost: then its shape is `turned`. The library saves those of some classes that its makers
-/// published so the other way around.
+/// Whether a pack's matrices have inputs outermost: its shape is then `turned`. The library saves the matrices of some
+/// classes the other way around than their makers.
 fn inputs_first(whole: &Tensor, pack: &ExpertPack, turned: [usize; 3]) -> bool {
     let other_way = [turned[0], turned[2], turned[1]];
     let saved_anew = !pack.in_turns && whole.shape != turned && whole.shape == other_way;
     pack.inputs_first && whole.dtype != DType::MXFP4 && !saved_anew
 }
 
-/// One of the two matrices, of so many rows, that a packed one is.
+/// Selects one of the two matrices, of so many rows, from a packed matrix.
 fn picked(
     both: &Tensor,
     pack: &ExpertPack,
@@ -125,7 +125,7 @@ fn picked(
     let row_bytes = both.bytes.len() / both.shape[0];
     let source = both.bytes.clone();
     let make = move |range: std::ops::Range<usize>, out: &mut [u8]| {
-        // What rows are made of is read once for all of a range.
+        // The source of a range of rows is read once.
         let of = range.start * step + first..(range.end - 1) * step + first + 1;
         let Some(bytes) = source.slice(of.start * row_bytes..of.end * row_bytes) else { return };
         let bytes = bytes.read();
@@ -137,7 +137,7 @@ fn picked(
     Ok(Tensor { shape: vec![rows, both.shape[1]], bytes, ..both.clone() })
 }
 
-/// Columns `first`, `first + step` and so on of a matrix of floats as rows.
+/// Columns `first`, `first + step` and so on of a matrix of floats, as rows.
 fn turned(matrix: &Tensor, first: usize, step: usize, rows: usize) -> Result<Tensor, LoadError> {
     let matrix = &matrix.clone().widened();
     let size = match matrix.dtype {

@@ -1,4 +1,4 @@
-//! The text files of a model, each read within the bounds of its kind: bytes, and values where it is JSON.
+//! Text files of a model, each read within the bounds of its kind: as bytes, or as values if it is JSON.
 
 use std::path::Path;
 
@@ -13,14 +13,14 @@ use crate::limits::{
 };
 use crate::regular;
 
-/// What a text file is.
+/// Kind of a text file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TextFile {
-    /// `config.json` and its like.
+    /// `config.json` and similar files.
     Settings,
-    /// `tokenizer_config.json`, of which the settings listed in [`TOKENIZER_SETTINGS`] are kept.
+    /// `tokenizer_config.json`, of which only the settings in [`TOKENIZER_SETTINGS`] are kept.
     TokenizerSettings,
-    /// As that, with the tokens that it lists: for vocabularies in other files than `tokenizer.json`.
+    /// `tokenizer_config.json` with its list of tokens: for vocabularies in other files than `tokenizer.json`.
     TokenizerSettingsAndTokens,
     /// `tokenizer.json`, which the tokenizer parses.
     Tokenizer,
@@ -28,11 +28,11 @@ pub(crate) enum TextFile {
     Vocabulary,
     /// A chat template.
     Template,
-    /// An index of the files that weights are in.
+    /// Index of the weight files.
     Index,
 }
 
-/// What is read of `tokenizer_config.json`.
+/// Settings that are read from `tokenizer_config.json`.
 const TOKENIZER_SETTINGS: &[&str] = &[
     "add_bos_token",
     "add_eos_token",
@@ -53,7 +53,7 @@ const TOKENIZER_SETTINGS: &[&str] = &[
     ADDED_TOKENS,
 ];
 
-/// The last of them, which is read where nothing else lists the tokens.
+/// Last of them, which is read if no other file lists the tokens.
 const ADDED_TOKENS: &str = "added_tokens_decoder";
 
 impl TextFile {
@@ -73,7 +73,7 @@ impl TextFile {
     /// Reads a whole file of this kind.
     ///
     /// # Errors
-    /// `Io` for what is not there or no regular file, `Corrupt` for what is too long.
+    /// `Io` if it does not exist or is no regular file, `Corrupt` if it is too long.
     pub(crate) fn read(self, path: &Path) -> Result<Vec<u8>, LoadError> {
         let bytes_max = self.bytes_max();
         match regular::read(path, bytes_max) {
@@ -86,7 +86,7 @@ impl TextFile {
         }
     }
 
-    /// Reads a file of this kind that holds UTF-8.
+    /// Reads a UTF-8 file of this kind.
     ///
     /// # Errors
     /// As [`TextFile::read`], and `Corrupt` for other bytes.
@@ -94,10 +94,10 @@ impl TextFile {
         String::from_utf8(self.read(path)?).map_err(|error| corrupt(path, error.to_string()))
     }
 
-    /// Reads a file of this kind that holds a JSON object.
+    /// Reads a JSON object from a file of this kind.
     ///
     /// # Errors
-    /// As [`TextFile::read`], and `Corrupt` for what is no object, or one of too many values.
+    /// As [`TextFile::read`], and `Corrupt` if it is no object or has too many values.
     pub(crate) fn read_object(self, path: &Path) -> Result<Map<String, Value>, LoadError> {
         let bytes = self.read(path)?;
         let (values_max, keys) = match self {
@@ -112,7 +112,7 @@ impl TextFile {
             .map_err(|error| corrupt(path, format!("expected a JSON object: {error}")))
     }
 
-    /// Reads a file of this kind that holds a JSON list.
+    /// Reads a JSON list from a file of this kind.
     ///
     /// # Errors
     /// As [`TextFile::read_object`].

@@ -1,5 +1,5 @@
-//! `generation_config.json`: what a model's makers have its answers drawn with. What the engine can do is a default of requests;
-//! settings that it cannot do are named.
+//! `generation_config.json`: the makers' sampling settings. Supported ones become defaults of requests; unsupported
+//! ones are reported by name.
 
 use serde_json::Value;
 
@@ -8,11 +8,11 @@ use crate::error::{LoadError, shorten};
 use crate::limits::{LOGIT_BIAS_MAX, STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX, VOCAB_MAX};
 use crate::spec::Config;
 
-/// Added to the logit of a token that is never to come.
+/// Added to the logit of a token that must never be drawn.
 const NEVER: f32 = -100.0;
 
-/// Settings of transformers' `GenerationConfig` that would change an answer and that requests have no default for. Those of
-/// beams, of encoders beside decoders and of drafts are not among them, nor what says how something is kept.
+/// Settings of transformers' `GenerationConfig` that would change an answer and have no default of requests. It
+/// excludes those of beams, of encoder-decoders and of speculative decoding, and those about caches.
 const NOT_READ: [&str; 17] = [
     "begin_suppress_tokens",
     "constraints",
@@ -33,10 +33,10 @@ const NOT_READ: [&str; 17] = [
     "top_h",
 ];
 
-/// The defaults.
+/// Reads the defaults.
 ///
 /// # Errors
-/// `Corrupt` for a setting of the wrong type, or that makes no sense.
+/// `Corrupt` for a setting of the wrong type or that makes no sense.
 pub(super) fn defaults(config: &Config) -> Result<GenerationDefaults, LoadError> {
     let whole = |key| Ok::<_, LoadError>(config.whole(key, u32::MAX as usize)?.map(|number| number as u32));
     Ok(GenerationDefaults {
@@ -55,9 +55,9 @@ pub(super) fn defaults(config: &Config) -> Result<GenerationDefaults, LoadError>
     })
 }
 
-/// What a file says beyond the defaults, a setting and its value each.
+/// Settings of a file that are not supported, each with its value.
 pub(crate) fn not_read(config: &Config) -> Vec<String> {
-    // What the library has where nothing is said.
+    // The library's defaults.
     let is_neutral = |key: &str, value: &Value| match value {
         Value::Null | Value::Bool(false) => true,
         Value::Number(number) => {
@@ -84,13 +84,13 @@ pub(crate) fn not_read(config: &Config) -> Vec<String> {
     not_read
 }
 
-/// The tokens of an entry of `bad_words_ids`, or of `sequence_bias`, where a bias stands behind them.
+/// Tokens of an entry of `bad_words_ids`, or of `sequence_bias`, which has a bias after them.
 fn tokens_of(entry: &Value) -> Option<&Vec<Value>> {
     let list = entry.as_array()?;
     list.first().and_then(Value::as_array).or(Some(list))
 }
 
-/// `suppress_tokens`, and what `bad_words_ids` and `sequence_bias` say of single tokens.
+/// `suppress_tokens`, and the single tokens of `bad_words_ids` and `sequence_bias`.
 fn logit_bias(config: &Config) -> Result<Vec<(u32, f32)>, LoadError> {
     let token = |key: &str, value: &Value| {
         let token = value.as_u64().and_then(|token| u32::try_from(token).ok());
@@ -129,7 +129,7 @@ fn logit_bias(config: &Config) -> Result<Vec<(u32, f32)>, LoadError> {
     }
 }
 
-/// Texts that end a completion: one, or a list.
+/// Texts that end a completion: a single one, or a list.
 fn stop_strings(config: &Config) -> Result<Vec<String>, LoadError> {
     const KEY: &str = "stop_strings";
     let texts: Option<Vec<String>> = match config.get(KEY) {

@@ -18,7 +18,7 @@ use crate::tensor::Tensor;
 use crate::vision::embedded::{self, FileParts, InsideTower};
 use crate::vision::{TowerFiles, mmproj};
 
-/// Names of `general.file_type`, by number; gaps were withdrawn from the format.
+/// Names of `general.file_type`, by number; missing numbers were withdrawn from the format.
 const FILE_TYPES: &[(u32, &str)] = &[
     (0, "F32"),
     (1, "F16"),
@@ -58,18 +58,18 @@ const FILE_TYPES: &[(u32, &str)] = &[
     (41, "Q2_0"),
 ];
 
-/// The rows of yes and no, of a file made to rerank.
+/// Classifier rows for yes and no, in a file made for reranking.
 const SCORE: &str = "cls.output.weight";
 
 /// Keys of tokens that end a text (eos), a turn (eot) or a message (eom).
 const END_TOKENS: &[&str] =
     &["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
 
-/// Reads a file's model with the tower that is wanted: in the file, or in a file of its own. `fallback_name` is for files that do not
-/// name their model; `files` are where the bytes came from.
+/// Assembles a file's model with the requested tower, from the same file or a separate one. `fallback_name` is for
+/// files that do not name their model; `files` are the sources of the bytes.
 ///
 /// # Errors
-/// [`LoadError`] naming the file and the key or tensor in it, or what the tower does not fit.
+/// [`LoadError`] naming the file and the key or tensor in it, or the mismatch of the tower.
 pub(crate) fn assemble(
     fallback_name: &str,
     gguf: Gguf,
@@ -105,7 +105,7 @@ fn of_text(fallback_name: &str, gguf: Gguf, files: Vec<PathBuf>) -> Result<Model
     let mut found = Found::new(file, names, stored)?;
     let tensors = found.resolve(&spec)?;
     let score = found.take_if_there(SCORE, &[2, spec.hidden])?;
-    // Layers behind the last that predict several tokens at once are not run.
+    // Layers after the last that predict several tokens at once are not run.
     let more = format!("blk.{}.", spec.layers.len());
     let [long, short] = spec::LONG_FACTORS;
     let not_read = spec.shared_names(Names::of_gguf(&spec.architecture));
@@ -129,10 +129,10 @@ fn of_text(fallback_name: &str, gguf: Gguf, files: Vec<PathBuf>) -> Result<Model
 }
 
 impl ModelFiles {
-    /// Has a GGUF file's model see by a tower in a file of its own, where there is one.
+    /// Adds the vision tower from a separate GGUF file, if there is one.
     ///
     /// # Errors
-    /// [`LoadError`] naming that file and what is wrong with it, or that it is another model's.
+    /// [`LoadError`] naming that file and its fault, or that it belongs to another model.
     fn find_tower(&mut self, wanted: &Mmproj, metadata: &Metadata) -> Result<(), LoadError> {
         let Some((path, gguf)) = mmproj::find(wanted, &self.info.files, &self.spec)? else { return Ok(()) };
         let tower = TowerFiles::of_mmproj(gguf, metadata, &self.spec)?;
@@ -142,7 +142,7 @@ impl ModelFiles {
         Ok(())
     }
 
-    /// Puts a tower beside the text.
+    /// Adds a vision tower to the text model.
     fn see(&mut self, tower: TowerFiles) {
         tower.spec.fit(&mut self.spec);
         self.info.parameters += tower.parameters();
@@ -151,7 +151,7 @@ impl ModelFiles {
     }
 }
 
-/// The numbers of xIELU, which are in the metadata, as the tensors that other files have of them.
+/// Parameters of xIELU, which are in the metadata, as the tensors that other files have.
 fn curves(spec: &TransformerSpec, metadata: &Metadata, names: &Names) -> Result<Vec<Tensor>, LoadError> {
     let mut tensors = Vec::new();
     for (key, part) in [
@@ -178,7 +178,7 @@ fn curves(spec: &TransformerSpec, metadata: &Metadata, names: &Names) -> Result<
     Ok(tensors)
 }
 
-/// What a file says about text.
+/// Text-related content of a file.
 pub(crate) fn text_files(metadata: &Arc<Metadata>) -> Result<TextFiles, LoadError> {
     Ok(TextFiles {
         file: metadata.file().to_owned(),
@@ -192,7 +192,7 @@ pub(crate) fn text_files(metadata: &Arc<Metadata>) -> Result<TextFiles, LoadErro
 }
 
 fn end_tokens(metadata: &Metadata) -> Result<Vec<u32>, LoadError> {
-    /// All of them, as Ollama's converter writes them besides.
+    /// List of all end tokens, which Ollama's converter also writes.
     const ALL: &str = "tokenizer.ggml.eos_token_ids";
     let mut tokens = Vec::new();
     for key in END_TOKENS {
@@ -218,7 +218,7 @@ fn generation(metadata: &Metadata) -> Result<GenerationDefaults, LoadError> {
         repeat_last_n: metadata.i32("general.sampling.penalty_last_n")?,
         xtc_probability: metadata.f32("general.sampling.xtc_probability")?,
         xtc_threshold: metadata.f32("general.sampling.xtc_threshold")?,
-        // A default that is not possible must not refuse every request.
+        // An impossible default must not make every request fail.
         mirostat: metadata.u32("general.sampling.mirostat")?.filter(|version| *version == 2),
         mirostat_tau: metadata.f32("general.sampling.mirostat_tau")?,
         mirostat_eta: metadata.f32("general.sampling.mirostat_eta")?,
@@ -226,7 +226,7 @@ fn generation(metadata: &Metadata) -> Result<GenerationDefaults, LoadError> {
     })
 }
 
-/// The name of a file's quantisation, where it says its number.
+/// Name of a file's quantisation, if it has the number.
 pub(crate) fn file_type(metadata: &Metadata) -> Result<Option<String>, LoadError> {
     let Some(number) = metadata.u32("general.file_type")? else { return Ok(None) };
     Ok(FILE_TYPES.iter().find(|(id, _)| *id == number).map(|(_, name)| (*name).to_owned()))

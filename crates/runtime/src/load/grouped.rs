@@ -1,5 +1,5 @@
-//! Queries, keys and values whose rows files have by groups: for each head of keys those of its queries, of its key and of its
-//! value. Rows are put in order when they are read.
+//! Queries, keys and values whose rows files have grouped by head of keys: its queries, its key and its value. Rows
+//! are reordered when they are read.
 
 use hanzo_engine_kernels::HeadShape;
 
@@ -8,7 +8,7 @@ use crate::error::LoadError;
 use crate::mapped::ModelBytes;
 use crate::tensor::Tensor;
 
-/// Puts the rows of a layer's tensor in the order of queries, keys and values; a bias where `shape` has one dimension.
+/// Reorders the rows of a layer's tensor to queries, keys and values; a bias if `shape` has one dimension.
 pub(super) fn ungroup(
     found: &mut Found<'_>,
     layer: usize,
@@ -26,7 +26,7 @@ pub(super) fn ungroup(
     Ok(())
 }
 
-/// A tensor whose rows are, each, the one of another that `stored_row` says.
+/// A tensor each of whose rows is the row `stored_row` of another.
 pub(super) fn in_order(whole: Tensor, stored_row: impl Fn(usize) -> usize + Send + Sync + 'static) -> Tensor {
     let rows = whole.shape[0];
     let row_bytes = whole.bytes.len() / rows;
@@ -41,7 +41,7 @@ pub(super) fn in_order(whole: Tensor, stored_row: impl Fn(usize) -> usize + Send
     Tensor { bytes, ..whole }
 }
 
-/// Where files have a row of queries, keys and values.
+/// Position in files of a row of queries, keys and values.
 fn stored_row(HeadShape { heads, kv_heads, head_dim }: HeadShape, row: usize) -> usize {
     let (queries, group) = (heads / kv_heads, heads / kv_heads + 2);
     let (head, within) = (row / head_dim, row % head_dim);

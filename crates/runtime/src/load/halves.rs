@@ -1,11 +1,11 @@
-//! Files that number what attends, or keeps a state, and MLPs as layers of their own (Nemotron-H): their tensors, under the names that
-//! those of layers with both would have. And files that give one number to a state and the attention beside it (Falcon-H1), which are two
-//! layers here.
+//! Renumbering of layers. Some files number attention or a state, and MLPs, as separate layers (Nemotron-H); their
+//! tensors get the names of layers with both. Others give one number to a state and the attention parallel to it
+//! (Falcon-H1), which are two layers here.
 
 use super::resolve::Found;
 use crate::spec::{NormOrder, TransformerSpec};
 
-/// Gives all tensors of layers the numbers of the layers that they are halves of.
+/// Renumbers all tensors of layers to the layers that they belong to.
 pub(super) fn join(found: &mut Found<'_>, spec: &TransformerSpec) {
     let (names, prefix) = (found.names(), found.prefix());
     let start = format!("{prefix}{}", names.layer);
@@ -14,7 +14,7 @@ pub(super) fn join(found: &mut Found<'_>, spec: &TransformerSpec) {
         return found.rename(|name| {
             let (number, rest) = name.strip_prefix(&start)?.split_once('.')?;
             let number: usize = number.parse().ok().filter(|number| *number < spec.layers.len())?;
-            // The converter forgets what its own name ends in.
+            // The converter omits the suffix of its own name.
             let bare = rest == names.mlp_norm;
             let rest = if bare { format!("{rest}.weight") } else { rest.to_owned() };
             Some(names.in_layer(prefix, 2 * number + usize::from(!is_state(&rest, &own_norm)), &rest))
@@ -23,7 +23,7 @@ pub(super) fn join(found: &mut Found<'_>, spec: &TransformerSpec) {
     if !names.halves_apart {
         return;
     }
-    // Of each number in the file the layer, and whether it is its MLP.
+    // For each number in the file its layer, and whether it is the layer's MLP.
     let halves = spec.layers.iter().enumerate().flat_map(|(layer, of)| {
         let mlp = (!of.mlp.is_none()).then_some((layer, true));
         [Some((layer, false)), mlp].into_iter().flatten()
@@ -38,13 +38,13 @@ pub(super) fn join(found: &mut Found<'_>, spec: &TransformerSpec) {
     });
 }
 
-/// Whether a tensor of a layer is of its state, or the norm of what that and attention read.
+/// Whether a tensor of a layer belongs to its state, or is the norm before state and attention.
 fn is_state(rest: &str, norm: &str) -> bool {
     rest.starts_with("mamba.") || rest.starts_with("ssm_") || rest == norm
 }
 
-/// The layer of a number in the file, and whether it is its MLP. Those behind the last, which predict several tokens at once, stay
-/// behind the last.
+/// Layer of a number in the file, and whether it is the layer's MLP. Layers after the last, which predict several
+/// tokens at once, stay after the last.
 fn placed(halves: &[(usize, bool)], layers: usize, number: usize) -> (usize, bool) {
     halves.get(number).copied().unwrap_or((layers + number.saturating_sub(halves.len()), false))
 }

@@ -1,5 +1,6 @@
-//! Whether a network's head is its embedding. A configuration says so, and the stored matrices have the last word, as in the
-//! transformers library: two matrices with other numbers are both used, and a head without an embedding is the embedding too.
+//! Decision whether a network's head is its embedding. A configuration says so, but the stored matrices decide, as in
+//! the transformers library: two matrices with different numbers are both used, and a head without an embedding serves
+//! as the embedding too.
 
 use super::Found;
 use crate::error::LoadError;
@@ -10,10 +11,10 @@ use crate::tensor::Tensor;
 const COMPARED_BYTES: usize = 1 << 20;
 
 impl Found<'_> {
-    /// Settles a head that the configuration ties to the embedding, by the matrices that are stored.
+    /// Decides, by the stored matrices, about a head that the configuration ties to the embedding.
     ///
     /// # Errors
-    /// `Corrupt` where a stored head has another shape than the embedding.
+    /// `Corrupt` if a stored head has another shape than the embedding.
     pub(crate) fn settle_head(&mut self, spec: &mut TransformerSpec) -> Result<(), LoadError> {
         if !spec.head.tied() || self.names().head.is_empty() {
             return Ok(());
@@ -36,13 +37,13 @@ impl Found<'_> {
     }
 }
 
-/// Whether two matrices are the same, number by number and in the same type.
+/// Whether two matrices have the same numbers in the same type.
 pub(crate) fn has_same_numbers(one: &Tensor, other: &Tensor) -> bool {
     if one.dtype != other.dtype || one.elements() != other.elements() || one.bytes.len() != other.bytes.len()
     {
         return false;
     }
-    // Files of PyTorch have both names for the same bytes.
+    // PyTorch's files have both names for the same bytes.
     if one.bytes.is_same_view(&other.bytes) {
         return true;
     }

@@ -64,7 +64,7 @@ pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFile
     let mut found = Found::new(&name, names.of_spec(&spec), tensors)?;
     found.settle_head(&mut spec)?;
     let tensors = found.resolve(&spec)?;
-    // Layers behind the last that predict several tokens at once are not run.
+    // Layers after the last that predict several tokens at once are not run.
     let more = format!("layers.{}.", spec.layers.len());
     let mut harmless: Vec<&str> = Vec::new();
     if spec::predicts_more(&spec.architecture) {
@@ -107,18 +107,18 @@ pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFile
     Ok((ModelFiles { info, spec, text, tensors, tower, ear, score: None }, watched))
 }
 
-/// What a model in a directory is called.
+/// Name of a model in a directory.
 pub(crate) fn name_of(directory: &Path) -> String {
     let path = directory.canonicalize().ok();
     let name = path.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
     name.unwrap_or_else(|| directory.display().to_string())
 }
 
-/// Embedders are saved without the part that generates: the names of their tensors lack the prefix of those that have it,
-/// and the head is not there whatever the configuration says.
+/// Settings of a network without a head. Embedders are saved without the generating part: their tensors' names lack
+/// its prefix, and there is no head whatever the configuration says.
 fn of_bare_network(config: &mut Config) {
     config.set("tie_word_embeddings", true.into());
-    // `LlamaModel` is what `LlamaForCausalLM` has inside.
+    // `LlamaModel` is the inner part of `LlamaForCausalLM`.
     let classes = config.get("architectures").and_then(Value::as_array).cloned().unwrap_or_default();
     let whole = |class: &Value| match class.as_str().and_then(|class| class.strip_suffix("Model")) {
         Some(family) => Value::String(format!("{family}ForCausalLM")),
@@ -158,7 +158,7 @@ pub(crate) fn text_files(
     Ok(text)
 }
 
-/// What is read of the settings of a directory's tokenizer.
+/// Settings of a directory's tokenizer.
 pub(crate) fn tokenizer_config(directory: &Path) -> Result<Option<Value>, LoadError> {
     let path = directory.join("tokenizer_config.json");
     let kind = match directory.join("tokenizer.json").exists() {
@@ -171,7 +171,7 @@ pub(crate) fn tokenizer_config(directory: &Path) -> Result<Option<Value>, LoadEr
     }
 }
 
-/// Files that tokenizers without a `tokenizer.json` are read from; the first that is there is.
+/// Files of tokenizers without a `tokenizer.json`; the first existing one is read.
 const TOKENIZER_FILES: &[&str] = &[
     "tekken.json",
     "tokenizer.model",
@@ -181,7 +181,7 @@ const TOKENIZER_FILES: &[&str] = &[
     "spiece.model",
 ];
 
-/// The tokenizer of a directory.
+/// Tokenizer of a directory.
 fn tokenizer_in(directory: &Path, tokenizer_config: Option<Value>) -> Result<TokenizerSource, LoadError> {
     let file = |name: &str| Some(directory.join(name)).filter(|path| path.exists());
     if let Some(path) = file("tokenizer.json") {
@@ -214,7 +214,7 @@ fn tokenizer_in(directory: &Path, tokenizer_config: Option<Value>) -> Result<Tok
     Ok(TokenizerSource::HuggingFace { tokenizer_json, tokenizer_config })
 }
 
-/// Makes metadata of what lies beside a tokenizer's file.
+/// Makes metadata from the files next to a tokenizer's file.
 fn with_settings(
     file: &Path,
     directory: &Path,
@@ -231,7 +231,7 @@ fn with_settings(
     make(&byte_pairs::Settings { file: &file.display().to_string(), config, family, more: more.as_ref() })
 }
 
-/// The tokenizer of a file that is no `tokenizer.json`.
+/// Tokenizer of a file that is not a `tokenizer.json`.
 fn tokenizer_file(path: &Path, config: Option<&Value>) -> Result<TokenizerSource, LoadError> {
     let bytes = TextFile::Tokenizer.read(path)?;
     let directory = path.parent().unwrap_or(path);
@@ -247,14 +247,14 @@ fn tokenizer_file(path: &Path, config: Option<&Value>) -> Result<TokenizerSource
     Ok(TokenizerSource::Gguf(metadata.into()))
 }
 
-/// The tokenizer of a directory that is named, or of one of its files.
+/// Tokenizer of a directory, or of one of its files.
 pub(crate) fn tokenizer_at(path: &Path) -> Result<TokenizerSource, LoadError> {
     let directory = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let settings = tokenizer_config(directory)?;
     match name {
         _ if path.is_dir() => tokenizer_in(path, settings),
-        // Whatever its name is, this is how such a file ends.
+        // Such a file may have any name with this ending.
         _ if name.ends_with(".json") && !name.starts_with("tekken") => Ok(TokenizerSource::HuggingFace {
             tokenizer_json: TextFile::Tokenizer.read(path)?,
             tokenizer_config: settings,
@@ -287,13 +287,13 @@ fn chat_template(directory: &Path, tokenizer_config: Option<&Value>) -> Result<O
     }
 }
 
-/// The template of what prepares texts and images, where it stands in a file of its own.
+/// Chat template of a processor of texts and images, if it is in a separate file.
 fn of_processor(directory: &Path) -> Result<Option<String>, LoadError> {
     let Some(settings) = read_config(directory, "chat_template.json")? else { return Ok(None) };
     Ok(settings.string("chat_template")?.map(str::to_owned))
 }
 
-/// The end tokens of both configurations: chat models add theirs to the second.
+/// End tokens of both configurations: chat models add theirs to the second.
 fn end_tokens(config: &Config, generation_config: Option<&Config>) -> Result<Vec<u32>, LoadError> {
     const KEY: &str = "eos_token_id";
     let mut tokens = Vec::new();

@@ -1,6 +1,6 @@
-//! A model on disk, opened: what it is, how it is run, its text files, and its weights by the names of
-//! [`crate::spec::Weight`]. Opening reads headers and checks every shape against the spec; weights are read when a
-//! [`crate::decoder::Decoder`] packs them.
+//! Opening of a model on disk: its description, its spec, its text files, and its weights by [`crate::spec::Weight`].
+//! Opening reads headers and checks every shape against the spec; weights are read when a [`crate::decoder::Decoder`]
+//! packs them.
 
 pub(crate) mod adapted;
 mod added;
@@ -48,34 +48,34 @@ use crate::tensor::Tensor;
 use crate::tokenizer;
 use crate::vision::{TowerFiles, embedded, mmproj};
 
-/// What a model is, for people.
+/// Description of a model for people.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelInfo {
-    /// The name its files give it, or that of the file or directory.
+    /// Name in its files, or that of the file or directory.
     pub name: String,
     /// `gguf`, `safetensors` or `pytorch`.
     pub format: &'static str,
-    /// The family: `qwen3`, `llama`.
+    /// Family: `qwen3`, `llama`.
     pub architecture: String,
-    /// How most weights are stored, as users name it: `Q4_K_M`, `BF16`; of a format that is kept in a type which rounds its numbers,
-    /// that and by how much.
+    /// Storage format of most weights by its usual name: `Q4_K_M`, `BF16`. For a format that is converted to a type
+    /// that rounds its numbers, it names that type and the rounding.
     pub quantization: String,
     /// Numbers in all weights.
     pub parameters: u64,
-    /// Of all its weight files.
+    /// Size of all weight files in bytes.
     pub size_bytes: u64,
-    /// Tokens of the longest context it was made for.
+    /// Longest context that it was made for, in tokens.
     pub context_tokens_max: u32,
-    /// Its licence, where the files say.
+    /// Licence, if the files contain it.
     pub license: Option<String>,
-    /// What it was made to read besides text and this build does not: `images`, `audio`.
+    /// Inputs besides text that it was made for and that are not supported: `images`, `audio`.
     pub not_read: &'static [&'static str],
-    /// Its weight files; none for a model built into the program.
+    /// Weight files; none for a model built into the program.
     pub files: Vec<PathBuf>,
 }
 
 impl ModelInfo {
-    /// The reason for which it does not read `images` or `audio` that it was made to read, in brackets behind a space; nothing where it
+    /// Reason why it does not support `images` or `audio` that it was made for, in brackets after a space. Empty if it
     /// was not made for them.
     pub fn why_not_read(&self, input: &str) -> String {
         let architecture = &self.architecture;
@@ -89,27 +89,27 @@ impl ModelInfo {
     }
 }
 
-/// Where the tokenizer comes from.
+/// Source of the tokenizer.
 #[derive(Clone, Debug)]
 pub enum TokenizerSource {
     /// The `tokenizer.ggml.*` keys.
     Gguf(Arc<Metadata>),
     /// `tokenizer.json` and `tokenizer_config.json`.
     HuggingFace {
-        /// The file, as it is.
+        /// Content of the file.
         tokenizer_json: Vec<u8>,
-        /// The settings beside it.
+        /// Settings next to it.
         tokenizer_config: Option<Value>,
     },
 }
 
 impl TokenizerSource {
-    /// One that is to be put in place.
+    /// An empty placeholder.
     pub(crate) fn none() -> Self {
         TokenizerSource::HuggingFace { tokenizer_json: Vec::new(), tokenizer_config: None }
     }
 
-    /// What kind of tokenizer it says it is, and the name of what splits its texts.
+    /// Kind of tokenizer, and name of its pre-tokenizer.
     pub fn kind(&self) -> (Option<String>, Option<String>) {
         match self {
             TokenizerSource::Gguf(metadata) => {
@@ -123,86 +123,86 @@ impl TokenizerSource {
     }
 }
 
-/// Everything about text: what a tokenizer, a chat template and a sampler's defaults are made from.
+/// Everything about text: the sources of tokenizer, chat template and sampling defaults.
 #[derive(Clone, Debug)]
 pub struct TextFiles {
     /// The file or directory, for errors.
     pub file: String,
-    /// The tokenizer's source.
+    /// Source of the tokenizer.
     pub tokenizer: TokenizerSource,
     /// The default chat template, in Jinja.
     pub chat_template: Option<String>,
-    /// The token that begins a text.
+    /// Begin-of-text token.
     pub bos: Option<u32>,
     /// Tokens that end a text or a turn, ascending.
     pub eos: Vec<u32>,
-    /// How the model's makers would sample it.
+    /// Sampling settings recommended by the model's makers.
     pub generation: GenerationDefaults,
-    /// What its makers put before every conversation.
+    /// Text that its makers put before every conversation.
     pub opening: Opening,
 }
 
-/// Settings of sampling and stopping that a model comes with; what it does not say is `None` or empty.
+/// Settings of sampling and stopping that come with a model; absent ones are `None` or empty.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GenerationDefaults {
     /// False means greedy, whatever the other settings say.
     pub do_sample: Option<bool>,
-    /// Divides logits.
+    /// Temperature, which divides logits.
     pub temperature: Option<f32>,
-    /// Only so many best tokens.
+    /// Number of most likely tokens to keep.
     pub top_k: Option<u32>,
-    /// Only the best tokens that together have this probability.
+    /// Top-p: total probability of the most likely tokens to keep.
     pub top_p: Option<f32>,
-    /// Only tokens this probable, relative to the best.
+    /// Min-p: smallest probability of tokens to keep, relative to the most likely one.
     pub min_p: Option<f32>,
-    /// Divides the logits of tokens that were there.
+    /// Divisor of the logits of tokens that occurred before.
     pub repetition_penalty: Option<f32>,
-    /// Subtracted for each time a token was generated.
+    /// Penalty subtracted for each time a token was generated.
     pub frequency_penalty: Option<f32>,
-    /// Subtracted once from tokens that were generated.
+    /// Penalty subtracted once from tokens that were generated.
     pub presence_penalty: Option<f32>,
-    /// Penalties look back on so many last tokens; -1: on all.
+    /// Number of last tokens that penalties look at; -1: all.
     pub repeat_last_n: Option<i32>,
-    /// Only tokens whose surprise is nearest to the entropy, that together have this probability.
+    /// Typical-p: total probability of the tokens to keep whose surprise is nearest to the entropy.
     pub typical_p: Option<f32>,
-    /// How often the top choices are left out.
+    /// XTC: probability of leaving out the top choices.
     pub xtc_probability: Option<f32>,
-    /// Which tokens are top choices.
+    /// XTC: probability from which a token is a top choice.
     pub xtc_threshold: Option<f32>,
-    /// The version of mirostat; 0: none.
+    /// Version of mirostat; 0: none.
     pub mirostat: Option<u32>,
-    /// The surprise it aims at, in bits.
+    /// Target surprise of mirostat, in bits.
     pub mirostat_tau: Option<f32>,
-    /// How fast it does.
+    /// Learning rate of mirostat.
     pub mirostat_eta: Option<f32>,
-    /// What every request draws with.
+    /// Seed of every request.
     pub seed: Option<u64>,
-    /// Tokens to generate at most.
+    /// Largest number of tokens to generate.
     pub max_new_tokens: Option<u32>,
-    /// Tokens to generate at least.
+    /// Smallest number of tokens to generate.
     pub min_new_tokens: Option<u32>,
-    /// Added to tokens' logits; a request's own of the same token stands instead.
+    /// Biases added to tokens' logits; a request's own bias for the same token replaces it.
     pub logit_bias: Vec<(u32, f32)>,
-    /// Texts that end a completion; one that is a control token's is that token.
+    /// Stop texts; one that equals a control token stands for that token.
     pub stop: Vec<String>,
 }
 
 /// An opened model.
 #[derive(Debug)]
 pub struct ModelFiles {
-    /// What it is.
+    /// Description for people.
     pub info: ModelInfo,
-    /// How it is run.
+    /// Spec of the network.
     pub spec: TransformerSpec,
     /// Its text files.
     pub text: TextFiles,
     /// Its weights.
     pub tensors: Tensors,
-    /// What sees for it, if something does.
+    /// Vision tower, if there is one.
     pub tower: Option<TowerFiles>,
-    /// What hears for it, if something does.
+    /// Audio encoder, if there is one.
     pub ear: Option<AudioFiles>,
-    /// The rows of yes and no, of a GGUF file made to rerank: (2, hidden).
+    /// Classifier rows for yes and no, in a GGUF file made for reranking: (2, hidden).
     pub(crate) score: Option<Tensor>,
 }
 
@@ -221,7 +221,7 @@ impl ModelFiles {
         gguf::assemble(&stem, gguf, files, &Mmproj::None)
     }
 
-    /// A GGUF file's header, after its name, and the files it is in.
+    /// Header of a GGUF file, preceded by its name and followed by its files.
     pub(crate) fn open_gguf(path: &Path) -> Result<(String, crate::gguf::Gguf, Vec<PathBuf>), LoadError> {
         if path.extension().is_some_and(|extension| extension == "safetensors" || extension == "bin") {
             return Err(LoadError::Unsupported {
@@ -236,7 +236,7 @@ impl ModelFiles {
         Ok((stem, gguf, files))
     }
 
-    /// Opens a GGUF file built into the program.
+    /// Opens a GGUF file that is built into the program.
     ///
     /// # Errors
     /// As [`ModelFiles::open`].
@@ -244,7 +244,7 @@ impl ModelFiles {
         Self::from_bytes(name, ModelBytes::from_static(gguf))
     }
 
-    /// Opens a GGUF file's bytes.
+    /// Opens a GGUF file from its bytes.
     ///
     /// # Errors
     /// As [`ModelFiles::open`].
@@ -262,7 +262,7 @@ pub(crate) fn size_bytes(files: &[PathBuf]) -> Result<u64, LoadError> {
     Ok(total)
 }
 
-/// Refuses token ids that no row of the head belongs to.
+/// Refuses token ids without a row in the head.
 pub(crate) fn check_tokens(file: &str, vocab: usize, text: &TextFiles) -> Result<(), LoadError> {
     let biased = text.generation.logit_bias.iter().map(|(token, _)| token);
     let ends = text.bos.iter().chain(&text.eos).map(|token| ("begin and end tokens", token));

@@ -1,5 +1,5 @@
-//! A file's tensors matched with the weights that a description asks for: stacks of several parts are cut, every shape is
-//! checked, and what is left over must be known to change nothing.
+//! Matching of a file's tensors with the weights of a spec: stacks of several parts are split, every shape is checked,
+//! and remaining tensors must be known to change nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,61 +16,62 @@ use crate::spec::{
 };
 use crate::tensor::Tensor;
 
-/// The tensors of a network, each checked against its description.
+/// Tensors of a network, each checked against its spec.
 #[derive(Debug)]
 pub struct Tensors {
     by_weight: BTreeMap<Weight, Tensor>,
-    /// Types of the matrices that are packed as another than they are stored in.
+    /// Types of the matrices that are packed as another type than stored.
     pub(super) packed: BTreeMap<Weight, Target>,
-    /// How much their columns matter.
+    /// Importance of their columns.
     pub(super) importance: Option<Arc<Importance>>,
 }
 
 impl Tensors {
-    /// One of the weights that [`TransformerSpec::weights`] lists.
+    /// A weight that [`TransformerSpec::weights`] lists.
     pub fn get(&self, weight: Weight) -> &Tensor {
         self.by_weight
             .get(&weight)
             .expect("every weight of the spec is there because opening refuses otherwise")
     }
 
-    /// What a matrix is packed as, unless the device has reasons of its own: its type, or the one that a load quantises it to.
+    /// Type that a matrix is packed as, unless the device changes it: its stored type, or the one that a load
+    /// quantises it to.
     pub(crate) fn packed_type(&self, weight: Weight) -> DType {
         self.packed.get(&weight).map_or_else(|| self.get(weight).dtype, |target| target.dtype)
     }
 
-    /// Whether a load quantises it as HQQ does.
+    /// Whether a load quantises it by HQQ.
     pub(crate) fn by_hqq(&self, weight: Weight) -> bool {
         self.packed.get(&weight).is_some_and(|target| target.hqq)
     }
 
-    /// Has matrices packed as other types than they are stored in.
+    /// Sets the types as which matrices are packed, if different from the stored ones.
     pub(crate) fn pack_as(&mut self, types: BTreeMap<Weight, Target>) {
         self.packed = types;
     }
 
-    /// How many matrices a load quantises to each type, and how many stay in each; none where it quantises nothing.
+    /// Number of matrices that a load quantises to each type, and that stay in each; none if it quantises nothing.
     pub(crate) fn packed_summary(&self) -> Option<String> {
         let matrices = self.by_weight.iter().filter(|(_, tensor)| tensor.shape.len() > 1);
         packed_summary(matrices.map(|(weight, tensor)| (self.packed.get(weight).copied(), tensor.dtype)))
     }
 
-    /// Every tensor.
+    /// All tensors.
     pub fn all(&self) -> impl Iterator<Item = &Tensor> {
         self.by_weight.values()
     }
 
-    /// Bytes of all of them, as stored.
+    /// Size of all tensors in bytes, as stored.
     pub fn bytes(&self) -> u64 {
         self.all().map(|tensor| tensor.bytes.len() as u64).sum()
     }
 
-    /// Numbers in all of them.
+    /// Number of elements in all tensors.
     pub(crate) fn parameters(&self) -> u64 {
         self.all().map(|tensor| tensor.elements() as u64).sum()
     }
 
-    /// The type most bytes of the matrices are stored in.
+    /// Type in which most bytes of the matrices are stored.
     pub(crate) fn dominant_type(&self) -> String {
         let mut bytes_of = BTreeMap::new();
         for tensor in self.all().filter(|tensor| tensor.shape.len() > 1) {
@@ -86,24 +87,25 @@ impl Tensors {
     }
 }
 
-/// How names ended in the first releases of BERT, and how they end now.
+/// Suffixes of names in the first releases of BERT, and their present forms.
 const OLD_NAMES: [(&str, &str); 2] = [(".gamma", ".weight"), (".beta", ".bias")];
 
-/// Whether a file's names have the prefix: that of the embedding has, or, where only a head is stored, those of layers have.
+/// Whether a file's names have the prefix: that of the embedding has it or, if only a head is stored, those of layers
+/// have.
 fn is_prefixed(names: &Names, by_name: &HashMap<String, Tensor>) -> bool {
     let embedding = |prefix: &str| by_name.contains_key(&names.of(prefix, Part::TokenEmbedding.weight()));
     let layers = format!("{}{}", names.prefix, names.layer);
     embedding(names.prefix) || !embedding("") && by_name.keys().any(|name| name.starts_with(&layers))
 }
 
-/// A file's tensors by name, fewer with each that found its use.
+/// Tensors of a file by name; those that have been used are removed.
 pub(crate) struct Found<'a> {
     file: String,
     names: &'a Names,
-    /// Before the names of all but heads: the table's, or nothing.
+    /// Prefix of all names except heads: the table's, or empty.
     prefix: &'static str,
     by_name: HashMap<String, Tensor>,
-    /// Tensors that hold several parts may be missing.
+    /// Whether tensors that hold several parts may be missing.
     partial: bool,
 }
 
@@ -111,7 +113,8 @@ impl<'a> Found<'a> {
     pub(crate) fn new(file: &str, names: &'a Names, tensors: Vec<Tensor>) -> Result<Self, LoadError> {
         let mut by_name = HashMap::with_capacity(tensors.len());
         for mut tensor in tensors {
-            // Checkpoints made from the first releases of BERT have the paper's names; where xIELU has a `beta`, it is that.
+            // Checkpoints made from the first releases of BERT have the paper's names; in families with xIELU, `beta`
+            // is a parameter of that.
             let old_names = if names.curve.is_empty() { &OLD_NAMES[..] } else { &[] };
             for &(old, new) in old_names {
                 if let Some(stem) = tensor.name.strip_suffix(old) {
@@ -130,33 +133,33 @@ impl<'a> Found<'a> {
         Ok(Self { file: file.to_owned(), names, prefix, by_name, partial: false })
     }
 
-    /// One tensor alone, which the file calls `name`.
+    /// A single tensor, which the file calls `name`.
     pub(super) fn one(names: &'a Names, prefix: &'static str, name: String, tensor: Tensor) -> Self {
         let file = tensor.file.to_string();
         Self { file, names, prefix, by_name: HashMap::from([(name, tensor)]), partial: true }
     }
 
-    /// Every tensor that is left, by its name.
+    /// All remaining tensors, by name.
     pub(super) fn into_tensors(self) -> impl Iterator<Item = (String, Tensor)> {
         self.by_name.into_iter()
     }
 
-    /// Whether a tensor is missing that need not be there.
+    /// Whether an optional tensor is missing.
     pub(super) fn lacks(&self, name: &str) -> bool {
         self.partial && !self.by_name.contains_key(name)
     }
 
-    /// What files of its family call tensors.
+    /// Naming scheme of its family.
     pub(super) fn names(&self) -> &'a Names {
         self.names
     }
 
-    /// What a weight is called in this file.
+    /// Name of a weight in this file.
     pub(crate) fn name(&self, weight: Weight) -> String {
         self.names.of(self.prefix, weight)
     }
 
-    /// Before the names of what the network's class has inside.
+    /// Prefix of the names inside the network's class.
     pub(crate) fn prefix(&self) -> &'static str {
         self.prefix
     }
@@ -166,18 +169,18 @@ impl<'a> Found<'a> {
         &self.file
     }
 
-    /// Puts a tensor that was taken, and changed, where it was.
+    /// Puts back a tensor that was taken and changed.
     pub(crate) fn put_back(&mut self, tensor: Tensor) {
         self.by_name.insert(tensor.name.clone(), tensor);
     }
 
-    /// Gives tensors other names.
+    /// Renames tensors.
     pub(super) fn rename(&mut self, new: impl Fn(&str) -> Option<String>) {
         let tensors = std::mem::take(&mut self.by_name).into_iter();
         self.by_name = tensors.map(|(name, tensor)| (new(&name).unwrap_or(name), tensor)).collect();
     }
 
-    /// Puts a tensor where one of another name than its own is looked for.
+    /// Puts a tensor under another name than its own.
     pub(super) fn put_as(&mut self, name: String, tensor: Tensor) {
         self.by_name.insert(name, tensor);
     }
@@ -187,7 +190,7 @@ impl<'a> Found<'a> {
         self.by_name.remove(name)
     }
 
-    /// Numbers in all tensors that have not found their use.
+    /// Number of elements in all unused tensors.
     pub(super) fn numbers(&self) -> usize {
         self.by_name.values().map(Tensor::elements).fold(0, usize::saturating_add)
     }
@@ -196,12 +199,12 @@ impl<'a> Found<'a> {
         self.by_name.get(name)
     }
 
-    /// Takes a tensor that must be there.
+    /// Takes a tensor that must exist.
     pub(crate) fn take(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
         self.take_if_there(name, shape)?.ok_or_else(|| self.missing(name, shape, String::new()))
     }
 
-    /// Takes a tensor that need not be there.
+    /// Takes an optional tensor.
     pub(crate) fn take_if_there(&mut self, name: &str, shape: &[usize]) -> Result<Option<Tensor>, LoadError> {
         let mut tensor = self.by_name.remove(name);
         if let Some(tensor) = &mut tensor {
@@ -239,7 +242,7 @@ impl<'a> Found<'a> {
         Ok(Tensors { by_weight, packed: BTreeMap::new(), importance: None })
     }
 
-    /// Some files have the head's bias under the head's name, some under both.
+    /// Moves the head's bias, which some files have under the head's name and some under both names.
     fn settle_head_bias(&mut self, spec: &TransformerSpec) -> Result<(), LoadError> {
         let Names { head, head_bias, .. } = *self.names;
         let second_name = format!("{head}.bias");
@@ -262,7 +265,7 @@ impl<'a> Found<'a> {
         }
     }
 
-    /// Cuts tensors that hold several parts into those, under names of their own.
+    /// Splits tensors that hold several parts, under separate names.
     fn unstack(&mut self, spec: &TransformerSpec) -> Result<(), LoadError> {
         let hidden = spec.hidden;
         stacked::cut_streams(self, spec)?;
@@ -301,7 +304,7 @@ impl<'a> Found<'a> {
                         }
                     }
                     self.cut_shared_gate_up(index, experts, hidden)?;
-                    // One row where the library keeps it as a matrix (ERNIE).
+                    // A matrix of one row if the library keeps it so (ERNIE).
                     let correction = self.name(Part::Layer(index, LayerPart::Router).bias());
                     if let Some(tensor) =
                         self.by_name.get_mut(&correction).filter(|tensor| tensor.shape == [1, experts.count])
@@ -327,7 +330,7 @@ impl<'a> Found<'a> {
         Ok(())
     }
 
-    /// Makes one vector of the factors of each head's norm, which files have as a matrix or each under a name of its own.
+    /// Makes one vector of the factors of each head's norm, which files have as a matrix or under separate names.
     fn join_head_norms(&mut self, weight: Weight, [heads, head_dim]: [usize; 2]) -> Result<(), LoadError> {
         let name = self.name(weight);
         if let Some(tensor) = self.by_name.get_mut(&name) {
@@ -355,7 +358,7 @@ impl<'a> Found<'a> {
         Ok(())
     }
 
-    /// Exchanges rows and columns of a layer's matrices.
+    /// Transposes a layer's matrices.
     fn turn_layer(&mut self, index: usize, layer: &LayerSpec, hidden: usize) -> Result<(), LoadError> {
         let ffn = layer.mlp.inner_width();
         let projection = layer.attention.projection;
@@ -370,7 +373,7 @@ impl<'a> Found<'a> {
         matrices.iter().try_for_each(|(name, shape)| turned::turn(self, name, *shape))
     }
 
-    /// Cuts the tensor that holds one matrix of all of a layer's experts into those, where it is there.
+    /// Splits the tensor that holds one matrix of all of a layer's experts, if it exists.
     fn unstack_experts(
         &mut self,
         layer: usize,
@@ -383,7 +386,7 @@ impl<'a> Found<'a> {
             return Ok(());
         }
         let name = self.names.in_layer(self.prefix, layer, stack);
-        // Where one expert's matrix has no name of its own, all of them may lie below each other as one matrix.
+        // If single experts' matrices have no names, all of them may be stored as one matrix.
         let apart = |expert| self.name(Part::Layer(layer, part(expert)).weight());
         let only_stacked = apart(0).starts_with(&name);
         let flat = only_stacked && self.get(&name).is_some_and(|tensor| tensor.shape.len() == 2);
@@ -398,7 +401,7 @@ impl<'a> Found<'a> {
         Ok(())
     }
 
-    /// Cuts the tensor that holds one bias of all of a layer's experts into those, where it is there.
+    /// Splits the tensor that holds one bias of all of a layer's experts, if it exists.
     fn unstack_biases(
         &mut self,
         layer: usize,
@@ -422,7 +425,7 @@ impl<'a> Found<'a> {
         Ok(())
     }
 
-    /// Makes a matrix of one for each head, all below each other.
+    /// Makes one matrix of the matrices of all heads, one below the other.
     fn flatten(&mut self, layer: usize, part: LayerPart, shape: [usize; 3]) -> Result<(), LoadError> {
         let name = self.name(Part::Layer(layer, part).weight());
         let mut tensor = self.take(&name, &shape)?;
@@ -431,7 +434,7 @@ impl<'a> Found<'a> {
         Ok(())
     }
 
-    /// Puts one part of the tensor `whole` where it would be if it were stored apart.
+    /// Puts one part of the tensor `whole` where it would be if it were stored separately.
     pub(super) fn insert_part(
         &mut self,
         weight: Weight,
@@ -449,8 +452,8 @@ impl<'a> Found<'a> {
         }
     }
 
-    /// The names of what is left, all of which must be known to change nothing: buffers, and what begins like one of
-    /// `harmless`, with the prefix or without.
+    /// Names of the remaining tensors, all of which must be known to change nothing: buffers, and those that begin
+    /// with one of `harmless`, with or without the prefix.
     pub(crate) fn left_out(self, architecture: &str, harmless: &[&str]) -> Result<Vec<String>, LoadError> {
         let is_harmless = |tensor: &Tensor| {
             let own = tensor.name.strip_prefix(self.prefix).unwrap_or(&tensor.name);
@@ -475,8 +478,8 @@ impl<'a> Found<'a> {
     }
 }
 
-/// Numbers that follow from the configuration and that the library has saved with weights, and biases that some quantisers write
-/// of matrices without one: zeros.
+/// Whether a tensor is a buffer: numbers that follow from the configuration and that the library saved with the
+/// weights, or zero biases that some quantisers write for matrices without a bias.
 fn is_buffer(tensor: &Tensor) -> bool {
     let integers = matches!(tensor.dtype, DType::I64 | DType::I32);
     let ends = |end: &str| tensor.name.ends_with(end);
@@ -485,17 +488,17 @@ fn is_buffer(tensor: &Tensor) -> bool {
     (integers && (ends("position_ids") || ends("token_type_ids")))
         || ends("rotary_emb.inv_freq")
         || ends("rotary_pos_emb.inv_freq")
-        // GPT-NeoX's and GPT-2's causal mask and what it is filled with.
+        // Causal mask of GPT-NeoX and GPT-2, and its fill value.
         || ([".attention.bias", ".attn.bias"].into_iter().any(ends) && tensor.shape.len() == 4)
         || ends(".attention.masked_bias")
-        // What xIELU takes the exponential of at most.
+        // Upper bound of the argument of xIELU's exponential.
         || ends(".act_fn.eps")
         || ends(".attn.masked_bias")
         || adds_nothing()
 }
 
-/// How many matrices are quantised to each type, and how many stay in each, of what each is quantised to and stored in; none where none
-/// is quantised.
+/// Number of matrices that are quantised to each type, and that stay in each, given the target and stored type of
+/// each; none if none is quantised.
 pub(crate) fn packed_summary(matrices: impl Iterator<Item = (Option<Target>, DType)>) -> Option<String> {
     let (mut quantised, mut kept) = (BTreeMap::new(), BTreeMap::new());
     for (packed, stored) in matrices {

@@ -1,6 +1,6 @@
-//! A SentencePiece model (`tokenizer.model`), as the metadata of a GGUF file would have it. Of the protocol buffer
-//! (github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto) what says how texts are cut is read, within the
-//! bounds of its file; a setting that cannot be honoured is refused.
+//! SentencePiece models (`tokenizer.model`), converted to the metadata that a GGUF file would have. The fields of the
+//! protocol buffer (github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto) that determine
+//! tokenization are read, within the bounds of the file; an unsupported setting is refused.
 
 use std::collections::BTreeMap;
 
@@ -11,22 +11,22 @@ use crate::error::LoadError;
 use crate::gguf::{Array, Metadata, Value};
 use crate::limits::VOCAB_MAX;
 
-/// Of a piece: what `tokenizer.ggml.token_type` calls it too.
+/// Type of a normal piece, equal to that in `tokenizer.ggml.token_type`.
 const NORMAL: u64 = 1;
-/// Special tokens of GGUF.
+/// Token types of GGUF for special tokens.
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 
-/// How pieces are chosen: `TrainerSpec.model_type`.
+/// Algorithms of choosing pieces: `TrainerSpec.model_type`.
 const UNIGRAM: u64 = 1;
 const BYTE_PAIRS: u64 = 2;
 
-/// Classes whose texts a Unigram cuts and whose tokens have the numbers of its pieces.
+/// Classes of Unigram tokenizers whose token ids are the numbers of the pieces.
 const UNIGRAM_CLASSES: [&str; 4] = ["LlamaTokenizer", "GemmaTokenizer", "PreTrainedTokenizer", SIGLIP];
-/// Ends every text, and begins none.
+/// Class that ends every text with a token, and begins none.
 const SIGLIP: &str = "SiglipTokenizer";
 
-/// A model, as far as it matters.
+/// A model, as far as it is used.
 #[derive(Debug)]
 struct Model {
     pieces: Vec<(String, f32, i32)>,
@@ -41,13 +41,13 @@ struct Model {
     escape: bool,
 }
 
-/// One field: its number, and what it holds.
+/// Content of a field.
 enum Held<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
 
-/// A protocol buffer, read field by field.
+/// Protocol buffer, read field by field.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -173,11 +173,11 @@ fn read_normalizer(bytes: &[u8], model: &mut Model) -> Result<(), &'static str> 
     Ok(())
 }
 
-/// The metadata of a GGUF file that would have this tokenizer. `config` is `tokenizer_config.json`, `more` what
-/// `added_tokens.json` lists.
+/// Metadata of a GGUF file with this tokenizer. `config` is `tokenizer_config.json`, `more` the list in
+/// `added_tokens.json`.
 ///
 /// # Errors
-/// `Corrupt` for what is no such model, `Unsupported` for one whose texts cannot be cut as it says.
+/// `Corrupt` if it is no such model, `Unsupported` if its tokenization is not supported.
 pub(super) fn metadata(
     file: &str,
     model: &[u8],
@@ -224,7 +224,7 @@ pub(super) fn metadata(
                 set("remove_extra_whitespaces", Value::Bool(true));
             }
         }
-        // Classes of encoders number their pieces otherwise than the model does.
+        // Classes of encoders number their pieces differently from the model.
         UNIGRAM if UNIGRAM_CLASSES.contains(&class) => {
             set("model", Value::String("t5".into()));
             set("around_texts", Value::Bool(false));
@@ -275,10 +275,10 @@ pub(super) fn metadata(
     Ok(Metadata::new(file, entries))
 }
 
-/// Tokens, scores and kinds by number.
+/// Tokens, scores and types by id.
 type Columns<'a> = (&'a mut Vec<String>, &'a mut Vec<f32>, &'a mut Vec<i32>);
 
-/// Puts added tokens in their places, behind the pieces or over pieces of the same text.
+/// Puts added tokens in their places, after the pieces or over pieces of the same text.
 fn place(file: &str, columns: &mut Columns<'_>, added: Vec<Added>) -> Result<(), LoadError> {
     let (tokens, scores, types) = columns;
     for Added { id, text, special } in added {
@@ -288,7 +288,7 @@ fn place(file: &str, columns: &mut Columns<'_>, added: Vec<Added>) -> Result<(),
             return Err(added::corrupt(file, format!("token {id} is above the limit of {VOCAB_MAX}")));
         }
         while tokens.len() <= at {
-            // No text spells what fills a gap.
+            // Gaps are filled with tokens that no text produces.
             tokens.push(String::new());
             scores.push(0.0);
             types.push(5);
@@ -297,7 +297,7 @@ fn place(file: &str, columns: &mut Columns<'_>, added: Vec<Added>) -> Result<(),
             let reason = format!("token {id} is {:?} and {text:?}", tokens[at]);
             return Err(added::corrupt(file, reason));
         }
-        // What the model itself says of its unknown and byte pieces stands.
+        // The model's own types of its unknown and byte pieces are kept.
         if !matches!(types[at], 2 | 6) || tokens[at].is_empty() {
             types[at] = kind;
         }

@@ -1,5 +1,5 @@
-//! Tensors of Gemma's that files hold otherwise than one below the other: matrices of streams in one tensor, and tables with fewer
-//! rows than there are tokens.
+//! Gemma's tensors in other packings than one after the other: matrices of streams in one tensor, and tables with
+//! fewer rows than tokens.
 
 use super::resolve::Found;
 use crate::error::LoadError;
@@ -7,7 +7,7 @@ use crate::mapped::ModelBytes;
 use crate::spec::{GemmaPart, Part, TransformerSpec};
 use crate::tensor::Tensor;
 
-/// Cuts the tensors that hold a matrix for each stream behind the first, where a file has such.
+/// Splits the tensors that hold a matrix for each stream after the first, if a file has such.
 pub(super) fn cut_streams(found: &mut Found<'_>, spec: &TransformerSpec) -> Result<(), LoadError> {
     let Some(streams) = &spec.streams else { return Ok(()) };
     for part in [GemmaPart::StreamUp as fn(usize) -> GemmaPart, GemmaPart::StreamDown] {
@@ -21,8 +21,7 @@ pub(super) fn cut_streams(found: &mut Found<'_>, spec: &TransformerSpec) -> Resu
     Ok(())
 }
 
-/// Tokens behind the rows of what layers read of tokens have the first row: they are those of images and sound, in whose place
-/// padding is looked up.
+/// Pads the table of layer inputs: tokens past its end, those of images and sound, get the first row, like padding.
 pub(super) fn pad_inputs(found: &mut Found<'_>, spec: &TransformerSpec) -> Result<(), LoadError> {
     let name = found.name(Part::Gemma(GemmaPart::InputEmbedding).weight());
     let rows_of = |tensor: &&Tensor| tensor.shape.len() == 2 && (1..spec.vocab).contains(&tensor.shape[0]);

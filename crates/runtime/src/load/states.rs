@@ -1,5 +1,5 @@
-//! Layers that keep a state, and attention whose output is gated: tensors that hold several parts, and convolutions in the
-//! shapes that libraries give them.
+//! Layers with recurrent states, and attention with a gated output: tensors that hold several parts, and convolutions
+//! in the shapes of libraries.
 
 use hanzo_engine_kernels::{HeadShape, StateShape};
 
@@ -9,7 +9,7 @@ use crate::error::LoadError;
 use crate::spec::{AttentionSpec, LayerPart, Part, Projection, StateSpec, StateStack};
 use crate::tensor::Tensor;
 
-/// Puts a layer's parts where each would be if it were stored apart.
+/// Splits a layer's parts to where each would be if it were stored separately.
 pub(super) fn unstack(
     found: &mut Found<'_>,
     layer: usize,
@@ -25,7 +25,7 @@ pub(super) fn unstack(
             }
             Ok(())
         }
-        // Unless the gate has a tensor of its own.
+        // Unless the gate has a separate tensor.
         Projection::Heads(shape) if attention.output_gate && found.names().state.query_gate.contains('[') => {
             split_queries(found, layer, shape, hidden)
         }
@@ -33,7 +33,7 @@ pub(super) fn unstack(
     }
 }
 
-/// For each head the rows of its query, then those of its gate.
+/// Splits rows that hold, for each head, its query and then its gate.
 fn split_queries(
     found: &mut Found<'_>,
     layer: usize,
@@ -52,7 +52,7 @@ fn split_queries(
     cut(found, layer, (&name, &whole), &[(LayerPart::Query, width), (LayerPart::QueryGate, width)])
 }
 
-/// Libraries keep it as `(channels, 1, taps)`, GGUF files as `(channels, taps)`.
+/// Flattens a convolution, which libraries keep as `(channels, 1, taps)` and GGUF files as `(channels, taps)`.
 fn flatten_convolution(found: &mut Found<'_>, layer: usize, state: &StateSpec) {
     let name = found.name(Part::Layer(layer, LayerPart::StateConvolution).weight());
     let (channels, taps) = (state.shape.channels(), state.shape.taps);
@@ -63,7 +63,7 @@ fn flatten_convolution(found: &mut Found<'_>, layer: usize, state: &StateSpec) {
     found.put_as(name, tensor);
 }
 
-/// GGUF files of Mamba 2 have the numbers of heads as columns, and the norm's factors by heads of keys.
+/// Flattens numbers: GGUF files of Mamba 2 have those of heads as columns, and the norm's factors by heads of keys.
 fn flatten_numbers(found: &mut Found<'_>, layer: usize, state: &StateSpec) {
     let StateShape { key_heads, value_heads, .. } = state.shape;
     let of_heads = [value_heads, 1];
@@ -89,7 +89,7 @@ fn unstack_state(
 ) -> Result<(), LoadError> {
     let name = found.names().in_layer(found.prefix(), layer, stem);
     let shape = state.shape;
-    // Of each head of keys so many rows of each part, which lie together in the end.
+    // Each head of keys has so many rows of each part; the rows of a part are contiguous in the result.
     let values = shape.value_heads / shape.key_heads;
     let (sizes, parts) = match stack {
         StateStack::QueryKeyValueGate => {
@@ -124,7 +124,7 @@ fn unstack_state(
     cut(found, layer, (&name, &whole), &parts)
 }
 
-/// Puts parts of so many rows each, one below the other, where each would be if it were stored apart.
+/// Puts parts of so many rows each, one below the other, where each would be if it were stored separately.
 fn cut(
     found: &mut Found<'_>,
     layer: usize,
@@ -141,7 +141,7 @@ fn cut(
     Ok(())
 }
 
-/// Where files have a row, of parts that have so many rows for each head.
+/// Position in files of a row, for parts that have so many rows for each head.
 fn stored_row(heads: usize, sizes: &[usize], row: usize) -> usize {
     let (mut before, mut first) = (0, 0);
     let group: usize = sizes.iter().sum();
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn rows_are_found_where_heads_have_them() {
-        // Two heads of keys, each a row of the first part and two of the second.
+        // Two heads of keys, each with a row of the first part and two of the second.
         let stored: Vec<usize> = (0..6).map(|row| stored_row(2, &[1, 2], row)).collect();
         assert_eq!(stored, [0, 3, 1, 2, 4, 5]);
     }

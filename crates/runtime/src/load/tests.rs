@@ -1,4 +1,4 @@
-//! Models that open, and files, keys and tensors that make them not.
+//! Tests of models that open, and of files, keys and tensors that make them fail.
 
 pub(crate) mod tied;
 mod tokenizers;
@@ -22,7 +22,7 @@ fn error_of(path: &Path) -> String {
     ModelFiles::open(path).unwrap_err().to_string()
 }
 
-/// A copy of a tiny model's directory, to be spoilt.
+/// A copy of a tiny model's directory, to be damaged.
 fn copy(case: &str) -> tempfile::TempDir {
     with_weights_as(case, DType::BF16, 1)
 }
@@ -193,7 +193,7 @@ fn shapes_and_tensors_must_be_those_of_the_spec() {
     assert!(error_of(biased.path()).contains("tensor model.layers.0.self_attn.k_proj.bias"), "{path:?}");
 }
 
-/// The smallest llama that opens, its head in one more tensor.
+/// The smallest llama that opens, with its head in an additional tensor.
 fn tiny_gguf(extra: impl FnOnce(Builder) -> Builder) -> Result<ModelFiles, LoadError> {
     let mut builder = Builder::new()
         .string("general.architecture", "llama")
@@ -256,7 +256,7 @@ fn gguf_tensors_and_defaults() {
     );
 }
 
-/// The smallest llama that is a mixture of three experts, as Mixtral is, with these tensors of them.
+/// The smallest mixture of three experts, in Mixtral's form, with these tensors of the experts.
 fn mixture_gguf(tensors: &[(&str, &[usize])]) -> Result<ModelFiles, String> {
     let mut builder = Builder::new()
         .string("general.architecture", "llama")
@@ -408,7 +408,7 @@ fn experts_of_a_directory_must_be_those_of_the_configuration() {
     }
 }
 
-/// Opens and loads the tiny qwen3 with one more tensor of the embedding's shape, made from its bytes.
+/// Opens and loads the tiny qwen3 with an additional tensor of the embedding's shape, made from its bytes.
 fn load_with(name: &str, bytes: impl Fn(&[u8]) -> Vec<u8>) -> Result<(), String> {
     let model = copy("qwen3");
     let path = model.path().join("model.safetensors");
@@ -501,12 +501,12 @@ fn broken_safetensors_headers_name_the_tensor() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Truncated and changed models give an error or a model, whatever was done to them.
+    /// Truncated and changed models give an error or a model, however they were damaged.
     #[test]
     fn damaged_models_give_a_result(
         case in prop::sample::select(vec!["qwen3", "llama-linear", "qwen3-moe"]),
         cut in prop::option::of(any::<prop::sample::Index>()),
-        // The headers are in the first 8 KiB, and what lies behind is weights.
+        // The headers are in the first 8 KiB, followed by weights.
         changes in prop::collection::vec((0usize..8192, any::<u8>()), 0..8),
     ) {
         for name in ["model.gguf", "model.safetensors"] {

@@ -1,5 +1,5 @@
-//! Matrices that files have otherwise than the network reads them, and that are made of those when they are read: with their inputs
-//! outermost (GPT-2), and with rows that are yet to be divided by their lengths (Baichuan 2), or multiplied (Falcon-H1).
+//! Matrices that are transformed when they are read, because files store them differently: with their inputs outermost
+//! (GPT-2), with rows that must be divided by their lengths (Baichuan 2), or multiplied (Falcon-H1).
 
 use hanzo_engine_kernels::{DType, quant};
 
@@ -9,10 +9,10 @@ use crate::mapped::ModelBytes;
 use crate::spec::RowFactor;
 use crate::tensor::Tensor;
 
-/// Rows that are made side by side: a line of the cache for each stays at hand.
+/// Rows that are made together: a cache line for each stays available.
 const ROWS_AT_ONCE: usize = 64;
 
-/// Exchanges the rows and columns of a matrix, which is to be of this shape.
+/// Transposes a matrix to this shape.
 pub(super) fn turn(found: &mut Found<'_>, name: &str, [rows, cols]: [usize; 2]) -> Result<(), LoadError> {
     let whole = found.take(name, &[cols, rows])?.widened();
     if whole.dtype.block_weights() != 1 {
@@ -40,7 +40,8 @@ pub(super) fn turn(found: &mut Found<'_>, name: &str, [rows, cols]: [usize; 2]) 
     Ok(())
 }
 
-/// Divides each row of a matrix by its length. Numbers are below 1 then, and have as many digits as any float of two bytes.
+/// Divides each row of a matrix by its length. Numbers are then below 1, so f16 keeps as many digits as any 16-bit
+/// float.
 pub(super) fn unit_rows(
     found: &mut Found<'_>,
     name: &str,
@@ -49,7 +50,7 @@ pub(super) fn unit_rows(
     let whole = found.take(name, &[rows, cols])?.widened();
     let stored = whole.dtype;
     if !matches!(stored, DType::F32 | DType::F16 | DType::BF16) {
-        // Files are made by llama.cpp's instructions from a head that was divided before.
+        // By llama.cpp's instructions, files are made from a head that was divided before.
         if has_unit_rows(&whole, cols) {
             found.put_back(whole);
             return Ok(());
@@ -66,7 +67,7 @@ pub(super) fn unit_rows(
         for (row, out) in range.zip(out.chunks_exact_mut(cols * DType::F16.block_bytes())) {
             quant::dequantize_row(stored, &bytes[row * stored_bytes..][..stored_bytes], &mut values);
             let squares: f64 = values.iter().map(|&value| f64::from(value).powi(2)).sum();
-            // As the makers' class does with rows of zeros.
+            // As in the makers' class for rows of zeros.
             let length = squares.sqrt().max(1e-12);
             values.iter_mut().for_each(|value| *value = (f64::from(*value) / length) as f32);
             quant::quantize_row(DType::F16, &values, out);
@@ -77,7 +78,8 @@ pub(super) fn unit_rows(
     Ok(())
 }
 
-/// A matrix with its rows multiplied by factors. Halves take the place of floats of two bytes: what has 8 digits loses little by 11.
+/// A matrix with its rows multiplied by factors. f16 replaces other 16-bit floats: numbers of 8 bits lose little in 11
+/// bits.
 pub(super) fn scaled(matrix: Tensor, factors: &[RowFactor]) -> Result<Tensor, LoadError> {
     let matrix = matrix.widened();
     let stored = matrix.dtype;
@@ -107,7 +109,7 @@ pub(super) fn scaled(matrix: Tensor, factors: &[RowFactor]) -> Result<Tensor, Lo
     Ok(Tensor { bytes, dtype: made, ..matrix })
 }
 
-/// Whether some of a quantised matrix's rows have length 1, but for what quantising takes from them.
+/// Whether some of a quantised matrix's rows have length 1, up to quantisation errors.
 fn has_unit_rows(matrix: &Tensor, cols: usize) -> bool {
     const EACH: usize = 64;
     let Some(row_bytes) = matrix.dtype.bytes_of(cols).filter(|_| quant::can_dequantize(matrix.dtype)) else {
@@ -137,7 +139,7 @@ mod tests {
 
     #[test]
     fn rows_and_columns_change_places() {
-        // More rows than are made side by side.
+        // More rows than are made together.
         let (rows, cols) = (150, 3);
         let stored: Vec<u8> = (0..rows * cols).flat_map(|at| (at as u16).to_le_bytes()).collect();
         let mut found = found(DType::F16, &[cols, rows], stored);
@@ -149,7 +151,7 @@ mod tests {
         for (row, col) in (0..rows).flat_map(|row| (0..cols).map(move |col| (row, col))) {
             assert_eq!(number(&all, row * cols + col), col * rows + row, "row {row}, column {col}");
         }
-        // A part of it, as where queries, keys and values are cut.
+        // A part of it, as when queries, keys and values are split.
         assert_eq!(number(&turned.rows(70..140).bytes.read(), 1), rows + 70);
     }
 

@@ -1,5 +1,5 @@
-//! Which entries of an importance matrix say how much the columns of a load's matrices matter: those of their own names, or, of
-//! a folder, of the names that GGUF's files have for them or for what reads the same numbers.
+//! Lookup of importance matrix entries for the columns of a load's matrices: by their names or, for a folder, by the
+//! names that GGUF files have for them or for matrices with the same input.
 
 use std::iter::once;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use crate::quantise::Importance;
 use crate::spec::{LayerPart, Part, TransformerSpec, Weight};
 
 impl Tensors {
-    /// Has errors of columns weighed where matrices are quantised.
+    /// Weights the errors of columns when matrices are quantised.
     ///
     /// # Errors
-    /// `Corrupt` where it is of another model, which none of the matrices says it is not.
+    /// `Corrupt` if it is of another model, with entries for none of the matrices.
     pub(crate) fn weigh(
         &mut self,
         importance: Arc<Importance>,
@@ -38,17 +38,17 @@ impl Tensors {
         Ok(())
     }
 
-    /// How much each of so many columns of a matrix matters, where that is known.
+    /// Importance of each of so many columns of a matrix, if known.
     pub(crate) fn importance(&self, weight: Weight, width: usize) -> Option<&[f32]> {
         let known = columns(self.importance.as_deref()?, (weight, &self.get(weight).name), width);
         known.expect("of this many columns, because `weigh` refuses others")
     }
 }
 
-/// What is known of a matrix of so many columns.
+/// Known importance of a matrix of so many columns.
 ///
 /// # Errors
-/// `Corrupt` where it is of another model's.
+/// `Corrupt` if it is of another model.
 fn columns<'i>(
     importance: &'i Importance,
     (weight, name): (Weight, &str),
@@ -62,7 +62,7 @@ fn columns<'i>(
     Ok(None)
 }
 
-/// Names in GGUF's files of a matrix, and of those beside it, which read what it does.
+/// Names in GGUF files of a matrix, and of others with the same input.
 fn others(weight: Weight) -> Vec<String> {
     use LayerPart::{
         AttentionOutput, Down, ExpertDown, ExpertGate, ExpertUp, Gate, Key, LatentDown, Query, QueryDown,

@@ -1,5 +1,5 @@
-//! A model directory's weights: one file, or several named by an index, of safetensors or else of PyTorch; or else its only
-//! safetensors file, whatever its name.
+//! Weights of a model directory: one file, or several named by an index, of safetensors or else of PyTorch; or else
+//! its only safetensors file, whatever its name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,17 +12,17 @@ use crate::limits::{MODEL_PARTS_MAX, TENSORS_MAX};
 use crate::tensor::Tensor;
 use crate::{pytorch, safetensors};
 
-/// A format's files.
+/// File names of a format.
 struct Format {
     name: &'static str,
-    /// All tensors in one.
+    /// File with all tensors.
     single: &'static str,
-    /// What names several.
+    /// Index of several files.
     index: &'static str,
     open: fn(&Path) -> Result<Vec<Tensor>, LoadError>,
 }
 
-/// The first that is there is read.
+/// Formats; the first whose files exist is read.
 const FORMATS: [Format; 2] = [
     Format {
         name: "safetensors",
@@ -41,7 +41,7 @@ const FORMATS: [Format; 2] = [
 /// The weights of a directory.
 pub(crate) struct Weights {
     pub(crate) tensors: Vec<Tensor>,
-    /// What they are in.
+    /// Files of the tensors.
     pub(crate) files: Vec<PathBuf>,
     /// `safetensors` or `pytorch`.
     pub(crate) format: &'static str,
@@ -56,8 +56,8 @@ pub(crate) fn are_in(directory: &Path) -> bool {
 /// Opens all tensors of a model directory.
 ///
 /// # Errors
-/// `Missing` where there is neither a file nor an index, or a file the index names is not there, `Io` for what
-/// cannot be read, and those of the format.
+/// `Missing` if there is neither a file nor an index, or a file of the index does not exist, `Io` if something cannot
+/// be read, and the errors of the format.
 pub(crate) fn open(directory: &Path) -> Result<Weights, LoadError> {
     for format in &FORMATS {
         let (index, single) = (directory.join(format.index), directory.join(format.single));
@@ -72,7 +72,7 @@ pub(crate) fn open(directory: &Path) -> Result<Weights, LoadError> {
             });
         }
     }
-    // Quantisers have named the one file after what they did.
+    // Quantisers have named the single file after their method.
     if let Some(single) = only_safetensors(directory) {
         let tensors = safetensors::open(&single)?;
         return Ok(Weights { tensors, files: vec![single], format: FORMATS[0].name });
@@ -148,7 +148,7 @@ fn open_index(directory: &Path, index_path: &Path, format: &Format) -> Result<We
     Ok(Weights { tensors, files: paths, format: format.name })
 }
 
-/// Which file each tensor is in.
+/// File of each tensor.
 fn weight_map<'a>(
     index: &'a Map<String, Value>,
     index_path: &Path,

@@ -1,18 +1,18 @@
-//! A `tokenizer.json` from the `vocab.txt` of BERT's first models, which is all of a tokenizer that they have.
+//! Makes a `tokenizer.json` from the `vocab.txt` of BERT's first models, which have no other tokenizer file.
 
 use serde_json::{Map, Value, json};
 
 use crate::error::LoadError;
 use crate::limits::VOCAB_MAX;
 
-/// Tokenizers whose `vocab.txt` is all there is to know, without the `Fast` that some names end with.
+/// Tokenizers that need only a `vocab.txt`, without the `Fast` at the end of some names.
 const CLASSES: &[&str] = &["BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "PreTrainedTokenizer"];
-/// The library's limit, which is no setting.
+/// The library's limit, which is not a setting.
 const CHARACTERS_MAX: usize = 100;
 
-/// What a tokenizer's settings say.
+/// Settings of a tokenizer.
 struct Settings<'a> {
-    /// The file's name, for errors.
+    /// Name of the file, for errors.
     file: &'a str,
     settings: Option<&'a Map<String, Value>>,
 }
@@ -46,10 +46,10 @@ impl Settings<'_> {
     }
 }
 
-/// The tokenizer of a vocabulary, one token a line, and of what `tokenizer_config.json` says of it.
+/// Makes a tokenizer from a vocabulary, one token a line, and the settings in `tokenizer_config.json`.
 ///
 /// # Errors
-/// `Unsupported` for a tokenizer of another kind, `Corrupt` for what is no vocabulary of one.
+/// `Unsupported` for a tokenizer of another kind, `Corrupt` for an invalid vocabulary.
 pub(super) fn tokenizer_json(
     file: &str,
     vocab: &[u8],
@@ -70,7 +70,7 @@ pub(super) fn tokenizer_json(
     let corrupt =
         |reason: String| LoadError::Corrupt { file: file.to_owned(), what: "vocab.txt".into(), reason };
     let text = std::str::from_utf8(vocab).map_err(|error| corrupt(error.to_string()))?;
-    // The last of equal lines counts, as in the library.
+    // Of equal lines the last counts, as in the library.
     let ids: Map<String, Value> =
         text.lines().enumerate().map(|(id, token)| (token.to_owned(), id.into())).collect();
     if ids.len() > VOCAB_MAX {

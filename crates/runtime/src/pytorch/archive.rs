@@ -1,52 +1,52 @@
-//! Zip archives as torch.save writes them (PKWARE's APPNOTE.TXT): files one after the other, none of them compressed, and a
-//! directory at the end. What the directory says is read an entry at a time, and none of it is kept here.
+//! Zip archives written by torch.save (PKWARE's APPNOTE.TXT): uncompressed files one after the other, and a directory
+//! at the end. The directory is read entry by entry and not kept.
 
 use std::ops::Range;
 
-/// What begins the last record of an archive.
+/// Signature of the last record of an archive.
 const END: &[u8; 4] = b"PK\x05\x06";
 const END_BYTES: usize = 22;
-/// Bytes of the longest comment, which stands behind it.
+/// Bytes of the longest comment, which follows that record.
 const COMMENT_BYTES_MAX: usize = u16::MAX as usize;
-/// What begins the record before it where numbers take 64 bits, which says where the next one is.
+/// Signature of the record before it if numbers take 64 bits; it points to the next one.
 const LOCATOR: &[u8; 4] = b"PK\x06\x07";
 const LOCATOR_BYTES: usize = 20;
 const LONG_END: &[u8; 4] = b"PK\x06\x06";
 const LONG_END_BYTES: usize = 56;
-/// What begins an entry of the directory.
+/// Signature of a directory entry.
 const ENTRY: &[u8; 4] = b"PK\x01\x02";
 const ENTRY_BYTES: usize = 46;
-/// What begins a file.
+/// Signature of a file.
 const LOCAL: &[u8; 4] = b"PK\x03\x04";
 const LOCAL_BYTES: usize = 30;
-/// The field of an entry that holds numbers of 64 bits.
+/// Field of an entry with 64-bit numbers.
 const LONG_FIELD: u16 = 1;
-/// Flag of an entry whose content is encrypted.
+/// Flag of an encrypted entry.
 const ENCRYPTED: u16 = 1;
 
-/// An archive's directory.
+/// Directory of an archive.
 pub(super) struct Directory<'a> {
     bytes: &'a [u8],
     at: usize,
     left: u64,
 }
 
-/// A file of an archive.
+/// File of an archive.
 #[derive(Debug, PartialEq)]
 pub(super) struct Entry<'a> {
     pub(super) name: &'a [u8],
-    /// Where its bytes are, in the archive's.
+    /// Position of its bytes in the archive.
     pub(super) place: Range<usize>,
-    /// It is as it was.
+    /// Whether it is stored uncompressed.
     pub(super) is_stored: bool,
 }
 
 impl<'a> Directory<'a> {
-    /// Finds the directory of an archive. The error says what is not as it must be.
+    /// Finds the directory of an archive. The error says what is wrong.
     pub(super) fn find(bytes: &'a [u8]) -> Result<Self, &'static str> {
         let first = bytes.len().saturating_sub(END_BYTES + COMMENT_BYTES_MAX);
         let end = (first..=bytes.len().saturating_sub(END_BYTES)).rev().find(|&at| {
-            // A comment may hold what looks like one: the true one's comment ends where the file does.
+            // A comment may contain what looks like a record: the true record's comment ends at the end of the file.
             record::<END_BYTES>(bytes, at, END)
                 .is_some_and(|end| at + END_BYTES + usize::from(u16_at(end, 20)) == bytes.len())
         });
@@ -66,7 +66,7 @@ impl<'a> Directory<'a> {
         Ok(Self { bytes, at, left })
     }
 
-    /// Files in it, as it says.
+    /// Number of files, according to the directory.
     pub(super) fn count(&self) -> u64 {
         self.left
     }
@@ -86,7 +86,7 @@ impl<'a> Directory<'a> {
             bytes.get(name_at..name_at + name + extra).map(|fields| fields.split_at(name)).ok_or(cut)?;
         let long = Long::find(extra);
         let (stored, size, at) = (u32_at(entry, 20), u32_at(entry, 24), u32_at(entry, 42));
-        // Only what does not fit stands there, in this order.
+        // Contains only numbers that do not fit, in this order.
         let mut long = long.iter();
         let mut whole = |short: u32| match short {
             u32::MAX => long.next().ok_or("a file's place is missing in its directory"),
@@ -108,7 +108,7 @@ impl<'a> Directory<'a> {
     }
 }
 
-/// The numbers of 64 bits in an entry's fields.
+/// 64-bit numbers in an entry's fields.
 struct Long<'a>(&'a [u8]);
 
 impl<'a> Long<'a> {
@@ -128,7 +128,7 @@ impl<'a> Long<'a> {
     }
 }
 
-/// A record that begins with its signature.
+/// Record at a position, if it begins with its signature.
 fn record<'a, const N: usize>(bytes: &'a [u8], at: usize, signature: &[u8; 4]) -> Option<&'a [u8; N]> {
     bytes.get(at..)?.first_chunk::<N>().filter(|record| record.starts_with(signature))
 }

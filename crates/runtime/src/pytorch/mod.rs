@@ -1,6 +1,6 @@
-//! PyTorch's files of weights (`torch.save` of a `state_dict`): a pickle that names tensors, and their numbers beside it,
-//! in a zip archive or, before 1.6, one after the other. Tensors are views of the file's bytes, but for those whose numbers
-//! do not lie one after the other, as of models that came from TensorFlow: they are copies. Nothing of a file is run.
+//! PyTorch weight files (`torch.save` of a `state_dict`): a pickle that names tensors, and their data next to it, in a
+//! zip archive or, before PyTorch 1.6, one after the other. Tensors are views of the file's bytes. Only tensors whose
+//! elements are not contiguous, as in models converted from TensorFlow, are copies. No code of a file is run.
 
 mod archive;
 mod pickle;
@@ -21,17 +21,17 @@ use crate::limits::{GATHERED_BYTES_MAX, GGUF_NAME_BYTES_MAX, PICKLE_BYTES_MAX, T
 use crate::mapped::ModelBytes;
 use crate::tensor::Tensor;
 
-/// What begins a file of before 1.6, behind the version of its pickles: a number in a pickle of its own.
+/// Start of a file from before PyTorch 1.6, after the version of its pickles: a number in a separate pickle.
 const LEGACY_MAGIC: &[u8] = &[0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, b'.'];
-/// The name of a tensor that is in no dictionary.
+/// Name of a tensor outside of a dictionary.
 pub const ALONE: &str = "tensor";
-/// Bytes of that version.
+/// Bytes of the version.
 const PROTOCOL_BYTES: usize = 2;
 
 /// Maps and parses a file.
 ///
 /// # Errors
-/// `Io` where it cannot be mapped, and those of [`parse`].
+/// `Io` if it cannot be mapped, and the errors of [`parse`].
 pub fn open(path: &Path) -> Result<Vec<Tensor>, LoadError> {
     let bytes = ModelBytes::map(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
     parse(&path.display().to_string(), &bytes)
@@ -40,7 +40,7 @@ pub fn open(path: &Path) -> Result<Vec<Tensor>, LoadError> {
 /// Parses one file's bytes. `file` is its name, for errors. Tensors come in the file's order.
 ///
 /// # Errors
-/// `Corrupt` naming the tensor or the part of the file; `Unsupported` for what is not a dictionary of plain tensors.
+/// `Corrupt` naming the tensor or the part of the file; `Unsupported` for anything but a dictionary of plain tensors.
 pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Vec<Tensor>, LoadError> {
     let is_legacy = bytes.get(PROTOCOL_BYTES..).is_some_and(|rest| rest.starts_with(LEGACY_MAGIC));
     let archive = if is_legacy { legacy(file, bytes)? } else { zipped(file, bytes)? };
@@ -66,7 +66,7 @@ pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Vec<Tensor>, LoadError> {
         }
         let view = &pickle.views[view];
         let storage = &pickle.storages[view.storage];
-        // Masks and the like: no weight is of such a type, so that one which is needed will be missed.
+        // Masks and similar: no weight has such a type, so a needed one will be reported missing.
         let Some(dtype) = storage.dtype else { continue };
         let Some(place) = places.get(pickle.key(storage)) else {
             return Err(
@@ -84,8 +84,8 @@ pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Vec<Tensor>, LoadError> {
     Ok(tensors)
 }
 
-/// What the outermost dictionary names. Where that is one of dictionaries, a module each (Kokoro's), names are joined by a full
-/// stop; a tensor by itself (a voice of Kokoro's) is called [`ALONE`].
+/// Tensors named by the outermost dictionary. In a dictionary of dictionaries, one for each module (Kokoro), names are
+/// joined by a full stop. A single tensor (a voice of Kokoro) is called [`ALONE`].
 fn named_values(pickle: &Pickle<'_>, root: Value) -> Option<Result<Vec<(String, usize)>, String>> {
     if let Value::Tensor(view) = root {
         return Some(Ok(vec![(ALONE.to_owned(), view)]));
@@ -97,7 +97,7 @@ fn named_values(pickle: &Pickle<'_>, root: Value) -> Option<Result<Vec<(String, 
         named.push((name, view));
         match () {
             () if named.len() > TENSORS_MAX => Err(format!("more than {TENSORS_MAX} tensors")),
-            // Names that one dictionary gives to many may be longer than the file.
+            // Names that one dictionary gives to many tensors may exceed the file's length.
             () if bytes > PICKLE_BYTES_MAX => Err(format!("names of more than {PICKLE_BYTES_MAX} bytes")),
             () => Ok(()),
         }
@@ -121,12 +121,12 @@ fn named_values(pickle: &Pickle<'_>, root: Value) -> Option<Result<Vec<(String, 
     Some(Ok(named))
 }
 
-/// A file taken apart.
+/// Parsed file.
 struct Archive<'a> {
     bytes: &'a ModelBytes,
     pickle: Pickle<'a>,
     root: Value,
-    /// Where in the file each storage is, by its name.
+    /// Position in the file of each storage, by name.
     places: HashMap<String, Range<usize>>,
 }
 
@@ -135,7 +135,7 @@ struct Blame<'a> {
     file: &'a str,
 }
 
-/// The numbers of a storage, and where in the file they are.
+/// Elements of a storage, and their position in the file.
 struct Numbers<'a> {
     file: &'a ModelBytes,
     place: Range<usize>,
@@ -161,8 +161,8 @@ impl Blame<'_> {
         })
     }
 
-    /// A tensor's numbers, which are a view of `whole`: a part of the file or, where they do not lie one after the other, a
-    /// copy. `copied` counts the bytes of all copies, which are not more than the file's, or than [`GATHERED_BYTES_MAX`].
+    /// Elements of a tensor, which are a view of `whole`: a part of the file or, if they are not contiguous, a copy.
+    /// `copied` counts the bytes of all copies, which are at most the file's, or [`GATHERED_BYTES_MAX`].
     fn numbers(
         &self,
         name: &str,
@@ -228,7 +228,7 @@ impl Blame<'_> {
     }
 }
 
-/// A zip archive: `NAME/data.pkl`, and each storage as `NAME/data/KEY`, not compressed.
+/// Parses a zip archive: `NAME/data.pkl`, and each storage as `NAME/data/KEY`, uncompressed.
 fn zipped<'a>(file: &str, bytes: &'a ModelBytes) -> Result<Archive<'a>, LoadError> {
     let blame = Blame { file };
     let not_zip = |error: &str| {
@@ -238,13 +238,13 @@ fn zipped<'a>(file: &str, bytes: &'a ModelBytes) -> Result<Archive<'a>, LoadErro
         )
     };
     let mut directory = Directory::find(bytes).map_err(not_zip)?;
-    // Each tensor is a file at most, and there are a few besides.
+    // At most one file for each tensor, and a few more.
     if directory.count() > 2 * TENSORS_MAX as u64 {
         return Err(blame.corrupt("the archive", format!("{} files in it are too many", directory.count())));
     }
     let (mut places, mut data, mut order) = (HashMap::new(), None, None);
     while let Some(entry) = directory.next().map_err(|error| blame.corrupt("the archive", error))? {
-        // Names of storages are short; whatever has another name is not looked for.
+        // Names of storages are short; files with other names are skipped.
         let Ok(name) = str::from_utf8(entry.name) else { continue };
         let Some((_, inner)) = name.split_once('/').filter(|_| name.len() <= GGUF_NAME_BYTES_MAX) else {
             continue;
@@ -277,8 +277,8 @@ fn zipped<'a>(file: &str, bytes: &'a ModelBytes) -> Result<Archive<'a>, LoadErro
     Ok(Archive { bytes, pickle, root, places })
 }
 
-/// Of before 1.6: pickles of a magic number, of a version, of what made it, of the dictionary and of the storages' names;
-/// then each storage in that order, behind how many numbers it has.
+/// Parses a file from before PyTorch 1.6: pickles of a magic number, of a version, of system information, of the
+/// dictionary and of the storages' names; then each storage in that order, preceded by its number of elements.
 fn legacy<'a>(file: &str, bytes: &'a ModelBytes) -> Result<Archive<'a>, LoadError> {
     const COUNT_BYTES: usize = size_of::<u64>();
     let blame = Blame { file };
@@ -315,7 +315,7 @@ fn legacy<'a>(file: &str, bytes: &'a ModelBytes) -> Result<Archive<'a>, LoadErro
             return Err(blame.corrupt("the names of storages", format!("no tensor is a view of {name:?}")));
         };
         let what = format!("storage {name}");
-        // Booleans and bytes take a byte each.
+        // Booleans and bytes take one byte each.
         let bytes_of = |count| storage.dtype.map_or(Some(count), |dtype| dtype.bytes_of(count));
         let count = bytes.get(at..).and_then(|rest| rest.first_chunk::<COUNT_BYTES>());
         let count = count.and_then(|count| usize::try_from(u64::from_le_bytes(*count)).ok());

@@ -1,9 +1,9 @@
-//! Python's pickles, read as data: what a file of weights needs of them and nothing else. No name that a pickle calls is
-//! run; the few that weights are made of are known here, and any other is refused by name.
+//! Python pickles, read as data: only the parts that weight files need. No function that a pickle calls is run; the
+//! few that weights are made of are known here, and any other is refused by name.
 //!
-//! Whatever the bytes, memory is bounded: values are flat, containers are rows of tables and refer to each other by number,
-//! so that nothing nests; and how many there may be of either is counted ([`PICKLE_OBJECTS_MAX`], [`PICKLE_VALUES_MAX`]),
-//! because an instruction of one byte may copy a whole list.
+//! Memory is bounded whatever the bytes. Values are flat, and containers are rows of tables that refer to each other
+//! by number, so nothing nests. The numbers of objects and values are limited ([`PICKLE_OBJECTS_MAX`],
+//! [`PICKLE_VALUES_MAX`]), because an instruction of one byte may copy a whole list.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -12,15 +12,15 @@ use hanzo_engine_kernels::DType;
 
 use crate::limits::{PICKLE_OBJECTS_MAX, PICKLE_VALUES_MAX, TENSOR_DIMENSIONS_MAX};
 
-/// A value. Containers are numbers of rows in [`Pickle`].
+/// Value of a pickle. Containers are indices of rows in [`Pickle`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Value {
     None,
     Bool(bool),
     Int(i64),
-    /// A number with a fraction, or one too long: nothing that weights need.
+    /// A number with a fraction, or one that is too long: weights need neither.
     Number,
-    /// UTF-8 at this place in the pickle.
+    /// UTF-8 text at this position in the pickle.
     Text(usize, usize),
     Tuple(usize),
     List(usize),
@@ -31,7 +31,7 @@ pub(super) enum Value {
     Mark,
 }
 
-/// The names that a file of weights calls.
+/// Functions and classes that a weight file names.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Global {
     /// `collections.OrderedDict`.
@@ -40,39 +40,39 @@ pub(super) enum Global {
     RebuildTensor,
     /// `torch._utils._rebuild_parameter`.
     RebuildParameter,
-    /// `torch.FloatStorage` and its like; none where no tensor here can have such elements, as of `torch.BoolStorage`.
+    /// `torch.FloatStorage` and similar; `None` if no tensor here can have such elements, as for `torch.BoolStorage`.
     Storage(Option<DType>),
 }
 
-/// A run of numbers of one type that tensors are views of.
+/// Storage: a run of numbers of one type that tensors are views of.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Storage {
-    /// None where it is of a type that no tensor here can have.
+    /// Element type; `None` if no tensor here can have it.
     pub(super) dtype: Option<DType>,
-    /// Its name in the pickle.
+    /// Name in the pickle.
     pub(super) key: Range<usize>,
-    /// Numbers in it.
+    /// Number of elements.
     pub(super) elements: usize,
 }
 
-/// A view of a storage.
+/// View of a storage.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct View {
     pub(super) storage: usize,
-    /// The first number.
+    /// Index of the first element.
     pub(super) first: usize,
     pub(super) shape: Vec<usize>,
     pub(super) strides: Vec<usize>,
 }
 
-/// A pickle that has been read.
+/// A parsed pickle.
 #[derive(Debug)]
 pub(super) struct Pickle<'a> {
     bytes: &'a [u8],
     at: usize,
     stack: Vec<Value>,
     memo: Vec<Value>,
-    /// Values that were ever put into a container, on the stack or into the memo.
+    /// Number of values ever put into a container, on the stack or into the memo.
     values: usize,
     tuples: Vec<Vec<Value>>,
     lists: Vec<Vec<Value>>,
@@ -81,7 +81,7 @@ pub(super) struct Pickle<'a> {
     pub(super) views: Vec<View>,
 }
 
-/// Why a pickle cannot be read: where, and what is there.
+/// Error of reading a pickle, with its position.
 #[derive(Debug, PartialEq)]
 pub(super) struct Fault {
     pub(super) at: usize,
@@ -91,7 +91,7 @@ pub(super) struct Fault {
 type Read<T> = Result<T, Fault>;
 
 impl<'a> Pickle<'a> {
-    /// Reads the pickle that begins `bytes`, and gives its value.
+    /// Reads the pickle at the start of `bytes`, and returns its value.
     pub(super) fn read(bytes: &'a [u8]) -> Read<(Self, Value)> {
         let mut pickle = Self {
             bytes,
@@ -110,7 +110,7 @@ impl<'a> Pickle<'a> {
         Ok((pickle, value))
     }
 
-    /// Bytes it takes.
+    /// Length in bytes.
     pub(super) fn length(&self) -> usize {
         self.at
     }
@@ -136,9 +136,9 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// The name of a storage.
+    /// Name of a storage.
     pub(super) fn key(&self, storage: &Storage) -> &'a str {
-        // Checked when it was read.
+        // Validated when it was read.
         std::str::from_utf8(&self.bytes[storage.key.clone()]).unwrap_or_default()
     }
 
@@ -146,7 +146,7 @@ impl<'a> Pickle<'a> {
         Err(Fault { at: self.at, reason: reason.into() })
     }
 
-    /// Counts values before they are stored, and the objects there are.
+    /// Counts values before they are stored, and the existing objects.
     fn spend(&mut self, values: usize) -> Read<()> {
         self.values = self.values.saturating_add(values);
         if self.values > PICKLE_VALUES_MAX {
@@ -178,7 +178,7 @@ impl<'a> Pickle<'a> {
         Ok(array)
     }
 
-    /// The rest of a line, without its end.
+    /// Rest of a line, without its end.
     fn line(&mut self) -> Read<Range<usize>> {
         let first = self.at;
         match self.bytes[first..].iter().position(|&byte| byte == b'\n') {
@@ -198,7 +198,7 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// What lies above the last mark, and takes the mark too.
+    /// Takes the values above the last mark, and the mark.
     fn above_mark(&mut self) -> Read<Vec<Value>> {
         match self.stack.iter().rposition(|&value| value == Value::Mark) {
             Some(mark) => {
@@ -234,7 +234,7 @@ impl<'a> Pickle<'a> {
 
     fn remember(&mut self, index: usize) -> Read<()> {
         let Some(&value) = self.stack.last() else { return self.fault("it remembers nothing") };
-        // Places are given out one after the other; Python 2 begins with 1.
+        // Memo indices are assigned in order; Python 2 begins with 1.
         if self.memo.is_empty() && index == 1 {
             self.memo.push(Value::None);
         }
@@ -256,9 +256,9 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// One instruction; false after the last.
+    /// Runs one instruction; false after the last.
     fn step(&mut self) -> Read<bool> {
-        // Each leaves one value at most where it was not; those that move or copy more count them besides.
+        // Each adds at most one value; instructions that move or copy more count those as well.
         self.spend(1)?;
         let [code] = self.array()?;
         match code {
@@ -382,7 +382,7 @@ impl<'a> Pickle<'a> {
                 let storage = self.storage(id)?;
                 self.stack.push(storage);
             }
-            // The attributes of a dictionary: versions of modules, say.
+            // Attributes of a dictionary, such as versions of modules.
             b'b' => {
                 self.pop()?;
                 if !matches!(self.stack.last(), Some(Value::Dict(_) | Value::Tensor(_))) {
@@ -456,7 +456,7 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// What a call of a known name gives.
+    /// Result of calling a known function.
     fn call(&mut self, callable: Value, arguments: Value) -> Read<Value> {
         let arguments = self.arguments(arguments)?;
         match (callable, arguments) {
@@ -464,7 +464,7 @@ impl<'a> Pickle<'a> {
                 self.dicts.push(Vec::new());
                 Ok(Value::Dict(self.dicts.len() - 1))
             }
-            // Python 2's, of a list of pairs.
+            // Python 2's, with a list of pairs.
             (Value::Global(Global::OrderedDict), &[Value::List(pairs)]) => {
                 self.spend(2 * self.lists[pairs].len())?;
                 let pair = |&pair: &Value| match self.list(pair) {
@@ -516,7 +516,7 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// `("storage", type, key, device, elements)`, and in old files a view of it, which none has.
+    /// Storage: `("storage", type, key, device, elements)`, and in old files an unused view of it.
     fn storage(&mut self, id: Value) -> Read<Value> {
         let parts = self.arguments(id)?;
         let &[
@@ -545,10 +545,10 @@ impl<'a> Pickle<'a> {
     }
 }
 
-/// Bytes of a name that is called, or of a storage's.
+/// Largest length of the name of a function, class or storage.
 pub(super) const NAME_BYTES_MAX: usize = 128;
 
-/// A number of any length, little endian.
+/// An integer of any length, little endian.
 fn long(bytes: &[u8]) -> Value {
     if bytes.len() > size_of::<i64>() {
         return Value::Number;

@@ -1,4 +1,5 @@
-//! Files that torch.save wrote (tests/data/pytorch/make.py), what is refused, and bytes that are no such file.
+//! Tests of files written by torch.save (tests/data/pytorch/make.py), of refused files, and of bytes that are no such
+//! file.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,7 +20,7 @@ fn error_of(bytes: Vec<u8>) -> String {
     parse("weights.bin", &bytes.into()).map(|tensors| tensors.len()).unwrap_err().to_string()
 }
 
-/// A tensor's numbers.
+/// Elements of a tensor.
 fn numbers(tensor: &Tensor) -> Vec<f64> {
     macro_rules! of {
         ($bytes:literal, $read:expr) => {
@@ -106,12 +107,12 @@ fn files_cut_short_are_refused() {
     }
 }
 
-/// A file of before 1.6 whose dictionary is this pickle.
+/// A file from before PyTorch 1.6 with this pickle as its dictionary.
 fn around(pickle: &[u8]) -> Vec<u8> {
     around_storages(pickle, b"]q\x00.")
 }
 
-/// The same with a pickle of the storages' names, and what follows.
+/// The same with a pickle of the storages' names, and following bytes.
 fn around_storages(pickle: &[u8], names: &[u8]) -> Vec<u8> {
     let parts: &[&[u8]] =
         &[b"\x80\x02", LEGACY_MAGIC, b"\x80\x02M\xe9\x03.", b"\x80\x02}q\x00.", pickle, b"\x80\x02", names];
@@ -124,7 +125,7 @@ fn pickles_that_ask_for_too_much_are_refused() {
     for call in [&b"cos\nsystem\nX\x02\0\0\0id\x85R."[..], b"X\x02\0\0\0osX\x06\0\0\0system\x93."] {
         assert!(error_of(around(call)).contains("it calls os.system"));
     }
-    // A dictionary in itself, a place far away, lists that nest, an empty stack, a mark that is not there.
+    // A dictionary in itself, a distant memo index, nested lists, an empty stack, a missing mark.
     for (pickle, expected) in [
         (&b"}q\x00X\x01\0\0\0ah\x00s."[..], "no tensor"),
         (b"}r\xff\xff\xff\xff.", "behind the next place"),
@@ -149,7 +150,7 @@ fn pickles_that_ask_for_too_much_are_refused() {
     assert!(error_of(around(&copies.concat())).contains("more than 4194304 values"));
     let many = vec![b'N'; PICKLE_BYTES_MAX + 1];
     assert!(error_of(around(&many)).contains("4 MiB"));
-    // A name that is long, and one that is there again and again.
+    // A long name, and a repeated one.
     let long = [b"c", &vec![b'a'; 1 << 20][..], b"\nb\n."].concat();
     assert!(error_of(around(&long)).contains("a name is too long"));
     let storage = b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\0aX\x03\0\0\0cpuK\x01tQ";
@@ -167,7 +168,7 @@ fn pickles_that_ask_for_too_much_are_refused() {
     assert!(error_of(around_storages(&dictionary(0, 1 << 20), &tail)).contains("at most 65535"));
     let twice = [b"]X\x01\0\0\0aaX\x01\0\0\0aa.", &tail[9..], &tail[9..]].concat();
     assert!(error_of(around_storages(&dictionary(0, 1), &twice)).contains("storage a: it is there twice"));
-    // Python 2's dictionaries: places from 1 on, pairs in lists.
+    // Python 2's dictionaries: memo indices from 1 on, pairs in lists.
     let pairs = [b"ccollections\nOrderedDict\nq\x01(](]q\x02(X\x01\0\0\0b", &tensor[..], b"eetR."].concat();
     assert_eq!(parse("w", &around_storages(&pairs, &tail).into()).unwrap()[0].name, "b");
 }

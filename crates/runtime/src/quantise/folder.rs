@@ -1,5 +1,5 @@
-//! What becomes of a folder whose matrices are quantised to affine groups in MLX's layout: names, files and settings as
-//! mlx-lm writes them. A matrix is three tensors: `weight` (codes in words of 32 bits), `scales` and `biases`.
+//! Quantisation of a folder's matrices to affine groups in MLX's layout: names, files and settings as written by
+//! mlx-lm. A matrix is three tensors: `weight` (codes in words of 32 bits), `scales` and `biases`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,48 +16,48 @@ use crate::safetensors::Written;
 use crate::spec::{LayerPart, MlpSpec, Names, Part};
 use crate::tensor::Tensor;
 
-/// What is asked for.
+/// Requested quantisation.
 #[derive(Clone, Debug)]
 pub struct Affine {
-    /// The type of matrices: one of [`DType::affine`].
+    /// Type of matrices: one of [`DType::affine`].
     pub dtype: DType,
-    /// The output matrix stays as it is.
+    /// Whether the output matrix stays as it is.
     pub keep_output: bool,
-    /// Types of matrices whose names have a text in them, in which `*` stands for any; the first that fits counts.
+    /// Types of matrices by patterns of names, in which `*` stands for any text; the first match counts.
     pub named: Vec<(String, DType)>,
-    /// Matrices that are quantised already may be quantised again.
+    /// Whether quantised matrices may be quantised again.
     pub requantize: bool,
 }
 
-/// A tensor of the new folder.
+/// Tensor of the new folder.
 #[derive(Clone, Debug)]
 pub struct Placed {
-    /// What it is made of, by its new name.
+    /// Source tensor, under its new name.
     pub tensor: Tensor,
-    /// What a matrix is quantised to; none: it stays as it is.
+    /// Type that a matrix is quantised to. None: it stays as it is.
     pub to: Option<DType>,
 }
 
-/// What becomes of a folder.
+/// Plan of the new folder.
 #[derive(Debug)]
 pub struct FolderPlan {
-    /// Its tensors, in its order.
+    /// Tensors, in the folder's order.
     pub tensors: Vec<Placed>,
-    /// `config.json`.
+    /// Content of `config.json`.
     pub config: String,
-    /// Files that stay what they are: of the tokenizer, of sampling, and what people read.
+    /// Files that are copied: of the tokenizer, of sampling, and for people.
     pub files: Vec<PathBuf>,
 }
 
-/// Kinds of files that go with weights.
+/// Extensions of files that accompany weights.
 const KEPT_FILES: [&str; 6] = ["json", "jinja", "md", "model", "tiktoken", "txt"];
 
 impl FolderPlan {
-    /// Decides.
+    /// Makes the plan.
     ///
     /// # Errors
-    /// As opening the folder; `Unsupported` for a model whose matrices MLX has otherwise, for one that reads more than text, for
-    /// a matrix that is quantised already, and for a name's part that no tensor has.
+    /// As opening the folder; `Unsupported` for a model whose matrices have another form in MLX, for one that reads
+    /// more than text, for a matrix that is already quantised, and for a name pattern that matches no tensor.
     pub fn new(directory: &Path, wanted: &Affine) -> Result<FolderPlan, LoadError> {
         let (files, _) = huggingface::open(directory, &Overrides::default())?;
         let file = directory.display().to_string();
@@ -81,7 +81,7 @@ impl FolderPlan {
         if let Some(all) = quantization.as_object_mut() {
             all.extend(modules);
         }
-        // Libraries look under either.
+        // Libraries look for either key.
         for key in ["quantization", "quantization_config"] {
             config.insert(key.into(), quantization.clone());
         }
@@ -90,7 +90,7 @@ impl FolderPlan {
         Ok(FolderPlan { tensors, config, files: kept_files(directory)? })
     }
 
-    /// Runs of tensors, each of a file of at most so many bytes, or of one tensor.
+    /// Runs of tensors, each for a file of at most so many bytes, or of one tensor.
     pub fn shards(&self, bytes_max: u64) -> Vec<&[Placed]> {
         let (mut shards, mut first, mut bytes) = (Vec::new(), 0, 0);
         for (index, placed) in self.tensors.iter().enumerate() {
@@ -106,7 +106,7 @@ impl FolderPlan {
     }
 }
 
-/// Says that a head of other numbers than the embedding's is not tied to it: MLX goes by the configuration alone.
+/// Records that a head that differs from the embedding is not tied to it: MLX relies on the configuration alone.
 fn settle_tied(config: &mut Map<String, Value>, files: &ModelFiles) {
     if !files.spec.head.has_matrix() {
         return;
@@ -120,12 +120,12 @@ fn settle_tied(config: &mut Map<String, Value>, files: &ModelFiles) {
 }
 
 impl Placed {
-    /// Bytes in the new folder.
+    /// Size in the new folder in bytes.
     pub fn bytes(&self) -> u64 {
         self.entries().iter().map(|entry| entry.bytes).sum()
     }
 
-    /// The tensors in the new folder: codes, scales and biases of a matrix that is quantised.
+    /// Tensors in the new folder: codes, scales and biases of a quantised matrix.
     pub fn entries(&self) -> Vec<Written> {
         let Tensor { name, shape, dtype, .. } = &self.tensor;
         let entry = |name: String, dtype: &'static str, bits: usize, shape: Vec<usize>| {
@@ -151,7 +151,7 @@ impl Placed {
         ]
     }
 
-    /// The type of scales and biases: the matrix's own floats.
+    /// Type of scales and biases: the matrix's own floats.
     pub fn factors(&self) -> DType {
         match self.tensor.dtype {
             dtype @ (DType::F16 | DType::BF16) => dtype,
@@ -165,7 +165,7 @@ fn settings(dtype: DType) -> Value {
     json!({"group_size": group, "bits": bits, "mode": "affine"})
 }
 
-/// Every weight by its name in MLX's files, and whether it stays as it is whatever is asked for.
+/// Every weight by its name in MLX's files, and whether it always stays as it is.
 fn weights(files: &ModelFiles, file: &str) -> Result<Vec<(Tensor, bool)>, LoadError> {
     const EXPERTS: &str = "mlp.experts.{}.";
     let spec = &files.spec;
@@ -204,7 +204,7 @@ fn weights(files: &ModelFiles, file: &str) -> Result<Vec<(Tensor, bool)>, LoadEr
                 continue;
             }
         };
-        // All experts of a layer are one tensor there.
+        // MLX stacks all experts of a layer in one tensor.
         let name = names.in_layer(names.prefix, layer, &pattern.replace(EXPERTS, "mlp.switch_mlp."));
         match stacks.iter_mut().find(|(known, _)| *known == name) {
             Some((_, experts)) => experts.push(tensor.clone()),

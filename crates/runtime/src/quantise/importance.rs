@@ -1,6 +1,6 @@
-//! Importance matrices: how much each column of each matrix matters, the mean square of what it met when a model ran over
-//! texts. Read as llama-imatrix writes them: GGUF (`NAME.in_sum2`, `NAME.counts`), or the format of before, which is
-//! `count i32, [length i32, name, calls i32, values i32, f32 ...]`, little endian.
+//! Importance matrices: the importance of each column of each matrix, which is the mean square of its input when a
+//! model ran over texts. Read in the formats of llama-imatrix: GGUF (`NAME.in_sum2`, `NAME.counts`), or the older
+//! format `count i32, [length i32, name, calls i32, values i32, f32 ...]`, little endian.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,11 +12,11 @@ use crate::mapped::ModelBytes;
 use crate::regular;
 use crate::tensor::Tensor;
 
-/// An importance matrix.
+/// Importance matrix.
 #[derive(Debug)]
 pub struct Importance {
     file: String,
-    /// By the tensor's name: of each matrix in it, one after the other, its columns.
+    /// Importance of columns by the tensor's name, matrix after matrix.
     columns: BTreeMap<String, Vec<f32>>,
     datasets: Vec<String>,
     chunks: Option<u32>,
@@ -26,8 +26,8 @@ impl Importance {
     /// Reads a file.
     ///
     /// # Errors
-    /// `Io`; `Corrupt` for a file that is neither format, is cut, says a thing twice, or has numbers that are not finite or
-    /// negative; `Missing` for a GGUF file that is another thing.
+    /// `Io`; `Corrupt` for a file that is in neither format, is truncated, repeats an entry, or has numbers that are
+    /// not finite or negative; `Missing` for a GGUF file with other content.
     pub fn open(path: &Path) -> Result<Importance, LoadError> {
         let failed = |source| LoadError::Io { path: path.to_owned(), source };
         let file = path.display().to_string();
@@ -52,11 +52,10 @@ impl Importance {
         Ok(importance)
     }
 
-    /// How much an error of each column of a tensor counts, matrix by matrix where it is a stack of them; none if nothing is
-    /// known.
+    /// Weight of an error in each column of a tensor, matrix by matrix for a stack; `None` if unknown.
     ///
     /// # Errors
-    /// `Corrupt` where it is of a tensor of another shape.
+    /// `Corrupt` if the entry is of a tensor of another shape.
     pub fn of(&self, tensor: &Tensor) -> Result<Option<&[f32]>, LoadError> {
         let Some(columns) = self.columns.get(&tensor.name) else { return Ok(None) };
         let wide = tensor.shape.last().copied().unwrap_or_default();
@@ -71,10 +70,10 @@ impl Importance {
         Err(self.corrupt(&tensor.name, &reason))
     }
 
-    /// As [`Importance::of`], of a matrix by its name, which may be `STACK[i]`: the one at that place of a stack.
+    /// Same as [`Importance::of`], for a matrix by its name, which may be `STACK[i]` for one matrix of a stack.
     ///
     /// # Errors
-    /// `Corrupt` where it is of another number of columns, or of fewer matrices.
+    /// `Corrupt` if the entry has another number of columns, or fewer matrices.
     pub(crate) fn of_matrix(&self, name: &str, columns: usize) -> Result<Option<&[f32]>, LoadError> {
         let stacked = name.strip_suffix(']').and_then(|name| name.rsplit_once('['));
         let stacked = stacked.and_then(|(stack, at)| Some((stack, at.parse::<usize>().ok()?)));
@@ -90,17 +89,17 @@ impl Importance {
         })
     }
 
-    /// Tensors that it knows of.
+    /// Names of the tensors with entries.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.columns.keys().map(String::as_str)
     }
 
-    /// The file.
+    /// Name of the file.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// What a quantised file says of it, in the keys that llama-quantize writes.
+    /// Metadata of a quantised file about it, under the keys of llama-quantize.
     pub(super) fn entries(&self) -> impl Iterator<Item = (String, Value)> {
         let key = |name: &str| format!("quantize.imatrix.{name}");
         let count = u32::try_from(self.columns.len()).unwrap_or(u32::MAX);
@@ -138,7 +137,7 @@ impl Importance {
             }
             let columns = values.len() / counts.len();
             for (values, &count) in values.chunks_mut(columns).zip(&counts) {
-                // A matrix that met nothing is not known.
+                // A matrix without any input is unknown.
                 values.iter_mut().for_each(|value| *value = if count > 0.0 { *value / count } else { 1.0 });
             }
             self.add(name.to_owned(), values)?;
@@ -171,7 +170,7 @@ impl Importance {
             let number = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes) / calls;
             self.add(name.to_owned(), values.as_chunks::<4>().0.iter().map(number).collect())?;
         }
-        // What follows is optional: of how many chunks, and of what.
+        // The rest is optional: the number of chunks, and the dataset.
         if !rest.is_empty() {
             self.chunks = u32::try_from(self.number(&mut rest, "chunks")?).ok();
             if let Ok(length) = self.number(&mut rest, "dataset") {

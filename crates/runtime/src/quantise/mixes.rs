@@ -1,15 +1,15 @@
-//! Mixes of types by the names that llama.cpp's users know: what most matrices get, and what a file says that it is.
+//! Mixes of types under llama.cpp's names: the type of most matrices, and the file type.
 
 use hanzo_engine_kernels::DType;
 
-/// What a model may be quantised to.
+/// Quantisation target of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
-    /// As people write it.
+    /// Usual name.
     pub name: &'static str,
     /// `general.file_type`.
     pub file_type: u32,
-    /// The type of most matrices.
+    /// Type of most matrices.
     pub base: DType,
 }
 
@@ -17,7 +17,7 @@ const fn mix(name: &'static str, file_type: u32, base: DType) -> Mix {
     Mix { name, file_type, base }
 }
 
-/// Every mix, the smallest first.
+/// Every mix, smallest first.
 pub const MIXES: [Mix; 22] = [
     mix("TQ1_0", 36, DType::TQ1_0),
     mix("TQ2_0", 37, DType::TQ2_0),
@@ -44,7 +44,7 @@ pub const MIXES: [Mix; 22] = [
 ];
 
 impl Mix {
-    /// The mix of this name, in any case. `Q3_K`, `Q4_K` and `Q5_K` are the ones with `_M`.
+    /// Mix of this name, in any case. `Q3_K`, `Q4_K` and `Q5_K` mean those with `_M`.
     pub fn named(name: &str) -> Option<Mix> {
         let long = if ["Q3_K", "Q4_K", "Q5_K"].iter().any(|short| short.eq_ignore_ascii_case(name)) {
             format!("{name}_M")

@@ -1,5 +1,6 @@
-//! Which type each tensor of a GGUF file, or of a folder made one ([`crate::convert`]), gets when it is quantised: a [`Mix`] by llama.cpp's rules, and what was asked for
-//! besides. Absent: the doing, which needs threads; [`crate::gguf::Writer`] writes the result.
+//! Plan of quantisation: the type of each tensor of a GGUF file, or of a converted folder ([`crate::convert`]), by a
+//! [`Mix`] with llama.cpp's rules and by further requests. The execution, which needs threads, is elsewhere;
+//! [`crate::gguf::Writer`] writes the result.
 
 mod folder;
 mod importance;
@@ -22,40 +23,41 @@ use crate::error::LoadError;
 use crate::gguf::{Gguf, Planned, Value};
 use crate::tensor::Tensor;
 
-/// What is asked for.
+/// Requested quantisation.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// The mix.
+    /// Mix of types.
     pub mix: Mix,
-    /// Every matrix gets the mix's base type.
+    /// Whether every matrix gets the mix's base type.
     pub pure: bool,
-    /// The output matrix stays as it is.
+    /// Whether the output matrix stays as it is.
     pub keep_output: bool,
-    /// The output matrix's type.
+    /// Type of the output matrix.
     pub output: Option<DType>,
-    /// The token embedding's type.
+    /// Type of the token embedding.
     pub token_embedding: Option<DType>,
-    /// Types of tensors whose names have a text in them, in which `*` stands for any; the first that fits counts.
+    /// Types of tensors by patterns of names, in which `*` stands for any text; the first match counts.
     pub named: Vec<(String, DType)>,
-    /// Tensors that are quantised already may be quantised again.
+    /// Whether quantised tensors may be quantised again.
     pub requantize: bool,
 }
 
-/// What becomes of a file.
+/// Plan of the new file.
 #[derive(Debug)]
 pub struct Plan {
-    /// What the new file says about itself.
+    /// Metadata of the new file.
     pub metadata: BTreeMap<String, Value>,
-    /// Its tensors, in its order, each with the one it is made of.
+    /// Tensors in order, each with its source tensor.
     pub tensors: Vec<(Tensor, Planned)>,
 }
 
 impl Plan {
-    /// Decides. With an importance matrix, which is of the same model, some tensors get other types, as llama.cpp has it.
+    /// Makes the plan. With an importance matrix of the same model, some tensors get other types, as in llama.cpp.
     ///
     /// # Errors
-    /// `Unsupported` for a type that cannot be read or made, for a tensor that is quantised already, and for a name's part that
-    /// no tensor has; `Corrupt` for an importance matrix that is of no or another model's tensors; `Missing` or `Corrupt` for metadata that does not say what the rules need.
+    /// `Unsupported` for a type that cannot be read or made, for a tensor that is already quantised, and for a name
+    /// pattern that matches no tensor; `Corrupt` for an importance matrix without entries for this model; `Missing` or
+    /// `Corrupt` for metadata that lack what the rules need.
     pub fn new(gguf: &Gguf, wanted: &Wanted, importance: Option<&Importance>) -> Result<Plan, LoadError> {
         let facts = Facts::new(&gguf.metadata, gguf.tensors.iter().map(|tensor| tensor.name.as_str()))?;
         let mut tensors: Vec<&Tensor> = gguf.tensors.iter().collect();
@@ -77,7 +79,7 @@ impl Plan {
         }
         if let Some(importance) = importance {
             let known = gguf.tensors.iter().filter_map(|tensor| importance.of(tensor).transpose());
-            // Each is looked at, so that one of another shape is told before anything is made.
+            // Each is checked, so that a wrong shape is reported before anything is made.
             if known.collect::<Result<Vec<_>, _>>()?.is_empty() {
                 return Err(LoadError::Corrupt {
                     file: importance.file().to_owned(),
@@ -99,7 +101,7 @@ impl Plan {
     }
 }
 
-/// Of GGML's block formats.
+/// Version of GGML's block formats.
 const QUANTIZATION_VERSION: u32 = 2;
 
 fn choose(tensor: &Tensor, wanted: &Wanted, facts: &Facts, rules: &mut Rules<'_>) -> DType {
@@ -125,12 +127,12 @@ fn choose(tensor: &Tensor, wanted: &Wanted, facts: &Facts, rules: &mut Rules<'_>
     fitting(chosen, shape.last().copied().unwrap_or_default())
 }
 
-/// What a tensor that a mix leaves alone is stored in: its type, or where GGUF has none such the floats it stands for.
+/// Type of a tensor that a mix leaves alone: its own type or, if GGUF does not have that, F32.
 fn kept(dtype: DType) -> DType {
     if DType::from_ggml(dtype as u32) == Some(dtype) { dtype } else { DType::F32 }
 }
 
-/// Whether the tensor can become one of this type.
+/// Checks that the tensor can be converted to this type.
 fn check(tensor: &Tensor, to: DType, requantize: bool) -> Result<(), LoadError> {
     if tensor.dtype == to {
         return Ok(());
@@ -170,7 +172,7 @@ fn unsupported(file: &str, key: &str, value: &str, reason: &str) -> LoadError {
     }
 }
 
-/// Whether a text is in a name, where `*` of the text stands for any.
+/// Whether a pattern, in which `*` stands for any text, is in a name.
 fn name_has(name: &str, part: &str) -> bool {
     let mut rest = name;
     part.split('*').all(|piece| match rest.find(piece) {

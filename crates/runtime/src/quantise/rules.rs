@@ -1,5 +1,5 @@
-//! Which type each tensor of a mix gets, by llama.cpp's rules: those tensors that suffer most get more bits. Rules are told
-//! apart by what a tensor does, by the layer it is in, and by the few numbers of [`Facts`].
+//! Types of a mix's tensors by llama.cpp's rules, which give more bits to the most sensitive tensors. Rules depend on
+//! a tensor's role, on its layer, and on the few numbers of [`Facts`].
 
 use hanzo_engine_kernels::DType;
 
@@ -8,7 +8,7 @@ use crate::error::LoadError;
 use crate::gguf::{Array, Metadata, Value};
 use crate::vision::embedded;
 
-/// What a tensor does, by its name.
+/// Role of a tensor, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Embedding,
@@ -22,7 +22,7 @@ pub(super) enum Place {
     Other,
 }
 
-/// Parts of names and what they mean; the first that is there counts.
+/// Parts of names and their roles; the first match counts.
 const PLACES: [(&str, Place); 6] = [
     ("attn_qkv.weight", Place::Qkv),
     ("attn_kv_b.weight", Place::KvB),
@@ -87,7 +87,7 @@ const KEPT_PARTS: [&str; 35] = [
     "a.rvq.codebook",
     "mm.a.code_embd",
 ];
-/// And of glm5-next.
+/// The same for glm5-next.
 const KEPT_PARTS_GLM: [&str; 14] = [
     "hc_",
     "indexer.attn_q_b",
@@ -105,7 +105,7 @@ const KEPT_PARTS_GLM: [&str; 14] = [
     "attn_v_b.weight",
 ];
 
-/// Whether a tensor is one of those that a mix changes.
+/// Whether a mix changes a tensor.
 pub(super) fn is_quantised(name: &str, shape: &[usize], architecture: &str) -> bool {
     let dimensions = shape.len() - shape.iter().take_while(|&&size| size == 1).count();
     let own = if architecture == "glm5-next" { &KEPT_PARTS_GLM[..] } else { &[] };
@@ -116,22 +116,22 @@ pub(super) fn is_quantised(name: &str, shape: &[usize], architecture: &str) -> b
         && !is_of_embedded_tower(name, architecture)
 }
 
-/// Whether a tensor is of a tower inside of a text model's file, which stays as it is.
+/// Whether a tensor belongs to a tower inside a text model's file, which stays as it is.
 fn is_of_embedded_tower(name: &str, architecture: &str) -> bool {
     architecture != "clip" && embedded::is_of_tower(name)
 }
 
-/// What the rules ask of a model.
+/// Properties of a model that the rules need.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     pub(super) architecture: String,
     layers: usize,
     experts: usize,
-    /// Query heads of a key and value head.
+    /// Query heads for each key-value head.
     queries_per_kv: usize,
-    /// A model of 70 B parameters, whose many queries share few values.
+    /// Whether it is a model of 70 B parameters, whose many queries share few values.
     is_70b: bool,
-    /// Tensors that are values, whatever their layers.
+    /// Number of value tensors in all layers.
     values: usize,
     tied: bool,
 }
@@ -175,7 +175,7 @@ fn first(metadata: &Metadata, key: &str) -> Result<Option<usize>, LoadError> {
     Ok(number.and_then(|number| usize::try_from(number).ok()))
 }
 
-/// The rules on their way through a file: tensors of the lowest layer first.
+/// State of the rules during a file: tensors are passed in order of layers.
 pub(super) struct Rules<'a> {
     mix: Mix,
     facts: &'a Facts,
@@ -184,7 +184,7 @@ pub(super) struct Rules<'a> {
     downs_seen: usize,
 }
 
-/// The first and last eighth of the layers, and every third between.
+/// Whether a layer gets more bits: the first and last eighth of the layers, and every third between.
 fn more_bits(layer: usize, layers: usize) -> bool {
     layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2
 }
@@ -194,7 +194,7 @@ impl<'a> Rules<'a> {
         Self { mix, facts, has_importance, values_seen: 0, downs_seen: 0 }
     }
 
-    /// The type of the next tensor that the mix has its say about. `output` is what was asked for the output matrix.
+    /// Type of the next tensor that the mix decides about. `output` is the requested type of the output matrix.
     pub(super) fn choose(&mut self, name: &str, shape: &[usize], output: Option<DType>) -> DType {
         let (facts, base) = (self.facts, self.mix.base);
         let place = Place::of(name);
@@ -291,12 +291,12 @@ impl<'a> Rules<'a> {
     }
 }
 
-/// The layer that a name says.
+/// Layer number in a name.
 pub(super) fn layer_of(name: &str) -> Option<usize> {
     name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
 
-/// The type itself, or where rows are not whole blocks of it one of about as many bits whose blocks they are.
+/// The type itself or, if rows are not whole blocks of it, a type of about as many bits with fitting blocks.
 pub(super) fn fitting(dtype: DType, columns: usize) -> DType {
     let fits = |dtype: DType| columns.is_multiple_of(dtype.block_weights());
     let smaller = match dtype {

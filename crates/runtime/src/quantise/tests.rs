@@ -1,5 +1,5 @@
-//! The types of every mix are those that llama-quantize chooses (`golden/make.py`); what is asked for besides is done, or
-//! refused by name.
+//! Tests that every mix chooses the types of llama-quantize (`golden/make.py`), and that further requests are honoured
+//! or refused by name.
 
 use std::sync::Arc;
 
@@ -110,7 +110,7 @@ fn what_cannot_be_is_refused_by_name() {
     assert!(error.contains("tensor blk.0.ffn_up.weight: element type = Q8_0"), "{error}");
     asked.requantize = true;
     assert!(Plan::new(&again, &asked, None).is_ok());
-    // It stays what it is.
+    // The type stays the same.
     assert!(Plan::new(&again, &wanted("Q8_0"), None).is_ok());
     asked.output = Some(DType::IQ2_XS);
     assert!(refused(&small(), &asked).contains("tensor output.weight: element type = IQ2_XS"));
@@ -121,7 +121,7 @@ fn what_cannot_be_is_refused_by_name() {
     assert!(refused(&small(), &asked).contains("ffn_down"));
     let nameless = model(&[], Vec::new());
     assert!(refused(&nameless, &wanted("Q8_0")).contains("general.architecture"));
-    // An output matrix whose rows are no whole blocks of what was asked for.
+    // An output matrix whose rows are no whole blocks of the requested type.
     let odd =
         model(&[("general.architecture", "llama")], vec![tensor("output.weight", DType::F32, &[2, 40])]);
     asked = wanted("Q4_0");

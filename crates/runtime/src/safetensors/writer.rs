@@ -1,4 +1,4 @@
-//! The header of a safetensors file that is written: tensors lie behind it in the order they are listed.
+//! Header of a safetensors file to write; tensors follow it in the listed order.
 
 use serde_json::{Map, json};
 
@@ -7,17 +7,17 @@ use super::LENGTH_BYTES;
 /// A tensor that will be written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Written {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its type, as the format calls it.
+    /// Type, as named in the format.
     pub dtype: &'static str,
     /// Outermost dimension first.
     pub shape: Vec<usize>,
-    /// What it takes.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
-/// The bytes before the first tensor. `format` is of whom the names are, as libraries ask: `mlx`, `pt`.
+/// Bytes before the first tensor. `format` names the library whose naming is used: `mlx`, `pt`.
 pub fn begin(format: &str, tensors: &[Written]) -> Vec<u8> {
     let mut all = Map::new();
     all.insert("__metadata__".into(), json!({"format": format}));

@@ -1,5 +1,5 @@
-//! AWQ: 4-bit codes with a scale and a zero point for each group of inputs, in the orders that its kernels read them in. All
-//! become affine blocks, in which nothing is lost; Marlin's, which some tools write for AWQ too, are in [`super::marlin`].
+//! AWQ: 4-bit codes with a scale and a zero point for each group of inputs, in the order of its kernels. All become
+//! affine blocks without loss. Marlin's layout, which some tools write for AWQ too, is in [`super::marlin`].
 
 use std::ops::Range;
 
@@ -13,11 +13,11 @@ use super::{Parts, corrupt};
 use crate::error::LoadError;
 use crate::tensor::Tensor;
 
-/// Which output a nibble of AWQ's words belongs to, from the lowest on.
+/// Output of each nibble of AWQ's words, from the lowest on.
 const AWQ_ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
 
-/// As GPTQ's, with the inputs outermost and words along the outputs (`gemm`), or with the outputs outermost (`gemv`, and
-/// `gemv_fast` in an order of its own).
+/// AWQ matrix: like GPTQ's, with the inputs outermost and words along the outputs (`gemm`), or with the outputs
+/// outermost (`gemv`, and `gemv_fast` in its own order).
 pub(super) fn matrix(settings: &Settings, parts: &mut Parts, stem: &str) -> Result<Tensor, LoadError> {
     let weight = parts.take(&format!("{stem}.qweight"))?;
     let zeros = parts.take(&format!("{stem}.qzeros"))?;
@@ -35,7 +35,7 @@ pub(super) fn matrix(settings: &Settings, parts: &mut Parts, stem: &str) -> Resu
         if group == 0 || !cols.is_multiple_of(group) {
             return Err(corrupt(&weight, format!("rows of {cols} weights are no groups of {group}")));
         }
-        // Their rows are longer than the groups that there are.
+        // Rows are padded beyond the number of groups.
         let ([_, zero_words], [_, scale_cols]) = (flat(&zeros)?, flat(&scales)?);
         expect(&zeros, &[rows, zero_words])?;
         expect(&scales, &[rows, scale_cols])?;
@@ -96,8 +96,8 @@ pub(super) fn matrix(settings: &Settings, parts: &mut Parts, stem: &str) -> Resu
     Ok(affine.tensor(&weight, name, sources))
 }
 
-/// Words of 16 bits, each with a code of four neighbouring places of the same four rows, and zero points that are multiplied
-/// already and negative: `w = scale * code + zero`.
+/// AWQ `gemv_fast` matrix: words of 16 bits, each with a code of four neighbouring places of the same four rows, and
+/// zero points that are already multiplied and negated: `w = scale * code + zero`.
 fn gemv_fast(
     settings: &Settings,
     stem: &str,
@@ -147,7 +147,7 @@ fn gemv_fast(
     Ok(affine.tensor(&weight, format!("{stem}.weight"), sources))
 }
 
-/// Where one of 32 neighbouring codes of a row lies: eights of each fourth pair, and of those the even ones first.
+/// Position of one of 32 neighbouring codes of a row: eights of each fourth pair, the even ones first.
 const fn place_in_32(col: usize) -> usize {
     let (of_eight, pair, second) = (col / 8, col / 2 % 4, col % 2);
     8 * pair + 4 * second + of_eight

@@ -1,5 +1,5 @@
-//! Codes that index a table of floats, with a scale for each block of weights of the whole matrix: bitsandbytes' nf4 and
-//! fp4, whose scales may be quantised themselves.
+//! bitsandbytes' nf4 and fp4: codes that index a table of floats, with a scale for each block of weights of the whole
+//! matrix. The scales may be quantised themselves.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use super::{Parts, corrupt};
 use crate::error::LoadError;
 use crate::tensor::Tensor;
 
-/// A number of the JSON beside a matrix.
+/// A number of the JSON that accompanies a matrix.
 fn number(state: &Tensor, json: &Value, key: &str) -> Result<usize, LoadError> {
     let number = json.get(key).and_then(Value::as_u64).and_then(|number| usize::try_from(number).ok());
     number
@@ -17,7 +17,7 @@ fn number(state: &Tensor, json: &Value, key: &str) -> Result<usize, LoadError> {
         .ok_or_else(|| corrupt(state, format!("key {key}: expected a whole number above 0")))
 }
 
-/// A part whose numbers there must be so many of.
+/// A part that must have so many numbers.
 fn numbers(parts: &mut Parts, name: &str, count: usize) -> Result<Numbers, LoadError> {
     let tensor = parts.take(name)?;
     if tensor.elements() != count {
@@ -26,7 +26,7 @@ fn numbers(parts: &mut Parts, name: &str, count: usize) -> Result<Numbers, LoadE
     Numbers::of(&tensor)
 }
 
-/// `X.weight` of two codes a byte, the first in the high half, and what lies beside it.
+/// `X.weight` of two codes a byte, the first in the high half, and the tensors that accompany it.
 pub(super) fn bitsandbytes(parts: &mut Parts, stem: &str, state: Tensor) -> Result<Tensor, LoadError> {
     let weight = parts.take(&format!("{stem}.weight"))?;
     let json: Value = serde_json::from_slice(&state.bytes)

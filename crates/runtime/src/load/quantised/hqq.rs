@@ -11,7 +11,7 @@ use crate::error::LoadError;
 use crate::mapped::ModelBytes;
 use crate::tensor::Tensor;
 
-/// A number that lies beside a matrix, in a tensor of its own.
+/// A number that accompanies a matrix in a separate tensor.
 fn setting(parts: &mut Parts, stem: &str, key: &str) -> Result<usize, LoadError> {
     let tensor = parts.take(&format!("{stem}.{key}"))?;
     integers(&tensor)?.first().copied().ok_or_else(|| corrupt(&tensor, "it is empty".into()))
@@ -30,21 +30,21 @@ fn integers(tensor: &Tensor) -> Result<Vec<usize>, LoadError> {
     Ok(tensor.bytes.chunks_exact(size).take(8).map(number).collect())
 }
 
-/// How codes are packed: in parts of so many rows, the first part in the highest bits of each byte or word.
+/// Packing of codes: in parts of so many rows, with the first part in the highest bits of each byte or word.
 struct Packed {
     bytes: ModelBytes,
-    /// Of a code in its byte or word; `bits` of these are the code's.
+    /// Bits reserved for a code in its byte or word; the code has `bits` of these.
     places: usize,
     bits: usize,
     /// Bytes of a word.
     word: usize,
-    /// Rows of codes that lie in one bit place, and their length.
+    /// Rows of codes in one bit position, and their length.
     part: usize,
     width: usize,
 }
 
 impl Packed {
-    /// Codes in a word, and the bits between one and the next.
+    /// Codes in a word, and the distance in bits between them.
     fn of_bits(bits: usize) -> (usize, usize) {
         match bits {
             3 => (10, 3),
@@ -68,8 +68,9 @@ impl Packed {
     }
 }
 
-/// `X.W_q`, `X.scale`, `X.zero` and the settings beside them. The matrix is cut into groups along its rows, one a row (axis 1),
-/// or into columns of groups (axis 0), and these rows into as many parts as codes fit a byte, or ten of 3 bits a word.
+/// `X.W_q`, `X.scale`, `X.zero` and the settings that accompany them. The matrix is divided into groups along its
+/// rows, one a row (axis 1), or into columns of groups (axis 0). These rows are divided into as many parts as codes
+/// fit a byte, or ten of 3 bits a word.
 pub(super) fn matrix(parts: &mut Parts, stem: &str) -> Result<Tensor, LoadError> {
     let weight = parts.take(&format!("{stem}.W_q"))?;
     let (scales, zeros) = (parts.take(&format!("{stem}.scale"))?, parts.take(&format!("{stem}.zero"))?);

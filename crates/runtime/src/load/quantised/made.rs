@@ -1,4 +1,4 @@
-//! Weights of a type the network can pack, made of a quantised module's tensors when they are read.
+//! Weights of packable types that are made from a quantised module's tensors when they are read.
 
 use std::ops::Range;
 
@@ -18,9 +18,9 @@ pub(super) struct Affine<C, F> {
     pub(super) cols: usize,
     /// Inputs that share a scale; divides `cols`.
     pub(super) group: usize,
-    /// The group of each input, where they are not in the order of their groups.
+    /// Group of each input, if inputs are not in the order of their groups.
     pub(super) group_of: Option<Vec<u32>>,
-    /// Writes the codes of some rows, at most 64, a byte each.
+    /// Writes the codes of some rows, at most 64, one byte each.
     pub(super) codes: C,
     /// Scale and bias of a row's group.
     pub(super) factors: F,
@@ -31,8 +31,8 @@ where
     C: Fn(Range<usize>, &mut [u8]) + Send + Sync + 'static,
     F: Fn(usize, usize) -> (f32, f32) + Send + Sync + 'static,
 {
-    /// The matrix as a tensor: of an affine type where groups are whole blocks of one, else of F32; nothing is lost. Where
-    /// neighbours are of different groups it is F16, to which its numbers are rounded.
+    /// The matrix as a tensor, without loss: of an affine type if groups are whole blocks of one, else of F32. If
+    /// neighbours belong to different groups it is F16, to which its numbers are rounded.
     pub(super) fn tensor(self, like: &Tensor, name: String, sources: Vec<ModelBytes>) -> Tensor {
         let Affine { bits, rows, cols, group, group_of, codes, factors } = self;
         if let Some(group_of) = group_of {
@@ -103,7 +103,7 @@ pub(super) fn of_rows(
     }
 }
 
-/// A tensor of BF16, whose numbers are rounded to the nearest; `number` gives the one of a row and a column.
+/// A tensor of BF16 with numbers rounded to the nearest; `number` returns that of a row and a column.
 pub(super) fn of_bf16(
     like: &Tensor,
     name: String,
@@ -116,7 +116,7 @@ pub(super) fn of_bf16(
     })
 }
 
-/// The same of F16, which has more of each number where none is large.
+/// A tensor of F16, which is more precise if no number is large.
 pub(super) fn of_f16(
     like: &Tensor,
     name: String,

@@ -1,5 +1,6 @@
-//! Marlin's layout, which GPTQ's and AWQ's tools write for one device's kernel: 4-bit codes around 8 in tiles of 16 inputs and
-//! 16 outputs, in the order in which the threads of a warp hold them. They become affine blocks, in which nothing is lost.
+//! Marlin's layout, which the tools of GPTQ and AWQ write for one device's kernel: 4-bit codes around 8 in tiles of 16
+//! inputs and 16 outputs, in the order in which the threads of a warp hold them. They become affine blocks without
+//! loss.
 
 use std::ops::Range;
 
@@ -10,7 +11,7 @@ use super::{Parts, corrupt};
 use crate::error::LoadError;
 use crate::tensor::Tensor;
 
-/// Codes that are put into another order together: four tiles.
+/// Number of codes that are reordered together: four tiles.
 const CODES: usize = 1024;
 
 /// `X.B` I32 and `X.s` (AutoGPTQ), or `X.qweight` and `X.scales` (AutoAWQ): `w = scale * (code - 8)`.
@@ -55,8 +56,8 @@ pub(super) fn matrix(parts: &mut Parts, stem: &str, [codes, scales]: [&str; 2]) 
     Ok(affine.tensor(&weight, format!("{stem}.weight"), sources))
 }
 
-/// Where each of so many codes lies: thread by thread, each with the pairs of two columns of four tiles, and of eight codes the
-/// even ones first.
+/// Position of each of so many codes: thread by thread, each with the pairs of two columns of four tiles, and of eight
+/// codes the even ones first.
 fn places() -> Vec<u16> {
     let mut places = vec![0; CODES];
     let mut next = 0;
@@ -78,14 +79,14 @@ fn places() -> Vec<u16> {
     places
 }
 
-/// Where an output's scale lies among those of its group: of eight times eight columns those that one thread needs are
-/// neighbours; where a group is all of a row, pairs of four are.
+/// Position of an output's scale among those of its group. Of eight times eight columns, those that one thread needs
+/// are neighbours; if a group is a whole row, pairs of four are.
 fn place_of_scale(row: usize, whole_rows: bool) -> usize {
     if !whole_rows {
         let of = row % 64;
         return row - of + of % 8 * 8 + of / 8;
     }
-    // 0, 1, 8, 9, 16, 17, 24, 25 are the first thread's.
+    // The first thread's are 0, 1, 8, 9, 16, 17, 24, 25.
     let of = row % 32;
     row - of + of % 8 / 2 * 8 + of / 8 * 2 + of % 2
 }

@@ -1,11 +1,13 @@
-//! Checkpoints whose matrices are stored as several tensors each: codes, scales, zero points. They are put together before
-//! anything else sees them, so that a quantised matrix is one weight with a type, as it is in a GGUF file; its blocks are made
-//! when they are read. What a format loses nothing in, loses nothing here: integer codes become affine blocks
-//! ([`DType::affine`]), 8-bit floats blocks with their scales ([`DType::is_fp8`]), MXFP4 GGML's; 8-bit floats with 5 bits of
-//! exponent or in rows of no whole blocks, NVFP4, nf4 and fp4 become BF16, and where neighbours have different
-//! scales (GPTQ's inputs in the order of their activations, HQQ's groups across rows) F16, which is said.
+//! Quantised checkpoints whose matrices are stored as several tensors each: codes, scales, zero points. They are
+//! assembled before anything else sees them, so that a quantised matrix is one weight with a type, as in a GGUF file;
+//! its blocks are made when they are read.
 //!
-//! A matrix that is stored in floats stays what it is, so lists of what is not converted need not be read.
+//! Conversion is without loss where possible. Integer codes become affine blocks ([`DType::affine`]), 8-bit floats
+//! become blocks with their scales ([`DType::is_fp8`]), and MXFP4 becomes GGML's. 8-bit floats with 5 bits of exponent
+//! or in rows of no whole blocks, NVFP4, nf4 and fp4 become BF16. If neighbours have different scales (GPTQ's inputs
+//! in the order of their activations, HQQ's groups across rows) they become F16, which is reported.
+//!
+//! A matrix that is stored in floats stays as it is, so lists of unconverted modules need not be read.
 
 mod awq;
 mod codebook;
@@ -30,7 +32,7 @@ use crate::tensor::Tensor;
 use settings::Method;
 pub(crate) use settings::Settings;
 
-/// What belongs to activations or to how a library keeps weights, and changes no weight: names end so.
+/// Suffixes of tensors about activations or a library's storage, which change no weight.
 const IGNORED: [&str; 7] = [
     ".input_scale",
     ".output_scale",
@@ -44,7 +46,7 @@ const IGNORED: [&str; 7] = [
 /// Names of the scales of 8-bit floats.
 const SCALES: [&str; 4] = ["weight_scale_inv", "weight_scale", "scales", "scale"];
 
-/// Tensors by name, fewer with each that found its use.
+/// Tensors by name; those that have been used are removed.
 struct Parts {
     by_name: BTreeMap<String, Tensor>,
     file: String,
@@ -69,7 +71,8 @@ impl Parts {
     }
 }
 
-/// Puts quantised matrices together. Where some are kept in a type that rounds their numbers, the second says so, for people.
+/// Assembles quantised matrices. If some are converted to a type that rounds their numbers, the second result says so,
+/// for people.
 ///
 /// # Errors
 /// `Missing`, `Corrupt` or `Unsupported`, naming the tensor.
@@ -104,7 +107,7 @@ pub(crate) fn assemble(
             if let Some(share) = share {
                 let kind = match settings.method {
                     Method::Floats if halves => "NVFP4",
-                    // Integers of MLX's lose nothing.
+                    // MLX's integers lose nothing.
                     Method::Mlx => "NVFP4",
                     method => method.name(),
                 };
@@ -117,7 +120,7 @@ pub(crate) fn assemble(
     Ok((unstacked(made), rounded))
 }
 
-/// The matrix that the tensor `name` is the first of, if it is of a quantised one.
+/// The matrix whose first tensor is `name`, if that belongs to a quantised one.
 fn matrix(settings: &Settings, parts: &mut Parts, name: &str) -> Result<Option<Tensor>, LoadError> {
     if let Some(stem) = name.strip_suffix(".qweight") {
         return match settings.method {
@@ -203,7 +206,7 @@ fn matrix(settings: &Settings, parts: &mut Parts, name: &str) -> Result<Option<T
     }
 }
 
-/// Stacks of matrices in MXFP4, `(experts, rows, groups, 16)` bytes and `(experts, rows, groups)` scales.
+/// Stacks of matrices in MXFP4: `(experts, rows, groups, 16)` bytes and `(experts, rows, groups)` scales.
 fn stacked(weight: &Tensor, name: &str, scales: &Tensor) -> Result<Tensor, LoadError> {
     let [experts, rows, groups, 16] = *weight.shape.as_slice() else {
         return Err(corrupt(
@@ -217,7 +220,7 @@ fn stacked(weight: &Tensor, name: &str, scales: &Tensor) -> Result<Tensor, LoadE
     Ok(tensor)
 }
 
-/// MLX's stacks of experts, each expert's matrix under the name that it has elsewhere.
+/// Splits MLX's stacks of experts, and gives each expert's matrix its usual name.
 fn unstacked(tensors: Vec<Tensor>) -> Vec<Tensor> {
     const STACK: &str = ".switch_mlp.";
     let mut all = Vec::with_capacity(tensors.len());
@@ -236,10 +239,11 @@ fn unstacked(tensors: Vec<Tensor>) -> Vec<Tensor> {
     all
 }
 
-/// A GGUF file's tensors, those of NVFP4 as BF16: exactly, but where a tensor beside one has a factor for all of it.
+/// Tensors of a GGUF file, with those of NVFP4 converted to BF16: exactly, unless an accompanying tensor has a factor
+/// for the whole matrix.
 ///
 /// # Errors
-/// `Corrupt` where that factor is not one number.
+/// `Corrupt` if that factor is not one number.
 pub(crate) fn of_gguf(tensors: Vec<Tensor>) -> Result<Vec<Tensor>, LoadError> {
     if tensors.iter().all(|tensor| tensor.dtype != DType::NVFP4) {
         return Ok(tensors);

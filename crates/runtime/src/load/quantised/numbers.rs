@@ -1,4 +1,4 @@
-//! Numbers of the types that scales, zero points and weights of quantised checkpoints are stored in.
+//! Numbers in the types of scales, zero points and weights of quantised checkpoints.
 
 use half::{bf16, f16};
 use hanzo_engine_kernels::{DType, quant::e4m3};
@@ -8,7 +8,7 @@ use crate::error::LoadError;
 use crate::mapped::ModelBytes;
 use crate::tensor::Tensor;
 
-/// A tensor's numbers, one at a time.
+/// Numbers of a tensor, one at a time.
 #[derive(Clone)]
 pub(super) struct Numbers {
     bytes: ModelBytes,
@@ -17,7 +17,7 @@ pub(super) struct Numbers {
 
 impl Numbers {
     /// # Errors
-    /// `Unsupported` for types that no number is read from here.
+    /// `Unsupported` for types that cannot be read here.
     pub(super) fn of(tensor: &Tensor) -> Result<Self, LoadError> {
         use DType::*;
         let known = [F32, F16, BF16, F64, I8, U8, F8_E4M3, F8_E5M2, F8_E8M0];
@@ -27,10 +27,10 @@ impl Numbers {
         Ok(Self { bytes: tensor.bytes.clone(), dtype: tensor.dtype })
     }
 
-    /// Scales. Bytes stand for floats of 8 bits, of type `bytes_as`, where a format stores those so.
+    /// Scales. Bytes stand for 8-bit floats of type `bytes_as`, if the format stores those as bytes.
     ///
     /// # Errors
-    /// `Unsupported` for a type that scales are not read of.
+    /// `Unsupported` for a type that scales cannot have.
     pub(super) fn scales(tensor: &Tensor, bytes_as: Option<DType>) -> Result<Self, LoadError> {
         use DType::*;
         let dtype = match (tensor.dtype, bytes_as) {
@@ -59,7 +59,7 @@ impl Numbers {
     }
 }
 
-/// An 8-bit float with 5 bits of exponent: the first half of an IEEE half.
+/// An 8-bit float with 5 bits of exponent: the upper byte of an IEEE half.
 pub(super) fn e5m2(byte: u8) -> f32 {
     f16::from_le_bytes([0, byte]).to_f32()
 }
@@ -79,7 +79,7 @@ pub(super) struct Words(ModelBytes);
 
 impl Words {
     /// # Errors
-    /// `Corrupt` where a tensor is of anything else.
+    /// `Corrupt` if a tensor has another type.
     pub(super) fn of(tensor: &Tensor) -> Result<Self, LoadError> {
         if !matches!(tensor.dtype, DType::I32 | DType::U32) {
             return Err(super::corrupt(tensor, format!("expected 32-bit integers, found {}", tensor.dtype)));
@@ -92,7 +92,7 @@ impl Words {
         u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
     }
 
-    /// Code `i` of a string of bits whose words lie `stride` apart from word `first` on. A code may lie in two words.
+    /// Code `i` of a string of bits whose words are `stride` apart, from word `first` on. A code may span two words.
     pub(super) fn code(&self, bits: u32, first: usize, stride: usize, i: usize) -> u32 {
         let (word, shift) = (i * bits as usize / 32, (i * bits as usize % 32) as u32);
         let low = self.at(first + word * stride) >> shift;

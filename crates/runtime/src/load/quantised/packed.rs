@@ -1,5 +1,5 @@
-//! Codes of a few bits in 32-bit words, with a scale for each group: MLX, GPTQ and compressed-tensors' `pack-quantized`.
-//! All become affine blocks, in which nothing is lost.
+//! Codes of a few bits in 32-bit words, with a scale for each group: MLX, GPTQ and compressed-tensors'
+//! `pack-quantized`. All become affine blocks without loss.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use super::{Parts, corrupt, refused, scaled};
 use crate::error::LoadError;
 use crate::tensor::Tensor;
 
-/// Rows and columns of a matrix of so many dimensions, all but the last taken together.
+/// Rows and columns of a tensor, with all dimensions but the last combined.
 pub(super) fn flat(tensor: &Tensor) -> Result<[usize; 2], LoadError> {
     match tensor.shape.split_last() {
         Some((&cols, rows)) if !rows.is_empty() => Ok([rows.iter().product(), cols]),
@@ -20,12 +20,13 @@ pub(super) fn flat(tensor: &Tensor) -> Result<[usize; 2], LoadError> {
     }
 }
 
-/// A size that a tensor must have.
+/// Checks the shape of a tensor.
 pub(super) fn expect(tensor: &Tensor, shape: &[usize]) -> Result<(), LoadError> {
     tensor.check_shape(shape)
 }
 
-/// `X.weight` U32 of words, `X.scales`, `X.biases`: MLX's affine mode; without biases, and bytes for scales, its modes of small floats.
+/// `X.weight` U32 of words, `X.scales`, `X.biases`: MLX's affine mode. Without biases and with bytes for scales: its
+/// modes of small floats.
 pub(super) fn mlx(settings: &Settings, parts: &mut Parts, stem: &str) -> Result<Tensor, LoadError> {
     let weight = parts.take(&format!("{stem}.weight"))?;
     let scales = parts.take(&format!("{stem}.scales"))?;
@@ -69,8 +70,8 @@ pub(super) fn mlx(settings: &Settings, parts: &mut Parts, stem: &str) -> Result<
     Ok(tensor)
 }
 
-/// MLX's modes of small floats, which their groups tell apart: 8 words a group are 32 floats of 8 bits (mxfp8), 4 words 32 floats of
-/// 4 bits (mxfp4), 2 words 16 of those (nvfp4).
+/// MLX's modes of small floats, distinguished by their groups: 8 words a group are 32 floats of 8 bits (mxfp8), 4
+/// words are 32 floats of 4 bits (mxfp4), 2 words are 16 floats of 4 bits (nvfp4).
 fn mlx_floats(settings: &Settings, weight: &Tensor, scales: &Tensor) -> Result<Tensor, LoadError> {
     let ([rows, words], [_, groups]) = (flat(weight)?, flat(scales)?);
     let of_bytes = |dtype: DType| {
@@ -91,14 +92,14 @@ fn mlx_floats(settings: &Settings, weight: &Tensor, scales: &Tensor) -> Result<T
     }
 }
 
-/// `X.qweight`, `X.qzeros`, `X.scales` and, where columns were put in another order, `X.g_idx`.
+/// `X.qweight`, `X.qzeros`, `X.scales` and, if columns were reordered, `X.g_idx`.
 pub(super) fn gptq(settings: &Settings, parts: &mut Parts, stem: &str) -> Result<Tensor, LoadError> {
     let weight = parts.take(&format!("{stem}.qweight"))?;
     let zeros = parts.take(&format!("{stem}.qzeros"))?;
     let scales = parts.take(&format!("{stem}.scales"))?;
     let order = parts.take_if_there(&format!("{stem}.g_idx"));
     let ([words, rows], [groups, _]) = (flat(&weight)?, flat(&scales)?);
-    // Some makers change the number of bits from module to module, and say so in patterns of names; what is there says it too.
+    // Some makers change the number of bits from module to module by name patterns; the tensors' shapes give it too.
     let bits = match (&order, zeros.shape.as_slice()) {
         (Some(order), _) => 32 * words / order.elements().max(1),
         (None, &[_, across]) if across > 0 && (32 * across).is_multiple_of(rows) => 32 * across / rows,
@@ -128,7 +129,7 @@ pub(super) fn gptq(settings: &Settings, parts: &mut Parts, stem: &str) -> Result
         group,
         group_of,
         codes: move |range: Range<usize>, out: &mut [u8]| {
-            // 32 codes of a row are as many words as they have bits, one below the other.
+            // 32 codes of a row take as many words as they have bits, one below the other.
             let mut packed = [0; 32];
             for unit in 0..cols / 32 {
                 for (at, row) in range.clone().enumerate() {
@@ -152,7 +153,7 @@ pub(super) fn gptq(settings: &Settings, parts: &mut Parts, stem: &str) -> Result
     Ok(affine.tensor(&weight, format!("{stem}.weight"), sources))
 }
 
-/// How many inputs share a scale.
+/// Number of inputs that share a scale.
 pub(super) fn group_of(weight: &Tensor, cols: usize, groups: usize) -> Result<usize, LoadError> {
     match cols.checked_div(groups) {
         Some(group) if group > 0 && cols == group * groups => Ok(group),
@@ -160,7 +161,7 @@ pub(super) fn group_of(weight: &Tensor, cols: usize, groups: usize) -> Result<us
     }
 }
 
-/// The group of each input, where they do not stand in the order of their groups (`desc_act`).
+/// Group of each input, if inputs are not in the order of their groups (`desc_act`).
 fn groups_of_inputs(order: &Tensor, [cols, groups]: [usize; 2]) -> Result<Option<Vec<u32>>, LoadError> {
     expect(order, &[cols])?;
     let words = Words::of(order)?;
@@ -172,9 +173,9 @@ fn groups_of_inputs(order: &Tensor, [cols, groups]: [usize; 2]) -> Result<Option
     Ok((!ordered).then_some(of))
 }
 
-/// `X.weight_packed` I32, `X.weight_scale`, `X.weight_shape` and what may be besides: compressed-tensors' `pack-quantized`.
-/// Codes of 3, 5 and 6 bits go
-/// from word to word; until version 0.12 of the library they left some bits of each word empty.
+/// `X.weight_packed` I32, `X.weight_scale`, `X.weight_shape` and optional tensors: compressed-tensors'
+/// `pack-quantized`. Codes of 3, 5 and 6 bits span words; until version 0.12 of the library they left some bits of
+/// each word empty.
 pub(super) fn pack_quantized(
     settings: &Settings,
     parts: &mut Parts,
@@ -194,7 +195,7 @@ pub(super) fn pack_quantized(
         let reason = format!("{:?} are codes of no number of bits that config.json has", weight.shape);
         return Err(corrupt(&weight, reason));
     };
-    // How many codes are laid out in how many words.
+    // Layout: so many codes in so many words.
     let (in_words, per) = layout_of(bits, cols, words).expect("found above");
     let [_, groups] = flat(&scales)?;
     let group = group_of(&weight, cols, groups)?;
@@ -248,7 +249,7 @@ pub(super) fn pack_quantized(
     Ok(affine.tensor(&weight, format!("{stem}.weight"), sources))
 }
 
-/// In how many words how many codes lie, for rows of `cols` codes in `words` words; none where they fit in neither way.
+/// Number of words and of codes in them, for rows of `cols` codes in `words` words; none if neither layout fits.
 fn layout_of(bits: u32, cols: usize, words: usize) -> Option<(usize, usize)> {
     let bits = bits as usize;
     if (cols * bits).div_ceil(32) == words {
@@ -257,7 +258,7 @@ fn layout_of(bits: u32, cols: usize, words: usize) -> Option<(usize, usize)> {
     (cols.div_ceil(32 / bits) == words).then_some((1, 32 / bits))
 }
 
-/// The columns that `weight_shape` says.
+/// Number of columns in `weight_shape`.
 fn shape_of(shape: &Tensor, rows: usize) -> Result<usize, LoadError> {
     let number = |i: usize| {
         let bytes = shape.bytes.get(8 * i..8 * i + 8)?.first_chunk()?;

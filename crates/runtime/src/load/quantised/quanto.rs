@@ -11,7 +11,7 @@ use super::{Parts, corrupt, refused, scaled};
 use crate::error::LoadError;
 use crate::tensor::Tensor;
 
-/// `X._data` and `X._scale`, where `X` is a weight: `w = scale * number`.
+/// `X._data` and `X._scale` of a weight `X`: `w = scale * number`.
 pub(super) fn bytes(settings: &Settings, parts: &mut Parts, name: &str) -> Result<Tensor, LoadError> {
     let mut weight = parts.take(&format!("{name}._data"))?;
     let scales = parts.take(&format!("{name}._scale"))?;
@@ -23,9 +23,10 @@ pub(super) fn bytes(settings: &Settings, parts: &mut Parts, name: &str) -> Resul
     }
 }
 
-/// `X._data._data`, `X._scale` and `X._shift`, where `X` is a weight: groups are rows, which are cut into as many parts as codes
-/// fit a byte, the first part in the lowest bits. The shift is a float, taken off the product, or a whole number, taken off the
-/// code. How many groups are a row of the matrix the file does not say: it is left flat.
+/// `X._data._data`, `X._scale` and `X._shift` of a weight `X`. Groups are rows, which are divided into as many parts
+/// as codes fit a byte, with the first part in the lowest bits. The shift is a float, subtracted from the product, or
+/// an integer, subtracted from the code. The file does not contain the number of groups in a row of the matrix, so the
+/// result is flat.
 pub(super) fn groups(parts: &mut Parts, name: &str) -> Result<Tensor, LoadError> {
     let weight = parts.take(&format!("{name}._data._data"))?;
     let scales = parts.take(&format!("{name}._scale"))?;

@@ -1,5 +1,5 @@
-//! A byte or half a byte a weight and a scale that it is multiplied with: 8-bit integers, 8-bit floats, and 4-bit floats
-//! with a scale for every 16 (NVFP4) or 32 (MXFP4).
+//! Weights of a byte or half a byte with a scale: 8-bit integers, 8-bit floats, and 4-bit floats with a scale for
+//! every 16 (NVFP4) or 32 (MXFP4).
 
 use std::ops::Range;
 
@@ -13,12 +13,12 @@ use crate::error::LoadError;
 use crate::mapped::ModelBytes;
 use crate::tensor::Tensor;
 
-/// Which of the scales a weight has.
+/// Assignment of scales to weights.
 #[derive(Clone, Copy)]
 enum Spread {
     One,
     Rows,
-    /// Blocks of so many rows and columns, so many of them beside each other.
+    /// Blocks of so many rows and columns, with so many of them side by side.
     Blocks([usize; 2], usize),
 }
 
@@ -58,10 +58,11 @@ fn sides(tensor: &Tensor) -> Result<[usize; 2], LoadError> {
     }
 }
 
-/// Powers of two, which several formats store as bytes (the MX formats of the Open Compute Project).
+/// Type of scales that several formats store as bytes: powers of two (the MX formats of the Open Compute Project).
 const EXPONENTS: Option<DType> = Some(DType::F8_E8M0);
 
-/// `X.weight` of signed bytes: `w = scale * (byte - zero)`, the zero 0 where there is none. `divisor` divides every scale.
+/// `X.weight` of signed bytes: `w = scale * (byte - zero)`, with zero 0 if there is none. `divisor` divides every
+/// scale.
 pub(super) fn bytes(
     settings: &Settings,
     weight: Tensor,
@@ -108,9 +109,9 @@ pub(super) fn bytes(
     Ok(affine.tensor(&weight, weight.name.clone(), sources))
 }
 
-/// `X.weight` of 8-bit floats and their scales: `w = float * scale`. Floats of 4 bits of exponent are put beside their scales, in
-/// blocks as long as rows and scales allow; others, and rows of no whole blocks, are BF16 afterwards. Scales that are bytes are
-/// powers of two (MXFP8). Several matrices may lie one after the other.
+/// `X.weight` of 8-bit floats and their scales: `w = float * scale`. Floats with 4 bits of exponent are stored with
+/// their scales, in blocks as long as rows and scales allow. Others, and rows of no whole blocks, become BF16. Scales
+/// that are bytes are powers of two (MXFP8). Several matrices may follow one another.
 pub(super) fn floats(settings: &Settings, weight: Tensor, scales: &Tensor) -> Result<Tensor, LoadError> {
     let shape = weight.shape.clone();
     let made = flat_floats(settings, weight, scales)?;
@@ -156,8 +157,8 @@ fn flat_floats(settings: &Settings, weight: Tensor, scales: &Tensor) -> Result<T
     Ok(of_bf16(&weight, weight.name.clone(), [rows, cols], sources, number))
 }
 
-/// 4-bit floats, two a byte, the first in the low half, with an 8-bit scale for each 16 and a factor of all of them. Several
-/// matrices may lie one after the other.
+/// 4-bit floats, two a byte, the first in the low half, with an 8-bit scale for each 16 and a factor for all of them.
+/// Several matrices may follow one another.
 pub(super) fn nvfp4(weight: &Tensor, name: String, scales: &Tensor, all: f32) -> Result<Tensor, LoadError> {
     let [rows, half] = packed::flat(weight)?;
     let cols = 2 * half;
@@ -182,7 +183,7 @@ pub(super) fn nvfp4(weight: &Tensor, name: String, scales: &Tensor, all: f32) ->
     Ok(Tensor { shape: expected, ..made })
 }
 
-/// The factor of all scales of a matrix.
+/// Factor of all scales of a matrix.
 pub(super) fn factor(all: &Tensor) -> Result<f32, LoadError> {
     match all.elements() {
         1 => Ok(Numbers::scales(all, None)?.at(0)),
@@ -190,8 +191,8 @@ pub(super) fn factor(all: &Tensor) -> Result<f32, LoadError> {
     }
 }
 
-/// 4-bit floats, two a byte, the first in the low half, with a power of two for each 32: the same numbers in GGML's blocks.
-/// `rows` and `cols` are of weights; several matrices may lie one after the other.
+/// 4-bit floats, two a byte, the first in the low half, with a power of two for each 32: the same numbers in GGML's
+/// blocks. `rows` and `cols` are of weights; several matrices may follow one another.
 pub(super) fn mxfp4(
     weight: &Tensor,
     name: String,
@@ -226,8 +227,8 @@ pub(super) fn mxfp4(
     }))
 }
 
-/// GGML's blocks of 4-bit floats. Their products with 8-bit scales are exact in BF16; `all` are factors of the matrix, or of each
-/// of the matrices that lie one after the other.
+/// GGML's blocks of 4-bit floats. Their products with 8-bit scales are exact in BF16. `all` are factors of the matrix,
+/// or of each of several matrices that follow one another.
 pub(super) fn ggml_nvfp4(weight: Tensor, all: Option<&Tensor>) -> Result<Tensor, LoadError> {
     let Some((&cols, outer)) = weight.shape.split_last() else {
         return Err(corrupt(&weight, "expected a matrix".into()));

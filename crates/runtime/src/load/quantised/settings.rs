@@ -1,5 +1,4 @@
-//! What a model's files say of how its weights are quantised: `quantization_config` or `quantization` of `config.json`, or a
-//! file of its own.
+//! Quantisation settings of a model: `quantization_config` or `quantization` of `config.json`, or a separate file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +11,7 @@ use crate::load::huggingface::read_config;
 use crate::spec::Config;
 use crate::tensor::Tensor;
 
-/// A family of formats.
+/// Family of quantisation formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
     Mlx,
@@ -20,10 +19,10 @@ pub(super) enum Method {
     AwqGemm,
     AwqGemv,
     AwqGemvFast,
-    /// GPTQ's or AWQ's numbers in the layout of one device's kernel.
+    /// Numbers of GPTQ or AWQ in the layout of one device's kernel.
     Marlin,
     CompressedTensors,
-    /// `fp8`, `fbgemm_fp8`, `mxfp4` and ModelOpt's: the tensors say the rest.
+    /// `fp8`, `fbgemm_fp8`, `mxfp4` and ModelOpt's formats: the tensors determine the rest.
     Floats,
     BitsAndBytes,
     Hqq,
@@ -32,7 +31,7 @@ pub(super) enum Method {
 }
 
 impl Method {
-    /// What users call it.
+    /// Common name.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Method::Mlx => "AFQ",
@@ -49,34 +48,34 @@ impl Method {
     }
 }
 
-/// The settings of a quantised model.
+/// Settings of a quantised model.
 #[derive(Debug)]
 pub(crate) struct Settings {
     file: String,
     pub(super) method: Method,
     pub(super) bits: Option<u32>,
-    /// Inputs that share a scale; none: all of a row.
+    /// Inputs that share a scale. None: all of a row.
     pub(super) group: Option<usize>,
-    /// Zero points are stored less 1.
+    /// Whether zero points are stored less 1.
     pub(super) zeros_less_one: bool,
     /// Rows and columns that share a scale of 8-bit floats.
     pub(super) block: [usize; 2],
     /// Bits of compressed-tensors' groups of modules.
     pub(super) bits_of_groups: Vec<u32>,
-    /// MLX's modules with bits and groups of their own.
+    /// MLX's modules with their own bits and groups.
     modules: BTreeMap<String, (u32, usize)>,
 }
 
-/// Every method that is read, as `quant_method` names it.
+/// Supported methods, as `quant_method` names them.
 const METHODS: &str = "gptq, awq, auto-round, compressed-tensors, fp8, fbgemm_fp8, mxfp4, mxfp8, modelopt, bitsandbytes, hqq, quanto, \
                        torchao, and MLX's";
 
 impl Settings {
-    /// Takes what a model says of quantisation out of its configuration; none where it says nothing. `directory` may have it
-    /// in a file of its own.
+    /// Removes the quantisation settings from a model's configuration and returns them; none if there are none.
+    /// `directory` may have them in a separate file.
     ///
     /// # Errors
-    /// `Unsupported` for a format that is not read, `Corrupt` for settings that make no sense.
+    /// `Unsupported` for an unsupported format, `Corrupt` for settings that make no sense.
     pub(crate) fn take(config: &mut Config, directory: &Path) -> Result<Option<Self>, LoadError> {
         if let Some(said) = config.object("quantization_config")? {
             let settings = Self::of(said, config.get("quantization").is_some())?;
@@ -98,7 +97,7 @@ impl Settings {
             said.set("quant_method", "modelopt".into());
             return Self::of(said, false).map(Some);
         }
-        // What each module is quantised to; the tensors say it too.
+        // The type of each module; the tensors show it too.
         if let Some(mut said) = read_config(directory, "quanto_qmap.json")? {
             said.settings.clear();
             said.set("quant_method", "quanto".into());
@@ -154,7 +153,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Bits and the length of groups, -1 standing for a whole row.
+    /// Reads bits and the length of groups, with -1 for a whole row.
     fn read_groups(&mut self, said: &Config, [bits, group]: [&str; 2]) -> Result<(), LoadError> {
         self.bits = said.count(bits, 8)?.map(|bits| bits as u32);
         self.group = match said.get(group).and_then(Value::as_i64) {
@@ -166,7 +165,7 @@ impl Settings {
 
     fn read_mlx(&mut self, said: &Config) -> Result<(), LoadError> {
         let of = |said: &Config| -> Result<(u32, usize), LoadError> {
-            // What a mode has where nothing else is said.
+            // Defaults of a mode.
             let usual = match said.string("mode")? {
                 None | Some("affine") => (4, 64),
                 Some("mxfp4") => (4, 32),
@@ -195,7 +194,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Bits and group of a module of MLX's.
+    /// Bits and group of an MLX module.
     pub(super) fn mlx_of(&self, stem: &str, weight: &Tensor) -> Result<(u32, usize), LoadError> {
         match (self.modules.get(stem), self.bits, self.group) {
             (Some(&own), ..) => Ok(own),
@@ -222,7 +221,7 @@ impl Settings {
         self.check_marlin(said)
     }
 
-    /// Marlin's first kernel, whose layout this is, knows one number of bits.
+    /// Marlin's first kernel, whose layout this is, supports one number of bits.
     fn check_marlin(&self, said: &Config) -> Result<(), LoadError> {
         match self.bits {
             Some(bits) if self.method == Method::Marlin && bits != 4 => {
@@ -313,8 +312,8 @@ impl Settings {
         }
     }
 
-    /// AutoRound's 8-bit floats: groups are blocks of rows and columns, or of a row alone. What 4-bit ones are packed in is said
-    /// by the tensors.
+    /// Reads AutoRound's 8-bit floats, whose groups are blocks of rows and columns, or of a row alone. The tensors
+    /// show the packing of 4-bit floats.
     fn read_round_floats(&mut self, said: &Config) -> Result<(), LoadError> {
         self.method = Method::Floats;
         if said.string("data_type")? == Some("nvfp4_v2") {
@@ -341,7 +340,7 @@ impl Settings {
         Ok(())
     }
 
-    /// What the error is where a setting is not there.
+    /// Error for a missing setting.
     pub(super) fn missing(&self, key: &str) -> LoadError {
         LoadError::Missing {
             file: self.file.clone(),

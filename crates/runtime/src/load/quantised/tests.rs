@@ -1,4 +1,4 @@
-//! Settings and tensors of quantised checkpoints that are refused, each by name.
+//! Tests of settings and tensors of quantised checkpoints that are refused, each by name.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::opened::Opened;
 use crate::spec::Config;
 use crate::tensor::Tensor;
 
-/// Opens a checkpoint whose settings were changed.
+/// Opens a checkpoint with changed settings.
 fn opened(format: &str, change: impl FnOnce(&mut Map<String, Value>)) -> Result<ModelFiles, String> {
     let copy = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(data("formats").join(format)).unwrap().flatten() {
@@ -61,7 +61,8 @@ fn what_is_not_read_is_refused_by_name() {
         ("fp8-blocks", "weight_block_size", json!([128, 128]), "weight_scale_inv"),
         ("fp8-tensor", "quant_algo", json!("W4A8_AWQ"), "quant_algo = W4A8_AWQ"),
     ] {
-        // Its own order of inputs says how many bits GPTQ's codes have, so other bits in the settings change nothing.
+        // GPTQ's order of inputs determines the number of bits of its codes, so other bits in the settings change
+        // nothing.
         match opened(format, of(key, value.clone())) {
             Err(error) => assert!(error.contains(expected), "{format} {key} = {value}: {error}"),
             Ok(_) => assert!(format == "gptq-4" && key == "bits", "{format} {key} = {value} opens"),
@@ -76,7 +77,7 @@ fn what_is_not_read_is_refused_by_name() {
         config["quantization"].as_object_mut().unwrap().insert("mode".into(), json!("nvfp3"));
     });
     assert!(error.unwrap_err().contains("mode = nvfp3"));
-    // Without a word of quantisation the tensors are what no such model has.
+    // Without quantisation settings, the tensors are not those of such a model.
     let error = opened("gptq-4", |config| drop(config.remove("quantization_config"))).unwrap_err();
     assert!(error.contains("tensor model.layers.0."), "{error}");
 }
@@ -101,7 +102,7 @@ fn settings_may_lie_in_a_file_of_their_own() {
     }
 }
 
-/// Bytes of a checkpoint changed anywhere, a thousand times a format: an error, or a model.
+/// Changes bytes of a checkpoint anywhere, a thousand times a format: the result is an error or a model.
 #[test]
 fn changed_bytes_are_refused_or_read() {
     let mut state = 0x51ce_2a6d_9f31_7b05_u64;
@@ -130,7 +131,7 @@ fn changed_bytes_are_refused_or_read() {
                 let mut bytes = whole.clone();
                 for _ in 0..=draw(3) {
                     let (at, from) = (draw(header), draw(header));
-                    // Another digit or letter of the file itself keeps most of it readable.
+                    // Another digit or letter of the file keeps most of it readable.
                     bytes[at] = if draw(4) == 0 { draw(256) as u8 } else { whole[from] };
                 }
                 fs::write(&path, &bytes).unwrap();
@@ -139,7 +140,7 @@ fn changed_bytes_are_refused_or_read() {
                         assert!(!error.to_string().is_empty());
                         refused += 1;
                     }
-                    // What opens can be read as numbers.
+                    // A model that opens can be read as numbers.
                     Ok(opened) => opened.tensors().all().for_each(|tensor| drop(tensor.bytes.read())),
                 }
             }
@@ -149,10 +150,10 @@ fn changed_bytes_are_refused_or_read() {
     }
 }
 
-/// Of each file of each format.
+/// Number of changes for each file of each format.
 const CHANGES: usize = 500;
 
-/// GGUF's NVFP4 as BF16: the products of 4-bit and 8-bit floats exactly, times the factor of its matrix.
+/// GGUF's NVFP4 as BF16: the products of 4-bit and 8-bit floats exactly, times the factor of the matrix.
 #[test]
 fn ggml_s_nvfp4_is_exact_as_bf16() {
     let tensor = |name: &str, dtype: DType, shape: &[usize], bytes: Vec<u8>| Tensor {
@@ -187,7 +188,7 @@ fn ggml_s_nvfp4_is_exact_as_bf16() {
     }
 }
 
-/// 8-bit floats whatever their scales are of: the bytes and the scales of the file, in blocks as long as both allow.
+/// 8-bit floats with scales of any extent: the bytes and the scales of the file, in blocks as long as both allow.
 #[test]
 fn small_floats_lose_nothing() {
     let tensor = |name: &str, dtype: DType, shape: &[usize], bytes: Vec<u8>| Tensor {

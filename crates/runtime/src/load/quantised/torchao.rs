@@ -1,4 +1,4 @@
-//! TorchAO's tensors as safetensors has them: `X._weight_qdata` and what lies beside it, told apart by types and shapes.
+//! TorchAO's tensors in safetensors: `X._weight_qdata` and accompanying tensors, distinguished by types and shapes.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use super::{Parts, corrupt, refused, scaled};
 use crate::error::LoadError;
 use crate::tensor::Tensor;
 
-/// The end of the first part's name.
+/// Suffix of the first part's name.
 pub(super) const CODES: &str = "._weight_qdata";
 
 /// A matrix of the module `stem`.
@@ -42,7 +42,7 @@ pub(super) fn matrix(settings: &Settings, parts: &mut Parts, stem: &str) -> Resu
     }
 }
 
-/// Signed codes of 4 bits, two a byte, the first in the low half, groups outermost in what lies beside them:
+/// Signed codes of 4 bits, two a byte, the first in the low half, with groups outermost in the accompanying tensors:
 /// `w = scale * code + zero`.
 fn halves(weight: &Tensor, scales: &Tensor, zeros: &Tensor) -> Result<Tensor, LoadError> {
     let ([rows, half], [groups, _]) = (flat(weight)?, flat(scales)?);
@@ -73,9 +73,9 @@ fn halves(weight: &Tensor, scales: &Tensor, zeros: &Tensor) -> Result<Tensor, Lo
     Ok(affine.tensor(weight, weight.name.clone(), sources))
 }
 
-/// Codes in the order in which the threads of a warp hold them: `(rows / 8, cols / (16 k), 32, k / 2)` words, and pairs of scale
-/// and zero `(groups, rows, 2)`: `w = scale * (code - 8) + zero`. Matrices are filled up to whole tiles; one that was has a
-/// shape that no model wants, and is refused for it.
+/// Codes in the order in which the threads of a warp hold them: `(rows / 8, cols / (16 k), 32, k / 2)` words, and
+/// pairs of scale and zero `(groups, rows, 2)`: `w = scale * (code - 8) + zero`. Matrices are padded to whole tiles; a
+/// padded one has a shape that no model expects, and is refused for it.
 fn tiles(weight: Tensor, pairs: &Tensor) -> Result<Tensor, LoadError> {
     let (&[tiles, across, 32, words], &[groups, rows, 2]) = (weight.shape.as_slice(), pairs.shape.as_slice())
     else {

@@ -1,5 +1,6 @@
-//! The matrices that become a model's embedding and head, against the transformers library: every family, with its setting absent,
-//! true and false, and with one or both of the matrices stored (tests/data/make_tied.py says how `tied.json` was made).
+//! Tests of the matrices that become a model's embedding and head, against the transformers library: every family,
+//! with its setting absent, true and false, and with one or both of the matrices stored (tests/data/make_tied.py
+//! describes the making of `tied.json`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use crate::spec::{HeadSpec, Part, TransformerSpec};
 
 const KEY: &str = "tie_word_embeddings";
 
-/// One folder of the table, and what is changed of it.
+/// A folder of the table, and the changes to it.
 pub(crate) struct TiedCase {
     folder: PathBuf,
     embedding: String,
@@ -62,7 +63,7 @@ impl TiedCase {
         TiedCase::all().into_iter().find(|case| case.folder == data(folder)).unwrap()
     }
 
-    /// A copy of the folder whose files have the embedding's numbers under the head's name alone.
+    /// A copy of the folder whose files have the embedding's numbers only under the head's name.
     pub(crate) fn with_head_alone(&self) -> tempfile::TempDir {
         let directory = self.copy("true true", Stored::Same);
         let path = directory.path().join("model.safetensors");
@@ -74,7 +75,7 @@ impl TiedCase {
         directory
     }
 
-    /// A copy of the folder as it is, but for its setting.
+    /// A copy of the folder with only its setting changed.
     pub(crate) fn with_setting(&self, label: &str) -> tempfile::TempDir {
         let directory = self.copy(label, Stored::Embedding);
         let name = "model.safetensors";
@@ -86,7 +87,8 @@ impl TiedCase {
         self.folder.parent().is_some_and(|group| group.ends_with("encoders"))
     }
 
-    /// A copy of the folder with a setting and a set of matrices. The head of `Other` is the embedding, its rows turned by one.
+    /// A copy of the folder with a setting and a set of matrices. The head of `Other` is the embedding with its rows
+    /// rotated by one.
     pub(crate) fn copy(&self, label: &str, stored: Stored) -> tempfile::TempDir {
         let directory = tempfile::tempdir().unwrap();
         for entry in fs::read_dir(&self.folder).unwrap() {
@@ -111,7 +113,7 @@ impl TiedCase {
         directory
     }
 
-    /// The matrices that an opened model uses, as the table names them, or why it does not open.
+    /// The matrices that an opened model uses, in the table's notation, or the error.
     fn outcome(&self, directory: &Path) -> Result<String, String> {
         match self.is_encoder() {
             true => {
@@ -154,7 +156,7 @@ fn turned(bytes: &[u8], rows: usize) -> Vec<u8> {
     turned
 }
 
-/// Sets the key of a configuration, and that of the text's inside of it, to absent, true or false.
+/// Sets the key of a configuration, and that of its inner text, to absent, true or false.
 fn set(directory: &Path, label: &str) {
     let mut words = label.split(' ');
     let mut next = || words.next().unwrap_or("absent").to_owned();
@@ -170,7 +172,8 @@ fn set(directory: &Path, label: &str) {
     });
 }
 
-/// A model that the library would fill up with random numbers is refused, or uses what is stored for both.
+/// Whether results agree. A model that the library would fill with random numbers is refused, or uses the stored
+/// matrix for both.
 fn agrees(found: &Result<String, String>, expected: &str) -> bool {
     match (found, expected) {
         (Ok(found), "e/-") => found == "e/e",

@@ -1,5 +1,5 @@
-//! Tokenizers of folders without a `tokenizer.json`, against the libraries that made them
-//! (`testdata/make_tokenizer_files.py`), and files that make no sense.
+//! Tests of tokenizers of folders without a `tokenizer.json`, against the libraries that made them
+//! (`testdata/make_tokenizer_files.py`), and of files that make no sense.
 
 use std::fs;
 use std::path::Path;
@@ -64,7 +64,7 @@ fn tokens_are_those_of_the_libraries() {
         for (text, ids) in texts.iter().zip(case["ids"].as_array().unwrap()) {
             let ids: Vec<u32> = serde_json::from_value(ids.clone()).unwrap();
             assert_eq!(tokenizer.encode(text, false).unwrap(), ids, "{name}: {text:?}");
-            // Where nothing is normalized, the text comes back; NFC is Qwen's first step.
+            // Without normalisation the text comes back; NFC is Qwen's first step.
             if !matches!(name.as_str(), "normalized" | "unigram normalized" | "qwen") {
                 assert_eq!(tokenizer.decode(&ids, false), *text, "{name}");
             }
@@ -82,7 +82,7 @@ fn what_stands_beside_a_vocabulary_is_read() {
     assert_eq!((end, tokenizer.vocab_size(), tokenizer.is_special(end)), (600, 601, true));
     let plain = tokenizer.encode("a", false).unwrap();
     assert_eq!(tokenizer.encode("a<|im_end|>", true).unwrap(), [&[1], &plain[..], &[end]].concat());
-    // In a file of its own.
+    // In a separate file.
     fs::write(dir.path().join("added_tokens.json"), json!({"<|im_start|>": 605, "<x>": 606}).to_string())
         .unwrap();
     let tokenizer = load(dir.path()).unwrap();
@@ -90,7 +90,7 @@ fn what_stands_beside_a_vocabulary_is_read() {
     assert_eq!(tokenizer.encode("<x>", false).unwrap(), [606]);
     fs::write(dir.path().join("added_tokens.json"), json!({"<y>": 600}).to_string()).unwrap();
     assert!(load(dir.path()).unwrap_err().to_string().contains("token 600 is \"<y>\" and \"<|im_end|>\""));
-    // Mistral's and Qwen's own.
+    // Those of Mistral and Qwen.
     let tekken = load(folder(&golden["cases"]["tekken"]).path()).unwrap();
     assert_eq!(tekken.encode("<s>[INST]", false).unwrap(), [1, 3]);
     assert_eq!(tekken.encode("", true).unwrap(), [1]);
@@ -113,7 +113,7 @@ fn what_makes_no_sense_is_refused_by_file() {
     refused("llama", "tokenizer.model", &[0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f], "past its end");
     refused("llama", "tokenizer.model", &[0x0a, 0x03, 0x0a, 0x01, 0xff], "not UTF-8");
     refused("llama", "tokenizer.model", &[0xff; 12], "longer than 64 bits");
-    // Words, with one piece.
+    // Word model, with one piece.
     refused("llama", "tokenizer.model", &[0x0a, 3, 0x0a, 1, b'a', 0x12, 2, 0x18, 3], "model_type = 3");
     let encoder = folder(&golden["cases"]["unigram"]);
     fs::write(
@@ -144,7 +144,7 @@ fn what_makes_no_sense_is_refused_by_file() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// A file that was damaged is refused or read, and never ends the process.
+    /// A damaged file is refused or read, and never ends the process.
     #[test]
     fn damaged_files_are_refused_or_read(
         which in 0usize..6,

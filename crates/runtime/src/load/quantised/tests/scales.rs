@@ -1,4 +1,4 @@
-//! Scales of every type beside weights of every small type: read, or refused at load by name.
+//! Tests of scales of every type with weights of every small type: read, or refused at load time by name.
 
 use super::*;
 use crate::load::quantised::numbers::{e5m2, e8m0};
@@ -17,7 +17,7 @@ fn assembled(said: Value, parts: Vec<Tensor>) -> Result<Vec<Tensor>, String> {
         .map_err(|error| error.to_string())
 }
 
-/// 8-bit floats in groups of 32, whatever names and types their scales have.
+/// 8-bit floats in groups of 32, with scales of any name and type.
 #[test]
 fn scales_of_small_floats_are_read_or_refused_by_name() {
     const COLS: usize = 64;
@@ -26,7 +26,7 @@ fn scales_of_small_floats_are_read_or_refused_by_name() {
     let wide = |of: fn(f32) -> Vec<u8>| bytes.iter().flat_map(|&byte| of(e8m0(byte))).collect::<Vec<u8>>();
     let halves = |x: f32| half::f16::from_f32(x).to_le_bytes().to_vec();
     let brains = |x: f32| half::bf16::from_f32(x).to_le_bytes().to_vec();
-    // Type, bytes, and the number of each; none where it is refused.
+    // Type, bytes, and the number of each byte; none if it is refused.
     type Number = fn(u8) -> f32;
     let types: [(DType, Vec<u8>, Option<Number>); 12] = [
         (DType::U8, bytes.clone(), Some(e8m0)),
@@ -79,7 +79,7 @@ fn scales_of_small_floats_are_read_or_refused_by_name() {
     }
 }
 
-/// Experts that lie one after the other in one tensor.
+/// Experts that follow one another in one tensor.
 #[test]
 fn stacked_small_floats_are_read() {
     let floats: Vec<u8> = (0..2 * 3 * 64).map(|i| (i * 37 % 127 + i % 2 * 128) as u8).collect();
@@ -95,7 +95,7 @@ fn stacked_small_floats_are_read() {
     }
 }
 
-/// Exponents and small floats beside 4-bit floats; all else is refused by name.
+/// Exponents and small floats with 4-bit floats; everything else is refused by name.
 #[test]
 fn scales_of_4_bit_floats_are_read_or_refused_by_name() {
     let codes: Vec<u8> = (0..2 * 16).map(|i| (i * 37) as u8).collect();
