@@ -239,13 +239,13 @@ pub(super) trait Tiles {
     /// Lays out keys and values.
     ///
     /// # Safety
-    /// What `KvBlock` promises, and the instructions of the implementing type.
+    /// The guarantees of `KvBlock`, and the instructions of the implementing type.
     unsafe fn pack(block: KvBlock);
 
     /// Processes a group of queries against the keys in the workspace.
     ///
     /// # Safety
-    /// What `Group` promises, and the instructions of the implementing type.
+    /// The guarantees of `Group`, and the instructions of the implementing type.
     unsafe fn group(group: Group);
 }
 
