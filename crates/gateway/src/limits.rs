@@ -159,6 +159,8 @@ pub(crate) const MCP_CALLS_OF_TURN_MAX: usize = 16;
 pub(crate) const MCP_CALLS_RUNNING_MAX: usize = 4;
 /// Maximum queued messages to or from an MCP session.
 pub(crate) const MCP_CHANNEL_MESSAGES: usize = 64;
+/// Maximum bytes of the message that opens an MCP session, which the session keeps.
+pub(crate) const MCP_INITIALIZE_BYTES_MAX: usize = 16 << 10;
 /// Time in which a requested MCP session must be initialised.
 pub(crate) const MCP_INITIALIZE_TIMEOUT: Duration = Duration::from_secs(10);
 /// MCP resources on one page.

@@ -34,7 +34,7 @@ use crate::{
     asker::Asker,
     body::{self, Incoming},
     error::ApiError,
-    limits::MCP_REFUSAL_BYTES_MAX,
+    limits::{MCP_INITIALIZE_BYTES_MAX, MCP_REFUSAL_BYTES_MAX},
 };
 use server::Server;
 use sessions::Sessions;
@@ -87,7 +87,7 @@ async fn answer(app: &Arc<App>, mcp: Mcp, asker: Asker, request: Request) -> Res
     *asked.uri_mut() = request.uri().clone();
     *asked.headers_mut() = request.headers().clone();
     let session = request.headers().get(SESSION).and_then(|id| id.to_str().ok()).map(Arc::<str>::from);
-    let owner = asker.pass.name().map(str::to_owned);
+    let (owner, client) = (asker.pass.name().map(str::to_owned), asker.id.client());
     asked.extensions_mut().insert(asker);
     if let Some(session) = &session {
         // Another client's session is reported as missing.
@@ -103,8 +103,14 @@ async fn answer(app: &Arc<App>, mcp: Mcp, asker: Asker, request: Request) -> Res
         if !body::parse(&read)?.is_object() {
             return Err(ApiError::not_json_rpc());
         }
-        if session.is_none() && opens_session(&read) {
-            mcp.sessions.make_room().await?;
+        if session.is_none() {
+            // The session keeps the message for as long as it lives.
+            if read.len() > MCP_INITIALIZE_BYTES_MAX {
+                return Err(ApiError::body_too_large(MCP_INITIALIZE_BYTES_MAX));
+            }
+            if opens_session(&read) {
+                mcp.sessions.make_room().await?;
+            }
         }
         (text, room) = (read, Some(held));
     }
@@ -115,7 +121,7 @@ async fn answer(app: &Arc<App>, mcp: Mcp, asker: Asker, request: Request) -> Res
     if session.is_none()
         && let Some(id) = head.headers.get(SESSION).and_then(|id| id.to_str().ok())
     {
-        mcp.sessions.opened_by(id, owner);
+        mcp.sessions.opened_by(id, owner, client);
     }
     let is_json = head.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
     if (head.status.is_client_error() || head.status.is_server_error()) && !is_json {

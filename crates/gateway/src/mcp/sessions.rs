@@ -2,6 +2,7 @@
 //! one ends after a while, or earlier if another client needs its place.
 
 use std::{
+    cmp::Reverse,
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -36,6 +37,7 @@ pub(crate) struct Sessions {
 #[derive(Debug)]
 struct Known {
     owner: Option<String>, // name of the opener's key
+    client: String,        // the opener; empty if unknown
     used: Instant,
     calls: usize, // running calls
 }
@@ -66,14 +68,15 @@ impl Sessions {
         }
     }
 
-    /// Records the key that opened a session.
-    pub(super) fn opened_by(&self, id: &str, owner: Option<String>) {
+    /// Records the key and the client that opened a session.
+    pub(super) fn opened_by(&self, id: &str, owner: Option<String>, client: String) {
         if let Some(known) = self.known().get_mut(id) {
-            known.owner = owner;
+            (known.owner, known.client) = (owner, client);
         }
     }
 
-    /// Ends the longest idle session if there is no place for another one.
+    /// Ends a session if there is no place for another one: the longest idle one of the client that has the
+    /// most, so that one client cannot end the sessions of the others.
     ///
     /// # Errors
     /// 503 if all are in use.
@@ -83,8 +86,7 @@ impl Sessions {
             if known.len() < self.max {
                 return Ok(());
             }
-            let idle = known.iter().filter(|(_, known)| known.calls == 0);
-            idle.min_by_key(|(_, known)| known.used).map(|(id, _)| Arc::clone(id))
+            longest_idle_of_most(&known)
         };
         let Some(oldest) = oldest else {
             return Err(ApiError::busy("the server has as many sessions of MCP as it may; try again"));
@@ -102,6 +104,18 @@ impl Sessions {
         }
         Call { sessions: Arc::clone(self), id }
     }
+}
+
+/// Longest idle session of the client with the most sessions, among the clients that have an idle one.
+fn longest_idle_of_most(known: &HashMap<SessionId, Known>) -> Option<SessionId> {
+    let mut counts = HashMap::<&str, usize>::new();
+    for one in known.values() {
+        *counts.entry(&one.client).or_default() += 1;
+    }
+    let count = |one: &Known| counts.get(one.client.as_str()).copied().unwrap_or_default();
+    let idle = known.iter().filter(|(_, one)| one.calls == 0);
+    let first = idle.min_by_key(|(_, one)| (Reverse(count(one)), one.used));
+    first.map(|(id, _)| Arc::clone(id))
 }
 
 /// Running tool call.
@@ -125,7 +139,7 @@ impl SessionManager for Sessions {
 
     async fn create_session(&self) -> Result<(SessionId, Self::Transport), Self::Error> {
         let (id, transport) = self.local.create_session().await?;
-        let known = Known { owner: None, used: Instant::now(), calls: 0 };
+        let known = Known { owner: None, client: String::new(), used: Instant::now(), calls: 0 };
         self.known().insert(Arc::clone(&id), known);
         Ok((id, transport))
     }
@@ -172,5 +186,41 @@ impl SessionManager for Sessions {
         last_event_id: String,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
         self.local.resume(id, last_event_id).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::HashMap,
+        sync::Arc,
+        time::{Duration, Instant},
+    };
+
+    use super::{Known, longest_idle_of_most};
+
+    #[test]
+    fn a_client_with_many_sessions_makes_room_itself() {
+        let start = Instant::now();
+        let known = |client: &str, seconds, calls| Known {
+            owner: None,
+            client: client.to_owned(),
+            used: start + Duration::from_secs(seconds),
+            calls,
+        };
+        let sessions = [
+            ("other", known("10.0.0.1", 0, 0)),
+            ("busy", known("10.0.0.2", 1, 1)),
+            ("second", known("10.0.0.2", 3, 0)),
+            ("first", known("10.0.0.2", 2, 0)),
+        ];
+        let mut all: HashMap<Arc<str>, Known> =
+            sessions.into_iter().map(|(id, known)| (Arc::from(id), known)).collect();
+        for left in ["first", "second", "other"] {
+            assert_eq!(longest_idle_of_most(&all).as_deref(), Some(left));
+            all.remove(left);
+        }
+        // A session with a running call stays.
+        assert_eq!(longest_idle_of_most(&all), None);
     }
 }
