@@ -5,7 +5,7 @@ import fs from "node:fs";
 import { createRequire } from "node:module";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
-import { keepsMessages, readsInOnePass, readsMarks, sendsAmongMany } from "./page_kept.mjs";
+import { keepsMessages, keepsWhatTwoTabsSay, readsInOnePass, readsMarks, sendsAmongMany } from "./page_kept.mjs";
 
 const [modules, url, what, more] = process.argv.slice(2);
 const require = createRequire(pathToFileURL(`${modules}/`));
@@ -230,6 +230,7 @@ async function kept() {
   await readsMarks(page);
   console.log(await readsInOnePass(page, url));
   await keepsMessages(page, { say, answered, accessible });
+  await keepsWhatTwoTabsSay(page, { say, answered });
   console.log(await sendsAmongMany(page, { say, answered }));
   await page.context().close();
 }

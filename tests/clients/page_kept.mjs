@@ -77,6 +77,45 @@ export async function keepsMessages(page, { say, answered, accessible }) {
   assert(await page.isHidden("#replaced"));
 }
 
+/** Two tabs that go on with one conversation keep both: the later one as a copy. A conversation that is removed while it is answered stays removed. */
+export async function keepsWhatTwoTabsSay(page, { say, answered }) {
+  const open = async (tab) => {
+    await tab.goto(page.url());
+    await tab.waitForFunction(() => document.querySelector("#model").value !== "");
+    await tab.locator("#conversations .title").first().click();
+    await tab.waitForSelector(".message.assistant");
+  };
+  await page.click("#new-chat");
+  await say(page, "shared");
+  await answered(page);
+  const other = await page.context().newPage();
+  await open(other);
+  // An edit has begun here, so what the other tab says is not shown here.
+  await page.locator(".message.user").first().hover();
+  await page.locator("[aria-label='Edit and ask again']").first().click();
+  await say(other, "from the other tab");
+  await answered(other);
+  await page.waitForTimeout(20);
+  await say(page, "from this tab");
+  await answered(page);
+  const said = (await stored(page)).map((one) => one.messages.filter((message) => message.role === "user").map((message) => message.content).join(", "));
+  for (const one of ["shared, from the other tab", "from this tab"]) assert(said.includes(one), `${one} is not in ${JSON.stringify(said)}`);
+  await page.reload();
+  await page.waitForSelector(".message.assistant");
+  assert.equal((await texts(page))[0], "from this tab");
+  await other.close();
+
+  const before = (await stored(page)).length;
+  page.once("dialog", (dialog) => dialog.accept());
+  await page.route("**/chat/completions", () => {}); // never answered
+  await say(page, "removed while it is answered");
+  await page.locator("#conversations li.here").hover();
+  await page.locator("#conversations li.here [aria-label^='Delete']").click();
+  await page.waitForFunction(() => document.querySelector("#stop").hidden);
+  await page.unroute("**/chat/completions");
+  assert.equal((await stored(page)).length, before - 1);
+}
+
 /** With many conversations that an earlier version kept, a send reads and writes its own alone. */
 export async function sendsAmongMany(page, { say, answered }) {
   await page.evaluate((count) => {

@@ -40,9 +40,22 @@ export function open(id) {
   stop();
   endEdit();
   conversation = (id && store.load(id)) || store.create();
-  try { sessionStorage.setItem(CURRENT, conversation.id); } catch { /* not remembered */ }
+  remember();
   if (conversation.model) models.pick(conversation.model);
   showAll();
+  listChanged();
+}
+
+/** Remembers the conversation for when the page is loaded again. */
+function remember() {
+  try { sessionStorage.setItem(CURRENT, conversation.id); } catch { /* not remembered */ }
+}
+
+/** Keeps a conversation: as a copy, where another tab has changed it meanwhile. */
+function save(one) {
+  if (!store.save(one)) return;
+  if (one === conversation) remember();
+  toast('Another tab has changed this conversation: yours goes on as a copy.');
   listChanged();
 }
 
@@ -112,7 +125,7 @@ function undo() {
   endEdit();
   replaceFrom(at);
   conversation.messages.push(...messages);
-  store.save(conversation);
+  save(conversation);
   showAll();
   listChanged();
 }
@@ -142,7 +155,7 @@ function giveResult(call, result) {
   call.result = result;
   const owner = conversation.messages.find((message) => message.tool_calls?.includes(call));
   views.find((view) => view.message === owner)?.update();
-  store.save(conversation);
+  save(conversation);
   if (owner.tool_calls.every((other) => other.result !== undefined)) answer();
 }
 
@@ -224,7 +237,7 @@ async function answer() {
   running = { controller, message };
   const view = append(message);
   view.update(true);
-  store.save(conversation);
+  save(conversation);
   listChanged();
   showRunning();
   announce('Answering');
@@ -238,7 +251,7 @@ async function answer() {
     else showToEnd();
     if (performance.now() - saved > SAVE_MS) {
       saved = performance.now();
-      store.save(mine);
+      save(mine);
     }
   };
   try {
@@ -252,7 +265,7 @@ async function answer() {
   const stick = nearEnd();
   view.update();
   if (stick) toEnd();
-  store.save(mine);
+  save(mine);
   listChanged();
   showRunning();
   announce(message.error ?? (message.stopped ? 'Stopped' : `Answer: ${message.content || 'a call of a tool'}`));
@@ -333,7 +346,7 @@ export function setUp(onListChange) {
   $('editing-cancel').addEventListener('click', cancelEdit);
   $('replaced-undo').addEventListener('click', undo);
   $('replaced-dismiss').append(icon('close'));
-  $('replaced-dismiss').addEventListener('click', () => { delete conversation.replaced; store.save(conversation); showNotices(); });
+  $('replaced-dismiss').addEventListener('click', () => { delete conversation.replaced; save(conversation); showNotices(); });
   $('to-end').prepend(icon('down'));
   $('to-end').addEventListener('click', toEnd);
   $('thread').addEventListener('scroll', showToEnd, { passive: true });
@@ -350,7 +363,7 @@ export function setUp(onListChange) {
     if (running) stop();
     else cancelEdit();
   });
-  addEventListener('pagehide', () => { if (running) store.save(conversation); });
+  addEventListener('pagehide', () => { if (running) save(conversation); });
   attachments.setUp();
   models.onChange((model) => {
     const offered = models.can('vision');

@@ -7,6 +7,7 @@ const OLD_INDEX = 'hanzo.conversations'; // one list of all, which earlier versi
 const SETTINGS = 'hanzo.settings';
 
 let full = false; // told once, until something fits again
+const removed = new Set(); // ids that this tab removed
 let entries = null; // id → {id, title, updated}; null until they have been read
 
 function read(name, otherwise) {
@@ -77,16 +78,26 @@ export function load(id) {
   return conversation && Array.isArray(conversation.messages) ? conversation : null;
 }
 
-export function create() {
+function newId() {
   const random = crypto.getRandomValues(new Uint8Array(8));
-  const id = Array.from(random, (byte) => byte.toString(16).padStart(2, '0')).join('');
-  return { id, title: '', created: Date.now(), updated: Date.now(), model: '', messages: [] };
+  return Array.from(random, (byte) => byte.toString(16).padStart(2, '0')).join('');
 }
 
+export function create() {
+  return { id: newId(), title: '', created: Date.now(), updated: Date.now(), model: '', messages: [] };
+}
+
+/** Keeps a conversation, unless it was removed. Where another tab has kept it since it was read, it gets an id of its own, so
+ * that neither tab loses messages. Says whether that was so. */
 export function save(conversation) {
+  if (removed.has(conversation.id)) return false;
   all();
-  conversation.updated = Date.now();
+  const kept = read(ENTRY + conversation.id, null);
+  const isCopy = isEntry(kept) && kept.updated > conversation.updated;
+  if (isCopy) conversation.id = newId();
+  conversation.updated = Math.max(Date.now(), conversation.updated + 1);
   if (write(RECORD + conversation.id, conversation)) keep(entryOf(conversation));
+  return isCopy;
 }
 
 export function rename(id, title) {
@@ -97,6 +108,7 @@ export function rename(id, title) {
 }
 
 export function remove(id) {
+  removed.add(id);
   all().delete(id);
   forget(RECORD + id);
   forget(ENTRY + id);
