@@ -15,6 +15,27 @@ MODEL = "hanzo-demo"
 HELLO = [{"role": "user", "content": "Hello!"}]
 
 
+def inputs_within_a_minute(engine, key):
+    """No request for vectors takes more tokens than a minute of its key has, also where its inputs are cut or dense, and none locks the key for long."""
+    def asked(path, body):
+        request = urllib.request.Request(f"http://{engine.http}{path}", json.dumps(body).encode(), {"content-type": "application/json", "authorization": f"Bearer {key}"})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer: return answer.status, answer.headers, answer.read()
+        except urllib.error.HTTPError as error: return error.code, error.headers, error.read()
+
+    dense = "".join(chr(33 + (7 * i * i + i) % 90) for i in range(240))
+    for path, body in (
+        ("/v1/embeddings", {"input": ["hello world " * 700] * 40, "truncate_prompt_tokens": -1}),
+        ("/v1/embeddings", {"input": dense}),
+        ("/embed", {"inputs": ["hello world " * 700] * 8, "truncate": True}),
+    ):
+        status, headers, answer = asked(path, body)
+        assert status == 400 and b"50 tokens per minute" in answer, (path, status, answer[:300])
+        assert headers["x-ratelimit-remaining-tokens"] == "50", dict(headers)
+    status, headers, answer = asked("/v1/embeddings", {"input": "Hello!"})
+    assert status == 200 and 40 <= int(headers["x-ratelimit-remaining-tokens"]) < 50, (status, dict(headers), answer[:300])
+
+
 def tls(*args, env=None):
     """An engine that speaks TLS on both ports and wants keys, the owner's of the environment."""
     cert, key = (os.path.join(CERTIFICATES, name) for name in ("server.pem", "server.key.pem"))
@@ -25,6 +46,14 @@ def created(path, *args):
     """A key that `hanzo-engine keys create` made."""
     made = subprocess.run([BINARY, "keys", "create", *args, "--file", path], capture_output=True, text=True, check=True)
     return re.search(r"\S{30,}", made.stdout)[0]
+
+
+@check
+def vectors_take_no_more_tokens_than_a_minute_has():
+    with tempfile.TemporaryDirectory() as dir:
+        keys = os.path.join(dir, "keys.json")
+        key = created(keys, "few", "--tokens-per-minute", "50")
+        with Engine("--api-keys-file", keys) as engine: inputs_within_a_minute(engine, key)
 
 
 @check

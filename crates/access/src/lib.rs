@@ -43,7 +43,7 @@ pub use pass::{Pass, Running, Standing};
 pub use pinned::pinned;
 pub use rate::Level;
 pub use refusal::{Refusal, TokensFault};
-pub use reservation::{Need, Reservation};
+pub use reservation::{INPUTS_OVER, InputsNeed, Need, Reservation, bound_inputs, inputs_bound};
 pub use secret::Secret;
 pub use spend::{ForwardReservation, ForwardedNeed, MeteredEvents, Spend};
 pub use tls::{ClientTls, ServerTls, TlsError, TlsSettings};

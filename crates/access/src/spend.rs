@@ -16,12 +16,18 @@ use tonic::{Status, codegen::tokio_stream::Stream};
 use crate::{
     pass::Pass,
     refusal::Refusal,
-    reservation::{Need, Reservation},
+    reservation::{InputsNeed, Need, Reservation},
 };
 
 /// Estimated bytes of text a token. The resulting token count is mostly too low; the engine reports the true
 /// one.
 const BYTES_PER_TOKEN: u64 = 5;
+/// Tokens that a model adds to an input at most, besides the request's instruction: special ones and its prompt.
+const ADDED_TOKENS_MAX: u64 = 64;
+/// The same for a query with a document, which some models read in a template.
+const ADDED_TO_PAIR_TOKENS_MAX: u64 = 256;
+/// Maximum tokens of an input with pictures or a chat.
+const MEDIA_INPUT_TOKENS_MAX: u64 = 1 << 16;
 
 /// Reserved and charged tokens of a generation.
 #[derive(Debug)]
@@ -179,33 +185,52 @@ impl<S: Stream<Item = Result<InferEvent, Status>> + Unpin> Stream for MeteredEve
     }
 }
 
-impl Need {
+impl InputsNeed {
     /// Need of an embedding request.
-    pub fn embed(request: &EmbedRequest) -> Need {
+    pub fn embed(request: &EmbedRequest) -> InputsNeed {
+        let added = ADDED_TOKENS_MAX.saturating_add(request.instruction.len() as u64);
         let tokens = request.inputs.iter().map(|input| match &input.input {
-            Some(Input::Text(text)) => of_bytes(text.len()),
-            Some(Input::Tokens(tokens)) => tokens.ids.len() as u64,
-            Some(Input::Chat(chat)) => of_bytes(chat_bytes(chat)),
-            Some(Input::Picture(_)) | None => 1,
+            Some(Input::Text(text)) => (of_bytes(text.len()), text.len() as u64),
+            Some(Input::Tokens(tokens)) => (tokens.ids.len() as u64, tokens.ids.len() as u64),
+            Some(Input::Chat(chat)) => (of_bytes(chat_bytes(chat)), MEDIA_INPUT_TOKENS_MAX),
+            Some(Input::Picture(_)) | None => (1, MEDIA_INPUT_TOKENS_MAX),
         });
-        Need::of_inputs(tokens, request.truncate)
+        InputsNeed::of(tokens, added, request.truncate)
     }
 
     /// Need of a reranking request. Each document is read together with the query.
-    pub fn rerank(request: &RerankRequest) -> Need {
+    pub fn rerank(request: &RerankRequest) -> InputsNeed {
+        let added = ADDED_TO_PAIR_TOKENS_MAX.saturating_add(request.instruction.len() as u64);
         let query = request.query.len();
-        let tokens = request.documents.iter().map(|text| of_bytes(query.saturating_add(text.len())));
-        Need::of_inputs(tokens, request.truncate)
+        let tokens = request.documents.iter().map(|text| {
+            let bytes = query.saturating_add(text.len());
+            (of_bytes(bytes), bytes as u64)
+        });
+        InputsNeed::of(tokens, added, request.truncate)
     }
 
     /// Need of a classification request.
-    pub fn classify(request: &ClassifyRequest) -> Need {
+    pub fn classify(request: &ClassifyRequest) -> InputsNeed {
         let tokens = request.inputs.iter().map(|input| {
-            of_bytes(input.text.len().saturating_add(input.pair.as_ref().map_or(0, String::len)))
+            let bytes = input.text.len().saturating_add(input.pair.as_ref().map_or(0, String::len));
+            (of_bytes(bytes), bytes as u64)
         });
-        Need::of_inputs(tokens, request.truncate)
+        InputsNeed::of(tokens, ADDED_TOKENS_MAX, request.truncate)
     }
 
+    /// Need of inputs with their estimated and maximum tokens, to each of which up to `added` are added. Inputs
+    /// that may be truncated are estimated as one token, because their length is not known yet.
+    fn of(tokens: impl Iterator<Item = (u64, u64)>, added: u64, cut: bool) -> InputsNeed {
+        let (mut least, mut most) = (0_u64, 0_u64);
+        for (estimated, at_most) in tokens {
+            least = least.saturating_add(if cut { estimated.min(1) } else { estimated });
+            most = most.saturating_add(at_most).saturating_add(added);
+        }
+        InputsNeed { least, most }
+    }
+}
+
+impl Need {
     /// Need of a text for speech synthesis: one token a character.
     pub fn speak(request: &SpeakRequest) -> Need {
         let characters = match &request.input {
@@ -215,12 +240,6 @@ impl Need {
             None => 0,
         };
         Need { prompt: characters as u64, completion: 0 }
-    }
-
-    /// Need of inputs. Those that may be truncated count as one token, because their length is not known yet.
-    fn of_inputs(tokens: impl Iterator<Item = u64>, cut: bool) -> Need {
-        let prompt = tokens.map(|tokens| if cut { tokens.min(1) } else { tokens });
-        Need { prompt: prompt.fold(0, u64::saturating_add), completion: 0 }
     }
 }
 

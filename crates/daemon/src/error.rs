@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use hanzo_engine_access::INPUTS_OVER;
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::{LoadError, RequestError, printable};
 use hanzo_engine_store::{PullError, RESERVED_NAMES, StoreError, nearest_name};
@@ -131,6 +132,9 @@ pub(crate) enum Error {
     /// The sound has more bytes than allowed.
     #[error("data: {reason}")]
     SoundTooLarge { reason: String },
+    /// The inputs take more tokens than the call may.
+    #[error("{field}: take over {most} tokens together, which is the most that this call may")]
+    InputsOver { field: &'static str, most: u32 },
     /// A short task did not get CPU time.
     #[error("{what} took over {seconds} seconds: the engine has too much to do; try again later")]
     Busy { what: &'static str, seconds: u64 },
@@ -272,7 +276,8 @@ impl Error {
         match self {
             E::Field { .. } | E::Unnamed { .. } | E::Ambiguous { .. } => Code::InvalidArgument,
             E::Request(RequestError::NoChatTemplate { .. }) => Code::FailedPrecondition,
-            E::Input { .. } => Code::InvalidArgument,
+            // Final: another engine would count the same tokens.
+            E::Input { .. } | E::InputsOver { .. } => Code::InvalidArgument,
             E::Request(
                 RequestError::Invalid { .. }
                 | RequestError::ContextLength { .. }
@@ -329,6 +334,7 @@ impl Error {
             Error::NotPulled { .. } => Some("not_pulled"),
             Error::SoundTooLarge { .. } => Some("message_too_large"),
             Error::OnlyStored { .. } => Some("model_not_loaded"),
+            Error::InputsOver { .. } => Some(INPUTS_OVER),
             _ => None,
         }
     }

@@ -38,7 +38,7 @@ pub(crate) use speech::SpeechService;
 pub(crate) use storage::StoreService;
 
 use futures_util::Stream;
-use hanzo_engine_access::{Need, Pass, Refusal, Spend};
+use hanzo_engine_access::{InputsNeed, Pass, Refusal, Reservation, Spend, bound_inputs, inputs_bound};
 use hanzo_engine_proto::v1::{self, engine_server::Engine};
 use hanzo_engine_telemetry::Traces;
 use tonic::{Request, Response, Status};
@@ -85,7 +85,29 @@ fn pass_of<T>(request: &Request<T>) -> Pass {
     request.extensions().get::<Pass>().cloned().unwrap_or_default()
 }
 
+/// Bounds the tokens of a call's inputs by its reservation.
+fn bounded<T>(request: Request<T>, reservation: &Reservation) -> Request<T> {
+    let (own, reserved) = (inputs_bound(request.metadata()), reservation.inputs_bound());
+    bound_inputs(request, own.into_iter().chain(reserved).min())
+}
+
 impl Core {
+    /// Charges an answer's tokens to its reservation, or ends that with the error.
+    fn settled<T>(
+        &self,
+        mut reservation: Reservation,
+        answer: Result<T, Error>,
+        tokens: impl FnOnce(&T) -> u32,
+    ) -> Reply<T> {
+        match answer {
+            Ok(answer) => {
+                reservation.charge(tokens(&answer));
+                Ok(Response::new(answer))
+            }
+            Err(error) => self.granted(Err(reservation.failed(error.into())?)),
+        }
+    }
+
     /// Checks that a call may use the model, and returns its permissions.
     fn use_model<T>(&self, request: &Request<T>, model: &str) -> Result<Pass, Status> {
         let pass = pass_of(request);
@@ -167,25 +189,25 @@ impl Engine for EngineService {
     async fn embed(&self, mut request: Request<v1::EmbedRequest>) -> Reply<v1::EmbedResponse> {
         let pass = self.0.use_model(&request, &request.get_ref().model)?;
         request.get_mut().priority = pass.priority(request.get_ref().priority);
-        let mut reservation = self.0.granted(pass.reserve(Need::embed(request.get_ref())))?;
-        let answer = embed::embed(&self.0, request).await;
-        reply(answer.inspect(|answer| reservation.charge(answer.prompt_tokens)))
+        let reservation = self.0.granted(pass.reserve_inputs(InputsNeed::embed(request.get_ref())))?;
+        let answer = embed::embed(&self.0, bounded(request, &reservation)).await;
+        self.0.settled(reservation, answer, |answer| answer.prompt_tokens)
     }
 
     async fn rerank(&self, mut request: Request<v1::RerankRequest>) -> Reply<v1::RerankResponse> {
         let pass = self.0.use_model(&request, &request.get_ref().model)?;
         request.get_mut().priority = pass.priority(request.get_ref().priority);
-        let mut reservation = self.0.granted(pass.reserve(Need::rerank(request.get_ref())))?;
-        let answer = embed::rerank(&self.0, request).await;
-        reply(answer.inspect(|answer| reservation.charge(answer.prompt_tokens)))
+        let reservation = self.0.granted(pass.reserve_inputs(InputsNeed::rerank(request.get_ref())))?;
+        let answer = embed::rerank(&self.0, bounded(request, &reservation)).await;
+        self.0.settled(reservation, answer, |answer| answer.prompt_tokens)
     }
 
     async fn classify(&self, mut request: Request<v1::ClassifyRequest>) -> Reply<v1::ClassifyResponse> {
         let pass = self.0.use_model(&request, &request.get_ref().model)?;
         request.get_mut().priority = pass.priority(request.get_ref().priority);
-        let mut reservation = self.0.granted(pass.reserve(Need::classify(request.get_ref())))?;
-        let answer = embed::classify(&self.0, request).await;
-        reply(answer.inspect(|answer| reservation.charge(answer.prompt_tokens)))
+        let reservation = self.0.granted(pass.reserve_inputs(InputsNeed::classify(request.get_ref())))?;
+        let answer = embed::classify(&self.0, bounded(request, &reservation)).await;
+        self.0.settled(reservation, answer, |answer| answer.prompt_tokens)
     }
 
     async fn stats(&self, request: Request<v1::StatsRequest>) -> Reply<v1::StatsResponse> {

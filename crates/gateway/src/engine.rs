@@ -4,7 +4,9 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, future::Either, stream};
-use hanzo_engine_access::{ClientTls, Need, Pass, Refusal, Reservation, Secret, Spend};
+use hanzo_engine_access::{
+    ClientTls, InputsNeed, Need, Pass, Refusal, Reservation, Secret, Spend, bound_inputs,
+};
 use hanzo_engine_proto::v1;
 use hanzo_engine_telemetry::TraceContext;
 use prometheus::IntCounterVec;
@@ -162,9 +164,24 @@ impl Engine {
         refusal.into()
     }
 
+    /// Whether the tokens of the requester's key are limited.
+    pub(crate) fn limits_tokens(&self) -> bool {
+        self.pass.limits_tokens()
+    }
+
     /// Reserves tokens of the requester's key for a call.
     fn reserve(&self, need: Need) -> Result<Reservation, Status> {
         self.pass.reserve(need).map_err(|refusal| self.refused(refusal))
+    }
+
+    /// Reserves the tokens that the inputs of a call may take.
+    fn reserve_inputs(&self, need: InputsNeed) -> Result<Reservation, Status> {
+        self.pass.reserve_inputs(need).map_err(|refusal| self.refused(refusal))
+    }
+
+    /// Error of a call that failed: the key's refusal, if its inputs take more than was reserved.
+    fn failed(&self, reservation: Reservation, status: Status) -> Status {
+        reservation.failed(status).map_or_else(|status| status, |refusal| self.refused(refusal))
     }
 
     fn use_model(&self, model: &str) -> Result<(), Status> {
@@ -273,13 +290,17 @@ impl Engine {
     ) -> Result<v1::EmbedResponse, Status> {
         self.use_here(&request.model)?;
         request.priority = self.pass.priority(request.priority);
-        let mut reservation = self.reserve(Need::embed(&request))?;
+        let mut reservation = self.reserve_inputs(InputsNeed::embed(&request))?;
+        let bound = reservation.inputs_bound();
         let (model, head) = (request.model.clone(), self.head(deadline));
         let call = |mut client: Client, request| {
             let head = head.clone();
-            async move { client.embed(head.over(request)).await }
+            async move { client.embed(bound_inputs(head.over(request), bound)).await }
         };
-        let answer = self.said(self.link.ask(&model, request, call).await)?;
+        let answer = match self.said(self.link.ask(&model, request, call).await) {
+            Ok(answer) => answer,
+            Err(status) => return Err(self.failed(reservation, status)),
+        };
         reservation.charge(answer.prompt_tokens);
         self.record.answered(&answer.model, answer.prompt_tokens);
         Ok(answer)
@@ -293,13 +314,17 @@ impl Engine {
     ) -> Result<v1::RerankResponse, Status> {
         self.use_here(&request.model)?;
         request.priority = self.pass.priority(request.priority);
-        let mut reservation = self.reserve(Need::rerank(&request))?;
+        let mut reservation = self.reserve_inputs(InputsNeed::rerank(&request))?;
+        let bound = reservation.inputs_bound();
         let (model, head) = (request.model.clone(), self.head(deadline));
         let call = |mut client: Client, request| {
             let head = head.clone();
-            async move { client.rerank(head.over(request)).await }
+            async move { client.rerank(bound_inputs(head.over(request), bound)).await }
         };
-        let answer = self.said(self.link.ask(&model, request, call).await)?;
+        let answer = match self.said(self.link.ask(&model, request, call).await) {
+            Ok(answer) => answer,
+            Err(status) => return Err(self.failed(reservation, status)),
+        };
         reservation.charge(answer.prompt_tokens);
         self.record.answered(&answer.model, answer.prompt_tokens);
         Ok(answer)
@@ -313,13 +338,17 @@ impl Engine {
     ) -> Result<v1::ClassifyResponse, Status> {
         self.use_here(&request.model)?;
         request.priority = self.pass.priority(request.priority);
-        let mut reservation = self.reserve(Need::classify(&request))?;
+        let mut reservation = self.reserve_inputs(InputsNeed::classify(&request))?;
+        let bound = reservation.inputs_bound();
         let (model, head) = (request.model.clone(), self.head(deadline));
         let call = |mut client: Client, request| {
             let head = head.clone();
-            async move { client.classify(head.over(request)).await }
+            async move { client.classify(bound_inputs(head.over(request), bound)).await }
         };
-        let answer = self.said(self.link.ask(&model, request, call).await)?;
+        let answer = match self.said(self.link.ask(&model, request, call).await) {
+            Ok(answer) => answer,
+            Err(status) => return Err(self.failed(reservation, status)),
+        };
         reservation.charge(answer.prompt_tokens);
         self.record.answered(&answer.model, answer.prompt_tokens);
         Ok(answer)

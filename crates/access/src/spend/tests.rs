@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use hanzo_engine_proto::v1::{
-    Delta, Finished, InferEvent, InferRequest, Started, StopConditions, TokenIds, Usage, infer_event::Event,
-    infer_request::Prompt,
+    Delta, EmbedInput, EmbedRequest, Finished, InferEvent, InferRequest, Started, StopConditions, TokenIds,
+    Usage, embed_input::Input, infer_event::Event, infer_request::Prompt,
 };
 
 use super::{MeteredEvents, Spend};
@@ -12,7 +12,7 @@ use crate::{
     Pass, Record, Refusal, TokensFault,
     key::KeyDigest,
     pass::Holder,
-    reservation::{Need, Reservation},
+    reservation::{INPUTS_OVER, InputsNeed, Need, Reservation, bound_inputs, inputs_bound},
 };
 
 fn pass(tokens_per_minute: Option<u32>) -> Pass {
@@ -169,4 +169,48 @@ fn unforeseen_tokens_are_charged_while_there_are_some() {
         panic!("none is left")
     };
     assert!(retry_after > Duration::from_secs(28), "{retry_after:?}");
+}
+
+#[test]
+fn inputs_take_no_more_tokens_than_were_reserved_for_them() {
+    let input = |bytes: usize| EmbedInput { input: Some(Input::Text("x".repeat(bytes))) };
+    let embed = |bytes: &[usize], truncate| {
+        let inputs = bytes.iter().map(|&bytes| input(bytes)).collect();
+        InputsNeed::embed(&EmbedRequest { inputs, truncate, ..EmbedRequest::default() })
+    };
+    let pass = pass(Some(1_000));
+    // All that the inputs may take is reserved while they are counted, and no more is charged than they took.
+    let mut short = pass.reserve_inputs(embed(&[100, 200], false)).unwrap();
+    let reserved = short.inputs_bound().unwrap();
+    assert!((300..1_000).contains(&reserved), "{reserved}");
+    assert_eq!(left(&pass), 1_000 - reserved);
+    short.charge(70);
+    drop(short);
+    assert_eq!(left(&pass), 930);
+    // A client that leaves pays the estimate.
+    drop(pass.reserve_inputs(embed(&[100], false)).unwrap());
+    assert_eq!(left(&pass), 910);
+    // Nobody knows how long an input is that may be truncated. It gets all that is left.
+    let long = pass.reserve_inputs(embed(&[1_000_000], true)).unwrap();
+    assert_eq!((long.inputs_bound(), left(&pass)), (Some(910), 0));
+    assert!(matches!(pass.reserve_inputs(embed(&[10], true)), Err(Refusal::Tokens { .. })));
+    let call = bound_inputs(tonic::Request::new(()), long.inputs_bound());
+    assert_eq!(inputs_bound(call.metadata()), Some(910));
+    let over = || {
+        let mut status = tonic::Status::invalid_argument("inputs: take over 910 tokens");
+        status.metadata_mut().insert("error-code", INPUTS_OVER.parse().unwrap());
+        status
+    };
+    // A later minute may have enough tokens, and a full one has all that there are.
+    assert!(matches!(long.failed(over()), Ok(Refusal::Tokens { limit: 1_000, .. })));
+    assert_eq!(left(&pass), 910);
+    let fresh = self::pass(Some(50));
+    let whole = fresh.reserve_inputs(embed(&[1_000], true)).unwrap();
+    let refusal = whole.failed(over()).unwrap();
+    assert!(matches!(refusal, Refusal::TooManyTokens { limit: 50, fault: TokensFault::Prompt, .. }));
+    // Any other error stays as it is, and costs nothing.
+    let other = fresh.reserve_inputs(embed(&[10], false)).unwrap();
+    assert_eq!(other.failed(tonic::Status::internal("x")).unwrap_err().code(), tonic::Code::Internal);
+    assert_eq!(left(&fresh), 50);
+    assert_eq!(self::pass(None).reserve_inputs(embed(&[10], false)).unwrap().inputs_bound(), None);
 }

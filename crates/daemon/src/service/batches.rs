@@ -42,6 +42,8 @@ pub(super) struct Batches<'a> {
     on_its_way: VecDeque<(oneshot::Receiver<Results>, Held)>,
     computed: ComputedInputs,
     answer_bytes: usize,
+    /// Tokens that all inputs may take together.
+    tokens_max: Option<u32>,
 }
 
 impl<'a> Batches<'a> {
@@ -66,7 +68,13 @@ impl<'a> Batches<'a> {
             on_its_way: VecDeque::new(),
             computed: ComputedInputs { model: served.name.clone(), computed: Vec::new(), tokens: Vec::new() },
             answer_bytes: 0,
+            tokens_max: None,
         }
+    }
+
+    /// Bounds the tokens of all inputs together. A batch that exceeds the bound is not computed.
+    pub(super) fn up_to(self, tokens_max: Option<u32>) -> Self {
+        Self { tokens_max, ..self }
     }
 
     /// Computes all inputs of the call.
@@ -145,6 +153,10 @@ impl<'a> Batches<'a> {
     fn submit(&mut self, inputs: Vec<EmbedInput>) -> Result<(), Error> {
         let held = self.served.hold_frames(inputs.iter().flat_map(|input| &input.media[..]))?;
         self.computed.tokens.extend(inputs.iter().map(|input| input.tokens.len() as u32));
+        let tokens: u64 = self.computed.tokens.iter().map(|&tokens| u64::from(tokens)).sum();
+        if let Some(most) = self.tokens_max.filter(|&most| tokens > u64::from(most)) {
+            return Err(Error::InputsOver { field: self.field, most });
+        }
         let job = EmbedJob {
             id: self.served.next_job(),
             inputs,

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
+use hanzo_engine_access::inputs_bound;
 use hanzo_engine_proto::v1;
 use tonic::Request;
 
@@ -91,6 +92,7 @@ async fn answer<W: convert::ModelRequest, T>(
 ) -> Result<(ComputedInputs, T), Error> {
     let _active = core.drain.enter()?;
     let deadline = deadline(&request, arrived)?;
+    let tokens_max = inputs_bound(request.metadata());
     let client = core.clients.of(&request, request.get_ref().client())?;
     let wire = request.into_inner();
     let keep_alive = request::keep_alive(wire.keep_alive())?;
@@ -106,7 +108,7 @@ async fn answer<W: convert::ModelRequest, T>(
     }
     // Kept to the end: the queue limits all requests of this kind, including running ones.
     let place = served.enter()?.keep();
-    let batches = Batches::new(&served, &call, (place.clone(), client), arrived, deadline);
+    let batches = Batches::new(&served, &call, (place.clone(), client), arrived, deadline).up_to(tokens_max);
     let answer = within(answer_by(deadline), batches.run(call, record)).await;
     record.begun = place.began();
     let answer = answer?;

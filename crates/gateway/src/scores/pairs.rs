@@ -7,7 +7,6 @@ use hanzo_engine_proto::v1::{self, EmbedOutput};
 
 use crate::{
     error::ApiError,
-    limits::CALLS_RUNNING_MAX,
     names::SentFields,
     vectors::{
         calls::{Caller, FieldName, Spent},
@@ -65,7 +64,7 @@ impl Pairs {
                     Ok::<_, ApiError>((places, scores, spent))
                 })
             })
-            .buffer_unordered(CALLS_RUNNING_MAX);
+            .buffer_unordered(caller.at_once());
         let (mut all, mut total) = (vec![0.0; count], Spent::default());
         while let Some((places, scores, spent)) = answers.try_next().await? {
             for (place, score) in places.into_iter().zip(scores) {

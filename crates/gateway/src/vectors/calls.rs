@@ -124,6 +124,12 @@ impl Caller {
         }
     }
 
+    /// Calls that may run at the same time. If the key's tokens are limited, each call reserves all that it may
+    /// take, so they run one after another.
+    pub(crate) fn at_once(&self) -> usize {
+        if self.engine.limits_tokens() { 1 } else { CALLS_RUNNING_MAX }
+    }
+
     /// Caller for the `i`th of several parts of the same request.
     pub(crate) fn nested(&self, i: usize, several: bool) -> Caller {
         Caller { id: RequestId::nested(&self.id, i, several), ..self.clone() }
@@ -224,6 +230,7 @@ impl Caller {
         Ask: Fn(Engine, Option<Instant>, String, Vec<T>) -> F + Send + 'static,
     {
         let Caller { engine, until, id, room } = self.clone();
+        let at_once = self.at_once();
         let calls =
             calls(pieces(items, limit).peekable(), room).map(move |Call { i, several, start, items }| {
                 let (until, name, count) = (until.clone(), name.clone(), items.len());
@@ -239,7 +246,7 @@ impl Caller {
                     async move { call.await.unwrap_or_else(|e| Err(ApiError::internal(&e.to_string()))) },
                 )
             });
-        calls.buffered(CALLS_RUNNING_MAX)
+        calls.buffered(at_once)
     }
 }
 
