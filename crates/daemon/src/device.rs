@@ -9,7 +9,7 @@ use std::{
 };
 
 use hanzo_engine_kernels::{
-    AnyBackend, Backend, KernelError,
+    AnyBackend, KernelError,
     cpu::{CpuBackend, ThreadPool, Tier, limits::Probe},
 };
 use hanzo_engine_media::PixelRoom;

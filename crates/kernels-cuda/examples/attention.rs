@@ -1,23 +1,24 @@
-//! What attention takes on a card by itself, as lines of JSON: at the end of long contexts for each shape, context and number of rows,
-//! with the bytes of keys and values that are read in a second, each sequence's once; and for prompts, rows of one sequence behind what
-//! the cache has of it, with the operations of products of queries, keys, weights and values that a formula has.
+//! Benchmark of attention on a GPU, as lines of JSON. At the end of long contexts for each shape, context and number
+//! of rows: the bytes of keys and values read in a second, each sequence's counted once. For prompts, which are rows
+//! of one sequence after its cached keys: the operations of the formula's products of queries, keys, weights and
+//! values.
 //! usage: attention [CARD]
 
 use std::time::Instant;
 
 use hanzo_engine_kernels::{
-    AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, HeadShape, KernelError, KvLayout, KvSpec,
+    AnyBackend, AttentionParams, BLOCK_TOKENS, Batch, BufferRole, HeadShape, KernelError, KvLayout, KvSpec,
     KvType, RowSource, StepLimits,
 };
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver, check};
 
-/// Of Qwen3's 0.6B and 4B, and of a Gemma 3 of 1B.
+/// Shapes of Qwen3's 0.6B and 4B, and of a Gemma 3 of 1B.
 const SHAPES: [(usize, usize, usize); 3] = [(16, 8, 128), (32, 8, 128), (4, 1, 256)];
 const CONTEXTS: [usize; 5] = [128, 512, 2048, 8192, 32768];
 const ROWS: [usize; 4] = [1, 4, 16, 64];
-/// Rows of a prompt, and what the cache has before them.
+/// Rows of a prompt, and the number of keys in the cache before them.
 const PROMPTS: [(usize, usize); 4] = [(512, 0), (2048, 0), (512, 8192), (2048, 8192)];
-/// Keys and values that lie in a card's own cache say nothing of its memory: so many bytes are gone through, if layers are enough.
+/// Bytes to go through, if there are enough layers: keys and values in a GPU's caches say nothing of its memory.
 const BYTES: usize = 1 << 30;
 const LAYERS_MAX: usize = 32;
 const REPEATS: usize = 8;
@@ -58,7 +59,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Of a layer, the least of some times, of sequences of so many rows at the end of a context; blocks share rows or do not.
+/// Shortest of some times of a layer, for sequences of so many rows at the end of a context, with or without shared
+/// rows.
 fn seconds(
     card: &Card,
     shape: HeadShape,
@@ -72,6 +74,7 @@ fn seconds(
     if !shares {
         backend = backend.without_shared_rows();
     }
+    let mut backend = AnyBackend::new(backend);
     backend.reserve(&StepLimits {
         rows,
         sequences: sequences.len(),

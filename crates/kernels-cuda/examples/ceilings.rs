@@ -1,20 +1,20 @@
-//! What a card can do at most, measured through the same driver as a model's steps: bytes copied in its memory, the gap between two
-//! kernels of a recorded step, as a step has them and where each begins when the one before it has ended, bytes that come up from the host; and
-//! how it was given the kernels. One line of JSON.
+//! Limits of a GPU, measured through the same driver as a model's steps: bytes copied in its memory, bytes copied from
+//! the host, and the form of the kernels. Also the gap between two kernels of a recorded step, as in a step and
+//! without programmatic dependent launch. One line of JSON.
 //! usage: ceilings [CARD [MEGABYTES]]     of card 0, with 256 MiB
 
 use std::time::Instant;
 
 use hanzo_engine_kernels::{
-    Backend, Batch, BufferRole, HeadShape, KernelError, RowOp, RowSource, StepLimits,
+    AnyBackend, Batch, BufferRole, HeadShape, KernelError, RowOp, RowSource, StepLimits,
 };
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver, check};
 
 const COLS: usize = 4096;
-/// Kernels of the step that is recorded, each of one row.
+/// Kernels of the recorded step, each of one row.
 const KERNELS: usize = 256;
 const REPEATS: usize = 20;
-/// Of the same bytes in one step.
+/// Copies of the same bytes in one step.
 const COPIES: usize = 16;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -35,8 +35,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn backend(card: &Card, rows: usize) -> Result<CudaBackend<Card>, KernelError> {
-    let mut backend = CudaBackend::new(card.clone());
+fn backend(card: &Card, rows: usize) -> Result<AnyBackend, KernelError> {
+    let mut backend = AnyBackend::new(CudaBackend::new(card.clone()));
     backend.reserve(&StepLimits {
         rows,
         sequences: 1,
@@ -61,7 +61,7 @@ fn batch(rows: usize) -> Batch {
     batch
 }
 
-/// The least of some times of a thing.
+/// Shortest of some times.
 fn best(mut thing: impl FnMut() -> Result<(), KernelError>) -> Result<f64, KernelError> {
     let mut least = f64::INFINITY;
     for _ in 0..REPEATS {
@@ -72,13 +72,13 @@ fn best(mut thing: impl FnMut() -> Result<(), KernelError>) -> Result<f64, Kerne
     Ok(least)
 }
 
-/// Bytes read and written in a second by a kernel that does nothing else, and bytes from the host.
+/// Bytes read and written in a second by a kernel that only copies, and bytes from the host.
 fn copies(card: &Card, rows: usize) -> Result<(f64, f64), KernelError> {
     let (mut backend, batch) = (backend(card, rows)?, batch(rows));
     let x = backend.buffer(BufferRole::Residual, rows, COLS)?;
     let mut out = backend.buffer(BufferRole::Residual, rows, COLS)?;
     let bytes = (4 * rows * COLS) as f64;
-    // What one copy more takes: a step of so many rows has work of its own on the host.
+    // Time of one more copy: a step of so many rows also has work on the host.
     let mut step = |copies: usize| {
         best(|| {
             backend.begin(&batch)?;
@@ -95,7 +95,7 @@ fn copies(card: &Card, rows: usize) -> Result<(f64, f64), KernelError> {
     Ok((2.0 * bytes / copy, bytes / upload))
 }
 
-/// Seconds from one kernel of a recorded step to the next, each with next to nothing to do.
+/// Seconds from one kernel of a recorded step to the next, each with almost no work.
 fn gap(card: &Card) -> Result<f64, KernelError> {
     let (mut backend, batch) = (backend(card, 1)?, batch(1));
     let mut out = backend.buffer(BufferRole::Residual, 1, 32)?;

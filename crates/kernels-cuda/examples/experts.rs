@@ -1,16 +1,16 @@
-//! What a layer's mixture of experts takes on a card, by itself: one line of JSON for each shape and number of rows, with the bytes of
-//! weights that are read in a second, each expert's once, and the operations.
+//! Benchmark of a layer's mixture of experts on a GPU: one line of JSON for each shape and number of rows, with the
+//! bytes of weights read in a second, each expert's counted once, and the operations.
 //! usage: experts [CARD]
 
 use std::time::Instant;
 
 use hanzo_engine_kernels::{
-    Activation, Backend, Batch, BufferRole, DType, ExpertParts, ExpertScoring, HeadShape, KernelError,
-    MatrixShape, MatrixSource, MoeOperands, MoeParams, RowSource, StepLimits,
+    Activation, AnyBackend, Batch, BufferRole, DType, ExpertParts, ExpertScoring, HeadShape, KernelError,
+    MatrixShape, MatrixSource, MoeOperands, MoeParams, RowSource, StepLimits, ops,
 };
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver, check};
 
-/// Columns, elements inside, experts, experts of a row, and type.
+/// Columns, inner width, experts, experts of a row, and type.
 struct Shape {
     name: &'static str,
     cols: usize,
@@ -42,11 +42,12 @@ const SHAPES: [Shape; 2] = [
     },
 ];
 const ROWS: [usize; 6] = [1, 4, 16, 64, 128, 512];
-/// Weights that lie in a card's own cache say nothing of its memory: one row's experts of so many layers do not.
+/// Number of layers: weights in a GPU's caches say nothing of its memory, but one row's experts of so many layers do
+/// not fit.
 const LAYERS: usize = 6;
 const REPEATS: usize = 10;
 
-type Layer = (<CudaBackend<Card> as Backend>::Matrix, <CudaBackend<Card> as Backend>::Experts);
+type Layer = (ops::Matrix, ops::Experts);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let ordinal: usize = std::env::args().nth(1).map_or(Ok(0), |text| text.parse())?;
@@ -56,7 +57,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Bytes that are no scale which is no number, whatever they are read as.
+/// Bytes without a scale of NaN, whatever type they are read as.
 fn bytes(count: usize) -> Vec<u8> {
     let mut state = 1u32;
     let next = |_| {
@@ -71,7 +72,7 @@ fn numbers(count: usize) -> Vec<f32> {
     bytes(2 * count).chunks(2).map(|of| f32::from(of[0] ^ (of[1] << 1)) / 64.0 - 1.0).collect()
 }
 
-fn layer(backend: &CudaBackend<Card>, shape: &Shape, seed: usize) -> Result<Layer, KernelError> {
+fn layer(backend: &AnyBackend, shape: &Shape, seed: usize) -> Result<Layer, KernelError> {
     let &Shape { cols, ffn, experts, dtype, .. } = shape;
     let scores: Vec<u8> =
         numbers(seed + experts * cols)[seed..].iter().flat_map(|of| of.to_le_bytes()).collect();
@@ -90,11 +91,11 @@ fn layer(backend: &CudaBackend<Card>, shape: &Shape, seed: usize) -> Result<Laye
     Ok((router, packed))
 }
 
-/// The least of some times, by number of rows.
+/// Shortest of some times, by number of rows.
 fn time(card: &Card, shape: &Shape) -> Result<(), KernelError> {
     let &Shape { name, cols, ffn, experts, used, dtype, activation } = shape;
     let rows_max = ROWS.into_iter().max().unwrap_or_default();
-    let mut backend = CudaBackend::new(card.clone());
+    let mut backend = AnyBackend::new(CudaBackend::new(card.clone()));
     backend.reserve(&StepLimits {
         rows: rows_max,
         sequences: 1,
@@ -140,7 +141,7 @@ fn time(card: &Card, shape: &Shape) -> Result<(), KernelError> {
         }
         let layer_s = least / LAYERS as f64;
         let weights = (3 * cols * ffn) as f64;
-        // As many experts as rows that choose blindly go to.
+        // Expected number of experts that rows reach if they choose at random.
         let reached = experts as f64 * (1.0 - (1.0 - used as f64 / experts as f64).powi(rows as i32));
         let bytes = reached * weights / cols as f64 * dtype.bytes_of(cols).expect("whole blocks") as f64;
         let operations = 2.0 * weights * (rows * used) as f64;

@@ -20,11 +20,13 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use hanzo_engine_kernels::ops::{Allocation, DeviceOp, Op};
 use hanzo_engine_kernels::{
     Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
     HeadShape, KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LogitsHead, LowRankShape,
-    MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputDelta, OutputGateParams, QkvParams,
-    RecurrenceParams, Rounding, RowIds, RowOp, RowSource, SampleSpecs, Sampled, StepLimits, Ticket,
+    MatrixShape, MatrixSource, MoeParams, MoeWeights, OperandTypes, Operands, OutputDelta, OutputGateParams,
+    QkvParams, RecurrenceParams, Rounding, RowIds, RowOp, RowSource, SampleSpecs, Sampled, StepLimits,
+    Ticket,
 };
 
 use crate::codebooks::{self, Codebooks};
@@ -176,7 +178,7 @@ impl<D: Device> CudaBuffer<D> {
     }
 }
 
-impl<D: Device> Backend for CudaBackend<D> {
+impl<D: Device> OperandTypes for CudaBackend<D> {
     type Matrix = CudaMatrix<D>;
     type Vector = CudaVector<D>;
     type Experts = CudaExperts<D>;
@@ -184,7 +186,9 @@ impl<D: Device> Backend for CudaBackend<D> {
     type LowRank = CudaLowRank<D>;
     type Buffer = CudaBuffer<D>;
     type Kv = CudaKv<D>;
+}
 
+impl<D: Device> Backend for CudaBackend<D> {
     fn knows_memories(&self) -> bool {
         false
     }
@@ -201,8 +205,16 @@ impl<D: Device> Backend for CudaBackend<D> {
         weights::supports(dtype)
     }
 
-    fn matrix_bytes(&self, parts: &[MatrixShape]) -> usize {
-        weights::matrix_bytes(parts)
+    fn bytes(&self, of: &Allocation<'_>) -> usize {
+        match *of {
+            Allocation::Matrix(parts) => self.matrix_bytes(parts),
+            Allocation::Experts(experts) => self.experts_bytes(experts),
+            Allocation::LowRank { pairs, changes } => self.low_rank_bytes(pairs, changes),
+            Allocation::Vector(length) => self.vector_bytes(length),
+            Allocation::Buffer { role, rows, cols } => self.buffer_bytes(role, rows, cols),
+            Allocation::Kv(spec) => self.kv_bytes(spec),
+            Allocation::Scratch(limits) => self.scratch_bytes(limits),
+        }
     }
 
     fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<Self::Matrix, KernelError> {
@@ -211,10 +223,6 @@ impl<D: Device> Backend for CudaBackend<D> {
 
     fn heads(&self, matrices: Vec<Self::Matrix>) -> Self::Heads {
         matrices
-    }
-
-    fn experts_bytes(&self, experts: &[ExpertParts<MatrixShape>]) -> usize {
-        CudaExperts::<D>::bytes(experts)
     }
 
     fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<Self::Experts, KernelError> {
@@ -229,16 +237,8 @@ impl<D: Device> Backend for CudaBackend<D> {
         experts.pack(&self.device, &self.codebooks, parts)
     }
 
-    fn low_rank_bytes(&self, pairs: &[LowRankShape], changes: &[usize]) -> usize {
-        CudaLowRank::<D>::bytes(pairs, changes)
-    }
-
     fn low_rank(&self, delta: &OutputDelta<'_>) -> Result<Self::LowRank, KernelError> {
         CudaLowRank::new(&self.device, &self.codebooks, delta)
-    }
-
-    fn vector_bytes(&self, length: usize) -> usize {
-        4 * length
     }
 
     fn vector(&self, values: &[f32]) -> Result<Self::Vector, KernelError> {
@@ -247,17 +247,9 @@ impl<D: Device> Backend for CudaBackend<D> {
         Ok(CudaVector { memory, length: values.len() })
     }
 
-    fn buffer_bytes(&self, _role: BufferRole, rows: usize, cols: usize) -> usize {
-        4 * rows * cols
-    }
-
     fn buffer(&self, role: BufferRole, rows: usize, cols: usize) -> Result<Self::Buffer, KernelError> {
         let memory = Memory::zeroed(&self.device, self.buffer_bytes(role, rows, cols), "activations")?;
         Ok(CudaBuffer { memory, role, rows, cols })
-    }
-
-    fn kv_bytes(&self, spec: &KvSpec) -> usize {
-        kv::kv_bytes(spec)
     }
 
     fn kv(&self, spec: &KvSpec) -> Result<Self::Kv, KernelError> {
@@ -281,11 +273,6 @@ impl<D: Device> Backend for CudaBackend<D> {
         kv.write_block(block as usize, bytes)
     }
 
-    fn scratch_bytes(&self, limits: &StepLimits) -> usize {
-        let staged = staging_bytes(limits, Drawing::staged_bytes(limits));
-        batch_bytes(limits) + Scratch::<D>::bytes(limits) + staged + codebooks::BYTES
-    }
-
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
         self.steps.reserve(limits, Drawing::staged_bytes(limits))?;
         self.scratch = Some(Scratch::new(&self.device, limits)?);
@@ -302,225 +289,39 @@ impl<D: Device> Backend for CudaBackend<D> {
         Ok(())
     }
 
-    fn embed(&mut self, table: &Self::Matrix, scale: f32, out: &mut Self::Buffer) {
-        self.gather(table, (0, 0), Some(scale), out);
-    }
-
-    fn add_embedding(&mut self, table: &Self::Matrix, ids: RowIds, out: &mut Self::Buffer) {
-        let ids = match ids {
-            RowIds::Positions { offset } => (1, offset),
-            RowIds::Types => (2, 0),
-        };
-        self.gather(table, ids, None, out);
-    }
-
-    fn rms_norm(&mut self, x: &Self::Buffer, weight: &Self::Vector, eps: f32, out: &mut Self::Buffer) {
-        self.norm_rows(x, None, (weight, None, eps, false), out);
-    }
-
-    fn add_rms_norm(
-        &mut self,
-        residual: &mut Self::Buffer,
-        x: &Self::Buffer,
-        weight: &Self::Vector,
-        eps: f32,
-        out: &mut Self::Buffer,
-    ) {
-        self.norm_rows(x, Some(residual), (weight, None, eps, false), out);
-    }
-
-    fn matmul(
-        &mut self,
-        weight: &Self::Matrix,
-        bias: Option<&Self::Vector>,
-        x: &Self::Buffer,
-        out: &mut Self::Buffer,
-    ) {
-        self.check(x, weight.cols(), "x");
-        self.check(out, weight.rows(), "out");
-        self.product(weight, &Product { bias, ..Product::of(x, out) });
-    }
-
-    fn matmul_activated(
-        &mut self,
-        weight: &Self::Matrix,
-        bias: Option<&Self::Vector>,
-        activation: Activation,
-        x: &Self::Buffer,
-        out: &mut Self::Buffer,
-    ) {
-        self.check(x, weight.cols(), "x");
-        self.check(out, weight.rows(), "out");
-        self.product(weight, &Product { bias, activation: Some(activation), ..Product::of(x, out) });
-    }
-
-    fn add_bias(&mut self, bias: &Self::Vector, out: &mut Self::Buffer) {
-        self.add_to_rows(bias, out);
-    }
-
-    fn row_op(&mut self, op: &RowOp<&Self::Buffer, &Self::Vector>, out: &mut Self::Buffer) {
-        self.change_rows(op, out);
-    }
-
-    fn layer_norm(
-        &mut self,
-        x: &Self::Buffer,
-        params: &LayerNormParams<&Self::Vector>,
-        out: &mut Self::Buffer,
-    ) {
-        self.check(x, params.weight.length, "x");
-        self.norm_rows(x, None, (params.weight, params.bias, params.eps, true), out);
-    }
-
-    fn add_layer_norm(
-        &mut self,
-        residual: &mut Self::Buffer,
-        x: &Self::Buffer,
-        params: &LayerNormParams<&Self::Vector>,
-        out: &mut Self::Buffer,
-    ) {
-        self.check(x, params.weight.length, "x");
-        self.norm_rows(x, Some(residual), (params.weight, params.bias, params.eps, true), out);
-    }
-
-    fn layer_norm_columns(
-        &mut self,
-        x: &mut Self::Buffer,
-        columns: (usize, usize),
-        params: &LayerNormParams<&Self::Vector>,
-    ) {
-        self.norm_columns(x, columns, params);
-    }
-
-    fn rope_to_cache(
-        &mut self,
-        qkv: &mut Self::Buffer,
-        params: &QkvParams<&Self::Vector>,
-        kv: &mut Self::Kv,
-        layer: usize,
-    ) {
-        kv.check_heads(&params.shape, layer);
-        self.turn_heads(qkv, params, Some((kv, layer)));
-    }
-
-    fn attention(
-        &mut self,
-        qkv: &Self::Buffer,
-        params: &AttentionParams<&Self::Vector>,
-        kv: &Self::Kv,
-        layer: usize,
-        out: &mut Self::Buffer,
-    ) {
-        self.attend(qkv, params, (kv, layer), out);
-    }
-
-    fn heads_matmul(&mut self, weights: &Self::Heads, x: &Self::Buffer, out: &mut Self::Buffer) {
-        self.multiply_heads(weights, x, out);
-    }
-
-    fn latent_to_cache(
-        &mut self,
-        latent: &mut Self::Buffer,
-        queries: &mut Self::Buffer,
-        params: &LatentParams<&Self::Vector>,
-        kv: &mut Self::Kv,
-        layer: usize,
-    ) {
-        self.turn_latent(latent, queries, params, (kv, layer));
-    }
-
-    fn latent_attention(
-        &mut self,
-        queries: &Self::Buffer,
-        (heads, scale): (LatentHeads, f32),
-        kv: &Self::Kv,
-        layer: usize,
-        out: &mut Self::Buffer,
-    ) {
-        self.attend_latent(queries, (heads, scale), (kv, layer), out);
-    }
-
-    fn convolve(
-        &mut self,
-        x: &mut Self::Buffer,
-        params: &ConvolutionParams<&Self::Vector>,
-        kv: &mut Self::Kv,
-        layer: usize,
-    ) {
-        self.convolve_channels(x, params, (kv, layer));
-    }
-
-    fn recur(
-        &mut self,
-        x: &Self::Buffer,
-        params: &RecurrenceParams<&Self::Vector>,
-        kv: &mut Self::Kv,
-        layer: usize,
-        out: &mut Self::Buffer,
-    ) {
-        self.recur_heads(x, params, (kv, layer), out);
-    }
-
-    fn gate_output(
-        &mut self,
-        gate: &Self::Buffer,
-        params: &OutputGateParams<&Self::Vector>,
-        out: &mut Self::Buffer,
-    ) {
-        self.gate_rows(gate, params, out);
-    }
-
-    fn gated(
-        &mut self,
-        gate_up: &Self::Matrix,
-        activation: Activation,
-        x: &Self::Buffer,
-        hidden: &mut Self::Buffer,
-    ) {
-        let width = gate_up.rows() / 2;
-        assert!(gate_up.rows() <= self.steps.limits().width, "a matrix wider than the step's limits");
-        self.check(x, gate_up.cols(), "x");
-        self.check(hidden, width, "hidden");
-        let both = self.scratch().both.clone();
-        self.product(gate_up, &Product { out: (&both, 0, 2 * width), ..Product::of(x, hidden) });
-        self.gate_halves(activation, &both, hidden);
-    }
-
-    fn add_low_rank<L: Borrow<Self::LowRank> + Sync>(
-        &mut self,
-        deltas: &[Option<L>],
-        x: &Self::Buffer,
-        low: Option<&mut Self::Buffer>,
-        out: &mut Self::Buffer,
-    ) {
-        self.adapt(deltas, x, low.as_deref(), out);
-    }
-
-    fn gate(&mut self, activation: Activation, both: &Self::Buffer, hidden: &mut Self::Buffer) {
-        self.check(both, 2 * hidden.cols, "both");
-        both.check_sum();
-        self.gate_halves(activation, &both.memory, hidden);
-    }
-
-    fn add_shared(
-        &mut self,
-        gate: Option<&Self::Vector>,
-        x: &Self::Buffer,
-        shared: &Self::Buffer,
-        out: &mut Self::Buffer,
-    ) {
-        self.add_beside_experts(gate, x, shared, out);
-    }
-
-    fn moe(
-        &mut self,
-        weights: &MoeWeights<'_, Self>,
-        params: &MoeParams,
-        x: &Self::Buffer,
-        hidden: &mut Self::Buffer,
-        out: &mut Self::Buffer,
-    ) {
-        self.mix_experts(weights, params, x, (hidden, out));
+    fn run(&mut self, op: DeviceOp<'_, Self>) {
+        match op {
+            Op::Embed { table, scale, out } => self.gather(table, (0, 0), Some(scale), out),
+            Op::AddEmbedding { table, ids, out } => self.add_embedding(table, ids, out),
+            Op::RmsNorm { x, weight, eps, out } => self.norm_rows(x, None, (weight, None, eps, false), out),
+            Op::AddRmsNorm { residual, x, weight, eps, out } => {
+                self.norm_rows(x, Some(residual), (weight, None, eps, false), out);
+            }
+            Op::MatMul { weight, bias, x, out } => self.matmul(weight, bias, x, out),
+            Op::MatMulActivated { weight, bias, activation, x, out } => {
+                self.matmul_activated(weight, bias, activation, x, out);
+            }
+            Op::AddBias { bias, out } => self.add_to_rows(bias, out),
+            Op::Row { op, out } => self.change_rows(&op, out),
+            Op::LayerNorm { x, params, out } => self.layer_norm(x, &params, out),
+            Op::AddLayerNorm { residual, x, params, out } => self.add_layer_norm(residual, x, &params, out),
+            Op::LayerNormColumns { x, columns, params } => self.norm_columns(x, columns, &params),
+            Op::HeadsMatMul { weights, x, out } => self.multiply_heads(weights, x, out),
+            Op::GateOutput { gate, params, out } => self.gate_rows(gate, &params, out),
+            Op::GatedMlp { gate_up, down, activation, x, hidden, out } => {
+                self.gated(gate_up, activation, x, hidden);
+                self.matmul(down, None, hidden, out);
+            }
+            Op::Gated { gate_up, activation, x, hidden } => self.gated(gate_up, activation, x, hidden),
+            Op::AddLowRank { deltas, x, low, out } => self.adapt(&deltas, x, low.as_deref(), out),
+            Op::Gate { activation, both, hidden } => self.gate(activation, both, hidden),
+            Op::AddShared { gate, x, shared, out } => self.add_beside_experts(gate, x, shared, out),
+            Op::Moe { weights, params, x, hidden, out } => {
+                self.mix_experts(&weights, &params, x, (hidden, out))
+            }
+            Op::AllReduce { .. } => {}
+            op => self.run_over_sequences(op),
+        }
     }
 
     fn logits(
@@ -582,5 +383,144 @@ impl<D: Device> Backend for CudaBackend<D> {
     ) -> Result<(), KernelError> {
         self.steps.start()?;
         x.memory.write(4 * row_first * x.cols, bytemuck::cast_slice(rows))
+    }
+}
+
+impl<D: Device> CudaBackend<D> {
+    fn matrix_bytes(&self, parts: &[MatrixShape]) -> usize {
+        weights::matrix_bytes(parts)
+    }
+
+    fn experts_bytes(&self, experts: &[ExpertParts<MatrixShape>]) -> usize {
+        CudaExperts::<D>::bytes(experts)
+    }
+
+    fn low_rank_bytes(&self, pairs: &[LowRankShape], changes: &[usize]) -> usize {
+        CudaLowRank::<D>::bytes(pairs, changes)
+    }
+
+    fn vector_bytes(&self, length: usize) -> usize {
+        4 * length
+    }
+
+    fn buffer_bytes(&self, _role: BufferRole, rows: usize, cols: usize) -> usize {
+        4 * rows * cols
+    }
+
+    fn kv_bytes(&self, spec: &KvSpec) -> usize {
+        kv::kv_bytes(spec)
+    }
+
+    fn scratch_bytes(&self, limits: &StepLimits) -> usize {
+        let staged = staging_bytes(limits, Drawing::staged_bytes(limits));
+        batch_bytes(limits) + Scratch::<D>::bytes(limits) + staged + codebooks::BYTES
+    }
+
+    fn add_embedding(&mut self, table: &CudaMatrix<D>, ids: RowIds, out: &mut CudaBuffer<D>) {
+        let ids = match ids {
+            RowIds::Positions { offset } => (1, offset),
+            RowIds::Types => (2, 0),
+        };
+        self.gather(table, ids, None, out);
+    }
+
+    fn matmul(
+        &mut self,
+        weight: &CudaMatrix<D>,
+        bias: Option<&CudaVector<D>>,
+        x: &CudaBuffer<D>,
+        out: &mut CudaBuffer<D>,
+    ) {
+        self.check(x, weight.cols(), "x");
+        self.check(out, weight.rows(), "out");
+        self.product(weight, &Product { bias, ..Product::of(x, out) });
+    }
+
+    fn matmul_activated(
+        &mut self,
+        weight: &CudaMatrix<D>,
+        bias: Option<&CudaVector<D>>,
+        activation: Activation,
+        x: &CudaBuffer<D>,
+        out: &mut CudaBuffer<D>,
+    ) {
+        self.check(x, weight.cols(), "x");
+        self.check(out, weight.rows(), "out");
+        self.product(weight, &Product { bias, activation: Some(activation), ..Product::of(x, out) });
+    }
+
+    fn layer_norm(
+        &mut self,
+        x: &CudaBuffer<D>,
+        params: &LayerNormParams<&CudaVector<D>>,
+        out: &mut CudaBuffer<D>,
+    ) {
+        self.check(x, params.weight.length, "x");
+        self.norm_rows(x, None, (params.weight, params.bias, params.eps, true), out);
+    }
+
+    fn add_layer_norm(
+        &mut self,
+        residual: &mut CudaBuffer<D>,
+        x: &CudaBuffer<D>,
+        params: &LayerNormParams<&CudaVector<D>>,
+        out: &mut CudaBuffer<D>,
+    ) {
+        self.check(x, params.weight.length, "x");
+        self.norm_rows(x, Some(residual), (params.weight, params.bias, params.eps, true), out);
+    }
+
+    fn rope_to_cache(
+        &mut self,
+        qkv: &mut CudaBuffer<D>,
+        params: &QkvParams<&CudaVector<D>>,
+        kv: &mut CudaKv<D>,
+        layer: usize,
+    ) {
+        kv.check_heads(&params.shape, layer);
+        self.turn_heads(qkv, params, Some((kv, layer)));
+    }
+
+    fn gated(
+        &mut self,
+        gate_up: &CudaMatrix<D>,
+        activation: Activation,
+        x: &CudaBuffer<D>,
+        hidden: &mut CudaBuffer<D>,
+    ) {
+        let width = gate_up.rows() / 2;
+        assert!(gate_up.rows() <= self.steps.limits().width, "a matrix wider than the step's limits");
+        self.check(x, gate_up.cols(), "x");
+        self.check(hidden, width, "hidden");
+        let both = self.scratch().both.clone();
+        self.product(gate_up, &Product { out: (&both, 0, 2 * width), ..Product::of(x, hidden) });
+        self.gate_halves(activation, &both, hidden);
+    }
+
+    fn gate(&mut self, activation: Activation, both: &CudaBuffer<D>, hidden: &mut CudaBuffer<D>) {
+        self.check(both, 2 * hidden.cols, "both");
+        both.check_sum();
+        self.gate_halves(activation, &both.memory, hidden);
+    }
+
+    /// Runs an op over sequences, with or without a cache.
+    fn run_over_sequences(&mut self, op: DeviceOp<'_, Self>) {
+        match op {
+            Op::RopeToCache { qkv, params, kv, layer } => self.rope_to_cache(qkv, &params, kv, layer),
+            Op::Attention { qkv, params, kv, layer, out } => self.attend(qkv, &params, (kv, layer), out),
+            Op::LatentToCache { latent, queries, params, kv, layer } => {
+                self.turn_latent(latent, queries, &params, (kv, layer));
+            }
+            Op::LatentAttention { queries, heads_and_scale, kv, layer, out } => {
+                self.attend_latent(queries, heads_and_scale, (kv, layer), out);
+            }
+            Op::Convolve { x, params, kv, layer } => self.convolve_channels(x, &params, (kv, layer)),
+            Op::Recur { x, params, kv, layer, out } => self.recur_heads(x, &params, (kv, layer), out),
+            Op::Unfold { x, window, out } => self.unfold(x, window, out),
+            Op::Rope { qkv, params } => self.rope(qkv, &params),
+            Op::SelfAttention { qkv, params, out } => self.self_attention(qkv, &params, out),
+            Op::AttendPart { .. } => panic!("{} attends to whole sequences alone", self.device.name()),
+            _ => panic!("{} does not compute this op", self.device.name()),
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 use half::f16;
 use hanzo_engine_kernels::{
-    AttentionParams, Backend, Batch, BufferRole, DType, HeadShape, KernelError, KvLayout, KvSpec, KvType,
+    AnyBackend, AttentionParams, Batch, BufferRole, DType, HeadShape, KernelError, KvLayout, KvSpec, KvType,
     MatrixShape, MatrixSource, QkvParams, RowSource, StepLimits,
 };
 
@@ -29,7 +29,7 @@ fn numbers(seed: usize, count: usize) -> Vec<f32> {
 /// The device's error, or that its results differ.
 pub fn check<D: Device>(device: &D) -> Result<(), KernelError> {
     let width = SHAPE.qkv_width();
-    let mut backend = CudaBackend::new(device.clone());
+    let mut backend = AnyBackend::new(CudaBackend::new(device.clone()));
     let limits = StepLimits {
         rows: ROWS,
         sequences: 1,

@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use hanzo_engine_kernels::cpu::{CpuBackend, CpuLowRank, CpuMatrix, ThreadPool, Tier};
+use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
-    Activation, Backend, Batch, BufferRole, DType, HeadShape, KernelError, LowRankPair, MatrixShape,
-    MatrixSource, OutputDelta, RowSource, SequenceSpan, StepLimits,
+    Activation, AnyBackend, Batch, BufferRole, DType, HeadShape, KernelError, LowRankPair, MatrixShape,
+    MatrixSource, OutputDelta, RowSource, SequenceSpan, StepLimits, ops,
 };
 
 const LAYERS: usize = 28;
@@ -42,16 +42,16 @@ fn low_rank_pair((a, b, first): &Pair) -> LowRankPair<'_> {
 }
 
 struct Layer {
-    qkv: CpuMatrix,
-    output: CpuMatrix,
-    gate_up: CpuMatrix,
-    down: CpuMatrix,
-    deltas: [Vec<Option<CpuLowRank>>; 4],
+    qkv: ops::Matrix,
+    output: ops::Matrix,
+    gate_up: ops::Matrix,
+    down: ops::Matrix,
+    deltas: [Vec<Option<ops::LowRank>>; 4],
 }
 
-fn layer(backend: &CpuBackend, seed: usize) -> Result<Layer, KernelError> {
+fn layer(backend: &AnyBackend, seed: usize) -> Result<Layer, KernelError> {
     let matrix = |rows, cols| backend.pack(&[source(&encoded(DType::Q8_0, rows, cols, seed))]);
-    let deltas = |cols: usize, parts: &[(usize, usize)]| -> Result<Vec<Option<CpuLowRank>>, KernelError> {
+    let deltas = |cols: usize, parts: &[(usize, usize)]| -> Result<Vec<Option<ops::LowRank>>, KernelError> {
         let adapter = |index: usize| {
             let pairs: Vec<Pair> = parts
                 .iter()
@@ -94,7 +94,7 @@ fn batch(adapted: bool) -> Batch {
 
 fn main() -> Result<(), KernelError> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut backend = CpuBackend::new(Arc::new(ThreadPool::new(threads)), Tier::detect()?);
+    let mut backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(threads)), Tier::detect()?));
     backend.reserve(&StepLimits {
         rows: SEQUENCES,
         sequences: SEQUENCES,

@@ -45,7 +45,7 @@ pub enum RowSource {
     /// The token that the last step drew for its logit row of this index, or token 0 if it drew none. The host need
     /// not know it yet.
     Sampled(u32),
-    /// No token: the host has written the row where [`Backend::embed`](crate::Backend::embed) would write, after
+    /// No token: the host has written the row where [`Op::Embed`](crate::ops::Op::Embed) would write, after
     /// `begin`. Used for images and sound.
     Embedding,
 }
@@ -74,7 +74,7 @@ pub struct Batch {
     pub slots: Vec<u32>, // (rows, groups)
     /// The sequences, in row order; together they cover every row.
     pub sequences: Vec<SequenceSpan>,
-    /// Index of each sequence's adapter in the list given to [`Backend::add_low_rank`](crate::Backend::add_low_rank).
+    /// Index of each sequence's adapter in the list given to [`Op::AddLowRank`](crate::ops::Op::AddLowRank).
     /// Empty if no sequence has one.
     pub adapters: Vec<Option<u32>>, // (sequences), or none
     /// Index of each sequence's state in the layers with recurrent states, all different. Empty if no layer has

@@ -131,7 +131,7 @@ pub fn check_decoder_ops(make: &dyn Fn() -> AnyBackend) {
     check_decoder(make);
 }
 
-/// Runs the checks of [`EncoderOps`], for encoders.
+/// Runs the checks of ops on whole sequences.
 ///
 /// # Panics
 /// If the backend is wrong.

@@ -12,6 +12,7 @@ pub mod formulas;
 mod heads;
 mod latent;
 mod low_rank;
+mod ops;
 mod rows;
 mod sampling;
 mod states;
@@ -19,15 +20,14 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Borrow;
-
+use crate::ops::{Allocation, DeviceOp, Op};
 use crate::quant::{can_dequantize, dequantize_row};
 use crate::{
     Activation, AdaptedLogits, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams,
     DType, Draws, ExpertParts, KernelError, KvGroups, KvSpec, KvType, LatentHeads, LatentParams,
-    LayerNormParams, LogitsHead, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands,
-    OutputDelta, OutputGateParams, QkvParams, RecurrenceParams, Rounding, RowIds, RowOp, SampleSpecs,
-    StepLimits,
+    LayerNormParams, LogitsHead, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights,
+    OperandTypes, Operands, OutputDelta, OutputGateParams, QkvParams, RecurrenceParams, Rounding, RowIds,
+    RowOp, SampleSpecs, StepLimits,
 };
 
 pub(crate) use encoder::seen;
@@ -150,7 +150,7 @@ impl ReferenceBackend {
     }
 }
 
-impl Backend for ReferenceBackend {
+impl OperandTypes for ReferenceBackend {
     type Matrix = ReferenceMatrix;
     type Vector = Vec<f32>;
     type Experts = ReferenceExperts;
@@ -158,7 +158,9 @@ impl Backend for ReferenceBackend {
     type LowRank = ReferenceLowRank;
     type Buffer = ReferenceBuffer;
     type Kv = ReferenceKv;
+}
 
+impl Backend for ReferenceBackend {
     fn device(&self) -> String {
         DEVICE.to_owned()
     }
@@ -171,8 +173,16 @@ impl Backend for ReferenceBackend {
         can_dequantize(dtype)
     }
 
-    fn matrix_bytes(&self, parts: &[MatrixShape]) -> usize {
-        parts.iter().map(|part| part.rows * part.cols * size_of::<f32>()).sum()
+    fn bytes(&self, of: &Allocation<'_>) -> usize {
+        match *of {
+            Allocation::Matrix(parts) => self.matrix_bytes(parts),
+            Allocation::Experts(experts) => self.experts_bytes(experts),
+            Allocation::LowRank { pairs, changes } => self.low_rank_bytes(pairs, changes),
+            Allocation::Vector(length) => self.vector_bytes(length),
+            Allocation::Buffer { role, rows, cols } => self.buffer_bytes(role, rows, cols),
+            Allocation::Kv(spec) => self.kv_bytes(spec),
+            Allocation::Scratch(limits) => self.scratch_bytes(limits),
+        }
     }
 
     fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<ReferenceMatrix, KernelError> {
@@ -195,13 +205,6 @@ impl Backend for ReferenceBackend {
         matrices
     }
 
-    fn experts_bytes(&self, experts: &[ExpertParts<MatrixShape>]) -> usize {
-        let of_one = |expert: &ExpertParts<MatrixShape>| {
-            self.matrix_bytes(&expert.gate_up) + self.matrix_bytes(&expert.down)
-        };
-        experts.iter().map(of_one).sum()
-    }
-
     fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<ReferenceExperts, KernelError> {
         let room = || Vec::with_capacity(shapes.len());
         Ok(ReferenceExperts { gate_up: room(), down: room() })
@@ -218,41 +221,20 @@ impl Backend for ReferenceBackend {
         Ok(())
     }
 
-    fn low_rank_bytes(&self, pairs: &[LowRankShape], changes: &[usize]) -> usize {
-        ReferenceLowRank::bytes(pairs, changes)
-    }
-
     fn low_rank(&self, delta: &OutputDelta<'_>) -> Result<ReferenceLowRank, KernelError> {
         ReferenceLowRank::new(delta)
-    }
-
-    fn vector_bytes(&self, length: usize) -> usize {
-        length * size_of::<f32>()
     }
 
     fn vector(&self, values: &[f32]) -> Result<Vec<f32>, KernelError> {
         Ok(values.to_vec())
     }
 
-    fn buffer_bytes(&self, _role: BufferRole, rows: usize, cols: usize) -> usize {
-        rows * cols * size_of::<f32>()
-    }
-
     fn buffer(&self, role: BufferRole, rows: usize, cols: usize) -> Result<ReferenceBuffer, KernelError> {
         Ok(ReferenceBuffer { role, rows, cols, values: filled(rows * cols, 0.0, "activations")? })
     }
 
-    fn kv_bytes(&self, spec: &KvSpec) -> usize {
-        2 * spec.blocks * BLOCK_TOKENS * elements_per_slot(spec).sum::<usize>() * size_of::<f32>()
-            + ReferenceStates::bytes(spec)
-    }
-
     fn kv(&self, spec: &KvSpec) -> Result<ReferenceKv, KernelError> {
         ReferenceKv::new(spec)
-    }
-
-    fn scratch_bytes(&self, _limits: &StepLimits) -> usize {
-        0
     }
 
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
@@ -272,258 +254,12 @@ impl Backend for ReferenceBackend {
         Ok(())
     }
 
-    fn embed(&mut self, table: &ReferenceMatrix, scale: f32, out: &mut ReferenceBuffer) {
-        let batch = self.step();
-        out.check(batch.rows(), table.cols, "out");
-        for (row, token) in self.tokens.iter().enumerate() {
-            let Some(token) = *token else { continue };
-            for (out, weight) in out.row_mut(row).iter_mut().zip(table.row(token as usize)) {
-                *out = scale * weight;
-            }
-        }
+    fn attends_in_parts(&self) -> bool {
+        true
     }
 
-    fn add_embedding(&mut self, table: &ReferenceMatrix, ids: RowIds, out: &mut ReferenceBuffer) {
-        embeddings::add(self.step(), table, ids, out);
-    }
-
-    fn rms_norm(&mut self, x: &ReferenceBuffer, weight: &Vec<f32>, eps: f32, out: &mut ReferenceBuffer) {
-        let rows = self.step().rows();
-        assert!(x.cols.is_multiple_of(weight.len()), "parts of a row as long as the weights");
-        out.check(rows, x.cols, "out");
-        for row in 0..rows {
-            let parts = x.row(row).chunks_exact(weight.len());
-            for (x, out) in parts.zip(out.row_mut(row).chunks_exact_mut(weight.len())) {
-                formulas::rms_norm(x, weight, eps, out);
-            }
-        }
-    }
-
-    fn add_rms_norm(
-        &mut self,
-        residual: &mut ReferenceBuffer,
-        x: &ReferenceBuffer,
-        weight: &Vec<f32>,
-        eps: f32,
-        out: &mut ReferenceBuffer,
-    ) {
-        self.add(residual, x, weight.len());
-        self.rms_norm(residual, weight, eps, out);
-    }
-
-    fn matmul(
-        &mut self,
-        weight: &ReferenceMatrix,
-        bias: Option<&Vec<f32>>,
-        x: &ReferenceBuffer,
-        out: &mut ReferenceBuffer,
-    ) {
-        self.product(weight, bias, x, out, |sum| sum);
-    }
-
-    fn matmul_activated(
-        &mut self,
-        weight: &ReferenceMatrix,
-        bias: Option<&Vec<f32>>,
-        activation: Activation,
-        x: &ReferenceBuffer,
-        out: &mut ReferenceBuffer,
-    ) {
-        self.product(weight, bias, x, out, |sum| formulas::activate(activation, sum));
-    }
-
-    fn add_bias(&mut self, bias: &Vec<f32>, out: &mut ReferenceBuffer) {
-        let rows = self.step().rows();
-        out.check(rows, bias.len(), "out");
-        for row in 0..rows {
-            out.row_mut(row).iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
-        }
-    }
-
-    fn row_op(&mut self, op: &RowOp<&ReferenceBuffer, &Vec<f32>>, out: &mut ReferenceBuffer) {
-        rows::row_op(self.step().rows(), op, out);
-    }
-
-    fn layer_norm(
-        &mut self,
-        x: &ReferenceBuffer,
-        params: &LayerNormParams<&Vec<f32>>,
-        out: &mut ReferenceBuffer,
-    ) {
-        let (rows, cols) = (self.step().rows(), params.weight.len());
-        assert!(params.bias.is_none_or(|bias| bias.len() == cols), "one weight and one bias a column");
-        x.check(rows, cols, "x");
-        out.check(rows, cols, "out");
-        for row in 0..rows {
-            let bias = params.bias.map(|bias| &bias[..]);
-            formulas::layer_norm(x.row(row), params.weight, bias, params.eps, out.row_mut(row));
-        }
-    }
-
-    fn add_layer_norm(
-        &mut self,
-        residual: &mut ReferenceBuffer,
-        x: &ReferenceBuffer,
-        params: &LayerNormParams<&Vec<f32>>,
-        out: &mut ReferenceBuffer,
-    ) {
-        self.add(residual, x, params.weight.len());
-        self.layer_norm(residual, params, out);
-    }
-
-    fn layer_norm_columns(
-        &mut self,
-        x: &mut ReferenceBuffer,
-        (first, width): (usize, usize),
-        params: &LayerNormParams<&Vec<f32>>,
-    ) {
-        let rows = self.step().rows();
-        columns::layer_norm_columns(rows, x, (first, width), params);
-    }
-
-    fn rope_to_cache(
-        &mut self,
-        qkv: &mut ReferenceBuffer,
-        params: &QkvParams<&Vec<f32>>,
-        kv: &mut ReferenceKv,
-        layer: usize,
-    ) {
-        heads::to_cache(self.step(), qkv, params, (kv, layer));
-    }
-
-    fn attention(
-        &mut self,
-        qkv: &ReferenceBuffer,
-        params: &AttentionParams<&Vec<f32>>,
-        kv: &ReferenceKv,
-        layer: usize,
-        out: &mut ReferenceBuffer,
-    ) {
-        heads::attention(self.step(), qkv, params, (kv, layer), out);
-    }
-
-    fn heads_matmul(
-        &mut self,
-        weights: &Vec<ReferenceMatrix>,
-        x: &ReferenceBuffer,
-        out: &mut ReferenceBuffer,
-    ) {
-        let width = latent::heads_matmul(self.step().rows(), weights, x, out);
-        assert!(width <= self.limits().heads_matmul_width, "heads wider than the step's limits");
-    }
-
-    fn latent_to_cache(
-        &mut self,
-        latent: &mut ReferenceBuffer,
-        queries: &mut ReferenceBuffer,
-        params: &LatentParams<&Vec<f32>>,
-        kv: &mut ReferenceKv,
-        layer: usize,
-    ) {
-        latent::to_cache(self.step(), latent, queries, params, (kv, layer));
-    }
-
-    fn latent_attention(
-        &mut self,
-        queries: &ReferenceBuffer,
-        heads: (LatentHeads, f32),
-        kv: &ReferenceKv,
-        layer: usize,
-        out: &mut ReferenceBuffer,
-    ) {
-        latent::attention(self.step(), queries, heads, (kv, layer), out);
-    }
-
-    fn convolve(
-        &mut self,
-        x: &mut ReferenceBuffer,
-        params: &ConvolutionParams<&Vec<f32>>,
-        kv: &mut ReferenceKv,
-        layer: usize,
-    ) {
-        states::convolve(self.step(), x, params, (kv, layer));
-    }
-
-    fn recur(
-        &mut self,
-        x: &ReferenceBuffer,
-        params: &RecurrenceParams<&Vec<f32>>,
-        kv: &mut ReferenceKv,
-        layer: usize,
-        out: &mut ReferenceBuffer,
-    ) {
-        states::recur(self.step(), x, params, (kv, layer), out);
-    }
-
-    fn gate_output(
-        &mut self,
-        gate: &ReferenceBuffer,
-        params: &OutputGateParams<&Vec<f32>>,
-        out: &mut ReferenceBuffer,
-    ) {
-        states::gate_output(self.step().rows(), gate, params, out);
-    }
-
-    fn gated(
-        &mut self,
-        gate_up: &ReferenceMatrix,
-        activation: Activation,
-        x: &ReferenceBuffer,
-        hidden: &mut ReferenceBuffer,
-    ) {
-        let rows = self.step().rows();
-        let width = gate_up.rows / 2;
-        assert!(gate_up.rows.is_multiple_of(2), "gate and up have equally many rows");
-        assert!(
-            gate_up.rows.max(gate_up.cols) <= self.limits().width,
-            "a matrix wider than the step's limits"
-        );
-        x.check(rows, gate_up.cols, "x");
-        hidden.check(rows, width, "hidden");
-        for row in 0..rows {
-            for i in 0..width {
-                // Rounded as by `matmul`.
-                let product = |i| f64::from(formulas::dot(gate_up.row(i), x.row(row)) as f32);
-                let (gate, up) = (product(i), product(width + i));
-                hidden.row_mut(row)[i] = (formulas::activate(activation, gate) * up) as f32;
-            }
-        }
-    }
-
-    fn add_low_rank<L: Borrow<ReferenceLowRank> + Sync>(
-        &mut self,
-        deltas: &[Option<L>],
-        x: &ReferenceBuffer,
-        low: Option<&mut ReferenceBuffer>,
-        out: &mut ReferenceBuffer,
-    ) {
-        low_rank::add(self.step(), deltas, x, low, out);
-    }
-
-    fn gate(&mut self, activation: Activation, both: &ReferenceBuffer, hidden: &mut ReferenceBuffer) {
-        low_rank::gate(self.step().rows(), activation, both, hidden);
-    }
-
-    fn add_shared(
-        &mut self,
-        gate: Option<&Vec<f32>>,
-        x: &ReferenceBuffer,
-        shared: &ReferenceBuffer,
-        out: &mut ReferenceBuffer,
-    ) {
-        experts::add_shared(self.step().rows(), gate, x, shared, out);
-    }
-
-    fn moe(
-        &mut self,
-        weights: &MoeWeights<'_, Self>,
-        params: &MoeParams,
-        x: &ReferenceBuffer,
-        hidden: &mut ReferenceBuffer,
-        out: &mut ReferenceBuffer,
-    ) {
-        experts::check_limits(self.limits(), weights, params);
-        self.chosen = experts::moe(self.step().rows(), weights, params, x, (hidden, out));
+    fn run(&mut self, op: DeviceOp<'_, Self>) {
+        self.run_op(op);
     }
 
     fn read_experts(
@@ -594,5 +330,39 @@ impl Backend for ReferenceBackend {
     ) -> Result<(), KernelError> {
         x.values[row_first * x.cols..][..rows.len()].copy_from_slice(rows);
         Ok(())
+    }
+}
+
+impl ReferenceBackend {
+    pub(crate) fn matrix_bytes(&self, parts: &[MatrixShape]) -> usize {
+        parts.iter().map(|part| part.rows * part.cols * size_of::<f32>()).sum()
+    }
+
+    pub(crate) fn experts_bytes(&self, experts: &[ExpertParts<MatrixShape>]) -> usize {
+        let of_one = |expert: &ExpertParts<MatrixShape>| {
+            self.matrix_bytes(&expert.gate_up) + self.matrix_bytes(&expert.down)
+        };
+        experts.iter().map(of_one).sum()
+    }
+
+    pub(crate) fn low_rank_bytes(&self, pairs: &[LowRankShape], changes: &[usize]) -> usize {
+        ReferenceLowRank::bytes(pairs, changes)
+    }
+
+    pub(crate) fn vector_bytes(&self, length: usize) -> usize {
+        length * size_of::<f32>()
+    }
+
+    pub(crate) fn buffer_bytes(&self, _role: BufferRole, rows: usize, cols: usize) -> usize {
+        rows * cols * size_of::<f32>()
+    }
+
+    pub(crate) fn kv_bytes(&self, spec: &KvSpec) -> usize {
+        2 * spec.blocks * BLOCK_TOKENS * elements_per_slot(spec).sum::<usize>() * size_of::<f32>()
+            + ReferenceStates::bytes(spec)
+    }
+
+    pub(crate) fn scratch_bytes(&self, _limits: &StepLimits) -> usize {
+        0
     }
 }

@@ -76,7 +76,7 @@ impl<B: Peers> TensorParallel<B> {
     pub fn new(ranks: Vec<B>, whole: Vec<usize>) -> Self {
         assert!((1..=64).contains(&ranks.len()), "{} ranks", ranks.len());
         Self {
-            ranks: ranks.into_iter().map(Arena::of_decoders).collect(),
+            ranks: ranks.into_iter().map(Arena::new).collect(),
             whole,
             stage: Cell::new(Stage::Layer(0)),
             counted: None,

@@ -4,14 +4,14 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hanzo_engine_kernels::cpu::{CpuBackend, CpuMatrix, ThreadPool, Tier};
+use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams, DType,
-    EncoderOps, ExpertParts, ExpertScoring, GateKind, HeadShape, KernelError, KvLayout, KvSpec, KvType,
-    LayerNormParams, LogitsHead, MatrixShape, MatrixSource, MoeOperands, MoeParams, OutputGateParams,
-    OutputNorm, PositionBias, QkvParams, RecurrenceParams, Rope, RopeKind, RowIds, RowSource, SampleSpec,
-    SampleSpecs, SelfAttentionParams, SequenceSpan, Shape, StateRule, StateShape, StepLimits,
+    Activation, AnyBackend, AttentionParams, BLOCK_TOKENS, Batch, BufferRole, ConvolutionParams, DType,
+    ExpertParts, ExpertScoring, GateKind, HeadShape, KernelError, KvLayout, KvSpec, KvType, LayerNormParams,
+    LogitsHead, MatrixShape, MatrixSource, MoeOperands, MoeParams, OutputGateParams, OutputNorm,
+    PositionBias, QkvParams, RecurrenceParams, Rope, RopeKind, RowIds, RowSource, SampleSpec, SampleSpecs,
+    SelfAttentionParams, SequenceSpan, Shape, StateRule, StateShape, StepLimits, ops,
 };
 
 /// The system's allocator, counted.
@@ -105,11 +105,11 @@ fn sources(parts: &[(MatrixShape, Vec<u8>)]) -> Vec<MatrixSource<'_>> {
 
 /// A matrix of such parts.
 fn stacked(
-    backend: &CpuBackend,
+    backend: &AnyBackend,
     types: &[DType],
     rows: usize,
     cols: usize,
-) -> Result<CpuMatrix, KernelError> {
+) -> Result<ops::Matrix, KernelError> {
     backend.pack(&sources(&encoded(types, rows, cols)))
 }
 
@@ -135,9 +135,9 @@ fn specs() -> SampleSpecs {
 fn a_step_allocates_nothing() -> Result<(), KernelError> {
     let pool = Arc::new(ThreadPool::new(3));
     for (tier, &kv_type) in Tier::available().flat_map(|tier| KvType::ALL.iter().map(move |t| (tier, t))) {
-        let mut backend = CpuBackend::new(Arc::clone(&pool), tier);
+        let mut backend = AnyBackend::new(CpuBackend::new(Arc::clone(&pool), tier));
         backend.reserve(&LIMITS)?;
-        let matrix = |backend: &CpuBackend, dtype: DType, rows: usize, cols: usize| {
+        let matrix = |backend: &AnyBackend, dtype: DType, rows: usize, cols: usize| {
             stacked(backend, &[dtype], rows, cols)
         };
         let table = matrix(&backend, DType::Q6_K, VOCAB, WIDTH)?;
@@ -263,13 +263,13 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
         assert!(logits.iter().all(|x| x.is_finite()));
     }
     for tier in Tier::available() {
-        encoder_steps(CpuBackend::new(Arc::clone(&pool), tier))?;
+        encoder_steps(AnyBackend::new(CpuBackend::new(Arc::clone(&pool), tier)))?;
     }
     Ok(())
 }
 
 /// Steps of an encoder's ops, without a cache. (A part of the one test there is: others would allocate beside it.)
-fn encoder_steps(mut backend: CpuBackend) -> Result<(), KernelError> {
+fn encoder_steps(mut backend: AnyBackend) -> Result<(), KernelError> {
     backend.reserve(&LIMITS)?;
     let table = stacked(&backend, &[DType::F32], VOCAB, WIDTH)?;
     let qkv_weight = stacked(&backend, &[DType::F32], HEADS.qkv_width(), WIDTH)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hanzo_engine_kernels::ops::{self, KvId, Op};
 use hanzo_engine_kernels::{
-    AnyBackend, Backend, Batch, KernelError, KvSpec, RowSource, Stage, StepLimits, Ticket, sampling::soft_cap,
+    AnyBackend, Batch, KernelError, KvSpec, RowSource, Stage, StepLimits, Ticket, sampling::soft_cap,
 };
 
 use crate::adapter::Adapter;

@@ -12,9 +12,7 @@ mod sizes;
 
 use std::{mem, sync::Arc};
 
-use hanzo_engine_kernels::{
-    AnyBackend, Backend, KernelError, KvSpec, KvType, Sampled, StepLimits, Ticket, ops,
-};
+use hanzo_engine_kernels::{AnyBackend, KernelError, KvSpec, KvType, Sampled, StepLimits, Ticket, ops};
 use serde::{Deserialize, Serialize};
 
 pub use crate::scheduler::StepReport;

@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use hanzo_engine_kernels::{Backend, Batch, SampleSpecs};
+use hanzo_engine_kernels::{AnyBackend, Batch, SampleSpecs};
 
 use crate::{fair::Order, output::MaskWork};
 
@@ -90,7 +90,7 @@ impl Step {
     }
 
     /// Computes the masks in parallel on the host while the device computes.
-    pub fn find_masks(&mut self, backend: &mut impl Backend) {
+    pub fn find_masks(&mut self, backend: &mut AnyBackend) {
         let masks = &self.masks;
         if masks.is_empty() {
             return;

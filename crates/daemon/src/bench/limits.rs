@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, Backend, KvType, MatrixShape, cpu::limits::Probe};
+use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, KvType, MatrixShape, cpu::limits::Probe};
 use hanzo_engine_runtime::{
     LoadError, ModelFiles,
     spec::{LayerPart, Part},

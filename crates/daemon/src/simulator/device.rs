@@ -12,12 +12,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use hanzo_engine_kernels::ops::{Allocation, DeviceOp, Op};
 use hanzo_engine_kernels::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws,
-    ExpertParts, KernelError, KvGroups, KvPlace, KvSpec, LatentHeads, LatentParams, LayerNormParams,
-    LogitsHead, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputDelta,
-    OutputGateParams, QkvParams, RecurrenceParams, Rounding, RowIds, RowOp, RowSource, Sampled, SequenceSpan,
-    StepLimits, Ticket,
+    BLOCK_TOKENS, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvGroups, KvPlace,
+    KvSpec, LogitsHead, MatrixShape, MatrixSource, OperandTypes, Operands, OutputDelta, Rounding, RowSource,
+    Sampled, SequenceSpan, StepLimits, Ticket,
 };
 
 use super::random::mix;
@@ -210,7 +209,7 @@ fn copy(from: &[u64], to: &mut [u64]) {
     to.copy_from_slice(&from[..to.len()]);
 }
 
-impl Backend for ScriptedDevice {
+impl OperandTypes for ScriptedDevice {
     type Matrix = ();
     type Vector = ();
     type Experts = ();
@@ -218,7 +217,9 @@ impl Backend for ScriptedDevice {
     type LowRank = ();
     type Buffer = Vec<u64>;
     type Kv = Kv;
+}
 
+impl Backend for ScriptedDevice {
     fn device(&self) -> String {
         "a scripted device".to_owned()
     }
@@ -231,7 +232,7 @@ impl Backend for ScriptedDevice {
         true
     }
 
-    fn matrix_bytes(&self, _: &[MatrixShape]) -> usize {
+    fn bytes(&self, _: &Allocation<'_>) -> usize {
         0
     }
 
@@ -241,10 +242,6 @@ impl Backend for ScriptedDevice {
 
     fn heads(&self, _: Vec<()>) {}
 
-    fn experts_bytes(&self, _: &[ExpertParts<MatrixShape>]) -> usize {
-        0
-    }
-
     fn experts(&self, _: &[ExpertParts<MatrixShape>]) -> Result<(), KernelError> {
         Ok(())
     }
@@ -253,42 +250,22 @@ impl Backend for ScriptedDevice {
         Ok(())
     }
 
-    fn low_rank_bytes(&self, _: &[LowRankShape], _: &[usize]) -> usize {
-        0
-    }
-
     fn low_rank(&self, _: &OutputDelta<'_>) -> Result<(), KernelError> {
         Ok(())
-    }
-
-    fn vector_bytes(&self, _: usize) -> usize {
-        0
     }
 
     fn vector(&self, _: &[f32]) -> Result<(), KernelError> {
         Ok(())
     }
 
-    fn buffer_bytes(&self, _: BufferRole, _: usize, _: usize) -> usize {
-        0
-    }
-
     fn buffer(&self, _: BufferRole, rows: usize, _: usize) -> Result<Vec<u64>, KernelError> {
         Ok(vec![0; rows])
-    }
-
-    fn kv_bytes(&self, _: &KvSpec) -> usize {
-        0
     }
 
     fn kv(&self, spec: &KvSpec) -> Result<Kv, KernelError> {
         let groups = spec.groups.clone();
         let states = vec![vec![0; spec.states]; spec.layers.len()];
         Ok(Kv { slots: spec.blocks * BLOCK_TOKENS, groups, planes: Vec::new(), states })
-    }
-
-    fn scratch_bytes(&self, _: &StepLimits) -> usize {
-        0
     }
 
     fn reserve(&mut self, _: &StepLimits) -> Result<(), KernelError> {
@@ -319,126 +296,39 @@ impl Backend for ScriptedDevice {
         Ok(())
     }
 
-    fn embed(&mut self, _: &(), _: f32, out: &mut Vec<u64>) {
-        for (row, &token) in out.iter_mut().zip(&self.tokens) {
-            *row = mix(token.into(), 1);
-        }
-    }
-
-    fn add_embedding(&mut self, _: &(), _: RowIds, _: &mut Vec<u64>) {}
-
-    fn rms_norm(&mut self, x: &Vec<u64>, _: &(), _: f32, out: &mut Vec<u64>) {
-        copy(x, out);
-    }
-
-    fn add_rms_norm(&mut self, residual: &mut Vec<u64>, x: &Vec<u64>, _: &(), _: f32, out: &mut Vec<u64>) {
-        for (residual, &x) in residual.iter_mut().zip(x) {
-            *residual = mix(*residual, x);
-        }
-        copy(residual, out);
-    }
-
-    fn matmul(&mut self, _: &(), _: Option<&()>, x: &Vec<u64>, out: &mut Vec<u64>) {
-        copy(x, out);
-    }
-
-    fn matmul_activated(&mut self, _: &(), _: Option<&()>, _: Activation, x: &Vec<u64>, out: &mut Vec<u64>) {
-        copy(x, out);
-    }
-
-    fn add_bias(&mut self, _: &(), _: &mut Vec<u64>) {}
-
-    fn row_op(&mut self, _: &RowOp<&Vec<u64>, &()>, _: &mut Vec<u64>) {}
-
-    fn layer_norm(&mut self, x: &Vec<u64>, _: &LayerNormParams<&()>, out: &mut Vec<u64>) {
-        copy(x, out);
-    }
-
-    fn add_layer_norm(
-        &mut self,
-        residual: &mut Vec<u64>,
-        x: &Vec<u64>,
-        params: &LayerNormParams<&()>,
-        out: &mut Vec<u64>,
-    ) {
-        self.add_rms_norm(residual, x, params.weight, params.eps, out);
-    }
-
-    fn layer_norm_columns(&mut self, _: &mut Vec<u64>, _: (usize, usize), _: &LayerNormParams<&()>) {}
-
-    fn rope_to_cache(&mut self, qkv: &mut Vec<u64>, _: &QkvParams<&()>, kv: &mut Kv, layer: usize) {
-        if self.ends(Ending::Panics) {
-            // Unlike `panic!`, this prints nothing.
-            resume_unwind(Box::new(REASON));
-        }
-        let KvPlace { group, plane } = kv.groups.place(layer);
-        let keys = kv.plane(plane);
-        for (at, (&row, &position)) in qkv.iter().zip(&self.batch.positions).enumerate() {
-            keys[self.batch.row_slot(at, group)] = mix(row, u64::from(position)) | 1;
-        }
-    }
-
-    fn attention(
-        &mut self,
-        qkv: &Vec<u64>,
-        params: &AttentionParams<&()>,
-        kv: &Kv,
-        layer: usize,
-        out: &mut Vec<u64>,
-    ) {
-        let KvPlace { group, plane } = kv.groups.place(layer);
-        let keys = &kv.planes[plane];
-        for (index, span) in self.batch.sequences.iter().enumerate() {
-            let key = |position: u32| {
-                let key = keys[self.slot(index, span, group, position)];
-                if key == 0 {
-                    self.faults
-                        .add(format!("a row reads key {position} of its context, which nobody has written"));
+    fn run(&mut self, op: DeviceOp<'_, Self>) {
+        match op {
+            Op::Embed { out, .. } => {
+                for (row, &token) in out.iter_mut().zip(&self.tokens) {
+                    *row = mix(token.into(), 1);
                 }
-                key
-            };
-            let before = span.context - span.rows;
-            // The part that all rows share is hashed once, if they attend to all of it.
-            let all = |hash, position| mix(hash, key(position));
-            let (mut hash, mut next) = (0, 0);
-            for position in before..span.context {
-                if let Some(window) = params.window {
-                    (hash, next) = (0, (position + 1).saturating_sub(window));
+            }
+            Op::RmsNorm { x, out, .. }
+            | Op::LayerNorm { x, out, .. }
+            | Op::MatMul { x, out, .. }
+            | Op::MatMulActivated { x, out, .. }
+            | Op::GatedMlp { x, out, .. }
+            | Op::Gated { x, hidden: out, .. } => copy(x, out),
+            Op::AddRmsNorm { residual, x, out, .. } | Op::AddLayerNorm { residual, x, out, .. } => {
+                for (residual, &x) in residual.iter_mut().zip(x) {
+                    *residual = mix(*residual, x);
                 }
-                hash = (next..=position).fold(hash, all);
-                next = position + 1;
-                let row = (span.row_first + position - before) as usize;
-                out[row] = mix(hash, qkv[row]);
+                copy(residual, out);
             }
+            Op::AddEmbedding { .. }
+            | Op::AddBias { .. }
+            | Op::Row { .. }
+            | Op::LayerNormColumns { .. }
+            | Op::GateOutput { .. }
+            | Op::AllReduce { .. }
+            | Op::Convolve { .. } => {}
+            Op::RopeToCache { qkv, kv, layer, .. } => self.rope_to_cache(qkv, kv, layer),
+            Op::Attention { qkv, params, kv, layer, out } => {
+                self.attention(qkv, params.window, kv, layer, out)
+            }
+            Op::Recur { x, kv, layer, out, .. } => self.recur(x, kv, layer, out),
+            _ => unreachable!("no simulated network has adapters, experts, latents or whole sequences"),
         }
-    }
-
-    fn convolve(&mut self, _: &mut Vec<u64>, _: &ConvolutionParams<&()>, _: &mut Kv, _: usize) {}
-
-    fn recur(
-        &mut self,
-        x: &Vec<u64>,
-        _: &RecurrenceParams<&()>,
-        kv: &mut Kv,
-        layer: usize,
-        out: &mut Vec<u64>,
-    ) {
-        for (span, &state) in self.batch.sequences.iter().zip(&self.batch.states) {
-            let state = &mut kv.states[layer][state as usize];
-            if span.context == span.rows {
-                *state = 0;
-            }
-            for row in span.row_first as usize..(span.row_first + span.rows) as usize {
-                *state = mix(*state, x[row]);
-                out[row] = *state;
-            }
-        }
-    }
-
-    fn gate_output(&mut self, _: &Vec<u64>, _: &OutputGateParams<&()>, _: &mut Vec<u64>) {}
-
-    fn gated(&mut self, _: &(), _: Activation, x: &Vec<u64>, hidden: &mut Vec<u64>) {
-        copy(x, hidden);
     }
 
     fn logits(&mut self, _: LogitsHead<'_, Self>, x: &Vec<u64>, out: &mut [f32]) -> Result<(), KernelError> {
@@ -493,53 +383,59 @@ impl Backend for ScriptedDevice {
     fn write_rows(&mut self, _: &mut Vec<u64>, _: usize, _: &[f32]) -> Result<(), KernelError> {
         unreachable!("only tests of devices write rows")
     }
+}
 
-    fn add_low_rank<L>(&mut self, _: &[Option<L>], _: &Vec<u64>, _: Option<&mut Vec<u64>>, _: &mut Vec<u64>) {
-        unreachable!("an op of adapters")
+impl ScriptedDevice {
+    fn rope_to_cache(&mut self, qkv: &mut Vec<u64>, kv: &mut Kv, layer: usize) {
+        if self.ends(Ending::Panics) {
+            // Unlike `panic!`, this prints nothing.
+            resume_unwind(Box::new(REASON));
+        }
+        let KvPlace { group, plane } = kv.groups.place(layer);
+        let keys = kv.plane(plane);
+        for (at, (&row, &position)) in qkv.iter().zip(&self.batch.positions).enumerate() {
+            keys[self.batch.row_slot(at, group)] = mix(row, u64::from(position)) | 1;
+        }
     }
 
-    fn gate(&mut self, _: Activation, _: &Vec<u64>, _: &mut Vec<u64>) {
-        unreachable!("an op of adapters")
+    fn attention(&mut self, qkv: &Vec<u64>, window: Option<u32>, kv: &Kv, layer: usize, out: &mut Vec<u64>) {
+        let KvPlace { group, plane } = kv.groups.place(layer);
+        let keys = &kv.planes[plane];
+        for (index, span) in self.batch.sequences.iter().enumerate() {
+            let key = |position: u32| {
+                let key = keys[self.slot(index, span, group, position)];
+                if key == 0 {
+                    self.faults
+                        .add(format!("a row reads key {position} of its context, which nobody has written"));
+                }
+                key
+            };
+            let before = span.context - span.rows;
+            // The part that all rows share is hashed once, if they attend to all of it.
+            let all = |hash, position| mix(hash, key(position));
+            let (mut hash, mut next) = (0, 0);
+            for position in before..span.context {
+                if let Some(window) = window {
+                    (hash, next) = (0, (position + 1).saturating_sub(window));
+                }
+                hash = (next..=position).fold(hash, all);
+                next = position + 1;
+                let row = (span.row_first + position - before) as usize;
+                out[row] = mix(hash, qkv[row]);
+            }
+        }
     }
 
-    fn add_shared(&mut self, _: Option<&()>, _: &Vec<u64>, _: &Vec<u64>, _: &mut Vec<u64>) {
-        unreachable!("an op of mixtures of experts")
-    }
-
-    fn moe(
-        &mut self,
-        _: &MoeWeights<'_, Self>,
-        _: &MoeParams,
-        _: &Vec<u64>,
-        _: &mut Vec<u64>,
-        _: &mut Vec<u64>,
-    ) {
-        unreachable!("an op of mixtures of experts")
-    }
-
-    fn heads_matmul(&mut self, (): &(), _: &Vec<u64>, _: &mut Vec<u64>) {
-        unreachable!("an op of latent attention")
-    }
-
-    fn latent_to_cache(
-        &mut self,
-        _: &mut Vec<u64>,
-        _: &mut Vec<u64>,
-        _: &LatentParams<&()>,
-        _: &mut Self::Kv,
-        _: usize,
-    ) {
-        unreachable!("an op of latent attention")
-    }
-
-    fn latent_attention(
-        &mut self,
-        _: &Vec<u64>,
-        _: (LatentHeads, f32),
-        _: &Self::Kv,
-        _: usize,
-        _: &mut Vec<u64>,
-    ) {
-        unreachable!("an op of latent attention")
+    fn recur(&mut self, x: &Vec<u64>, kv: &mut Kv, layer: usize, out: &mut Vec<u64>) {
+        for (span, &state) in self.batch.sequences.iter().zip(&self.batch.states) {
+            let state = &mut kv.states[layer][state as usize];
+            if span.context == span.rows {
+                *state = 0;
+            }
+            for row in span.row_first as usize..(span.row_first + span.rows) as usize {
+                *state = mix(*state, x[row]);
+                out[row] = *state;
+            }
+        }
     }
 }

@@ -81,7 +81,7 @@ pub(super) fn engine(
         // A window that holds a whole context never frees a block.
         files.spec.context_tokens_max = 1;
     }
-    let device = AnyBackend::of_decoders(ScriptedDevice::new(script, faults));
+    let device = AnyBackend::new(ScriptedDevice::new(script, faults));
     let decoder = Decoder::load(&device, files, &mut |_| ()).unwrap();
     Engine::new(device, decoder, sides.text.clone(), sides.embedder.clone(), config).unwrap()
 }

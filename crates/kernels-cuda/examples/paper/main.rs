@@ -1,6 +1,6 @@
-//! What a token takes on a card, on paper, as tables in Markdown: kernels of a decoder's step are planned as on a card, by the same code, and
-//! what each of them reads, writes and multiplies is counted (`tests/emulated/paper.rs` holds that it is so, to the byte); then a card's
-//! measured numbers say how long that takes at best.
+//! Roofline of decoding a token on a GPU, as tables in Markdown. The kernels of a decoder's step are planned by the
+//! same code as on a GPU, and the bytes and operations of each are counted (`tests/emulated/paper.rs` checks the
+//! counts to the byte). A GPU's measured speeds then give the shortest possible time.
 //! usage: paper [GIGABYTES_PER_S [GAP_MICROSECONDS [TERAFLOPS]]]     of an H200 as measured, 4300, 1.3 and 770
 
 mod network;
@@ -22,25 +22,25 @@ const WEIGHTS: [(&str, Weights); 3] =
     [("BF16", Weights::Bf16), ("FP8", Weights::Fp8), ("Q4_K_M", Weights::Q4KM)];
 const SEQUENCES: [usize; 2] = [1, 256];
 const CONTEXT: usize = 1024;
-/// What has been timed on a card: one sequence of 128 tokens from the first on.
+/// Configurations that have been timed on a GPU: one sequence of 128 tokens from the first on.
 const TIMED: [(usize, &str, Weights); 3] =
     [(0, "F16", Weights::F16), (1, "F16", Weights::F16), (2, "Q4_K_M", Weights::Q4KM)];
 const TIMED_CONTEXT: usize = 64;
 
-/// What a card does in a second, and what lies between two kernels of a graph.
+/// Speeds of a GPU, and the gap between two kernels of a CUDA graph.
 struct Card {
     bytes_per_s: f64,
     gap_s: f64,
     operations_per_s: f64,
 }
 
-/// A step on paper.
+/// Counts and times of a step.
 struct Step {
     kernels: usize,
     traffic: Traffic,
     gaps_s: f64,
-    bytes_s: f64,      // of kernels that memory binds
-    operations_s: f64, // of those that the tensor cores bind
+    bytes_s: f64,      // of memory-bound kernels
+    operations_s: f64, // of kernels bound by the tensor cores
     floor_s: f64,
 }
 
@@ -68,7 +68,7 @@ impl Card {
                 step.operations_s += operations_s;
             }
         }
-        // What no program can do without: the file's weights and the cache once, and the formula's products.
+        // Lower bound for any program: the file's weights and the cache once, and the formula's products.
         let bytes_s = (network.weight_bytes() + step.traffic.cache) as f64 / self.bytes_per_s;
         let operations = 2.0 * parameters(size) as f64 * batch.0 as f64;
         step.floor_s = bytes_s.max(operations / self.operations_per_s);
@@ -76,7 +76,7 @@ impl Card {
     }
 }
 
-/// Weights that a row is multiplied with.
+/// Number of weights that a row is multiplied with.
 fn parameters(size: Size) -> usize {
     let Size { layers, hidden, ffn, heads, vocab, .. } = size;
     layers * hidden * (heads.qkv_width() + heads.q_width() + 3 * ffn) + vocab * hidden

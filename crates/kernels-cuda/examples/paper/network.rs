@@ -1,18 +1,18 @@
-//! A decoder of Qwen3's kind as the engine has it on a card, of any size and type of weights, which are all zero: one step of so many
-//! sequences, each of which reads one token and draws the next.
+//! A decoder like Qwen3 as the engine runs it on a GPU, of any size and type of weights, which are all zero: one step
+//! of so many sequences, each of which reads one token and draws the next.
 
 use std::rc::Rc;
 
 use hanzo_engine_kernels::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, HeadShape, KernelError,
+    Activation, AnyBackend, AttentionParams, BLOCK_TOKENS, Batch, BufferRole, DType, HeadShape, KernelError,
     KvLayout, KvSpec, KvType, LogitsHead, MatrixShape, MatrixSource, QkvParams, Rope, RopeKind, RowSource,
-    SampleSpec, SampleSpecs, StepLimits,
+    SampleSpec, SampleSpecs, StepLimits, ops,
 };
-use hanzo_engine_kernels_cuda::{CudaBackend, CudaBuffer, CudaMatrix, CudaVector, Device};
+use hanzo_engine_kernels_cuda::{CudaBackend, Device};
 
 const EPS: f32 = 1e-6;
 
-/// How large a network is.
+/// Size of a network.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Size {
     pub(crate) layers: usize,
@@ -20,25 +20,25 @@ pub(crate) struct Size {
     pub(crate) ffn: usize,
     pub(crate) heads: HeadShape,
     pub(crate) vocab: usize,
-    /// The head is the embedding.
+    /// Whether the head is the embedding.
     pub(crate) tied: bool,
 }
 
-/// What matrices are stored as.
-#[allow(dead_code)] // who counts some of them does not count the others
+/// Type of the matrices.
+#[allow(dead_code)] // each user counts only some of them
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weights {
     F16,
     Bf16,
     Q8_0,
-    /// Those of layers in 8 bits, with a scale for 128 of them; embedding and head in BF16.
+    /// Layers in 8 bits with a scale for each 128; embedding and head in BF16.
     Fp8,
-    /// As llama.cpp's mixture has them.
+    /// llama.cpp's mixture.
     Q4KM,
 }
 
 impl Weights {
-    /// Of the embedding and the head.
+    /// Types of the embedding and the head.
     fn ends(self, tied: bool) -> [DType; 2] {
         match self {
             Weights::F16 => [DType::F16; 2],
@@ -49,7 +49,7 @@ impl Weights {
         }
     }
 
-    /// Of a layer's matrices, and of those that the mixture has in more bits in some layers: values and down.
+    /// Types of a layer's matrices, and of those that the mixture has in more bits in some layers: values and down.
     fn of_layer(self, layer: usize, layers: usize) -> [DType; 2] {
         let eighth = layers / 8;
         match self {
@@ -65,41 +65,41 @@ impl Weights {
     }
 }
 
-struct Layer<D: Device> {
-    qkv: CudaMatrix<D>,
-    output: CudaMatrix<D>,
-    gate_up: CudaMatrix<D>,
-    down: CudaMatrix<D>,
+struct Layer {
+    qkv: ops::Matrix,
+    output: ops::Matrix,
+    gate_up: ops::Matrix,
+    down: ops::Matrix,
 }
 
 /// The network, with the buffers of its steps.
-pub(crate) struct Network<D: Device> {
-    backend: CudaBackend<D>,
+pub(crate) struct Network {
+    backend: AnyBackend,
     size: Size,
     batch: Batch,
-    layers: Vec<Rc<Layer<D>>>, // those of the same types are one: a launch reads it all the same
-    norms: [CudaVector<D>; 3], // of rows, of queries and of keys
-    inv_freq: CudaVector<D>,
-    embedding: CudaMatrix<D>,
-    head: Option<CudaMatrix<D>>,
-    kv: <CudaBackend<D> as Backend>::Kv,
-    residual: CudaBuffer<D>,
-    normed: CudaBuffer<D>,
-    own: CudaBuffer<D>,
-    attended: CudaBuffer<D>,
-    branch: CudaBuffer<D>,
-    inner: CudaBuffer<D>,
+    layers: Vec<Rc<Layer>>, // layers of the same types are shared: a launch reads all of it anyway
+    norms: [ops::Vector; 3], // of rows, of queries and of keys
+    inv_freq: ops::Vector,
+    embedding: ops::Matrix,
+    head: Option<ops::Matrix>,
+    kv: ops::Kv,
+    residual: ops::Buffer,
+    normed: ops::Buffer,
+    own: ops::Buffer,
+    attended: ops::Buffer,
+    branch: ops::Buffer,
+    inner: ops::Buffer,
     weight_bytes: u64,
 }
 
-/// Weights of zero: bytes that nobody writes are one page of the system's, however many.
-struct Packer<'a, D: Device> {
-    backend: &'a CudaBackend<D>,
+/// Packer of zero weights: bytes never written are one page of the system's, however many.
+struct Packer<'a> {
+    backend: &'a AnyBackend,
     zeros: Vec<u8>,
 }
 
-impl<D: Device> Packer<'_, D> {
-    fn pack(&mut self, cols: usize, parts: &[(usize, DType)]) -> Result<CudaMatrix<D>, KernelError> {
+impl Packer<'_> {
+    fn pack(&mut self, cols: usize, parts: &[(usize, DType)]) -> Result<ops::Matrix, KernelError> {
         let bytes = |&(rows, dtype): &(usize, DType)| rows * dtype.bytes_of(cols).expect("whole blocks");
         let most = parts.iter().map(bytes).max().unwrap_or_default();
         if self.zeros.len() < most {
@@ -114,9 +114,9 @@ impl<D: Device> Packer<'_, D> {
     }
 }
 
-impl<D: Device> Network<D> {
-    /// For steps of so many sequences with so many tokens each, the one that is read among them.
-    pub(crate) fn new(
+impl Network {
+    /// A network for steps of so many sequences with so many tokens each, including the one that is read.
+    pub(crate) fn new<D: Device>(
         device: D,
         size: Size,
         weights: Weights,
@@ -125,7 +125,7 @@ impl<D: Device> Network<D> {
     ) -> Result<Self, KernelError> {
         let Size { hidden, ffn, heads, vocab, .. } = size;
         let HeadShape { kv_heads, head_dim, .. } = heads;
-        let mut backend = CudaBackend::new(device);
+        let mut backend = AnyBackend::new(CudaBackend::new(device));
         backend.reserve(&StepLimits {
             rows: sequences,
             sequences,
@@ -150,7 +150,7 @@ impl<D: Device> Network<D> {
         };
         let kv = backend.kv(&spec)?;
         let mut packer = Packer { backend: &backend, zeros: Vec::new() };
-        let (mut kinds, mut layers) = (Vec::<([DType; 2], Rc<Layer<D>>)>::new(), Vec::new());
+        let (mut kinds, mut layers) = (Vec::<([DType; 2], Rc<Layer>)>::new(), Vec::new());
         let mut weight_bytes = 0;
         let mut count = |cols: usize, parts: &[(usize, DType)]| {
             for &(rows, dtype) in parts {
@@ -212,12 +212,12 @@ impl<D: Device> Network<D> {
         })
     }
 
-    /// Bytes of the file's matrices that each step reads whole: those of layers, and the head.
+    /// Bytes of the file's matrices that each step reads completely: those of layers, and the head.
     pub(crate) fn weight_bytes(&self) -> u64 {
         self.weight_bytes
     }
 
-    /// One step, greedy.
+    /// Runs one step, greedy.
     pub(crate) fn step(&mut self) -> Result<(), KernelError> {
         let Size { heads: shape, .. } = self.size;
         let Self { backend, layers, norms, inv_freq, kv, residual, normed, own, attended, branch, .. } = self;

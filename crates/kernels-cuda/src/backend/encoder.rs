@@ -2,10 +2,10 @@
 
 use super::attention::attention_grid;
 use super::*;
-use hanzo_engine_kernels::{EncoderOps, HeadShape, PositionBias, SelfAttentionParams};
+use hanzo_engine_kernels::{HeadShape, PositionBias, SelfAttentionParams};
 
-impl<D: Device> EncoderOps for CudaBackend<D> {
-    fn unfold(&mut self, x: &CudaBuffer<D>, window: usize, out: &mut CudaBuffer<D>) {
+impl<D: Device> CudaBackend<D> {
+    pub(super) fn unfold(&mut self, x: &CudaBuffer<D>, window: usize, out: &mut CudaBuffer<D>) {
         assert!(window % 2 == 1, "a window has a middle");
         self.check(out, x.cols * window, "out");
         let mut ops = self.ops();
@@ -20,7 +20,7 @@ impl<D: Device> EncoderOps for CudaBackend<D> {
         ops.push(Kernel::Unfold, grid, &params, &[&x.memory, &out.memory]);
     }
 
-    fn rope(&mut self, qkv: &mut CudaBuffer<D>, params: &QkvParams<&CudaVector<D>>) {
+    pub(super) fn rope(&mut self, qkv: &mut CudaBuffer<D>, params: &QkvParams<&CudaVector<D>>) {
         assert!(!params.queries_alone, "queries alone, and no cache that has their keys");
         // No query scale here, and values stay.
         let params = QkvParams {
@@ -38,7 +38,7 @@ impl<D: Device> EncoderOps for CudaBackend<D> {
         self.turn_heads(qkv, &params, None);
     }
 
-    fn self_attention(
+    pub(super) fn self_attention(
         &mut self,
         qkv: &CudaBuffer<D>,
         params: &SelfAttentionParams<&CudaVector<D>, &[u32]>,

@@ -7,7 +7,7 @@
 //! bits are the same.
 
 use half::{bf16, f16};
-use hanzo_engine_kernels::{BLOCK_TOKENS, KvLayout, KvType};
+use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, KvLayout, KvType};
 
 use super::*;
 
@@ -133,7 +133,8 @@ fn products<D: Device>(mut backend: CudaBackend<D>, dtype: DType) -> Result<Vec<
     Ok(found)
 }
 
-fn attention<D: Device>(mut backend: CudaBackend<D>, head_dim: usize) -> Result<Vec<f32>, KernelError> {
+fn attention<D: Device>(backend: CudaBackend<D>, head_dim: usize) -> Result<Vec<f32>, KernelError> {
+    let mut backend = AnyBackend::new(backend);
     let (rows, shape) = (ATTENTION_ROWS, HeadShape { heads: 1, kv_heads: 1, head_dim });
     backend.reserve(&limits(rows, shape.qkv_width(), head_dim))?;
     let layers = vec![KvLayout::Heads { kv_heads: 1, head_dim, window: None }];

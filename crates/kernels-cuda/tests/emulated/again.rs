@@ -1,4 +1,4 @@
-//! A test run again in a process of its own, whose environment says other things.
+//! Running a test again in a separate process with other environment variables.
 
 use std::process::Command;
 
@@ -12,11 +12,12 @@ pub(crate) fn is_again() -> bool {
 /// Runs the test of this name with these variables; it must pass there.
 pub(crate) fn in_a_process(test: &str, variables: &[(&str, &str)]) {
     let (success, said) = ended(test, variables);
-    // One that is not there would end well too.
+    // A missing test would end successfully too.
     assert!(success && said.contains("1 passed"), "{test} with {variables:?} has not passed:\n{said}");
 }
 
-/// Runs the test of this name with these variables: whether it has ended well, and how, behind all that it has said.
+/// Runs the test of this name with these variables. Returns whether it succeeded, and its output followed by its exit
+/// status.
 pub(crate) fn ended(test: &str, variables: &[(&str, &str)]) -> (bool, String) {
     let program = std::env::current_exe().expect("a program knows its path");
     let run = Command::new(program)

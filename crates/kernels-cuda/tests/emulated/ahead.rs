@@ -1,5 +1,5 @@
-//! Steps that the host does not wait for: whatever is asked, and whoever comes and goes, what is said is what is said when each
-//! step is waited for before the next is made.
+//! Tests of running ahead: whatever the requests, and whoever comes and goes, the output equals that of steps that are
+//! waited for before the next is prepared.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::engine::{config, engine, golden_prompts, job};
 struct Random(u64);
 
 impl Random {
-    /// Below `n`.
+    /// A number below `n`.
     fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -28,7 +28,7 @@ impl Random {
         if self.below(3) == 0 { value } else { usual }
     }
 
-    /// What a card draws alone, and now and then what it asks the host for.
+    /// A request that the GPU draws alone, and sometimes one that needs the host.
     fn job(&mut self, id: u64, prompts: &[Vec<u32>]) -> Job {
         let prompt = &prompts[self.below(prompts.len() as u64) as usize];
         let penalized = self.below(3) == 0;
@@ -55,7 +55,7 @@ impl Random {
     }
 }
 
-/// Jobs by the step in which they come, and the one that leaves.
+/// Requests by the step in which they come, and the one that leaves.
 struct Script {
     jobs: Vec<(u64, Job)>,
     leaves: (u64, JobId),
@@ -69,7 +69,7 @@ impl Script {
         Script { leaves: (4 + random.below(8), JobId(random.below(5))), jobs }
     }
 
-    /// The events of each completion, what was said in one piece; and how many preemptions there were.
+    /// Events of each completion, with its text in one piece, and the number of preemptions.
     fn play(&self, mut engine: Engine) -> (Said, u64) {
         let (mut said, mut events) = (Said::new(), Vec::new());
         for now in 0.. {
@@ -102,7 +102,7 @@ impl Script {
     }
 }
 
-/// One at a time, or with the next made meanwhile.
+/// Backends without and with running ahead.
 fn backends(card: &Card) -> [CudaBackend<Card>; 2] {
     [CudaBackend::new(card.clone()).without_lookahead(), CudaBackend::new(card.clone())]
 }
@@ -117,7 +117,7 @@ fn events_are_those_of_steps_that_are_waited_for() {
         let mut random = Random(seed);
         let script = Script::new(&mut random, &prompts);
         let kv_type = if seed % 2 == 0 { KvType::F16 } else { KvType::Q8_0 };
-        // So few blocks that some are put back.
+        // So few blocks that some sequences are preempted.
         let tight = EngineConfig {
             kv_blocks: 4 + random.below(3) as usize,
             step_tokens_max: 8 + random.below(24) as usize,
@@ -131,7 +131,7 @@ fn events_are_those_of_steps_that_are_waited_for() {
         preempted += preemptions;
         for (key, said) in &waiting {
             if key.0 == script.leaves.1 {
-                continue; // it heard as much as there was when it left
+                continue; // it got everything generated before it left
             }
             let end = said.iter().filter(|kind| matches!(kind, EventKind::Finished { .. })).count();
             assert_eq!(end, 1, "seed {seed}, {key:?}: {said:?}");
@@ -142,7 +142,7 @@ fn events_are_those_of_steps_that_are_waited_for() {
     assert!(finished > 30 && preempted > 0, "{finished} answers, {preempted} preemptions");
 }
 
-/// The host makes the next step before it hears of the last.
+/// Checks that the host prepares the next step before it has the last one's result.
 #[test]
 fn a_step_is_made_before_the_last_is_known() {
     let prompts = golden_prompts();
@@ -162,7 +162,7 @@ fn a_step_is_made_before_the_last_is_known() {
     assert_eq!(heard[1][..4], [0, 1, 1, 1]);
 }
 
-/// A draw of a step that is still computed is a row of the next, wherever it goes.
+/// Checks that a draw of a step still in flight can be a row of the next, at any place.
 #[test]
 fn rows_come_from_draws_that_nobody_knows() {
     let card = card();

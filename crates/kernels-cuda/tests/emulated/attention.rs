@@ -1,18 +1,19 @@
-//! Long contexts: blocks that share a row's keys leave the bits of one that has them all, whatever else is in the batch, and the
-//! right numbers.
+//! Tests of attention over long contexts: blocks that share a row's keys give the bits of a block with all of them,
+//! whatever else is in the batch, and the right numbers.
 
 use half::f16;
 use hanzo_engine_cuda_emulator::Emulated;
 use hanzo_engine_kernels::{
     AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, HeadShape, KvLayout, KvSpec, KvType,
-    QkvParams, RowSource, StepLimits,
+    OperandTypes, QkvParams, RowSource, StepLimits,
 };
 use hanzo_engine_kernels_cuda::{CudaBackend, CudaVector, Device, Kernel};
 
 use crate::driver::card;
 use crate::replay::{limits, numbers};
+use crate::typed::TypedOps;
 
-/// Rows of the steps that fill the cache, and of the largest that attends.
+/// Rows of the steps that fill the cache, and of the largest step with attention.
 const ROWS: usize = 96;
 
 #[derive(Clone, Copy, Debug)]
@@ -31,8 +32,8 @@ pub(crate) const fn plain(heads: usize, kv_heads: usize, head_dim: usize, kv_typ
     Setting { shape, kv_type, window: None, chunked: false, softcap: None, sinks: false, slopes: false }
 }
 
-/// Heads of groups of two, three, one and five; windows that begin within a span. The last is no whole number of copies wide, for the
-/// kernels that have a row.
+/// Settings with groups of two, three, one and five heads, and windows that begin within a span. The last width is no
+/// whole number of copies, for the kernels by rows.
 const SETTINGS: [Setting; 5] = [
     plain(4, 2, 64, KvType::F16),
     Setting { window: Some(300), sinks: true, ..plain(3, 1, 32, KvType::Q8_0) },
@@ -40,11 +41,11 @@ const SETTINGS: [Setting; 5] = [
     Setting { window: Some(257), slopes: true, sinks: true, ..plain(5, 1, 64, KvType::F16) },
     Setting { window: Some(300), slopes: true, sinks: true, ..plain(3, 1, 36, KvType::F16) },
 ];
-/// Below, at and above a span, and of several.
+/// Contexts below, at and above a span, and of several spans.
 const CONTEXTS: [usize; 5] = [1, 128, 129, 300, 700];
 const SCALE: f32 = 0.4;
 
-/// Groups of one, two, four, seven, eight and of more heads than a tile has queries, in all caches.
+/// Settings with groups of one, two, four, seven, eight and of more heads than a tile has queries, in all cache types.
 const RUN_SETTINGS: [Setting; 8] = [
     plain(2, 2, 64, KvType::F16),
     Setting { window: Some(150), sinks: true, ..plain(4, 2, 64, KvType::Q8_0) },
@@ -55,7 +56,8 @@ const RUN_SETTINGS: [Setting; 8] = [
     Setting { window: Some(20), ..plain(20, 1, 32, KvType::F16) },
     plain(2, 1, 256, KvType::F16),
 ];
-/// Groups of one, two, four, eight and of more heads, narrow and wide ones, for kernels that have a cache in F16 alone.
+/// Settings with groups of one, two, four, eight and of more heads, narrow and wide, for kernels that support only an
+/// F16 cache.
 const HALVES_SETTINGS: [Setting; 7] = [
     Setting { sinks: true, ..plain(2, 2, 64, KvType::F16) },
     Setting { window: Some(150), ..plain(4, 2, 128, KvType::F16) },
@@ -65,7 +67,7 @@ const HALVES_SETTINGS: [Setting; 7] = [
     Setting { window: Some(20), ..plain(20, 1, 32, KvType::F16) },
     Setting { softcap: Some(2.0), ..plain(130, 1, 64, KvType::F16) },
 ];
-/// What sequences have in the cache, and how many rows of each are in the step.
+/// Context of each sequence, and its number of rows in the step.
 const RUNS: [(usize, usize); 7] = [(300, 33), (129, 1), (200, 17), (64, 2), (140, 16), (260, 15), (17, 1)];
 
 /// Sequences whose keys and values are in the cache.
@@ -73,14 +75,14 @@ pub(crate) struct Bench<D: Device> {
     backend: CudaBackend<D>,
     setting: Setting,
     contexts: Vec<usize>,
-    kv: <CudaBackend<D> as Backend>::Kv,
-    qkv: <CudaBackend<D> as Backend>::Buffer,
-    out: <CudaBackend<D> as Backend>::Buffer,
+    kv: <CudaBackend<D> as OperandTypes>::Kv,
+    qkv: <CudaBackend<D> as OperandTypes>::Buffer,
+    out: <CudaBackend<D> as OperandTypes>::Buffer,
     of_heads: [Option<CudaVector<D>>; 2],
     planned: Vec<Kernel>, // by the last step
 }
 
-/// What a token's projection gives.
+/// Projection of a token.
 fn token(shape: HeadShape, sequence: usize, position: usize) -> Vec<f32> {
     numbers(7 + 1000 * sequence + position, shape.qkv_width())
 }
@@ -130,20 +132,20 @@ impl<D: Device> Bench<D> {
         bench
     }
 
-    /// A step of the last rows of sequences up to a context, as (sequence, rows, context): what attention gives.
+    /// Attention of a step with the last rows of sequences up to a context, given as (sequence, rows, context).
     pub(crate) fn step(&mut self, parts: &[(usize, usize, usize)], attends: bool) -> Vec<f32> {
         let shape = self.setting.shape;
         let each = self.contexts.iter().max().unwrap_or(&1).div_ceil(BLOCK_TOKENS);
         let (mut batch, mut given) = (Batch::default(), Vec::new());
         for &(sequence, rows, context) in parts {
             batch.sources.extend((0..rows).map(|row| RowSource::Token(row as u32)));
-            // The first block of a sequence stands last.
+            // The first block of a sequence is the last in the cache.
             batch.push_sequence(rows, context, |_, at| (sequence * each + each - 1 - at) as u32);
             (context - rows..context).for_each(|position| given.extend(token(shape, sequence, position)));
         }
         self.backend.write_rows(&mut self.qkv, 0, &given).expect("a copy");
         self.backend.begin(&batch).expect("a step");
-        self.backend.rope_to_cache(&mut self.qkv, &QkvParams::plain(shape), &mut self.kv, 0);
+        self.backend.rope_to_cache(&mut self.qkv, QkvParams::plain(shape), &mut self.kv, 0);
         let [sinks, slopes] = &self.of_heads;
         let params = AttentionParams {
             shape,
@@ -157,7 +159,7 @@ impl<D: Device> Bench<D> {
             memory: false,
         };
         if attends {
-            self.backend.attention(&self.qkv, &params, &self.kv, 0, &mut self.out);
+            self.backend.attention(&self.qkv, params, &mut self.kv, 0, &mut self.out);
         }
         self.planned = self.backend.planned();
         self.backend.end().expect("a step");
@@ -170,7 +172,7 @@ impl<D: Device> Bench<D> {
         self.planned.contains(&kernel)
     }
 
-    /// The last token of each of some sequences.
+    /// Attention of the last token of some sequences.
     fn last_of(&mut self, sequences: &[usize]) -> Vec<f32> {
         let parts: Vec<_> =
             sequences.iter().map(|&sequence| (sequence, 1, self.contexts[sequence])).collect();
@@ -178,7 +180,7 @@ impl<D: Device> Bench<D> {
     }
 }
 
-/// What the last token of a sequence must get, of a cache in F16.
+/// Expected result for the last token of a sequence, with a cache in F16.
 fn expected(setting: &Setting, sequence: usize, context: usize) -> Vec<f64> {
     let HeadShape { heads, kv_heads, head_dim } = setting.shape;
     let position = context - 1;
@@ -224,7 +226,7 @@ pub(crate) fn same_bits(what: &str, found: &[f32], expected: &[f32]) {
     }
 }
 
-/// The last tokens of sequences: together, alone and in a chunk, with blocks that share rows and with such that do not.
+/// Checks the last tokens of sequences: together, alone and in a chunk, with and without blocks that share rows.
 pub(crate) fn check_shared_rows<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
     for setting in SETTINGS {
         let width = setting.shape.q_width();
@@ -248,8 +250,8 @@ pub(crate) fn check_shared_rows<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
     }
 }
 
-/// Rows that follow each other in their sequence, beside others and beside those of other sequences: the bits that each has alone,
-/// whichever kernel has them, and the right numbers.
+/// Checks consecutive rows of a sequence, with others of theirs and of other sequences: each has the bits that it has
+/// alone, whichever kernel computes it, and the right numbers.
 pub(crate) fn check_runs<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
     let contexts = RUNS.map(|(context, _)| context);
     let parts: Vec<_> =
@@ -279,8 +281,9 @@ pub(crate) fn check_runs<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
     }
 }
 
-/// Prompts and tokens of sequences side by side, a prompt that goes on behind what is in the cache, one from its first token on, and few rows: to
-/// the bit by the kernels of either, of which the one's are to be these where heads are up to 64 wide, and those where they are wider.
+/// Checks prompts and tokens of sequences in one step: a prompt that continues after cached keys, one from its first
+/// token on, and few rows. Two sets of kernels give the same bits; `narrow` must run for heads up to 64 wide, and
+/// `wide` for wider ones.
 pub(crate) fn check_same_runs<D: Device>(
     [one, other]: [&dyn Fn() -> CudaBackend<D>; 2],
     [narrow, wide]: [Kernel; 2],
@@ -302,7 +305,8 @@ pub(crate) fn check_same_runs<D: Device>(
     }
 }
 
-/// Runs kernels of attention, for who watches what they do: by tiles of few queries and of many, and for heads that are for none.
+/// Runs attention kernels for observers of their behaviour: tiles of few and of many queries, and heads that suit no
+/// tiles.
 pub(crate) fn run_some_attention<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
     let contexts = [3, 130];
     Bench::new(make(), SETTINGS[0], &contexts).last_of(&[0, 1]);
@@ -319,9 +323,9 @@ fn check_numbers(setting: &Setting, (sequence, context): (usize, usize), found: 
     }
 }
 
-/// More rows than there is room for the parts of at once.
+/// Checks more rows than there is room for partial results at once.
 pub(crate) fn check_shared_rows_by_turns<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
-    // 64 heads of 256 numbers leave 1 MB of a row of 16 spans, and there is room for 16 MiB.
+    // With 64 heads of 256 elements, a row of 16 spans has partial results of 1 MB, and there is room for 16 MiB.
     let mut contexts = vec![20; 16];
     (contexts[0], contexts[15]) = (1030, 260);
     let all: Vec<usize> = (0..16).collect();

@@ -1,4 +1,5 @@
-//! What is said depends on nothing but what was said before: through the whole engine, with every number that is told of it.
+//! Tests that the output depends only on the prompt and previous tokens, through the whole engine, including every
+//! reported number.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +11,13 @@ use crate::driver::card;
 use crate::engine::{config, engine, golden_prompts, job};
 
 const TOKENS: usize = 6;
-/// Of a batch.
+/// Requests of a batch.
 const JOBS: usize = 32;
-/// Long enough that blocks share a row's keys.
+/// Length from which blocks share a row's keys.
 const LONG: usize = 330;
 
-/// An answer: its tokens with their log probabilities and the five most likely ones, and how much of the prompt was cached.
+/// Output of a request: its tokens with their log probabilities and the five most likely ones, and the number of
+/// cached prompt tokens.
 #[derive(Debug, Default, PartialEq)]
 struct Answer {
     tokens: Vec<TokenLogprob>,
@@ -49,7 +51,7 @@ fn answers(engine: &mut Engine, prompts: &[(usize, &[u32])]) -> BTreeMap<usize, 
 fn an_answer_is_the_same_alone_in_a_batch_in_chunks_and_out_of_the_cache() {
     let goldens = golden_prompts();
     let all: Vec<u32> = goldens.iter().flatten().copied().cycle().take(LONG).collect();
-    // One that is long, one that begins like it, and short ones.
+    // A long prompt, one with the same beginning, and short ones.
     let mut prompts = vec![all.clone(), all[..LONG - 40].to_vec()];
     prompts.extend((2..JOBS).map(|at| goldens[at % goldens.len()][..4 + at % 3].to_vec()));
     let numbered: Vec<(usize, &[u32])> = prompts.iter().map(Vec::as_slice).enumerate().collect();

@@ -1,5 +1,5 @@
-//! Every op beside the reference: each check, type and kind of case, with the fewer shapes and batches that the suite has for
-//! emulators.
+//! Conformance suite on the emulated device: each check, type and kind of case, with the fewer shapes and batches of
+//! the brief suite.
 
 use hanzo_engine_cuda_emulator::{Emulated, Sources};
 use hanzo_engine_kernels::AnyBackend;
@@ -9,8 +9,8 @@ use hanzo_engine_kernels_cuda::CudaBackend;
 use crate::again::{in_a_process, is_again};
 use crate::driver::card;
 
-/// Runs checks in a process of their own, briefly unless the environment says how far they go: what a card says of its memory is
-/// another test's.
+/// Runs checks in a separate process, because the device's memory counts belong to another test. They are brief unless
+/// the environment sets the extent.
 fn alone(test: &str, check: impl FnOnce()) {
     if is_again() { briefly(check) } else { in_a_process(test, &[]) }
 }
@@ -31,7 +31,7 @@ fn encoder_ops_conform() {
     });
 }
 
-/// Whichever warp of a block runs ahead, the numbers are the same.
+/// Checks that the numbers are the same whichever warp of a block runs ahead.
 #[test]
 fn the_order_of_warps_does_not_matter() {
     for seed in [1, 77] {
@@ -44,7 +44,7 @@ fn the_order_of_warps_does_not_matter() {
     }
 }
 
-/// As where the emulator has no way of its own to switch between fibers.
+/// Checks fibers as on systems for which the emulator has no own way of switching between them.
 #[test]
 fn fibers_of_the_system_compute_the_same() {
     let device =

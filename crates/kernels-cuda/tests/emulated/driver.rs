@@ -1,4 +1,4 @@
-//! The driver's calls, answered by the emulator: what is refused, what fails, and what then is said.
+//! Tests of driver calls, answered by the emulator: refusals, failures, and their messages.
 
 use std::path::PathBuf;
 
@@ -9,18 +9,19 @@ use hanzo_engine_kernels_cuda::{Card, CudaBackend, Device, DeviceError, Driver, 
 
 use crate::again::{in_a_process, is_again};
 use crate::replay::{decodes, limits};
+use crate::typed::TypedOps;
 
 pub(crate) fn library() -> PathBuf {
     Sources::default().compile()
 }
 
-/// The emulated card, or a real one by its number where the environment names it (`tests/gpu/run` does).
+/// The emulated GPU, or a real one by its number if the environment names it (`tests/gpu/run` does).
 pub(crate) fn card() -> Card {
     let (driver, ordinal) = driver();
     driver.open(ordinal).expect("the card opens")
 }
 
-/// The same, whose kernels begin one after the other.
+/// The same GPU without programmatic dependent launch.
 pub(crate) fn card_in_turn() -> Card {
     let (driver, ordinal) = driver();
     driver.in_turn().open(ordinal).expect("the card opens")
@@ -67,7 +68,8 @@ fn a_card_says_what_it_is() {
     assert_eq!(none, "there is no cuda:1: the last card is cuda:0");
 }
 
-/// A program with machine code for the card gives it that; what the driver does not take of it, and other cards, get PTX.
+/// Checks that a program with machine code for the GPU loads that; if the driver does not accept it, and for other
+/// GPUs, PTX is loaded.
 #[test]
 fn machine_code_comes_before_ptx() {
     let with = |arch: &'static str, head: &str| {
@@ -94,7 +96,7 @@ fn machine_code_comes_before_ptx() {
 fn no_driver_is_said() {
     let error = words(Driver::at("/nowhere/libcuda.so.1".as_ref()).cards());
     assert!(error.starts_with("no CUDA driver: ") && error.contains("/nowhere/libcuda.so.1"), "{error}");
-    // A library that is none of CUDA's.
+    // A library that is not CUDA's.
     let libc = words(Driver::at("libc.so.6".as_ref()).cards());
     assert!(libc.contains("libc.so.6 is too old a driver") && libc.contains("CUDA 12.0 is needed"), "{libc}");
 }
@@ -140,7 +142,7 @@ fn no_visible_card_is_said() {
     assert_eq!(error, "cuInit: no CUDA-capable device is detected (CUDA error 100)");
 }
 
-/// Before a card is trusted it computes something known; one that computes something else is refused.
+/// Checks that a GPU computes a known step before it is trusted, and is refused if the result differs.
 #[test]
 fn a_card_that_computes_wrongly_is_found_out() {
     let wrong = |own, instead| Sources::default().with("norm.cuh", own, instead).with_flag("-O0");
@@ -151,7 +153,7 @@ fn a_card_that_computes_wrongly_is_found_out() {
     assert!(reason.starts_with("it computes ") && reason.contains(" is right"), "{reason}");
 }
 
-/// What a card answers after a kernel has failed it answers for ever, and every error says so.
+/// Checks that a failed kernel makes all later calls fail, and that every error says so.
 #[test]
 fn a_failed_launch_ends_the_card() {
     // A thread that does not reach the barrier.

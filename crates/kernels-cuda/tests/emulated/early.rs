@@ -1,5 +1,5 @@
-//! Kernels that begin before those before them have ended, as cards of compute capability 9.0 and above may have them: whoever begins early
-//! waits, and what it reads before is what no kernel writes (`paper.rs` counts it).
+//! Tests of programmatic dependent launch, on GPUs of compute capability 9.0 and above: a kernel that begins early
+//! waits, and reads before that only what no kernel writes (`paper.rs` counts it).
 
 use hanzo_engine_cuda_emulator::{Emulated, Sources};
 use hanzo_engine_kernels::KvType;
@@ -11,10 +11,10 @@ use crate::fused::bits_of_layers;
 use crate::paper::{KERNELS, WHOLE, Weights, step};
 use crate::products::{check_products, of_floats};
 
-/// How often what may go wrong by chance is looked at.
+/// Repetitions of tests that may fail by chance.
 const TIMES: usize = 3;
 
-/// Whether a kernel begins early: products whose weights wait for nobody.
+/// Whether a kernel begins early: products whose weights depend on no other kernel.
 pub(crate) fn begins_early(kernel: Kernel) -> bool {
     use Kernel::*;
     matches!(
@@ -23,7 +23,7 @@ pub(crate) fn begins_early(kernel: Kernel) -> bool {
     )
 }
 
-/// Products that do not wait before they read rows.
+/// Products without the wait before they read rows.
 fn without_wait() -> Sources {
     let own = "  dev::wait_for_earlier();\n#pragma unroll 1\n  for (uint32_t tile = first;";
     Sources::default().with("multiply.cuh", own, "#pragma unroll 1\n  for (uint32_t tile = first;")
@@ -31,7 +31,7 @@ fn without_wait() -> Sources {
 
 #[test]
 fn rows_that_are_read_before_others_are_waited_for() {
-    // Pieces are what another kernel has cut.
+    // Pieces are written by another kernel.
     let late = without_wait();
     let counting = Emulated::counting(of_floats(late.only(&KERNELS)));
     step(counting.clone(), WHOLE, Weights::Bf16, KvType::F16, (1, 20));
@@ -49,7 +49,8 @@ fn a_kernel_that_begins_early_and_never_waits() {
     assert!(failure.contains("a thread has begun early and never waited"), "{failure}");
 }
 
-/// A driver for a card that can is told so of every launch, eager and recorded; other cards have kernels without these instructions.
+/// Checks that a driver of a capable GPU is told of early starts in every launch, eager and recorded; other GPUs get
+/// kernels without these instructions.
 #[test]
 fn a_card_that_can_begins_kernels_early() {
     let test = "early::a_card_that_can_begins_kernels_early";
@@ -66,7 +67,7 @@ fn a_card_that_can_begins_kernels_early() {
                 let number = counts.lines().find_map(|line| line.strip_prefix(of)?.strip_prefix(' '));
                 number.map_or(0, |number| number.parse::<u64>().expect("a number"))
             };
-            // Of two cards that do the same, one has its kernels begin in turn.
+            // Of two GPUs that do the same, one has early starts disabled.
             let (all, early) = (count("cuLaunchKernelEx"), count("launches that may begin early"));
             assert!(
                 all > 0 && early == if capability == "8.9" { 0 } else { all / 2 },
@@ -90,7 +91,7 @@ fn a_card_that_can_begins_kernels_early() {
     }
 }
 
-/// On a card this is what tells whether kernels wait for what they read; the emulated one runs one after the other.
+/// Checks on a real GPU that kernels wait for what they read; the emulated one runs kernels one after the other.
 #[test]
 fn kernels_that_begin_early_leave_the_bits_of_kernels_in_turn() {
     let bits = |card: &Card| bits_of_layers(CudaBackend::new(card.clone()));

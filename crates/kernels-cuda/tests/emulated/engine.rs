@@ -1,4 +1,4 @@
-//! The demo model through the whole engine, scheduler, cache, sampler and all, and the driver.
+//! Tests of the demo model through the whole engine with scheduler, cache and sampler, and the driver.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,35 +17,35 @@ use serde_json::Value;
 use crate::driver::card;
 
 pub(crate) const DEMO: &[u8] = include_bytes!("../../../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
-/// What transformers makes of the same model in float32.
+/// Output of transformers for the same model in float32.
 const GOLDEN: &str = include_str!("../../../../tests/data/golden.json");
 const TOKENS: usize = 64;
-/// A gap this small between the two best logits may go either way in other arithmetic.
+/// Gap between the two best logits below which other arithmetic may choose the other token.
 const MARGIN_MIN: f64 = 0.05;
 
 fn ids(value: &Value) -> Vec<u32> {
     value.as_array().expect("an array of ids").iter().map(|id| id.as_u64().expect("an id") as u32).collect()
 }
 
-/// The prompts that there are goldens of.
+/// Prompts with golden output.
 pub(crate) fn golden_prompts() -> Vec<Vec<u32>> {
     let golden: Value = serde_json::from_str(GOLDEN).expect("JSON");
     let rows = golden["prompts"].as_array().expect("prompts");
     rows.iter().map(|row| ids(&row["prompt_ids"])).collect()
 }
 
-/// What the demo model's matrices are stored as.
+/// Type of the demo model's matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weights {
-    /// As they are. The processor rounds what it multiplies with them to 1/127 of the largest of a block; a card does not, nor
-    /// does the formula.
+    /// As published. The CPU rounds their inputs to 1/127 of the largest of a block; neither a GPU nor the formula
+    /// does.
     Q8_0,
-    /// Rounded to these, which every device multiplies as they are.
+    /// Rounded to F16, which every device multiplies without rounding.
     F16,
 }
 
 impl Weights {
-    /// The model's file.
+    /// File of the model.
     fn gguf(self) -> &'static [u8] {
         static F16: OnceLock<Vec<u8>> = OnceLock::new();
         match self {
@@ -88,22 +88,22 @@ fn in_f16() -> Vec<u8> {
     bytes
 }
 
-/// Greedy continuations of all prompts side by side.
+/// Greedy continuations of all prompts in one batch.
 pub(crate) fn continuations(
     backend: impl Backend,
     weights: Weights,
     kv_type: KvType,
     prompts: &[Vec<u32>],
 ) -> Vec<Vec<u32>> {
-    ran_on(AnyBackend::of_decoders(backend), weights, kv_type, prompts).0
+    ran_on(AnyBackend::new(backend), weights, kv_type, prompts).0
 }
 
-/// Of the demo model, on a backend.
+/// Engine of the demo model on a backend.
 pub(crate) fn engine(backend: impl Backend, config: EngineConfig) -> Engine {
-    engine_on(AnyBackend::of_decoders(backend), config)
+    engine_on(AnyBackend::new(backend), config)
 }
 
-/// As `engine`.
+/// Same as `engine`.
 pub(crate) fn engine_on(backend: AnyBackend, config: EngineConfig) -> Engine {
     engine_of(backend, Weights::Q8_0, config)
 }
@@ -131,7 +131,7 @@ pub(crate) fn config(kv_type: KvType, sequences_max: usize) -> EngineConfig {
     }
 }
 
-/// A greedy continuation of a prompt, of so many tokens.
+/// A request for a greedy continuation of a prompt, of so many tokens.
 pub(crate) fn job(id: usize, prompt: &[u32], tokens: usize) -> Job {
     Job {
         id: JobId(id as u64),
@@ -142,7 +142,7 @@ pub(crate) fn job(id: usize, prompt: &[u32], tokens: usize) -> Job {
     }
 }
 
-/// As `continuations`, with the engine that said them.
+/// Same as `continuations`, with the engine that ran them.
 pub(crate) fn ran_on(
     backend: AnyBackend,
     weights: Weights,
@@ -167,8 +167,8 @@ pub(crate) fn ran_on(
     (answers, engine)
 }
 
-/// All 64 tokens of every answer are the formula's, which knows no device's ways; and as far as choices are not close, those of an
-/// independent implementation and of the processor, whose products with these weights round what they read.
+/// Checks all 64 tokens of every answer against the formula, which rounds for no device. Where choices are not close,
+/// also against an independent implementation and the CPU, whose products with these weights round their inputs.
 #[test]
 fn the_demo_model_says_what_its_formula_says() {
     let golden: Value = serde_json::from_str(GOLDEN).expect("JSON");
@@ -185,7 +185,8 @@ fn the_demo_model_says_what_its_formula_says() {
         assert_eq!(found, said_by_formula, "{kv_type}");
         for (at, row) in rows.iter().enumerate() {
             assert_eq!(found[at].len(), TOKENS);
-            // The end, which is never drawn here, and past it nothing was recorded; where a choice is that close, rounding decides.
+            // Nothing was recorded at and after the end token, which is never drawn here; if a choice is that close,
+            // rounding decides.
             let margin = row["smallest_margin_until_eos"].as_f64().expect("a margin");
             let until = row["ids_until_eos"].as_u64().expect("a count") as usize;
             let sure = until - usize::from(until < TOKENS);
@@ -199,7 +200,7 @@ fn the_demo_model_says_what_its_formula_says() {
     }
 }
 
-/// Where nobody rounds what products read, nor queries before a cache of Q8_0, all 64 tokens of every answer are the processor's.
+/// Checks all 64 tokens of every answer against the CPU, with weights and a cache for which no device rounds inputs.
 #[test]
 fn the_demo_model_in_f16_says_what_it_says_on_the_cpu() {
     let prompts = golden_prompts();

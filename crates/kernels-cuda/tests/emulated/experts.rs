@@ -1,6 +1,7 @@
-//! Mixtures of experts: whichever kernels compute a row, and whatever else goes to its experts, its bits are the same, and what the
-//! formulas give.
+//! Tests of mixtures of experts: a row has the same bits whichever kernels compute it and whatever other rows its
+//! experts have, and the formulas' numbers.
 
+use hanzo_engine_kernels::ops::Op;
 use hanzo_engine_kernels::reference::ReferenceBackend;
 use hanzo_engine_kernels::{
     Activation, Backend, Batch, BufferRole, DType, ExpertParts, ExpertScoring, MatrixShape, MatrixSource,
@@ -12,10 +13,10 @@ use crate::driver::card;
 use crate::few_bits::blocks;
 use crate::replay::{limits, numbers};
 
-/// So many that an expert which all rows go to has more than the kernel for many takes at once, and that kernel is chosen: from 48
-/// pairs of an expert on, on average.
+/// Number of rows. An expert of all rows has more than the kernel for many takes at once, and that kernel is chosen,
+/// from an average of 48 pairs for each expert.
 const ROWS: usize = 72;
-/// Columns that are whole blocks of every type.
+/// Columns: whole blocks of every type.
 const COLS: usize = 256;
 const FFN: usize = 256;
 const EXPERTS: usize = 3;
@@ -30,7 +31,7 @@ const PARAMS: MoeParams = MoeParams {
     scales_input: false,
 };
 
-/// Gate, up and down.
+/// Types of gate, up and down.
 type Types = [DType; 3];
 
 fn stored(dtype: DType, seed: usize, rows: usize, cols: usize) -> Vec<u8> {
@@ -42,7 +43,7 @@ fn stored(dtype: DType, seed: usize, rows: usize, cols: usize) -> Vec<u8> {
     bytes
 }
 
-/// What rows, in steps of so many, get.
+/// Results of rows, in steps of so many.
 fn mixture<B: Backend>(
     mut backend: B,
     (types, params): (Types, MoeParams),
@@ -71,13 +72,13 @@ fn mixture<B: Backend>(
         let parts = ExpertParts { gate_up: vec![source(0), source(1)], down: vec![source(2)] };
         backend.pack_expert(&mut experts, &parts).expect("a copy");
     }
-    // Each expert's score is the row's number of its column.
+    // Each expert's score is the row's element in its column.
     let router: Vec<u8> = (0..EXPERTS * COLS)
         .flat_map(|at| f32::from(u8::from(at / COLS == at % COLS)).to_le_bytes())
         .collect();
     let shape = MatrixShape { rows: EXPERTS, cols: COLS, dtype: DType::F32 };
     let router = backend.pack(&[MatrixSource { name: "router", shape, bytes: &router }]).expect("memory");
-    // They stay where they are, so that steps of one bucket are replayed, whatever their rows choose.
+    // They stay where they are, so that steps of one bucket are replayed, whatever experts their rows choose.
     let buffer = |cols| backend.buffer(BufferRole::Operand, step, cols).expect("memory");
     let [mut from, mut hidden, mut to] = [COLS, used * FFN, COLS].map(buffer);
     let mut out = Vec::new();
@@ -88,7 +89,8 @@ fn mixture<B: Backend>(
         batch.sources.extend((0..rows as u32).map(RowSource::Token));
         batch.push_sequence(rows, rows, |_, at| at as u32);
         backend.begin(&batch).expect("a step");
-        backend.moe(&MoeOperands::plain(&router, &experts), &params, &from, &mut hidden, &mut to);
+        let weights = MoeOperands::plain(&router, &experts);
+        backend.run(Op::Moe { weights, params, x: &from, hidden: &mut hidden, out: &mut to });
         backend.end().expect("a step");
         let first = out.len();
         out.resize(first + rows * COLS, 0.0);
@@ -97,10 +99,10 @@ fn mixture<B: Backend>(
     out
 }
 
-/// Alone, in batches and in chunks.
+/// Checks rows alone, in batches and in chunks.
 fn check<D: Device>(make: &dyn Fn() -> CudaBackend<D>, types: Types, params: MoeParams) {
     let mut x = numbers(7, ROWS * COLS);
-    // The third expert is every row's.
+    // The third expert is chosen by every row.
     x.chunks_mut(COLS).for_each(|row| row[2] = 2.0);
     let all = mixture(make(), (types, params), &x, ROWS);
     let expected = mixture(ReferenceBackend::new(), (types, params), &x, ROWS);
@@ -113,7 +115,7 @@ fn check<D: Device>(make: &dyn Fn() -> CudaBackend<D>, types: Types, params: Moe
         );
     }
     for step in [1, 5, 16, 17, 40] {
-        // The last rows, so that few are asked for alone.
+        // The last rows, so that few are computed alone.
         let rows = ROWS.min(2 * step + 1);
         let found = mixture(make(), (types, params), &x[(ROWS - rows) * COLS..], step);
         let same = found.iter().zip(&all[(ROWS - rows) * COLS..]).all(|(a, b)| a.to_bits() == b.to_bits());
@@ -121,8 +123,8 @@ fn check<D: Device>(make: &dyn Fn() -> CudaBackend<D>, types: Types, params: Moe
     }
 }
 
-/// Of types that kernels have loops of their own for, of few bits, others, floats, and mixtures of which one product or both are computed pair by
-/// pair.
+/// Checks types with specialised loops, types of few bits, others, floats, and mixtures in which one product or both
+/// are computed pair by pair.
 pub(crate) fn check_experts<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
     use DType::*;
     for types in [
@@ -150,13 +152,13 @@ pub(crate) fn check_experts<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
     );
 }
 
-/// The same of two types.
+/// The same checks for two types.
 pub(crate) fn check_some_experts<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
     check(make, [DType::F16; 3], PARAMS);
     check(make, [DType::Q8_0; 3], PARAMS);
 }
 
-/// Runs each kernel of experts, for who watches what it does: of all rows, and of a few.
+/// Runs each kernel of experts, for observers of its behaviour, with all rows and with a few.
 pub(crate) fn run_some_experts<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
     for rows in [ROWS, 3] {
         mixture(make(), ([DType::Q8_0; 3], PARAMS), &numbers(7, rows * COLS), rows);

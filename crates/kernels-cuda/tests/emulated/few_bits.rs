@@ -1,4 +1,4 @@
-//! Weights of the types of 1 to 3 bits, each of whose numbers a card must read as the reference does, in whichever kernel.
+//! Tests of weights of the types of 1 to 3 bits: a GPU must read every number as the reference does, in every kernel.
 
 use half::f16;
 use hanzo_engine_kernels::{DType, quant};
@@ -24,7 +24,7 @@ const TYPES: [DType; 11] = [
 /// Two blocks of 256.
 const COLS: usize = 512;
 
-/// Blocks of so many numbers, with any codes but NaN under a scale of 0.01.
+/// Blocks of so many numbers, with any codes except NaN under a scale of 0.01.
 pub(crate) fn blocks(dtype: DType, seed: usize, count: usize) -> Vec<u8> {
     let mut state = seed as u64 + 1;
     let mut random = || {
@@ -54,8 +54,8 @@ pub(crate) fn blocks(dtype: DType, seed: usize, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// The kernels for a few rows, for some, for tens, and for many give a row the same bits, in pieces and, beside F32, in tf32: and the
-/// right ones but for rounding.
+/// Checks that the kernels for few, some, tens of and many rows give a row the same bits, in split precision and, if
+/// stacked with F32, in tf32; and the right numbers up to rounding.
 pub(crate) fn check_types<D: Device>(make: &dyn Fn() -> CudaBackend<D>, types: &[DType]) {
     let x = numbers(3, ROWS * COLS);
     let stored = |(seed, &dtype): (usize, &DType)| {
@@ -100,7 +100,7 @@ fn products_of_few_bits_agree_to_the_bit() {
     for dtype in TYPES {
         check_types(&make, &[dtype]);
     }
-    // Parts of several types, and beside F32.
+    // Parts of several types, also with F32.
     check_types(&make, &[DType::IQ2_XXS, DType::IQ1_S, DType::TQ1_0]);
     check_types(&make, &[DType::F32, DType::IQ3_S]);
 }

@@ -1,5 +1,6 @@
-//! Weights in 8-bit floats, which a card has as they are stored and whose every number it must read as the reference does.
+//! Tests of weights in 8-bit floats, which a GPU holds as stored and must read as the reference does.
 
+use hanzo_engine_kernels::ops::{Allocation, Op};
 use hanzo_engine_kernels::reference::ReferenceBackend;
 use hanzo_engine_kernels::{
     Backend, Batch, BufferRole, DType, MatrixShape, MatrixSource, RowSource, StepLimits,
@@ -18,14 +19,14 @@ fn products_of_8_bit_floats_agree_to_the_bit() {
     use DType::*;
     let card = card();
     let make = || CudaBackend::new(card.clone());
-    // Alone; beside types that halves hold, in pieces; beside BF16 and F32, in tf32.
+    // Alone; with types that f16 represents, in split precision; with BF16 and F32, in tf32.
     let stacks: [&[DType]; 5] = [&[FP8], &[FP8_G32], &[FP8, Q8_0, F16], &[FP8_G32, BF16], &[F32, FP8]];
     for types in stacks {
         check_types(&make, types);
     }
 }
 
-/// What rows of a table are.
+/// Rows of a table.
 fn embedded<B: Backend>(mut backend: B, source: MatrixSource<'_>) -> Vec<f32> {
     let MatrixShape { rows, cols, .. } = source.shape;
     backend.reserve(&StepLimits { rows, context: rows, width: cols, ..limits() }).expect("memory");
@@ -35,14 +36,14 @@ fn embedded<B: Backend>(mut backend: B, source: MatrixSource<'_>) -> Vec<f32> {
     batch.sources.extend((0..rows as u32).map(RowSource::Token));
     batch.push_sequence(rows, rows, |_, at| at as u32);
     backend.begin(&batch).expect("a step");
-    backend.embed(&table, 1.0, &mut to);
+    backend.run(Op::Embed { table: &table, scale: 1.0, out: &mut to });
     backend.end().expect("a step");
     let mut out = vec![0.0; rows * cols];
     backend.read_rows(&to, 0, &mut out).expect("a copy");
     out
 }
 
-/// Each of the codes, as the reference has it.
+/// Checks each of the codes against the reference.
 #[test]
 fn tables_of_8_bit_floats_are_the_reference_s_to_the_bit() {
     for dtype in [DType::FP8, DType::FP8_G32] {
@@ -56,7 +57,7 @@ fn tables_of_8_bit_floats_are_the_reference_s_to_the_bit() {
     }
 }
 
-/// A float that is none is seen wherever a product reads it, and nowhere else.
+/// Checks that a NaN shows wherever a product reads it, and nowhere else.
 #[test]
 fn what_is_no_number_stays_none() {
     const NAN_AT: usize = 7;
@@ -80,11 +81,11 @@ fn what_is_no_number_stays_none() {
     }
 }
 
-/// A byte a weight and the scales; they were twice that once.
+/// Checks the size: one byte a weight, and the scales.
 #[test]
 fn a_card_has_8_bit_floats_as_files_have_them() {
     let backend = CudaBackend::new(card());
-    let bytes = |dtype| backend.matrix_bytes(&[MatrixShape { rows: 4096, cols: 4096, dtype }]);
+    let bytes = |dtype| backend.bytes(&Allocation::Matrix(&[MatrixShape { rows: 4096, cols: 4096, dtype }]));
     const TABLE: usize = 32;
     assert_eq!(bytes(DType::FP8), 4096 * 4096 / 128 * 132 + TABLE);
     assert_eq!(bytes(DType::FP8_G32), 4096 * 4096 / 32 * 36 + TABLE);

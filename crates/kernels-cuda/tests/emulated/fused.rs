@@ -1,16 +1,16 @@
-//! Layers whose kernels do more than one thing: how many are launched for a token, and that they leave the bits of kernels that do one
-//! thing each.
+//! Tests of fused kernels: the number of launches for a token, and that they give the bits of separate kernels.
 
 use hanzo_engine_cuda_emulator::Emulated;
 use hanzo_engine_kernels::{
     Activation, AttentionParams, Backend, Batch, BufferRole, DType, HeadShape, KvLayout, KvSpec, KvType,
-    LogitsHead, MatrixShape, MatrixSource, QkvParams, Rope, RopeKind, RowSource, StepLimits,
+    LogitsHead, MatrixShape, MatrixSource, OperandTypes, QkvParams, Rope, RopeKind, RowSource, StepLimits,
     quant::quantize_row,
 };
 use hanzo_engine_kernels_cuda::{CudaBackend, CudaBuffer, CudaMatrix, CudaVector, Device, Kernel};
 
 use crate::driver::card;
 use crate::replay::{limits, numbers};
+use crate::typed::TypedOps;
 
 const LAYERS: usize = 2;
 const ROWS: usize = 70;
@@ -34,7 +34,7 @@ const fn heads(heads: usize, kv_heads: usize, head_dim: usize) -> HeadShape {
     HeadShape { heads, kv_heads, head_dim }
 }
 
-/// As Qwen3's layers are, but for their size: two heads of 128 to one of keys.
+/// Layers like Qwen3's, except for their size: two heads of 128 for each key-value head.
 const QWEN3: Setting = Setting {
     shape: heads(4, 2, 128),
     hidden: 320,
@@ -44,11 +44,13 @@ const QWEN3: Setting = Setting {
     activation: Activation::Silu,
 };
 
-/// Of as many columns as products have eight segments for, and of outputs that are whole tiles: nothing between products is a launch.
+/// Widths for which products have eight segments and outputs are whole tiles, so that nothing between products is a
+/// separate launch.
 const WIDE: Setting = Setting { shape: heads(8, 2, 128), hidden: 96, ffn: 1040, ..QWEN3 };
 
-/// Rows that end within a block of columns, within a word of 16 bytes, and with a block; heads that fill blocks of columns and do not, and
-/// more of them than a tile has queries; three pieces, two, with sums and without; and none.
+/// Rows that end within a block of columns, within a word of 16 bytes, and with a block; heads that fill blocks of
+/// columns and that do not, and more of them than a tile has queries; split precision of three pieces, of two with and
+/// without sums; and none.
 const SETTINGS: [Setting; 8] = [
     QWEN3,
     WIDE,
@@ -67,8 +69,8 @@ const SETTINGS: [Setting; 8] = [
     Setting { dtype: DType::F32, ..QWEN3 },
 ];
 
-/// Rows of sequences up to a context, as (sequence, rows, context): a prompt of more than two spans in chunks, one that is short, rows beside
-/// a prompt, and tokens of one sequence and of several.
+/// Rows of sequences up to a context, as (sequence, rows, context): a prompt of more than two spans in chunks, a short
+/// one, rows together with a prompt, and tokens of one sequence and of several.
 const STEPS: [&[(usize, usize, usize)]; 10] = [
     &[(0, 70, 70)],
     &[(0, 70, 140)],
@@ -97,7 +99,7 @@ struct Bench<D: Device> {
     layers: Vec<Layer<D>>,
     inv_freq: CudaVector<D>,
     head: CudaMatrix<D>,
-    kv: <CudaBackend<D> as Backend>::Kv,
+    kv: <CudaBackend<D> as OperandTypes>::Kv,
     residual: CudaBuffer<D>,
     normed: CudaBuffer<D>,
     own: CudaBuffer<D>,
@@ -106,7 +108,7 @@ struct Bench<D: Device> {
     inner: CudaBuffer<D>,
 }
 
-/// A matrix whose products are about as large as what goes in.
+/// A matrix whose products are about as large as their inputs.
 fn matrix<D: Device>(
     backend: &CudaBackend<D>,
     (rows, cols): (usize, usize),
@@ -163,28 +165,29 @@ impl<D: Device> Bench<D> {
         }
     }
 
-    /// A layer of the open step, as a network has it.
+    /// Runs a layer of the open step, as in a network.
     fn layer(&mut self, index: usize) {
         let Setting { shape, activation, .. } = self.setting;
         let Self { backend, layers, inv_freq, kv, residual, normed, own, attended, branch, inner, .. } = self;
         let layer = &layers[index];
         let [_, middle, q_norm, k_norm] = &layer.norms;
-        backend.matmul(&layer.qkv, None, normed, own);
+        backend.matmul(&layer.qkv, normed, own);
         let rope =
             Rope { kind: RopeKind::Neox, inv_freq: &*inv_freq, magnitude: 1.0, axes: None, long: None };
         let (q_norm, k_norm) = (Some(q_norm), Some(k_norm));
         let params = QkvParams { q_norm, k_norm, rope: Some(rope), ..QkvParams::plain(shape) };
-        backend.rope_to_cache(own, &params, kv, index);
+        backend.rope_to_cache(own, params, kv, index);
         let params = AttentionParams::of(shape, (shape.head_dim as f32).sqrt().recip());
-        backend.attention(own, &params, kv, index, attended);
-        backend.matmul(&layer.output, None, attended, branch);
+        backend.attention(own, params, kv, index, attended);
+        backend.matmul(&layer.output, attended, branch);
         backend.add_rms_norm(residual, branch, middle, EPS, normed);
-        backend.gated_mlp(&layer.gate_up, &layer.down, activation, normed, inner, branch);
+        backend.gated_mlp([&layer.gate_up, &layer.down], activation, normed, inner, branch);
         let after = &layers[(index + 1) % LAYERS].norms[0];
         backend.add_rms_norm(residual, branch, after, EPS, normed);
     }
 
-    /// A step: the logits of the last row, what all buffers have of its rows, and the kernels of the last layer.
+    /// Runs a step: the logits of the last row, the content of all buffers for its rows, and the kernels of the last
+    /// layer.
     fn step(&mut self, parts: &[(usize, usize, usize)]) -> (Vec<f32>, Vec<Kernel>) {
         let mut batch = Batch::default();
         for &(sequence, rows, context) in parts {
@@ -224,7 +227,7 @@ impl<D: Device> Bench<D> {
     }
 }
 
-/// Every number of every buffer, after each of the steps.
+/// Checks every element of every buffer after each of the steps.
 fn check_layers<D: Device>(make: &dyn Fn() -> CudaBackend<D>, setting: Setting) {
     let mut fused = Bench::new(make(), setting);
     let mut apart = Bench::new(make().without_fusion(), setting);
@@ -240,7 +243,7 @@ fn check_layers<D: Device>(make: &dyn Fn() -> CudaBackend<D>, setting: Setting) 
             expected.len(),
             "layers of {setting:?}, {parts:?}: fused kernels leave other bits from there on"
         );
-        // Rows that products read were cut, but for those of matrices in F32.
+        // Rows that products read were split, except for matrices in F32.
         let cuts = |kernels: &[Kernel]| kernels.iter().filter(|&&kernel| kernel == Kernel::Pieces).count();
         let all = if setting.dtype == DType::F32 { 0 } else { 4 };
         assert_eq!(cuts(&others), all, "{setting:?}, {parts:?}");
@@ -248,23 +251,23 @@ fn check_layers<D: Device>(make: &dyn Fn() -> CudaBackend<D>, setting: Setting) 
     }
 }
 
-/// Of layers whose rows all the kernels cut that write them.
+/// Checks layers whose rows are all split by the kernels that write them.
 pub(crate) fn check_fused_layers<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
     check_layers(make, QWEN3);
 }
 
-/// Of layers where products do what is between them.
+/// Checks layers whose products are fused with everything between them.
 pub(crate) fn check_wide_layers<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
     check_layers(make, WIDE);
 }
 
-/// What all steps leave, as bits.
+/// Results of all steps, as bits.
 pub(crate) fn bits_of_layers<D: Device>(backend: CudaBackend<D>) -> Vec<u32> {
     let mut bench = Bench::new(backend, WIDE);
     STEPS.iter().flat_map(|parts| bench.step(parts).0).map(f32::to_bits).collect()
 }
 
-/// Tokens whose products do what comes after them, and whose keys blocks share.
+/// Runs tokens with fused products and with keys shared by blocks.
 pub(crate) fn run_wide_layers(make: &dyn Fn() -> CudaBackend<Emulated>) {
     let mut bench = Bench::new(make(), WIDE);
     for parts in [&[(0, 1, 271)][..], &[(1, 1, 18), (2, 1, 5)]] {
@@ -281,7 +284,8 @@ fn fused_kernels_leave_the_bits_of_kernels_apart() {
     }
 }
 
-/// What a token takes of a layer of Qwen3's kind: a context of up to two spans of keys, and a longer one.
+/// Checks the kernels of a token in a layer like Qwen3's: for a context of up to two spans of keys, and for a longer
+/// one.
 #[test]
 fn a_layer_takes_as_many_kernels_as_is_said() {
     use Kernel::*;
@@ -296,7 +300,7 @@ fn a_layer_takes_as_many_kernels_as_is_said() {
     assert_eq!(short, [&products[..], &[Heads, AttentionFew], &rest].concat());
     assert_eq!(long, [&products[..], &[Heads, AttentionFew, AttentionJoin], &rest].concat());
     assert_eq!((short.len(), long.len()), (13, 14));
-    // Norms of rows that came of fewer columns, and halves that end within a tile, are launches of their own.
+    // Norms of rows from narrower products, and halves that end within a tile, are separate launches.
     let [short, long] = counts(CudaBackend::new(device.clone()), QWEN3);
     let rest = [ProductFew, Norm, ProductFew, Gate, ProductFew, Norm];
     assert_eq!(short, [&[ProductFew, AttentionFew][..], &rest].concat());

@@ -1,4 +1,5 @@
-//! Attention of many rows by groups of four warps, as cards of compute capability 9.0 have them, beside tiles of one or two warps.
+//! Tests of attention of many rows by warpgroups, on GPUs of compute capability 9.0, against tiles of one or two
+//! warps.
 
 use hanzo_engine_cuda_emulator::{Emulated, Sources};
 use hanzo_engine_kernels::AnyBackend;
@@ -24,7 +25,7 @@ fn groups_of_warps_have_the_bits_of_tiles() {
     }
 }
 
-/// Where there are many rows, without being told; beside them those that are few of their sequence are for tiles.
+/// Checks that many rows use warpgroups by default; sequences with few rows in the same batch use tiles.
 #[test]
 fn many_queries_are_for_groups_of_warps() {
     let setting = plain(96, 1, 64, KvType::F16);
@@ -50,12 +51,13 @@ fn attention_of_groups_of_warps_conforms() {
     });
 }
 
-/// A card that finds other bits, as one does where a fault is planted, goes without.
+/// Checks that a GPU with other bits, as with a planted fault, does not use the kernels.
 #[test]
 fn faults_of_groups_of_warps_are_seen() {
     let own = "attention_groups.cu";
     let faults = [
-        // Nobody waits: for keys and values, for those who read what was there, for copies, for queries, for products, for barriers.
+        // Missing waits: for keys and values, for readers of the previous content, for copies, for queries, for
+        // products, for barriers.
         (own, "dev::wait_for_phase(shared.there + turn % KV_STAGES, turn / KV_STAGES % 2);", ""),
         (
             own,
@@ -67,11 +69,12 @@ fn faults_of_groups_of_warps_are_seen() {
         (own, "dev::wait_for_products_but<0>(scores);", ""),
         (own, "dev::wait_for_products_but<0>(c, rest);", "dev::wait_for_products_but<0>(c);"),
         (own, "  __syncthreads();\n", ""),
-        // One of the groups is not waited for, nobody says that it has read, and one gives itself the turn.
+        // A warpgroup that is not waited for, a missing signal after reading, and a warpgroup that gives itself the
+        // turn.
         (own, "dev::begin_barrier(read + stage, 4 * GROUPS);", "dev::begin_barrier(read + stage, 4);"),
         (own, "if (lane == 0) dev::arrive(shared.read + turn % KV_STAGES);", ""),
         (own, "dev::arrive(shared.turns + 1 - group);", "dev::arrive(shared.turns + group);"),
-        // What was written is not shown to products, and what they multiply is not settled.
+        // Written data not made visible to products, and operands that are not settled.
         (
             own,
             "{\n    dev::seen_by_products();\n    dev::arrive(shared.there",
@@ -83,7 +86,7 @@ fn faults_of_groups_of_warps_are_seen() {
             "const unsigned char* keys = wait();\n    dev::products_begin();",
             "const unsigned char* keys = wait();",
         ),
-        // Rows that lie elsewhere, in the descriptor and in memory.
+        // Rows at wrong addresses, in the descriptor and in memory.
         (
             "hopper.hpp",
             "uint64_t(8 * MIXED_ROW_BYTES >> 4) << 32",
@@ -91,7 +94,7 @@ fn faults_of_groups_of_warps_are_seen() {
         ),
         ("hopper.hpp", "uint64_t(1) << 62", "uint64_t(2) << 62"),
         (own, "16 * (eight ^ row % 8)", "16 * eight"),
-        // Chains in another order, and two that are one.
+        // Chains in another order, and two chains merged.
         (
             own,
             "if (step == 0) {\n        dev::ask_products_of<false>(scores, lower, key);\n      } else {\n        \
@@ -104,7 +107,7 @@ fn faults_of_groups_of_warps_are_seen() {
             "dev::ask_products_across<true>(rest, lower[step], value);",
             "dev::ask_products_across<true>(c, lower[step], value);",
         ),
-        // The key behind a row's own, and a total in another order.
+        // The key after a row's own, and a total in another order.
         (own, "key >= sees_first[h] && key < sees_end[h]", "key >= sees_first[h] && key <= sees_end[h]"),
         (
             own,
@@ -115,7 +118,7 @@ fn faults_of_groups_of_warps_are_seen() {
     check_faults(&faults);
 }
 
-/// The demo model on a card of compute capability 9.0 that has groups of warps compute all that they can: what it says on one that has none.
+/// Checks the demo model on a GPU of compute capability 9.0 with everything on warpgroups, against one without them.
 #[test]
 fn the_demo_model_says_the_same_by_groups_of_warps() {
     let test = "groups::the_demo_model_says_the_same_by_groups_of_warps";

@@ -1,5 +1,5 @@
-//! Blocks of a card's cache that are kept elsewhere come back as they were, to another engine too: on one card, on one beside the
-//! processor, and only to devices that share the layers as those did.
+//! Tests that blocks of a GPU's KV cache can be stored elsewhere and restored unchanged, also to another engine: on a
+//! single GPU, on one with the CPU, and only to devices with the same division of layers.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use crate::engine::{config, engine_on, job};
 
 const PROMPT_BLOCKS: usize = 5;
 
-/// Blocks in memory.
+/// Store of blocks in memory.
 #[derive(Clone)]
 struct Shelf {
     blocks: Arc<Mutex<HashMap<BlockName, Vec<u8>>>>,
@@ -49,7 +49,7 @@ impl BlockStore for Shelf {
     fn recycle(&mut self, _bytes: Vec<u8>) {}
 }
 
-/// What a prompt is continued with, and how many of its tokens were found.
+/// Continuation of a prompt, and the number of its tokens found in the cache.
 fn said(engine: &mut Engine, prompt: &[u32]) -> (Vec<u32>, u32) {
     engine.submit(&job(1, prompt, 20));
     let (mut events, mut tokens, mut cached) = (Vec::new(), Vec::new(), 0);
@@ -70,7 +70,7 @@ fn said(engine: &mut Engine, prompt: &[u32]) -> (Vec<u32>, u32) {
     (tokens, cached)
 }
 
-/// What blocks of such a backend's cache are called, when one has found what another computed.
+/// Name of the blocks of such a backend's cache, after one engine has found what another computed.
 fn kept_by(kv_type: KvType, backend: &dyn Fn() -> AnyBackend) -> String {
     let prompt: Vec<u32> = (0..16 * PROMPT_BLOCKS as u32 + 5).map(|i| 300 + i * 31 % 3000).collect();
     let mut shelf = Shelf { blocks: Arc::default(), asked: VecDeque::new(), bytes: 0 };
@@ -88,7 +88,7 @@ fn kept_by(kv_type: KvType, backend: &dyn Fn() -> AnyBackend) -> String {
     let (expected, cached) = said(&mut first, &prompt);
     assert_eq!((expected.len(), cached), (20, 0));
     while first.save_blocks(3) {}
-    // Nothing of it is left to be found but what was kept.
+    // Only the stored blocks are left to be found.
     drop(first);
     let mut second = make();
     let cached = (BLOCK_TOKENS * PROMPT_BLOCKS) as u32;

@@ -1,6 +1,6 @@
-//! The backend on the emulated device: op by op beside the reference, the demo model through the whole engine, recorded plans,
-//! and faults planted in the kernels, which must be seen. What is compared with something else goes through the driver's calls,
-//! which the emulator answers.
+//! Tests of the backend on the emulated device: op by op against the reference, the demo model through the whole
+//! engine, recorded plans, and faults planted in the kernels, which must be found. Comparisons with something else go
+//! through driver calls, which the emulator answers.
 
 mod again;
 mod ahead;
@@ -16,6 +16,7 @@ mod fp8;
 mod fused;
 mod groups;
 mod kept;
+mod mixtures;
 mod module;
 mod mutants;
 mod offload;
@@ -23,6 +24,7 @@ mod paper;
 mod products;
 mod ranks;
 mod replay;
+mod typed;
 mod undefined;
 mod watched;
 mod wide;

@@ -1,4 +1,4 @@
-//! The module that drivers are given: of these sources, with every kernel, and within what cards have.
+//! Tests of the committed PTX modules: made from these sources, with every kernel, and within the limits of GPUs.
 
 use std::fmt::Write as _;
 
@@ -49,7 +49,7 @@ fn the_modules_have_every_kernel() {
     assert_eq!(entries.iter().sum::<usize>(), Kernel::ALL.len());
 }
 
-/// The committed table has every kernel for each architecture, and nothing spilled.
+/// Checks that the committed table has every kernel for each architecture, and that nothing is spilled.
 #[test]
 fn no_kernel_spills() {
     for arch in ["sm_80", "sm_90a", "sm_120a"] {

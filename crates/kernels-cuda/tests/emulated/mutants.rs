@@ -1,7 +1,8 @@
-//! Faults planted in the kernels: each must be seen by a check of the suite, or what proves the kernels proves nothing.
+//! Mutation tests: each fault planted in the kernels must be found by a check of the suite, because a suite that
+//! cannot fail proves nothing.
 //!
-//! Those that are seen with the same kernels are compiled in together, and each is a launch's own: so the compiler reads the kernels once for
-//! all of them.
+//! Faults that are found with the same kernels are compiled together, and each launch selects one, so that the
+//! compiler reads the kernels once for all of them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -19,17 +20,17 @@ use crate::products::{check_products, of_floats};
 
 type Make<'a> = &'a dyn Fn() -> CudaBackend<Emulated>;
 
-/// Faults that are compiled in together, and with which kernels.
+/// Faults that are compiled together, and the kernels for them.
 struct Planted {
     sources: fn() -> Sources,
     kernels: &'static [&'static str],
-    /// What is run once is compiled in less time than it is made fast in, but for what runs long.
+    /// Optimisation flag: compiling for a single run takes less time than optimising, except for long runs.
     flag: &'static str,
     faults: &'static [Fault],
 }
 
 impl Planted {
-    /// A check must fail, with these words, where this fault is there.
+    /// Checks that a check fails with these words if this fault is present.
     fn must_fail(&self, fault: Fault, words: &str, check: impl Fn(Make<'_>)) {
         let at = self.faults.iter().position(|other| *other == fault).expect("it is one of them");
         let sources = (self.sources)().with_planted(self.faults).only(self.kernels).with_flag(self.flag);
@@ -37,7 +38,7 @@ impl Planted {
     }
 }
 
-/// A check must fail on a device with a fault, with these words.
+/// Checks that a check fails with these words on a device with a fault.
 fn is_seen(device: Emulated, (file, own, instead): Fault, words: &str, check: impl Fn(Make<'_>)) {
     let make: Make<'_> = &|| CudaBackend::new(device.clone());
     match catch_unwind(AssertUnwindSafe(|| briefly(|| check(make)))) {
@@ -52,7 +53,7 @@ fn is_seen(device: Emulated, (file, own, instead): Fault, words: &str, check: im
     }
 }
 
-/// A test of each fault: where it is, its own words and others; what is said of it, and by which check.
+/// Defines a test for each fault: file, original words and replacement, and the message and check that find it.
 macro_rules! faults {
     ($all:ident: $sources:expr, $kernels:expr, $flag:literal;
      $($(#[$about:meta])* $test:ident: $file:literal, $own:literal, $instead:literal => $words:literal, $check:expr;)*) => {
@@ -69,7 +70,7 @@ macro_rules! faults {
 }
 
 faults! { NORMS: Sources::default, ["norm.cu"], "-O0";
-    /// One warp adds up what the others have not brought yet.
+    /// A warp sums what the others have not written yet.
     a_missing_barrier_of_a_block: "prelude.cuh",
         "room[threadIdx.x / 32] = value;\n  __syncthreads();",
         "room[threadIdx.x / 32] = value;"
@@ -98,13 +99,13 @@ faults! { ATTENTION: Sources::default, ["attention.cu", "attention_tiles.cu", "h
         "weights, slots, start, last, sums);"
         => "attention of", check_shared_rows;
 
-    /// A warp's sums are written over while another still folds the last ones: only where a block has several spans.
+    /// A warp's sums are overwritten while another still merges the last ones: only if a block has several spans.
     a_missing_barrier_before_the_next_span: "attention.cu",
         "    __syncthreads();\n  }\n  if (p.parts) return;",
         "  }\n  if (p.parts) return;"
         => "attention of", check_shared_rows;
 
-    /// The right numbers, but for rounding: not the bits of one block.
+    /// The right numbers up to rounding, but not the bits of a single block.
     spans_that_are_folded_backwards: "attention.cu",
         "parts + span * (p.value_dim + 2)",
         "parts + (spans - 1 - span) * (p.value_dim + 2)"
@@ -115,7 +116,7 @@ faults! { ATTENTION: Sources::default, ["attention.cu", "attention_tiles.cu", "h
         "p.out + (size_t)blockIdx.x * p.out_stride + head * p.value_dim"
         => "rows that take turns", |make| check_shared_rows_by_turns(&|| make().without_fusion());
 
-    /// Sums in the same order for each row, in chunks or whole all the same, but without the first key.
+    /// Sums in the same order for each row, in chunks or whole, but without the first key.
     keys_cut_one_too_late: "attention.cu",
         "SPAN * span + 32 * warp",
         "SPAN * span + 32 * warp + 1"
@@ -136,13 +137,14 @@ faults! { ATTENTION: Sources::default, ["attention.cu", "attention_tiles.cu", "h
         "dev::wait_for_all_but<STAGES - 1>();"
         => "attention of", check_shared_rows;
 
-    /// 11 bits of each.
+    /// Weights of 11 bits each.
     weights_of_one_half: "attention_tiles.cu",
         "dev::multiply_16(weight[step][1], value[0][2 * step], value[0][2 * step + 1], c[eight][1]);",
         ""
         => "attention of", check_shared_rows;
 
-    /// Memory of the cache that was never written, times no weight: behind the end of the first sequence, whose last block is the first.
+    /// Memory of the cache that was never written, times a weight of 0: after the end of the first sequence, whose
+    /// last block is the first.
     values_of_keys_that_nobody_sees: "attention_tiles.cu",
         "dev::store16(to, zeros);",
         "dev::bring16(to, plane + (size_t)15 * p.slot_bytes + 2 * column);"
@@ -196,7 +198,7 @@ faults! { PRODUCTS: Sources::default, ["matmul.cu", "product.cu"], "-O0";
         => "of [FP8]", |make| check_types(make, &[DType::FP8]);
 }
 
-/// Which is no expression and no statement, and so in all launches.
+/// A fault that is neither an expression nor a statement, and so is in all launches.
 #[test]
 fn a_piece_that_is_not_what_is_left() {
     let own = "{a - dev::from_half(first[0]), b - dev::from_half(first[1])};";

@@ -1,5 +1,5 @@
-//! Layers that are left to the processor: wherever the demo model is cut, it says what it says on the processor alone, and what is
-//! on the card is replayed as one plan.
+//! Tests of offloading layers to the CPU: wherever the demo model is divided, its output is that of the CPU alone, and
+//! the layers on the GPU are replayed as one plan.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::again::{in_a_process, is_again};
 use crate::driver::{card, library};
 use crate::engine::{Weights, continuations, golden_prompts, ran_on};
 
-/// Prompts of the goldens whose choices are never close, whatever the processor rounds before products.
+/// Golden prompts whose choices are never close, whatever the CPU rounds before products.
 const SURE: [usize; 2] = [3, 6];
-/// Those with the closest choices.
+/// Golden prompts with the closest choices.
 const CLOSE: [usize; 2] = [8, 10];
 const LAYERS: usize = 6;
 
-/// Plans that a device has replayed as one.
+/// Number of plans that a device has replayed as one.
 fn replays(device: &AnyBackend) -> u64 {
     device.downcast_ref::<CudaBackend<Card>>().expect("a card").replays()
 }
@@ -39,14 +39,15 @@ fn says_the_same_wherever_it_is_cut(weights: Weights, kv_type: KvType, prompts: 
     let card = card();
     let prompts = prompts.map(|at| golden_prompts()[at].clone());
     let expected = continuations(cpu(), weights, kv_type, &prompts);
-    // The head is the embedding, so that is on the card in any case.
+    // The head is the embedding, which is on the GPU in any case.
     for on_card in 0..=LAYERS {
         let cut = Cut { layers: LAYERS - on_card, caches: LAYERS - on_card, inputs: false };
         let devices = vec![AnyBackend::new(cpu()), AnyBackend::new(CudaBackend::new(card.clone()))];
         let (found, engine) =
             ran_on(AnyBackend::of_executor(Pipeline::new(devices, vec![cut])), weights, kv_type, &prompts);
         assert_eq!(found, expected, "{weights:?}, {kv_type}, {on_card} layers on the card");
-        // Up with the sum and its norm, down with the embeddings; without layers there, up with what the head reads.
+        // To the GPU with the residual sum and its norm, back with the embeddings; without layers there, to it with
+        // the head's input.
         let passes = match on_card {
             0 => 2,
             LAYERS => 0,
@@ -59,7 +60,7 @@ fn says_the_same_wherever_it_is_cut(weights: Weights, kv_type: KvType, prompts: 
     }
 }
 
-/// Cards of which none sees the others' memory, and the processor before them or not.
+/// Checks GPUs without peer access, with and without the CPU before them.
 #[test]
 fn the_demo_model_says_the_same_on_several_cards() {
     if !is_again() {
@@ -73,7 +74,7 @@ fn the_demo_model_says_the_same_on_several_cards() {
     let cards: Vec<Card> = (0..3)
         .map(|ordinal| Driver::at(&library()).open(ordinal).expect("the emulated card opens"))
         .collect();
-    // Layers of the processor, and of each card.
+    // Layers of the CPU, and of each GPU.
     for (kv_type, on_cpu, on_cards) in [
         (KvType::F16, 0, vec![3, 3]),
         (KvType::Q8_0, 0, vec![2, 1, 3]),
@@ -99,7 +100,7 @@ fn the_demo_model_says_the_same_on_several_cards() {
         let (found, engine) = ran_on(pipeline, Weights::Q8_0, kv_type, &prompts);
         assert_eq!(found, expected, "{kv_type}, {on_cpu} and {on_cards:?} layers");
         let pipeline = engine.backend().executor_ref::<Pipeline>().expect("a pipeline");
-        // Up with the sum and its norm from each device to the next, and down with the embeddings.
+        // From each device to the next with the residual sum and its norm, and back with the embeddings.
         let passes = 2 * (counts.len() - 1) + 1;
         assert_eq!(pipeline.passes(), passes as u64 * engine.stats().steps, "buffers that crossed");
         let cards = &pipeline.devices()[counts.len() - on_cards.len()..];

@@ -1,8 +1,8 @@
-//! What a token takes, on paper and counted: kernels of a decoder's step say on a device that has no memory what they would read and
-//! write, and do so to the byte on one that counts it.
+//! Tests of the counted traffic of a token: the bytes that kernels of a decoder's step would read and write, according
+//! to a device without memory, equal those that a counting device measures.
 
 use hanzo_engine_cuda_emulator::{Counted, Emulated, Sources};
-use hanzo_engine_kernels::{AnyBackend, Backend, HeadShape, KvType, RowSource, SampleSpec};
+use hanzo_engine_kernels::{AnyBackend, HeadShape, KvType, RowSource, SampleSpec};
 use hanzo_engine_kernels_cuda::{CudaBackend, Device, Kernel, Ledger};
 use hanzo_engine_runtime::Opened;
 use hanzo_engine_runtime::decoder::Decoder;
@@ -24,7 +24,7 @@ const SMALL: Size = Size {
     vocab: 71,
     tied: true,
 };
-/// Rows of whole blocks, as those types need that come in blocks of 256.
+/// Rows of whole blocks, for types with blocks of 256.
 pub(crate) const WHOLE: Size = Size {
     hidden: 256,
     ffn: 512,
@@ -35,7 +35,7 @@ pub(crate) const WHOLE: Size = Size {
 
 pub(crate) const KERNELS: [&str; 7] =
     ["norm.cu", "matmul.cu", "product.cu", "heads.cu", "attention.cu", "attention_tiles.cu", "draw.cu"];
-/// Bytes that say how a row's token is drawn: of those the likeliest needs fewer, and compilers leave out what nobody looks at.
+/// Bytes of a row's sampling parameters: greedy sampling needs fewer, and compilers omit unused ones.
 const SPEC_BYTES: u64 = 64;
 
 pub(crate) fn step<D: Device>(
@@ -59,8 +59,8 @@ fn kernels_read_and_write_what_is_said_on_paper() {
         (WHOLE, Weights::Fp8, KvType::F16),
         (WHOLE, Weights::Q4KM, KvType::F16),
     ];
-    // Of one sequence, of a long one whose keys blocks share, of several, and of more than a block of products has rows, with floats and
-    // with blocks.
+    // For one sequence, for a long one whose keys blocks share, for several, and for more rows than a block of
+    // products has, with floats and with blocks.
     let batches = [(1, 20), (1, 300), (3, 290), (13, 17), (70, 33)];
     for (size, weights, kv_type) in cases {
         let many = kv_type == KvType::F16 && weights != Weights::Fp8;
@@ -79,7 +79,7 @@ fn kernels_read_and_write_what_is_said_on_paper() {
                 let said = entry.traffic;
                 assert!((read..=read + more).contains(&said.read()), "{what} reads {read}, not {said:?}");
                 assert_eq!(written, said.written, "{what} writes, {said:?}");
-                // More than how many rows there are, of which nothing is another kernel's.
+                // More than the number of rows, and nothing of another kernel.
                 assert_eq!(early > 64, begins_early(kernel), "{what} reads {early} bytes early");
                 assert_eq!(too_early, 0, "{what}, or one before it, reads early what a kernel writes");
             }
@@ -89,10 +89,10 @@ fn kernels_read_and_write_what_is_said_on_paper() {
     }
 }
 
-/// Of the demo model.
+/// Inner width of the demo model.
 const FFN: usize = 768;
 
-/// The network that is counted launches what the engine's own does, of the demo model.
+/// Checks that the counted network launches the same kernels as the engine's, for the demo model.
 #[test]
 fn the_network_on_paper_is_the_engines() {
     let demo: &[u8] = include_bytes!("../../../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");

@@ -1,4 +1,4 @@
-//! Products with matrices: which of the kernels computes them is nobody's business but theirs.
+//! Tests of matrix products: the choice of the kernel does not change the results.
 
 use std::slice::from_ref;
 
@@ -11,14 +11,15 @@ use hanzo_engine_kernels_cuda::{CudaBackend, Device};
 
 use crate::driver::card;
 use crate::replay::{limits, numbers};
+use crate::typed::TypedOps;
 
-/// Rows of the largest batch: more than one tile of the kernel for many.
+/// Rows of the largest batch: more than one tile of the kernel for many rows.
 pub(crate) const ROWS: usize = 150;
-/// Outputs that end within a tile, and columns that no number of segments divides.
+/// Outputs that end within a tile. `COLS` is a number of columns that no number of segments divides.
 pub(crate) const OUTPUTS: usize = 43;
 const COLS: usize = 32 * 7;
 
-/// The products of rows with matrices stacked by outputs, each with as many as [`OUTPUTS`].
+/// Products of rows with matrices stacked by outputs, each with [`OUTPUTS`] of them.
 pub(crate) fn products<D: Device>(
     mut backend: CudaBackend<D>,
     matrices: &[(DType, Vec<u8>)],
@@ -40,21 +41,21 @@ pub(crate) fn products<D: Device>(
     batch.sources.extend((0..rows as u32).map(RowSource::Token));
     batch.push_sequence(rows, rows, |_, at| at as u32);
     backend.begin(&batch).expect("a step");
-    backend.matmul(&matrix, None, &from, &mut to);
+    backend.matmul(&matrix, &from, &mut to);
     backend.end().expect("a step");
     let mut out = vec![0.0; rows * outputs];
     backend.read_rows(&to, 0, &mut out).expect("a copy");
     out
 }
 
-/// The kernels for a few rows, for some, for tens, and for many give a row the same bits, and the right ones but for rounding: of F32 and
-/// of mixtures with it in tf32, of others in pieces.
+/// Checks that the kernels for few, some, tens of and many rows give a row the same bits, and the right numbers up to
+/// rounding: F32 and mixtures with it in tf32, others in split precision.
 pub(crate) fn check_products<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
     let x = numbers(1, ROWS * COLS);
     let weights = numbers(2, OUTPUTS * COLS);
     let stored = |bytes: &dyn Fn(f32) -> Vec<u8>| weights.iter().flat_map(|&value| bytes(value)).collect();
     let half = |value: f32| f32::from_bits(value.to_bits() & 0xffff_0000);
-    // A block of 32 is its scale, an eighth, and codes.
+    // A block of 32 is its scale, one eighth, and codes.
     let codes = |values: &[f32]| {
         let codes = values.iter().map(|value| (value * 100.0) as i8 as u8);
         f16::from_f32(0.125).to_le_bytes().into_iter().chain(codes).collect::<Vec<u8>>()
@@ -98,7 +99,7 @@ pub(crate) fn check_products<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
     }
 }
 
-/// Without the kernels for products of blocks: where weights are floats, they are compiled for nothing.
+/// Sources without the kernels for products of blocks, which need not be compiled if weights are floats.
 pub(crate) fn of_floats(sources: Sources) -> Sources {
     let few = "FEW_KERNEL(product_few_blocks, BLOCKS, 2)\nSOME_KERNEL(product_some_blocks, BLOCKS, 2, 2, 2)\n\
                SOME_KERNEL(product_batch_blocks, BLOCKS, 8, 2, 1)\n";

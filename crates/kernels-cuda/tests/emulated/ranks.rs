@@ -1,14 +1,14 @@
-//! Cards that compute each layer together: the demo model's logits are those of one card, bit by bit, and it says the same through the whole
-//! engine. A stream does what it is asked for as late as it may, and whoever waits for it alone has the others stand still, so rows that are
-//! read too early, or written anew too early, are found out.
+//! Tests of tensor parallelism: the demo model's logits have the bits of a single GPU, and so does its output through
+//! the whole engine. The emulated streams run work as late as possible, and waiting for one leaves the others idle. So
+//! rows that are read too early, or overwritten too early, are found.
 
 use std::path::Path;
 
 use hanzo_engine_cuda_emulator::Sources;
 use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels::{
-    AnyBackend, Backend, Batch, BufferRole, DType, HeadShape, KvType, MatrixShape, MatrixSource, RowSource,
-    Stage, StepLimits, TensorParallel,
+    AnyBackend, Batch, BufferRole, DType, HeadShape, KvType, MatrixShape, MatrixSource, RowSource, Stage,
+    StepLimits, TensorParallel,
 };
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver, Kernel};
 use hanzo_engine_runtime::decoder::Decoder;
@@ -18,13 +18,14 @@ use crate::again::{ended, in_a_process, is_again};
 use crate::driver::{card, library};
 use crate::engine::{DEMO, config, engine_on, golden_prompts, job};
 
-/// How many cards there are, and which of them have ways to each other's memory.
+/// Number of emulated GPUs; `WAYS` selects peer access between them.
 const CARDS: (&str, &str) = ("HANZO_ENGINE_EMULATED_CARDS", "4");
 const WAYS: &str = "HANZO_ENGINE_EMULATED_WAYS";
-/// Ranks that meet are all asked before one has been asked for more than its driver takes.
+/// Variables with peer access. The queue length ensures that all ranks get their work before one exceeds its driver's
+/// queue.
 const WITH_WAYS: [(&str, &str); 3] = [CARDS, (WAYS, "all"), ("HANZO_ENGINE_EMULATED_QUEUE", "24")];
 const WITHOUT: [(&str, &str); 2] = [CARDS, (WAYS, "none")];
-/// Of the goldens, those with the closest choices.
+/// Golden prompts with the closest choices.
 const PROMPTS: [usize; 2] = [8, 10];
 const TOKENS: usize = 12;
 
@@ -38,8 +39,8 @@ fn ranks(count: usize) -> AnyBackend {
     ranks_of(&library(), count)
 }
 
-fn one_card() -> CudaBackend<Card> {
-    CudaBackend::new(Driver::at(&library()).open(0).expect("the emulated card opens"))
+fn one_card() -> AnyBackend {
+    AnyBackend::new(CudaBackend::new(Driver::at(&library()).open(0).expect("the emulated card opens")))
 }
 
 /// The tensor-parallel group behind a backend.
@@ -47,12 +48,12 @@ fn group(backend: &AnyBackend) -> &TensorParallel<CudaBackend<Card>> {
     backend.executor_ref().expect("ranks")
 }
 
-/// Whether cards of this process have ways to each other's memory.
+/// Whether the GPUs of this process have peer access.
 fn has_ways() -> bool {
     std::env::var(WAYS).is_ok_and(|ways| ways == "all")
 }
 
-/// Logits of two prompts, of which one is taken in two chunks, and of a token more of each; and of a step that is not recorded.
+/// Logits of two prompts, one of them in two chunks, and of another token of each; and of a step that is not recorded.
 fn logits(backend: &mut AnyBackend) -> Vec<u32> {
     let opened = Opened::from_static("hanzo-demo", DEMO).expect("the embedded model is sound");
     let files = opened.decoder().expect("the embedded model is a decoder");
@@ -83,23 +84,23 @@ fn the_demo_model_computes_the_same_on_ranks() {
     if !is_again() {
         return [&WITH_WAYS[..], &WITHOUT].into_iter().for_each(|variables| in_a_process(test, variables));
     }
-    let expected = logits(&mut AnyBackend::new(one_card()));
+    let expected = logits(&mut one_card());
     for count in [2, 4] {
         let mut backend = ranks(count);
         assert!(logits(&mut backend) == expected, "{count} ranks");
         assert_eq!(group(&backend).are_acquainted(), has_ways());
     }
     let (found, engine) = answers(ranks(2));
-    assert_eq!(found, answers(AnyBackend::new(one_card())).0);
+    assert_eq!(found, answers(one_card()).0);
     assert!(group(engine.backend()).gathers() >= engine.stats().steps, "ranks read each other's rows");
     assert_eq!(engine.backend().lookahead(), 1, "a step is made while the one before is computed");
-    // A step of ranks that meet by themselves is a plan that comes up again.
+    // A step of ranks with barriers is a plan that comes up again.
     for rank in group(engine.backend()).ranks() {
         assert_eq!(rank.replays() > TOKENS as u64 / 2, has_ways(), "{} replays", rank.replays());
     }
 }
 
-/// What the demo model says to two prompts side by side, with a cache in Q8_0.
+/// Output of the demo model for two prompts in one batch, with a cache in Q8_0.
 fn answers(backend: AnyBackend) -> (Vec<Vec<u32>>, Engine) {
     let mut engine = engine_on(backend, config(KvType::Q8_0, PROMPTS.len()));
     for (id, at) in PROMPTS.into_iter().enumerate() {
@@ -118,7 +119,8 @@ fn answers(backend: AnyBackend) -> (Vec<Vec<u32>>, Engine) {
     (answers, engine)
 }
 
-/// The emulated one or a real one, which is opened for each of them and keeps as many streams; and two real ones, where there are two of a kind.
+/// Checks ranks on a single GPU, emulated or real, which is opened for each rank and has as many streams; and on two
+/// real GPUs of one kind, if there are two.
 #[test]
 fn ranks_of_one_card_compute_what_it_does() {
     let is_real = std::env::var_os("HANZO_ENGINE_TEST_CARD").is_some();
@@ -140,7 +142,7 @@ fn ranks_of_one_card_compute_what_it_does() {
     println!("two cards read each other's memory: {}", group(&backend).are_acquainted());
 }
 
-/// Op by op, where ranks meet by themselves and where they wait for marks.
+/// Runs the conformance suite with barriers and with events.
 #[test]
 fn ranks_conform() {
     if !is_again() {
@@ -159,13 +161,13 @@ fn ranks_conform() {
 
 const COLS: usize = 64;
 
-/// Products with norms of two products, of which the second stands where the first did: each rank's part tells what it has read.
-fn products<B: Backend>(backend: &mut B) -> Vec<u32> {
+/// Products with norms of two products, the second in the place of the first: each rank's part shows what it has read.
+fn products(backend: &mut AnyBackend) -> Vec<u32> {
     look_at_products(backend, |_| ())
 }
 
-/// The same; the backend is looked at when all was asked for and nothing started.
-fn look_at_products<B: Backend>(backend: &mut B, look: impl Fn(&B)) -> Vec<u32> {
+/// The same; the backend is inspected when all work is enqueued and nothing started.
+fn look_at_products(backend: &mut AnyBackend, look: impl Fn(&AnyBackend)) -> Vec<u32> {
     let rows = 3;
     let limits = StepLimits {
         rows,
@@ -214,12 +216,12 @@ fn look_at_products<B: Backend>(backend: &mut B, look: impl Fn(&B)) -> Vec<u32> 
     found.into_iter().map(f32::to_bits).collect()
 }
 
-/// Where marks are not waited for, other cards' rows are read before they are there.
+/// Checks that without waiting for events, other GPUs' rows are read too early.
 #[test]
 fn rows_that_nobody_waits_for_are_found_out() {
     let test = "ranks::rows_that_nobody_waits_for_are_found_out";
     if is_again() {
-        let (mut ranks, mut one) = (ranks(2), AnyBackend::new(one_card()));
+        let (mut ranks, mut one) = (ranks(2), one_card());
         assert!(logits(&mut ranks) == logits(&mut one), "other logits");
         return;
     }
@@ -229,20 +231,20 @@ fn rows_that_nobody_waits_for_are_found_out() {
     in_a_process(test, &WITHOUT);
 }
 
-/// Where ranks do not meet, or some of the times, rows are read too early, or written anew too early.
+/// Checks that missing barriers let rows be read or overwritten too early.
 #[test]
 fn meetings_that_are_left_out_are_found_out() {
     if !is_again() {
         return in_a_process("ranks::meetings_that_are_left_out_are_found_out", &WITH_WAYS);
     }
     let expected = products(&mut one_card());
-    // Who goes on where both can is another each time.
+    // The emulator varies which rank continues if both can.
     let agrees = |sources: &Sources| products(&mut ranks_of(&sources.compile(), 2)) == expected;
     let agree = |sources: Sources| (0..12).all(|_| agrees(&sources));
     assert!(agree(Sources::default()));
     let hear = "threadIdx.x < p.ranks && !dev::hears(p.flags[p.rank] + threadIdx.x, turn, p.patience_ms)";
     let faults = [
-        // Nobody waits; they wait for one of them; for the turn before.
+        // No rank waits; all wait for only one; all wait for the turn before.
         vec![(
             hear,
             "p.is_trial && threadIdx.x < p.ranks && !dev::hears(p.flags[p.rank] + threadIdx.x, turn, 0)",
@@ -255,12 +257,12 @@ fn meetings_that_are_left_out_are_found_out() {
             hear,
             "threadIdx.x < p.ranks && !dev::hears(p.flags[p.rank] + threadIdx.x, p.is_trial ? turn : turn - 1, 0)",
         )],
-        // A turn is told before the one that is meant.
+        // A turn is signalled one too early.
         vec![(
             "dev::tell(p.flags[other] + p.rank, turn);",
             "dev::tell(p.flags[other] + p.rank, turn + !p.is_trial);",
         )],
-        // They do not meet where nothing is brought, which is before rows are written anew.
+        // No barrier without copies, which is before rows are overwritten.
         vec![
             ("if (p.ranks > 0) {", "if (p.ranks > 0 && p.count > 0) {"),
             ("if (p.ranks == 0) return;", "if (p.ranks == 0 || p.count == 0) return;"),
@@ -272,7 +274,8 @@ fn meetings_that_are_left_out_are_found_out() {
     }
 }
 
-/// Ways that the driver believes in: where nobody is heard over them, or other numbers are read, ranks wait for marks.
+/// Checks that ranks use events if the driver reports peer access that does not work: no signals arrive, or other
+/// numbers are read.
 #[test]
 fn ways_that_bring_nothing_are_not_taken() {
     if !is_again() {
@@ -293,7 +296,7 @@ fn ways_that_bring_nothing_are_not_taken() {
     }
 }
 
-/// What each rank reads of the others is one launch, in which they meet.
+/// Checks that each rank reads the others' columns in one launch with the barrier.
 #[test]
 fn ranks_bring_columns_where_they_meet() {
     if !is_again() {
@@ -304,13 +307,13 @@ fn ranks_bring_columns_where_they_meet() {
         let planned = group(backend).ranks().map(CudaBackend::planned);
         planned.map(|of| of.iter().filter(|kernel| **kernel == Kernel::Meet).count()).collect::<Vec<_>>()
     };
-    // One for each product that is brought together, and one before the first one's place is written anew.
+    // One for each product that is gathered, and one before the first one's place is overwritten.
     let found = look_at_products(&mut ranks(4), |ranks| assert_eq!(meetings(ranks), [3; 4]));
     assert!(found == expected);
     let card = |ordinal| Driver::at(&library()).open(ordinal).expect("the emulated card opens");
     let apart = (0..4).map(|rank| CudaBackend::new(card(rank)).without_fusion());
     let mut apart = AnyBackend::of_executor(TensorParallel::new(apart.collect(), Vec::new()));
-    // Columns of each of the four by themselves.
+    // Columns of each of the four separately.
     let found = look_at_products(&mut apart, |ranks| assert_eq!(meetings(ranks), [11; 4]));
     assert!(found == expected);
 }

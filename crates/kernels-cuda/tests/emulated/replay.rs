@@ -1,13 +1,14 @@
-//! Recorded plans: what is replayed gives the bits of what is launched, whatever the batch.
+//! Tests of recorded plans: a replay gives the bits of launches, whatever the batch.
 
 use hanzo_engine_cuda_emulator::Emulated;
 use hanzo_engine_kernels::{
-    AttentionParams, Backend, Batch, BufferRole, HeadShape, KvLayout, KvSpec, KvType, QkvParams, RowSource,
-    StepLimits,
+    AttentionParams, Backend, Batch, BufferRole, HeadShape, KvLayout, KvSpec, KvType, OperandTypes,
+    QkvParams, RowSource, StepLimits,
 };
 use hanzo_engine_kernels_cuda::{CudaBackend, Device};
 
 use crate::driver::card;
+use crate::typed::TypedOps;
 
 const SHAPE: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 32 };
 const BLOCKS: usize = 12;
@@ -37,9 +38,9 @@ pub(crate) fn numbers(seed: usize, count: usize) -> Vec<f32> {
 /// A backend with a cache and buffers that stay where they are from step to step, as a network's do.
 struct Bench<D: Device> {
     backend: CudaBackend<D>,
-    kv: <CudaBackend<D> as Backend>::Kv,
-    qkv: <CudaBackend<D> as Backend>::Buffer,
-    out: <CudaBackend<D> as Backend>::Buffer,
+    kv: <CudaBackend<D> as OperandTypes>::Kv,
+    qkv: <CudaBackend<D> as OperandTypes>::Buffer,
+    out: <CudaBackend<D> as OperandTypes>::Buffer,
 }
 
 impl<D: Device> Bench<D> {
@@ -54,7 +55,7 @@ impl<D: Device> Bench<D> {
         Self { backend, kv, qkv, out }
     }
 
-    /// Writes every key and value, so that what is read of them is the same wherever the cache lies.
+    /// Writes every key and value, so that the content does not depend on the cache's address.
     fn fill(&mut self) {
         for block in 0..BLOCKS {
             for context in [8, 16] {
@@ -76,9 +77,9 @@ impl<D: Device> Bench<D> {
         let qkv = numbers(seed, rows * SHAPE.qkv_width());
         self.backend.write_rows(&mut self.qkv, 0, &qkv).expect("a copy");
         self.backend.begin(batch).expect("a step");
-        self.backend.rope_to_cache(&mut self.qkv, &QkvParams::plain(SHAPE), &mut self.kv, 0);
+        self.backend.rope_to_cache(&mut self.qkv, QkvParams::plain(SHAPE), &mut self.kv, 0);
         let params = AttentionParams::of(SHAPE, scale);
-        self.backend.attention(&self.qkv, &params, &self.kv, 0, &mut self.out);
+        self.backend.attention(&self.qkv, params, &mut self.kv, 0, &mut self.out);
         self.backend.end().expect("a step");
         let mut out = vec![0.0; rows * SHAPE.q_width()];
         self.backend.read_rows(&self.out, 0, &mut out).expect("a copy");
@@ -86,7 +87,7 @@ impl<D: Device> Bench<D> {
     }
 }
 
-/// Sequences of these contexts, the last token of each, in blocks from this one on.
+/// A batch of the last tokens of sequences with these contexts, in blocks from `block_first` on.
 pub(crate) fn decodes(contexts: &[usize], block_first: u32) -> Batch {
     let mut batch = Batch::default();
     for (index, &context) in contexts.iter().enumerate() {
@@ -96,7 +97,8 @@ pub(crate) fn decodes(contexts: &[usize], block_first: u32) -> Batch {
     batch
 }
 
-/// Steps of one bucket whose batches have other rows, contexts and blocks: the first is launched, the others are replayed.
+/// Checks steps of one bucket with different rows, contexts and blocks: the first is launched, the others are
+/// replayed.
 fn replay_equals_launches<D: Device>(make: impl Fn() -> D) {
     let mut recording = Bench::new(CudaBackend::new(make()));
     let mut batches = Vec::new();
@@ -124,7 +126,7 @@ fn replay_gives_the_bits_of_launches() {
     replay_equals_launches(Emulated::new);
 }
 
-/// A plan that is run between all others stays recorded, however many others there are.
+/// Checks that a plan that is run between all others stays recorded, however many others there are.
 #[test]
 fn the_plan_that_ran_longest_ago_is_forgotten_first() {
     const OTHERS: usize = 150;
@@ -140,7 +142,7 @@ fn the_plan_that_ran_longest_ago_is_forgotten_first() {
     assert_eq!(bench.backend.replays() - before, OTHERS as u64);
 }
 
-/// As graphs that the driver has captured.
+/// Checks replay as CUDA graphs that the driver has captured.
 #[test]
 fn graphs_of_the_driver_give_the_bits_of_launches() {
     replay_equals_launches(card);

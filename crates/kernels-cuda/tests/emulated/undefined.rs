@@ -1,5 +1,5 @@
-//! Nothing undefined is done in the kernels, as the compiler's sanitizer sees it: indices behind arrays, shifts too far, sums of integers
-//! that do not fit, loads at places that are no multiple of their size. It ends the process where it stands, so it has one of its own.
+//! Test for undefined behaviour in the kernels with the compiler's sanitizer: indices out of bounds, shifts that are
+//! too large, signed overflow, misaligned loads. It ends the process at once, so it runs in a separate one.
 
 use hanzo_engine_cuda_emulator::{Emulated, Sources};
 use hanzo_engine_kernels::AnyBackend;
@@ -9,7 +9,7 @@ use hanzo_engine_kernels_cuda::CudaBackend;
 use crate::again::{ended, in_a_process, is_again};
 use crate::attention::{check_runs, check_shared_rows};
 
-/// Sources whose undefined doings are instructions that no processor has.
+/// Sources in which undefined behaviour becomes an instruction that no processor has.
 fn watched(sources: Sources, kernels: &[&str]) -> Emulated {
     let flags = ["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error", "-O1"];
     Emulated::of(&flags.into_iter().fold(sources, Sources::with_flag).only(kernels))
@@ -42,7 +42,7 @@ fn draws_do_nothing_undefined() {
     briefly(|| conformance::check_sample(&|| AnyBackend::new(CudaBackend::new(device.clone()))));
 }
 
-/// A number that is no multiple of the size it is loaded with.
+/// An address that is not a multiple of the size of the load.
 #[test]
 fn what_is_undefined_is_seen() {
     let test = "undefined::what_is_undefined_is_seen";

@@ -1,6 +1,6 @@
-//! The kernels under the compiler's sanitizers, each in a process of its own that begins with the sanitizer's library: threads of a block
-//! that do not wait for each other (ThreadSanitizer, to which each is a thread, whatever order they run in), and shared memory behind
-//! what a launch asks for (AddressSanitizer). Faults that are planted must be seen.
+//! Tests of the kernels under the compiler's sanitizers, each in a separate process that preloads the sanitizer's
+//! library: threads of a block without a needed barrier (ThreadSanitizer, for which each fiber is a thread, whatever
+//! the order), and accesses past the requested shared memory (AddressSanitizer). Planted faults must be found.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -19,12 +19,12 @@ use crate::products::of_floats;
 
 type Make<'a> = &'a dyn Fn() -> CudaBackend<Emulated>;
 
-/// A sanitizer: what the compiler calls it, and its library.
+/// A sanitizer: its compiler flag and its library.
 struct Sanitizer {
     flag: &'static str,
     library: &'static str,
     options: (&'static str, &'static str),
-    /// What it says where something is wrong.
+    /// Words of its report.
     words: &'static str,
 }
 
@@ -41,14 +41,14 @@ const ADDRESSES: Sanitizer = Sanitizer {
     words: "ERROR: AddressSanitizer: heap-buffer-overflow",
 };
 
-/// Says so where tests that pass are heard too.
+/// Reports it even if the output of passing tests is hidden.
 fn not_run(test: &str, why: &str) -> Option<(bool, String)> {
     writeln!(io::stderr(), "NOT RUN {test}: {why}").expect("standard error is open");
     None
 }
 
 impl Sanitizer {
-    /// Its library, or none where the compiler has none of that name, as clang, whose own is another.
+    /// Path of its library; none if the compiler has no library of that name, like clang, which has another.
     fn path(&self) -> Option<String> {
         let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
         let says = |argument: &str| {
@@ -59,7 +59,8 @@ impl Sanitizer {
         (Path::new(&path).is_absolute() && !says("--version")?.contains("clang")).then_some(path)
     }
 
-    /// Runs the checks of `test` with these kernels under it, and says whether all went well, and what was said.
+    /// Runs the checks of `test` with these kernels under the sanitizer. Returns whether all succeeded, and the
+    /// output.
     fn watch(&self, test: &str, sources: Sources, check: impl Fn(Make<'_>)) -> Option<(bool, String)> {
         let sources = [self.flag, "-O0", "-g1"].into_iter().fold(sources, Sources::with_flag);
         if is_again() {
@@ -70,10 +71,10 @@ impl Sanitizer {
         let Some(path) = self.path() else {
             return not_run(test, &format!("the C++ compiler has no {}; g++ has", self.library));
         };
-        // Here, where the compiler is not watched too.
+        // Compiled here, where the compiler does not run under the sanitizer.
         sources.compile();
         let (success, said) = ended(test, &[("LD_PRELOAD", &path), self.options]);
-        // Older ones do not know where newer systems put things.
+        // Older versions do not know the memory layout of newer systems.
         if said.contains("ThreadSanitizer: unexpected memory mapping") {
             return not_run(
                 test,

@@ -1,4 +1,5 @@
-//! Products of many rows by groups of four warps, as cards of compute capability 9.0 have them: used where they give the bits of the others.
+//! Tests of products of many rows by warpgroups, on GPUs of compute capability 9.0: used if they give the bits of the
+//! other kernels.
 
 use hanzo_engine_cuda_emulator::{Emulated, Fault, Sources};
 use hanzo_engine_kernels::conformance::{self, briefly};
@@ -10,7 +11,7 @@ use crate::few_bits::check_types;
 use crate::fused::check_fused_layers;
 use crate::products::check_products;
 
-/// Kernels that are asked, and what they need.
+/// Source files of the kernels that are compared, and of those that they need.
 const ASKED: [&str; 6] =
     ["heads.cu", "attention_tiles.cu", "attention_groups.cu", "matmul.cu", "product.cu", "product_wide.cu"];
 
@@ -18,7 +19,7 @@ pub(crate) fn device() -> Emulated {
     Emulated::of(&Sources::default().with_wide())
 }
 
-/// One that is found to give the same bits, and is used.
+/// A backend that was found to give the same bits, and uses warpgroups.
 pub(crate) fn backend(device: &Emulated) -> CudaBackend<Emulated> {
     let backend = CudaBackend::new(device.clone());
     assert!(backend.is_wide(), "groups of warps do not give the bits of warps");
@@ -34,14 +35,14 @@ fn groups_of_warps_give_the_bits_of_warps() {
     }
     let device = device();
     let make = || backend(&device);
-    // Parts of all types, of which each is another group's.
+    // Parts of all types, each for another warpgroup.
     let in_halves = |dtype: &DType| dtype != &DType::F32 && dtype != &DType::BF16;
     let types: Vec<DType> =
         DType::ALL.iter().copied().filter(|dtype| make().supports(*dtype) && in_halves(dtype)).collect();
     check_types(&make, &types);
 }
 
-/// Kernels that write rows cut them as these read them.
+/// Checks that kernels write pieces in the form that these read.
 #[test]
 fn groups_of_warps_read_what_others_have_cut() {
     let device = device();
@@ -64,14 +65,15 @@ fn products_of_groups_of_warps_conform() {
     });
 }
 
-/// What is asked of groups of warps, without the rest, and so compiled sooner.
+/// Sources of the warpgroup kernels for floats alone, which compile sooner.
 fn floats() -> Sources {
     let blocks = "WIDE_KERNEL(product_wide_blocks, ProductParams, WIDE_THREADS, 1) {\n  SHARED(unsigned char, room);\n  \
                   multiply_wide_rows<BLOCKS>(p, room);\n}\n";
     Sources::default().with_wide().only(&ASKED).with("product_wide.cu", blocks, "")
 }
 
-/// A device whose groups of warps are as they are uses them, and one with any of these faults (a file, its own words, others) does without.
+/// Checks that a device with unchanged warpgroup kernels uses them, and that one with any of these faults (file,
+/// original words, replacement) does not.
 pub(crate) fn check_faults(faults: &[Fault]) {
     let all = Emulated::of(&floats().with_planted(faults));
     assert!(CudaBackend::new(all.clone()).is_wide());
@@ -83,18 +85,19 @@ pub(crate) fn check_faults(faults: &[Fault]) {
     }
 }
 
-/// A card whose groups of warps compute something else does without them, and so does one where a fault is planted in their kernel.
+/// Checks that a GPU whose warpgroups compute something else does not use them, and neither does one with a fault in
+/// the kernel.
 #[test]
 fn groups_of_warps_that_differ_are_not_used() {
     let faults = [
-        // Cores that add up another way.
+        // Tensor cores that add in another way.
         ("hopper.hpp", "sums += value * a;", "sums += 1.0001f * value * a;"),
-        // Nobody waits: for products, for what they read, for those who read what was there, for barriers.
+        // Missing waits: for products, for their operands, for readers of the previous content, for barriers.
         ("product_wide.cu", "dev::wait_for_products_but<0>(c);", ""),
         ("product_wide.cu", "dev::wait_for_phase(there + group % STAGES, group / STAGES % 2);", ""),
         ("product_wide.cu", "if (turn > 0) dev::wait_for_phase(read + stage, (turn - 1) % 2);", ""),
         ("product_wide.cu", "  __syncthreads();\n", ""),
-        // Squares that lie elsewhere, a descriptor with its fields in another place, and rows mixed as they are not.
+        // Squares at wrong addresses, a descriptor with its fields in the wrong place, and rows mixed differently.
         (
             "product_wide.cu",
             "dev::squares(piece + PIECE_BYTES / 2, PIECE_BYTES / 4, tile_bytes)",
@@ -110,7 +113,7 @@ fn groups_of_warps_that_differ_are_not_used() {
             "static_cast<uint64_t>(rows_apart >> 4) << 32",
             "static_cast<uint64_t>(rows_apart >> 4) << 32 | uint64_t(1) << 62",
         ),
-        // Fewer bytes are expected than come, and products are asked for before their numbers are settled.
+        // Fewer bytes expected than arrive, and products started before their operands are settled.
         (
             "product_wide.cu",
             "dev::arrive_expecting(there + stage, tiles * TILE_BYTES);",
@@ -125,7 +128,8 @@ fn groups_of_warps_that_differ_are_not_used() {
     check_faults(&faults);
 }
 
-/// A driver gives a card of compute capability 9.0 both modules; one that lacks these kernels does without.
+/// Checks that a driver gives a GPU of compute capability 9.0 both modules; a GPU without these kernels works without
+/// them.
 #[test]
 fn a_card_is_given_both_modules() {
     let test = "wide::a_card_is_given_both_modules";

@@ -1,9 +1,9 @@
 //! Attention over a cache of several layers, at a short and at a long context.
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use hanzo_engine_kernels::cpu::{CpuBackend, CpuKv};
+
 use hanzo_engine_kernels::{
-    AttentionParams, BLOCK_TOKENS, Backend, BufferRole, KvLayout, KvSpec, KvType, QkvParams,
+    AnyBackend, AttentionParams, BLOCK_TOKENS, BufferRole, KvLayout, KvSpec, KvType, QkvParams, ops,
 };
 
 use crate::bed;
@@ -46,7 +46,7 @@ pub(crate) fn decode_and_prefill(criterion: &mut Criterion) {
                 Throughput::Elements(4 * (pairs * bed::HEADS.q_width()) as u64)
             });
             group.bench_function(BenchmarkId::from_parameter(context), |bencher| {
-                let kv: &CpuKv = cache.get_or_insert_with(|| written(&mut backend, &spec));
+                let kv: &ops::Kv = cache.get_or_insert_with(|| written(&mut backend, &spec));
                 let mut layers = (0..LAYERS).cycle();
                 bed::step(&mut backend, rows, context, |backend| {
                     bencher.iter(|| {
@@ -61,7 +61,7 @@ pub(crate) fn decode_and_prefill(criterion: &mut Criterion) {
 }
 
 /// A cache that has been written: pages that never were are one page of zeros, which is always near.
-fn written(backend: &mut CpuBackend, spec: &KvSpec) -> CpuKv {
+fn written(backend: &mut AnyBackend, spec: &KvSpec) -> ops::Kv {
     let mut kv = backend.kv(spec).expect("memory for the cache");
     let params = QkvParams::plain(bed::HEADS);
     for context in (bed::PREFILL..=bed::CONTEXT).step_by(bed::PREFILL) {

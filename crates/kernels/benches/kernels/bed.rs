@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use hanzo_engine_kernels::cpu::{CpuBackend, CpuBuffer, ThreadPool, Tier};
+use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::{
-    BLOCK_TOKENS, Backend, Batch, BufferRole, HeadShape, RowSource, SequenceSpan, StepLimits,
+    AnyBackend, BLOCK_TOKENS, Batch, BufferRole, HeadShape, RowSource, SequenceSpan, StepLimits, ops,
 };
 
 /// Rows of a prefill step.
@@ -23,14 +23,14 @@ pub(crate) const EXPERTS_USED: usize = 8;
 pub(crate) const COLD_BYTES: usize = 384 << 20;
 
 /// A backend on all cores, its scratch made for steps of one sequence.
-pub(crate) fn backend() -> CpuBackend {
+pub(crate) fn backend() -> AnyBackend {
     backend_for(HEADS, PREFILL, 1)
 }
 
 /// A backend on all cores for steps of so many rows and sequences.
-pub(crate) fn backend_for(heads: HeadShape, rows: usize, sequences: usize) -> CpuBackend {
+pub(crate) fn backend_for(heads: HeadShape, rows: usize, sequences: usize) -> AnyBackend {
     let tier = Tier::detect().expect("a tier this processor has, as the variable must name one");
-    let mut backend = CpuBackend::new(Arc::new(ThreadPool::new(0)), tier);
+    let mut backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(0)), tier));
     let limits = StepLimits {
         rows,
         sequences,
@@ -89,7 +89,7 @@ pub(crate) fn numbers(count: usize) -> Vec<f32> {
 }
 
 /// A buffer of such numbers, `(rows, cols)`.
-pub(crate) fn filled(backend: &mut CpuBackend, rows: usize, cols: usize) -> CpuBuffer {
+pub(crate) fn filled(backend: &mut AnyBackend, rows: usize, cols: usize) -> ops::Buffer {
     let mut buffer = backend.buffer(BufferRole::Operand, rows, cols).expect("memory for activations");
     backend.write_rows(&mut buffer, 0, &numbers(rows * cols)).expect("rows the buffer has");
     buffer
@@ -97,19 +97,19 @@ pub(crate) fn filled(backend: &mut CpuBackend, rows: usize, cols: usize) -> CpuB
 
 /// Runs `body` within one step of a batch.
 pub(crate) fn step<T>(
-    backend: &mut CpuBackend,
+    backend: &mut AnyBackend,
     rows: usize,
     context: usize,
-    body: impl FnOnce(&mut CpuBackend) -> T,
+    body: impl FnOnce(&mut AnyBackend) -> T,
 ) -> T {
     step_of(backend, &batch(rows, context), body)
 }
 
 /// Runs `body` within one step of this batch.
 pub(crate) fn step_of<T>(
-    backend: &mut CpuBackend,
+    backend: &mut AnyBackend,
     batch: &Batch,
-    body: impl FnOnce(&mut CpuBackend) -> T,
+    body: impl FnOnce(&mut AnyBackend) -> T,
 ) -> T {
     backend.begin(batch).expect("a processor always begins");
     let result = body(backend);

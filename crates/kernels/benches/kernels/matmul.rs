@@ -1,9 +1,11 @@
 //! Matrix products of every element type that the backend packs.
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use hanzo_engine_kernels::cpu::{CpuBackend, CpuExperts, CpuMatrix};
+
 use hanzo_engine_kernels::quant::{can_quantize, quantize_row};
-use hanzo_engine_kernels::{Activation, Backend, BufferRole, DType, ExpertParts, MatrixShape, MatrixSource};
+use hanzo_engine_kernels::{
+    Activation, AnyBackend, BufferRole, DType, ExpertParts, MatrixShape, MatrixSource, ops,
+};
 
 use crate::bed;
 
@@ -34,7 +36,7 @@ pub(crate) fn decode_and_prefill(criterion: &mut Criterion) {
                 Throughput::Elements(2 * (rows * ROWS * COLS) as u64)
             });
             group.bench_function(BenchmarkId::from_parameter(rows), |bencher| {
-                let weights: &Vec<CpuMatrix> =
+                let weights: &Vec<ops::Matrix> =
                     weights.get_or_insert_with(|| matrices(&backend, shape, bed::COLD_BYTES / packed_bytes));
                 let mut next = weights.iter().cycle();
                 bed::step(&mut backend, rows, rows, |backend| {
@@ -101,7 +103,7 @@ pub(crate) fn activated(criterion: &mut Criterion) {
     group.finish();
 }
 
-pub(crate) fn matrices(backend: &CpuBackend, shape: MatrixShape, count: usize) -> Vec<CpuMatrix> {
+pub(crate) fn matrices(backend: &AnyBackend, shape: MatrixShape, count: usize) -> Vec<ops::Matrix> {
     let bytes = blocks(shape);
     let source = [MatrixSource { name: "weights", shape, bytes: &bytes }];
     (0..count.max(1))
@@ -111,11 +113,11 @@ pub(crate) fn matrices(backend: &CpuBackend, shape: MatrixShape, count: usize) -
 
 /// Experts of these shapes, all alike.
 pub(crate) fn experts(
-    backend: &CpuBackend,
+    backend: &AnyBackend,
     gate_up: MatrixShape,
     down: MatrixShape,
     count: usize,
-) -> CpuExperts {
+) -> ops::Experts {
     let bytes = [blocks(gate_up), blocks(down)];
     let source = |shape, bytes| vec![MatrixSource { name: "weights", shape, bytes }];
     let parts = ExpertParts { gate_up: source(gate_up, &bytes[0]), down: source(down, &bytes[1]) };

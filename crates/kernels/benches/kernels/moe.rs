@@ -1,9 +1,9 @@
 //! A layer's mixture of experts, of Qwen3-30B-A3B's shape.
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use hanzo_engine_kernels::cpu::{CpuBuffer, CpuExperts, CpuMatrix};
+
 use hanzo_engine_kernels::{
-    Activation, Backend, BufferRole, DType, ExpertParts, ExpertScoring, MatrixShape, MoeOperands, MoeParams,
+    Activation, BufferRole, DType, ExpertParts, ExpertScoring, MatrixShape, MoeOperands, MoeParams, ops,
 };
 
 use crate::{bed, matmul};
@@ -26,15 +26,15 @@ const INPUTS: usize = bed::EXPERTS / bed::EXPERTS_USED;
 
 /// The experts of one layer: more than the caches.
 struct Layer {
-    router: CpuMatrix,
-    experts: CpuExperts,
+    router: ops::Matrix,
+    experts: ops::Experts,
 }
 
 /// One row: bytes of the weights of the experts it chose. Many: operations.
 pub(crate) fn decode_and_prefill(criterion: &mut Criterion) {
     let mut backend = bed::backend();
     let many = bed::filled(&mut backend, bed::PREFILL, WIDTH);
-    let few: Vec<CpuBuffer> = (0..INPUTS)
+    let few: Vec<ops::Buffer> = (0..INPUTS)
         .map(|input| {
             // What a router of sines prefers is a matter of phase.
             let phase = input as f32 / INPUTS as f32 * std::f32::consts::TAU;

@@ -2,7 +2,7 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use hanzo_engine_kernels::{
-    BLOCK_TOKENS, Backend, BufferRole, KvLayout, KvSpec, KvType, LayerNormParams, QkvParams, Rope, RopeKind,
+    BLOCK_TOKENS, BufferRole, KvLayout, KvSpec, KvType, LayerNormParams, QkvParams, Rope, RopeKind,
 };
 
 use crate::bed;

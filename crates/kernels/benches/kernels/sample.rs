@@ -2,7 +2,7 @@
 
 use criterion::{BenchmarkId, Criterion};
 use hanzo_engine_kernels::{
-    Backend, DType, Draws, LogitsHead, MatrixShape, MatrixSource, SampleSpec, SampleSpecs, Shape,
+    DType, Draws, LogitsHead, MatrixShape, MatrixSource, SampleSpec, SampleSpecs, Shape,
 };
 
 use crate::bed;

@@ -1,11 +1,8 @@
-//! Ops that encoders need beyond a decoder's: rows of whole sequences, without a cache. They are a separate trait, so
-//! that a device may support decoders first.
+//! Parameters of ops that encoders need beyond a decoder's: rows of whole sequences, without a cache.
 
-use std::ops::Range;
+use super::HeadShape;
 
-use super::{Backend, HeadShape, QkvParams};
-
-/// Granularity of [`EncoderOps::attend_part`]: each part begins at a multiple of so many queries.
+/// Granularity of [`Op::AttendPart`](crate::ops::Op::AttendPart): each part begins at a multiple of so many queries.
 pub const QUERIES_PART: usize = 48;
 
 /// Scale and shift of a layer norm (arxiv.org/abs/1607.06450).
@@ -80,51 +77,4 @@ pub struct SelfAttentionParams<V, T> {
     pub padding: u32,
     /// Addend to the scores.
     pub bias: PositionBias<V, T>,
-}
-
-/// A device that runs an encoder's steps.
-pub trait EncoderOps: Backend {
-    /// Input columns of a convolution along the tokens (im2col): `out[r][c * window + t] = x[r + t - window / 2][c]`,
-    /// or 0 outside r's sequence. `window` is odd; `out` is `(rows, cols * window)`.
-    fn unfold(&mut self, x: &Self::Buffer, window: usize, out: &mut Self::Buffer);
-
-    /// Works in place on rows of `[q | k | v]`: norms queries and keys and rotates them by each row's position. Values
-    /// stay as they are, and no cache is written.
-    fn rope(&mut self, qkv: &mut Self::Buffer, params: &QkvParams<&Self::Vector>);
-
-    /// Attention inside each sequence of the batch, all of which must be whole (`context == rows`). Queries, keys and
-    /// values are the sequence's rows of `[q | k | v]`, in f32; `out` is `(rows, heads * head_dim)`. There is no
-    /// cache.
-    fn self_attention(
-        &mut self,
-        qkv: &Self::Buffer,
-        params: &SelfAttentionParams<&Self::Vector, &[u32]>,
-        out: &mut Self::Buffer,
-    );
-
-    /// Whether [`EncoderOps::attend_part`] is supported, for callers that must interleave other work with a long
-    /// sequence.
-    fn attends_in_parts(&self) -> bool {
-        false
-    }
-
-    /// Attention of some queries of one sequence to all of it, without reach, padding or bias. `rows` of `qkv` are the
-    /// sequence's `[q | k | v]`, from any step. `queries` count from its first row, begin at a multiple of
-    /// [`QUERIES_PART`], and are as many as the batch has rows. `out` is `(queries, heads * head_dim)`, bit for bit
-    /// equal to [`EncoderOps::self_attention`] of the whole sequence.
-    ///
-    /// # Panics
-    /// If [`EncoderOps::attends_in_parts`] is false.
-    fn attend_part(
-        &mut self,
-        qkv: &Self::Buffer,
-        (rows, queries): (Range<usize>, Range<usize>),
-        params: &SelfAttentionParams<&Self::Vector, &[u32]>,
-        out: &mut Self::Buffer,
-    ) {
-        let _ = (qkv, params, out);
-        panic!(
-            "queries {queries:?} of rows {rows:?} apart, on a device that attends to sequences as a whole"
-        );
-    }
 }

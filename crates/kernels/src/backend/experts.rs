@@ -1,6 +1,6 @@
 //! Mixture of experts in the contract.
 
-use super::{Activation, Backend};
+use super::{Activation, OperandTypes};
 
 /// Placeholder for an expert, for rows with a score that is NaN.
 pub const NO_EXPERT: u32 = u32::MAX;
@@ -82,10 +82,10 @@ pub struct MoeOperands<M, V, E, B> {
 
 /// Weights of a mixture in a backend's types.
 pub type MoeWeights<'a, B> = MoeOperands<
-    &'a <B as Backend>::Matrix,
-    &'a <B as Backend>::Vector,
-    &'a <B as Backend>::Experts,
-    &'a <B as Backend>::Buffer,
+    &'a <B as OperandTypes>::Matrix,
+    &'a <B as OperandTypes>::Vector,
+    &'a <B as OperandTypes>::Experts,
+    &'a <B as OperandTypes>::Buffer,
 >;
 
 impl<M, V, E, B> MoeOperands<M, V, E, B> {

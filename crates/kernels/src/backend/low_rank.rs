@@ -2,7 +2,7 @@
 //! arxiv.org/abs/2106.09685). Before that, it may multiply the product's outputs and add to them (DoRA,
 //! arxiv.org/abs/2402.09353; biases; replaced matrices or norms).
 
-use super::{Backend, MatrixShape, MatrixSource};
+use super::{MatrixShape, MatrixSource, OperandTypes};
 
 /// Shapes of a pair of low-rank matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,22 +76,22 @@ impl OutputDelta<'_> {
 }
 
 /// Matrix that computes logits, and the adapters of the rows that it reads.
-pub struct LogitsHead<'a, B: Backend + ?Sized> {
+pub struct LogitsHead<'a, B: OperandTypes + ?Sized> {
     /// (vocab, hidden)
     pub matrix: &'a B::Matrix,
-    /// Changes of logits by adapters, as in [`Backend::add_low_rank`].
+    /// Changes of logits by adapters, as [`Op::AddLowRank`](crate::ops::Op::AddLowRank) makes them.
     pub adapted: Option<AdaptedLogits<'a, B>>,
 }
 
 /// Changes of logits by adapters.
-pub struct AdaptedLogits<'a, B: Backend + ?Sized> {
+pub struct AdaptedLogits<'a, B: OperandTypes + ?Sized> {
     /// Change by each adapter that has one.
     pub deltas: &'a [Option<&'a B::LowRank>],
     /// Scratch, as wide as the ranks of any adapter's pairs together.
     pub low: &'a mut B::Buffer,
 }
 
-impl<'a, B: Backend + ?Sized> LogitsHead<'a, B> {
+impl<'a, B: OperandTypes + ?Sized> LogitsHead<'a, B> {
     /// A matrix without adapters.
     pub fn of(matrix: &'a B::Matrix) -> Self {
         Self { matrix, adapted: None }

@@ -8,7 +8,7 @@ use super::random::Random;
 use super::rig::Rig;
 use super::scene::{Chunk, STEP_ROWS_MAX, Scene, Setting, history, memory_parts};
 use crate::reference::{ReferenceBackend, formulas, visible};
-use crate::{AnyBackend, AttentionParams, Backend, Batch, HeadShape, KvType, Rounding, SequenceSpan};
+use crate::{AnyBackend, AttentionParams, Batch, HeadShape, KvType, Rounding, SequenceSpan};
 
 /// Heads, key-value heads, and elements of a head.
 const SHAPES: [(usize, usize, usize); 8] =

@@ -8,8 +8,8 @@ use super::scene::{Chunk, Scene};
 use super::weights::{Weights, supported};
 use crate::reference::ReferenceBackend;
 use crate::{
-    Activation, AnyBackend, AttentionParams, Backend, Batch, BufferRole, DType, HeadShape, KvLayout, KvSpec,
-    KvType, LogitsHead, QkvParams, Rope, RopeKind, RowSource, StepLimits, ops,
+    Activation, AnyBackend, AttentionParams, Batch, BufferRole, DType, HeadShape, KvLayout, KvSpec, KvType,
+    LogitsHead, QkvParams, Rope, RopeKind, RowSource, StepLimits, ops,
 };
 
 const LAYERS: usize = 2;

@@ -8,7 +8,7 @@ use super::random::Random;
 use super::rig::{Rig, whole_batch};
 use super::weights::{Weights, quantised, supported};
 use crate::reference::formulas;
-use crate::{Activation, AnyBackend, Backend, Batch, DType, RowIds};
+use crate::{Activation, AnyBackend, Batch, DType, RowIds};
 
 const LENGTHS: [u32; 5] = [1, 11, 3, 12, 6];
 const ROWS: usize = 33;

@@ -6,8 +6,8 @@ use super::rig::{Rig, ok, rows_batch};
 use super::weights::Weights;
 use crate::reference::formulas::{attend, dot, rms_norm, rotate, score};
 use crate::{
-    AnyBackend, Backend, Batch, DType, HeadShape, KvLayout, KvSpec, KvType, LatentHeads, LatentParams, Rope,
-    RopeKind, Rounding, RowSource, StepLimits, ops,
+    AnyBackend, Batch, DType, HeadShape, KvLayout, KvSpec, KvType, LatentHeads, LatentParams, Rope, RopeKind,
+    Rounding, RowSource, StepLimits, ops,
 };
 
 const EPS: f32 = 1e-5;

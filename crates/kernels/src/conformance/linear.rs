@@ -6,7 +6,7 @@ use super::random::Random;
 use super::rig::{Rig, ok, rows_batch};
 use super::weights::{Weights, quantised, supported};
 use crate::reference::ReferenceBackend;
-use crate::{AnyBackend, Backend, DType, LogitsHead, Rounding, ops};
+use crate::{AnyBackend, DType, LogitsHead, Rounding, ops};
 
 /// Largest batch of these checks.
 const ROWS_MAX: usize = 33;

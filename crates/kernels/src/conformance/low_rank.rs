@@ -8,7 +8,7 @@ use super::rig::{Rig, ok};
 use super::weights::Weights;
 use crate::reference::formulas::{activate, dot};
 use crate::{
-    AdaptedLogits, AnyBackend, Backend, Batch, DType, LogitsHead, LowRankPair, LowRankShape, MatrixSource,
+    AdaptedLogits, AnyBackend, Batch, DType, LogitsHead, LowRankPair, LowRankShape, MatrixSource,
     OutputChange, OutputDelta, Rounding, RowSource, SampleSpec, SampleSpecs, SequenceSpan, ops,
 };
 

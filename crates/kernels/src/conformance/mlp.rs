@@ -7,7 +7,7 @@ use super::random::Random;
 use super::rig::{Rig, rows_batch};
 use super::weights::{Weights, quantised, supported};
 use crate::reference::formulas::{activate, dot, factor};
-use crate::{Activation, AnyBackend, Backend, DType, Rounding};
+use crate::{Activation, AnyBackend, DType, Rounding};
 
 const ROWS_MAX: usize = 11;
 pub(super) const ACTIVATIONS: [Activation; 3] = [Activation::Silu, Activation::GeluTanh, Activation::GeluErf];

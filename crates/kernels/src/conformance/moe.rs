@@ -16,8 +16,8 @@ use super::weights::{Weights, quantised, supported};
 use crate::quant::can_quantize;
 use crate::reference::formulas::{apart, dot, expert_keys, route};
 use crate::{
-    Activation, AnyBackend, Backend, DType, ExpertGroups, ExpertParts, ExpertScoring, MatrixShape,
-    MatrixSource, MoeOperands, MoeParams, Operands, Rounding, ops,
+    Activation, AnyBackend, DType, ExpertGroups, ExpertParts, ExpertScoring, MatrixShape, MatrixSource,
+    MoeOperands, MoeParams, Operands, Rounding, ops,
 };
 
 /// Experts of rows, and the inputs of their down products.

@@ -5,7 +5,7 @@ use super::linear::{activations, gather};
 use super::random::Random;
 use super::rig::{Rig, rows_batch};
 use crate::reference::formulas;
-use crate::{AnyBackend, Backend, BufferRole, LayerNormParams, Rounding, ops};
+use crate::{AnyBackend, BufferRole, LayerNormParams, Rounding, ops};
 
 const ROWS_MAX: usize = 33;
 const SHAPES: [(usize, usize, f32); 7] = [

@@ -2,8 +2,8 @@
 
 use super::weights::Weights;
 use crate::{
-    AnyBackend, Backend, Batch, BufferRole, HeadShape, KernelError, MatrixSource, Rounding, RowSource,
-    SequenceSpan, StepLimits, ops,
+    AnyBackend, Batch, BufferRole, HeadShape, KernelError, MatrixSource, Rounding, RowSource, SequenceSpan,
+    StepLimits, ops,
 };
 
 /// Rows of every buffer after the batch, which must not change.

@@ -6,8 +6,8 @@ use super::random::Random;
 use super::rig::{Rig, ok, whole_batch};
 use crate::reference::{ReferenceBackend, formulas};
 use crate::{
-    AnyBackend, AttentionParams, BLOCK_TOKENS, Backend, Batch, EncoderOps, HeadShape, KvLayout, KvSpec,
-    KvType, QkvParams, QueryScale, Rope, RopeKind, Rounding, RowSource, SequenceSpan, StepLimits,
+    AnyBackend, AttentionParams, BLOCK_TOKENS, Batch, HeadShape, KvLayout, KvSpec, KvType, QkvParams,
+    QueryScale, Rope, RopeKind, Rounding, RowSource, SequenceSpan, StepLimits,
 };
 
 /// Context and rows of the sequences, each starting a block. All earlier blocks are block 0, so that positions can be

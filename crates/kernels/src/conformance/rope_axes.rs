@@ -6,8 +6,8 @@ use super::rig::{Rig, ok, rows_batch, whole_batch};
 use super::rope::{LIMITS, turn_slack};
 use crate::reference::{ReferenceBackend, formulas};
 use crate::{
-    AnyBackend, AttentionParams, Backend, Batch, EncoderOps, HeadShape, KvLayout, KvSpec, KvType, QkvParams,
-    Rope, RopeAxes, RopeKind, Rounding, StepLimits,
+    AnyBackend, AttentionParams, Batch, HeadShape, KvLayout, KvSpec, KvType, QkvParams, Rope, RopeAxes,
+    RopeKind, Rounding, StepLimits,
 };
 
 /// Heads of these checks. `AXES_PAIRS` is the number of their pairs.

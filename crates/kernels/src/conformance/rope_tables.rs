@@ -6,8 +6,8 @@ use super::rig::{Rig, ok, rows_batch};
 use super::rope::LIMITS;
 use crate::reference::ReferenceBackend;
 use crate::{
-    AnyBackend, AttentionParams, Backend, Batch, HeadShape, KvLayout, KvSpec, KvType, LatentHeads,
-    LatentParams, QkvParams, Rope, RopeKind, StepLimits,
+    AnyBackend, AttentionParams, Batch, HeadShape, KvLayout, KvSpec, KvType, LatentHeads, LatentParams,
+    QkvParams, Rope, RopeKind, StepLimits,
 };
 
 const SHAPE: HeadShape = HeadShape { heads: 2, kv_heads: 1, head_dim: 40 };

@@ -4,7 +4,7 @@ use super::bounds::{CaseErrors, FLOAT, hold, operand_sigma, same_bits};
 use super::linear::gather;
 use super::random::Random;
 use super::rig::{Rig, rows_batch};
-use crate::{AnyBackend, Backend, RowOp, ops};
+use crate::{AnyBackend, RowOp, ops};
 
 const ROWS_MAX: usize = 40;
 const WIDTH_MAX: usize = 1024;

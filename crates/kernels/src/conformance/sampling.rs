@@ -7,7 +7,7 @@ use super::rig::{Rig, ok, rows_batch};
 use super::weights::Weights;
 use crate::reference;
 use crate::sampling::{Adjustment, Change, SampleSpec, SampleSpecs, Sampled, Shape};
-use crate::{AnyBackend, Backend, DType, LogitsHead, RowSource, ops};
+use crate::{AnyBackend, DType, LogitsHead, RowSource, ops};
 
 const ROWS: usize = 12;
 const COLS: usize = 64;

@@ -9,8 +9,8 @@ use super::random::Random;
 use super::rig::Rig;
 use crate::quant::{e4m3, to_e4m3};
 use crate::{
-    AttentionParams, BLOCK_TOKENS, Backend, Batch, HeadShape, KvGroups, KvLayout, KvPlace, KvSpec, KvType,
-    MemorySpan, Operands, QkvParams, Rounding, RowSource, StepLimits,
+    AttentionParams, BLOCK_TOKENS, Batch, HeadShape, KvGroups, KvLayout, KvPlace, KvSpec, KvType, MemorySpan,
+    Operands, QkvParams, Rounding, RowSource, StepLimits,
 };
 
 /// A sequence of a scene.

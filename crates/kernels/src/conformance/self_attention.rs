@@ -8,9 +8,7 @@ use super::random::Random;
 use super::rig::{Rig, whole_batch};
 use crate::backend::QUERIES_PART;
 use crate::reference::{ReferenceBackend, formulas, seen};
-use crate::{
-    AnyBackend, Backend, EncoderOps, HeadShape, PositionBias, Rounding, SelfAttentionParams, StepLimits,
-};
+use crate::{AnyBackend, HeadShape, PositionBias, Rounding, SelfAttentionParams, StepLimits};
 
 /// Number of random cases.
 const CASES: usize = 36;

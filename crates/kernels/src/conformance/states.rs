@@ -6,7 +6,7 @@ use super::random::Random;
 use super::rig::{Rig, ok, rows_batch};
 use crate::reference::ReferenceBackend;
 use crate::{
-    AnyBackend, Backend, Batch, ConvolutionParams, GateKind, HeadShape, KvLayout, KvSpec, OutputGateParams,
+    AnyBackend, Batch, ConvolutionParams, GateKind, HeadShape, KvLayout, KvSpec, OutputGateParams,
     OutputNorm, RecurrenceParams, RowSource, StateRule, StateShape, StepLimits,
 };
 

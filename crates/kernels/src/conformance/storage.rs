@@ -5,8 +5,8 @@ use super::random::Random;
 use super::rig::{Rig, ok, rows_batch};
 use super::weights::{Weights, supported};
 use crate::{
-    AnyBackend, Backend, BufferRole, DType, ExpertParts, HeadShape, KernelError, KvGroups, KvLayout, KvPlace,
-    KvSpec, KvType, MatrixShape, MatrixSource, StateRule, StateShape, StepLimits, ops,
+    AnyBackend, BufferRole, DType, ExpertParts, HeadShape, KernelError, KvGroups, KvLayout, KvPlace, KvSpec,
+    KvType, MatrixShape, MatrixSource, StateRule, StateShape, StepLimits, ops,
 };
 
 /// Checks that `pack` refuses what it cannot compute and names the tensor: bytes that do not fit the shape, rows that

@@ -3,7 +3,7 @@
 use super::bounds::{hold, same_bits};
 use super::random::Random;
 use super::rig::{Rig, whole_batch};
-use crate::{AnyBackend, BufferRole, EncoderOps};
+use crate::{AnyBackend, BufferRole};
 
 /// Sequences of one row, of fewer rows than a window, and of more.
 const LENGTHS: [u32; 6] = [1, 5, 2, 40, 3, 1];

@@ -5,7 +5,7 @@ use half::f16;
 
 use super::random::Random;
 use crate::quant::{can_dequantize, dequantize_row, quantize_row};
-use crate::{AnyBackend, Backend, DType, MatrixShape, MatrixSource};
+use crate::{AnyBackend, DType, MatrixShape, MatrixSource};
 
 /// Part of a matrix, in a file's form and as numbers.
 pub(super) struct Weights {

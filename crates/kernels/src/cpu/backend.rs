@@ -10,7 +10,6 @@ mod rows;
 mod states;
 mod windows;
 
-use std::borrow::Borrow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,11 +27,11 @@ use super::norm;
 use super::pool::{ThreadPool, Turn};
 use super::scratch::Scratch;
 use super::tier::Tier;
+use crate::ops::{Allocation, DeviceOp, Op};
 use crate::{
-    Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
-    KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LogitsHead, LowRankShape, MatrixShape,
-    MatrixSource, MoeParams, MoeWeights, Operands, OutputDelta, OutputGateParams, QkvParams,
-    RecurrenceParams, Rounding, RowIds, RowOp, SampleSpecs, StepLimits,
+    Activation, AttentionParams, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvSpec,
+    LayerNormParams, LogitsHead, LowRankShape, MatrixShape, MatrixSource, OperandTypes, Operands,
+    OutputDelta, Rounding, SampleSpecs, StepLimits,
 };
 use rotation::qkv_job;
 
@@ -172,7 +171,7 @@ impl CpuBuffer {
     }
 }
 
-impl Backend for CpuBackend {
+impl OperandTypes for CpuBackend {
     type Matrix = CpuMatrix;
     type Vector = CpuVector;
     type Experts = CpuExperts;
@@ -180,7 +179,9 @@ impl Backend for CpuBackend {
     type LowRank = CpuLowRank;
     type Buffer = CpuBuffer;
     type Kv = CpuKv;
+}
 
+impl Backend for CpuBackend {
     fn device(&self) -> String {
         let threads = self.pool.threads();
         format!("cpu: {}, {threads} thread{}", self.tier, if threads == 1 { "" } else { "s" })
@@ -194,8 +195,16 @@ impl Backend for CpuBackend {
         PanelKind::of(dtype).is_some()
     }
 
-    fn matrix_bytes(&self, parts: &[MatrixShape]) -> usize {
-        parts.iter().map(packed_bytes).fold(0, usize::saturating_add)
+    fn bytes(&self, of: &Allocation<'_>) -> usize {
+        match *of {
+            Allocation::Matrix(parts) => self.matrix_bytes(parts),
+            Allocation::Experts(experts) => self.experts_bytes(experts),
+            Allocation::LowRank { pairs, changes } => self.low_rank_bytes(pairs, changes),
+            Allocation::Vector(length) => self.vector_bytes(length),
+            Allocation::Buffer { role, rows, cols } => self.buffer_bytes(role, rows, cols),
+            Allocation::Kv(spec) => self.kv_bytes(spec),
+            Allocation::Scratch(limits) => self.scratch_bytes(limits),
+        }
     }
 
     /// Packs on the pool, in a separate turn between the steps of other models.
@@ -206,11 +215,6 @@ impl Backend for CpuBackend {
 
     fn heads(&self, matrices: Vec<CpuMatrix>) -> Vec<CpuMatrix> {
         matrices
-    }
-
-    fn experts_bytes(&self, experts: &[ExpertParts<MatrixShape>]) -> usize {
-        let matrices = experts.iter().flat_map(|expert| [&expert.gate_up, &expert.down]);
-        matrices.map(|parts| self.matrix_bytes(parts)).fold(0, usize::saturating_add)
     }
 
     fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<CpuExperts, KernelError> {
@@ -226,16 +230,8 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn low_rank_bytes(&self, pairs: &[LowRankShape], changes: &[usize]) -> usize {
-        CpuLowRank::bytes(pairs, changes)
-    }
-
     fn low_rank(&self, delta: &OutputDelta<'_>) -> Result<CpuLowRank, KernelError> {
         CpuLowRank::new(delta, &self.device())
-    }
-
-    fn vector_bytes(&self, length: usize) -> usize {
-        length.saturating_mul(size_of::<f32>())
     }
 
     fn vector(&self, values: &[f32]) -> Result<CpuVector, KernelError> {
@@ -245,16 +241,8 @@ impl Backend for CpuBackend {
         Ok(CpuVector { values: copy, id: NEXT.fetch_add(1, Ordering::Relaxed) })
     }
 
-    fn buffer_bytes(&self, _role: BufferRole, rows: usize, cols: usize) -> usize {
-        rows.saturating_mul(cols).saturating_mul(size_of::<f32>())
-    }
-
     fn buffer(&self, _role: BufferRole, rows: usize, cols: usize) -> Result<CpuBuffer, KernelError> {
         Ok(CpuBuffer { rows, cols, data: Aligned::zeroed(rows.saturating_mul(cols), "activations")? })
-    }
-
-    fn kv_bytes(&self, spec: &KvSpec) -> usize {
-        CpuKv::bytes(spec)
     }
 
     fn kv(&self, spec: &KvSpec) -> Result<CpuKv, KernelError> {
@@ -271,10 +259,6 @@ impl Backend for CpuBackend {
 
     fn write_kv_block(&mut self, kv: &mut CpuKv, block: u32, bytes: &[u8]) -> Result<(), KernelError> {
         kv.write_block(block as usize, bytes)
-    }
-
-    fn scratch_bytes(&self, limits: &StepLimits) -> usize {
-        Scratch::bytes(self.tier, limits, &self.attention_limits(limits))
     }
 
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
@@ -304,225 +288,43 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn embed(&mut self, table: &CpuMatrix, scale: f32, out: &mut CpuBuffer) {
-        self.step().embed(table, scale, out);
+    fn attends_in_parts(&self) -> bool {
+        true
     }
 
-    fn add_embedding(&mut self, table: &CpuMatrix, ids: RowIds, out: &mut CpuBuffer) {
-        self.step().add_embedding(table, ids, out);
-    }
-
-    fn rms_norm(&mut self, x: &CpuBuffer, weight: &CpuVector, eps: f32, out: &mut CpuBuffer) {
-        self.step().rms_norm(x, weight, eps, out);
-    }
-
-    fn add_rms_norm(
-        &mut self,
-        residual: &mut CpuBuffer,
-        x: &CpuBuffer,
-        weight: &CpuVector,
-        eps: f32,
-        out: &mut CpuBuffer,
-    ) {
-        self.step().add_rms_norm(residual, x, weight, eps, out);
-    }
-
-    fn matmul(&mut self, weight: &CpuMatrix, bias: Option<&CpuVector>, x: &CpuBuffer, out: &mut CpuBuffer) {
-        self.step().matmul(weight, bias, None, x, out);
-    }
-
-    fn matmul_activated(
-        &mut self,
-        weight: &CpuMatrix,
-        bias: Option<&CpuVector>,
-        activation: Activation,
-        x: &CpuBuffer,
-        out: &mut CpuBuffer,
-    ) {
-        self.step().matmul(weight, bias, Some(activation), x, out);
-    }
-
-    fn add_bias(&mut self, bias: &CpuVector, out: &mut CpuBuffer) {
-        self.step().add_bias(bias, out);
-    }
-
-    fn row_op(&mut self, op: &RowOp<&CpuBuffer, &CpuVector>, out: &mut CpuBuffer) {
-        self.step().row_op(op, out);
-    }
-
-    fn layer_norm(&mut self, x: &CpuBuffer, params: &LayerNormParams<&CpuVector>, out: &mut CpuBuffer) {
-        let step = self.step();
-        let (rows, cols) = (step.batch.rows(), params.weight.values.len());
-        x.check(rows, cols, "x");
-        out.check(rows, cols, "out");
-        norm::layer_norm(step.tier, step.turn, rows, &x.data, None, params.into(), &mut out.data);
-    }
-
-    fn add_layer_norm(
-        &mut self,
-        residual: &mut CpuBuffer,
-        x: &CpuBuffer,
-        params: &LayerNormParams<&CpuVector>,
-        out: &mut CpuBuffer,
-    ) {
-        let step = self.step();
-        let (rows, cols) = (step.batch.rows(), params.weight.values.len());
-        residual.check(rows, cols, "residual");
-        x.check(rows, cols, "x");
-        out.check(rows, cols, "out");
-        let residual = Some(&mut residual.data[..]);
-        norm::layer_norm(step.tier, step.turn, rows, &x.data, residual, params.into(), &mut out.data);
-    }
-
-    fn layer_norm_columns(
-        &mut self,
-        x: &mut CpuBuffer,
-        columns: (usize, usize),
-        params: &LayerNormParams<&CpuVector>,
-    ) {
-        let step = self.step();
-        let (rows, cols) = (step.batch.rows(), x.cols);
-        x.check(rows, cols, "x");
-        norm::layer_norm_columns(step.tier, step.turn, rows, (&mut x.data, cols), columns, params.into());
-    }
-
-    fn rope_to_cache(
-        &mut self,
-        qkv: &mut CpuBuffer,
-        params: &QkvParams<&CpuVector>,
-        kv: &mut CpuKv,
-        layer: usize,
-    ) {
-        self.step().rope_to_cache(qkv, params, kv, layer);
-    }
-
-    fn attention(
-        &mut self,
-        qkv: &CpuBuffer,
-        params: &AttentionParams<&CpuVector>,
-        kv: &CpuKv,
-        layer: usize,
-        out: &mut CpuBuffer,
-    ) {
-        let step = self.step();
-        qkv.check(step.batch.rows(), params.width(), "qkv");
-        out.check(step.batch.rows(), params.shape.q_width(), "out");
-        let job = AttentionJob {
-            kv: kv.layer(layer, &params.shape),
-            shape: params.shape,
-            q_stride: params.width(),
-            value_dim: params.shape.head_dim,
-            latent: false,
-            scale: params.scale,
-            softcap: params.softcap,
-            window: params.window,
-            chunked: params.chunked,
-            memory: params.memory,
-            sinks: params.sinks.map(|sinks| &sinks.values[..]),
-            slopes: params.slopes.map(|slopes| &slopes.values[..]),
-        };
-        let scratch = &mut step.scratch.attention;
-        attention::attention(step.tier, step.turn, scratch, step.batch, &job, &qkv.data, &mut out.data);
-    }
-
-    fn heads_matmul(&mut self, weights: &Vec<CpuMatrix>, x: &CpuBuffer, out: &mut CpuBuffer) {
-        self.step().heads_matmul(weights, x, out);
-    }
-
-    fn latent_to_cache(
-        &mut self,
-        latent: &mut CpuBuffer,
-        queries: &mut CpuBuffer,
-        params: &LatentParams<&CpuVector>,
-        kv: &mut CpuKv,
-        layer: usize,
-    ) {
-        self.step().latent_to_cache((latent, queries), params, kv.latents_mut(layer, &params.shape));
-    }
-
-    fn latent_attention(
-        &mut self,
-        queries: &CpuBuffer,
-        (shape, scale): (LatentHeads, f32),
-        kv: &CpuKv,
-        layer: usize,
-        out: &mut CpuBuffer,
-    ) {
-        self.step().latent_attention(queries, (shape, scale), kv.latents(layer, &shape), out);
-    }
-
-    fn convolve(
-        &mut self,
-        x: &mut CpuBuffer,
-        params: &ConvolutionParams<&CpuVector>,
-        kv: &mut CpuKv,
-        layer: usize,
-    ) {
-        self.step().convolve(x, params, kv.states_mut(layer, &params.shape));
-    }
-
-    fn recur(
-        &mut self,
-        x: &CpuBuffer,
-        params: &RecurrenceParams<&CpuVector>,
-        kv: &mut CpuKv,
-        layer: usize,
-        out: &mut CpuBuffer,
-    ) {
-        self.step().recur(x, params, kv.states_mut(layer, &params.shape), out);
-    }
-
-    fn gate_output(&mut self, gate: &CpuBuffer, params: &OutputGateParams<&CpuVector>, out: &mut CpuBuffer) {
-        self.step().gate_output(gate, params, out);
-    }
-
-    fn gated(&mut self, gate_up: &CpuMatrix, activation: Activation, x: &CpuBuffer, hidden: &mut CpuBuffer) {
-        let mut step = self.step();
-        let rows = step.batch.rows();
-        x.check(rows, gate_up.cols(), "x");
-        hidden.check(rows, gate_up.rows() / 2, "hidden");
-        let input = Input { x: x.data.as_ptr(), rows, step: None, places: None };
-        let groups = Groups { matrices: std::slice::from_ref(gate_up), firsts: &[0, rows as u32] };
-        // SAFETY: `x` holds the batch's rows of the matrix's inputs, checked above.
-        unsafe { step.product().gated(groups, (activation, None), input, &mut hidden.data) };
-    }
-
-    fn add_low_rank<L: Borrow<CpuLowRank> + Sync>(
-        &mut self,
-        deltas: &[Option<L>],
-        x: &CpuBuffer,
-        low: Option<&mut CpuBuffer>,
-        out: &mut CpuBuffer,
-    ) {
-        self.step().add_low_rank(deltas, x, low, out);
-    }
-
-    fn gate(&mut self, activation: Activation, both: &CpuBuffer, hidden: &mut CpuBuffer) {
-        let step = self.step();
-        let (rows, width) = (step.batch.rows(), hidden.cols);
-        both.check(rows, 2 * width, "both");
-        gate::gate(step.tier, step.turn, rows, activation, &both.data, (&mut hidden.data, width));
-    }
-
-    fn add_shared(
-        &mut self,
-        gate: Option<&CpuVector>,
-        x: &CpuBuffer,
-        shared: &CpuBuffer,
-        out: &mut CpuBuffer,
-    ) {
-        self.step().add_shared(gate, x, shared, out);
-    }
-
-    fn moe(
-        &mut self,
-        weights: &MoeWeights<'_, Self>,
-        params: &MoeParams,
-        x: &CpuBuffer,
-        hidden: &mut CpuBuffer,
-        out: &mut CpuBuffer,
-    ) {
-        self.step().moe(weights, params, x, (hidden, out));
+    fn run(&mut self, op: DeviceOp<'_, Self>) {
+        match op {
+            Op::Embed { table, scale, out } => self.step().embed(table, scale, out),
+            Op::AddEmbedding { table, ids, out } => self.step().add_embedding(table, ids, out),
+            Op::RmsNorm { x, weight, eps, out } => self.step().rms_norm(x, weight, eps, out),
+            Op::AddRmsNorm { residual, x, weight, eps, out } => {
+                self.step().add_rms_norm(residual, x, weight, eps, out);
+            }
+            Op::MatMul { weight, bias, x, out } => self.step().matmul(weight, bias, None, x, out),
+            Op::MatMulActivated { weight, bias, activation, x, out } => {
+                self.step().matmul(weight, bias, Some(activation), x, out);
+            }
+            Op::AddBias { bias, out } => self.step().add_bias(bias, out),
+            Op::Row { op, out } => self.step().row_op(&op, out),
+            Op::LayerNorm { x, params, out } => self.layer_norm(x, &params, out),
+            Op::AddLayerNorm { residual, x, params, out } => self.add_layer_norm(residual, x, &params, out),
+            Op::LayerNormColumns { x, columns, params } => self.layer_norm_columns(x, columns, &params),
+            Op::HeadsMatMul { weights, x, out } => self.step().heads_matmul(weights, x, out),
+            Op::GateOutput { gate, params, out } => self.step().gate_output(gate, &params, out),
+            Op::GatedMlp { gate_up, down, activation, x, hidden, out } => {
+                self.gated(gate_up, activation, x, hidden);
+                self.step().matmul(down, None, None, hidden, out);
+            }
+            Op::Gated { gate_up, activation, x, hidden } => self.gated(gate_up, activation, x, hidden),
+            Op::AddLowRank { deltas, x, low, out } => self.step().add_low_rank(&deltas, x, low, out),
+            Op::Gate { activation, both, hidden } => self.gate(activation, both, hidden),
+            Op::AddShared { gate, x, shared, out } => self.step().add_shared(gate, x, shared, out),
+            Op::Moe { weights, params, x, hidden, out } => {
+                self.step().moe(&weights, &params, x, (hidden, out))
+            }
+            Op::AllReduce { .. } => {}
+            op => self.run_over_sequences(op),
+        }
     }
 
     fn read_experts(
@@ -589,5 +391,148 @@ impl Backend for CpuBackend {
     fn write_rows(&mut self, x: &mut CpuBuffer, row_first: usize, rows: &[f32]) -> Result<(), KernelError> {
         x.data[row_first * x.cols..][..rows.len()].copy_from_slice(rows);
         Ok(())
+    }
+}
+
+impl CpuBackend {
+    fn matrix_bytes(&self, parts: &[MatrixShape]) -> usize {
+        parts.iter().map(packed_bytes).fold(0, usize::saturating_add)
+    }
+
+    fn experts_bytes(&self, experts: &[ExpertParts<MatrixShape>]) -> usize {
+        let matrices = experts.iter().flat_map(|expert| [&expert.gate_up, &expert.down]);
+        matrices.map(|parts| self.matrix_bytes(parts)).fold(0, usize::saturating_add)
+    }
+
+    fn low_rank_bytes(&self, pairs: &[LowRankShape], changes: &[usize]) -> usize {
+        CpuLowRank::bytes(pairs, changes)
+    }
+
+    fn vector_bytes(&self, length: usize) -> usize {
+        length.saturating_mul(size_of::<f32>())
+    }
+
+    fn buffer_bytes(&self, _role: BufferRole, rows: usize, cols: usize) -> usize {
+        rows.saturating_mul(cols).saturating_mul(size_of::<f32>())
+    }
+
+    fn kv_bytes(&self, spec: &KvSpec) -> usize {
+        CpuKv::bytes(spec)
+    }
+
+    fn scratch_bytes(&self, limits: &StepLimits) -> usize {
+        Scratch::bytes(self.tier, limits, &self.attention_limits(limits))
+    }
+
+    fn layer_norm(&mut self, x: &CpuBuffer, params: &LayerNormParams<&CpuVector>, out: &mut CpuBuffer) {
+        let step = self.step();
+        let (rows, cols) = (step.batch.rows(), params.weight.values.len());
+        x.check(rows, cols, "x");
+        out.check(rows, cols, "out");
+        norm::layer_norm(step.tier, step.turn, rows, &x.data, None, params.into(), &mut out.data);
+    }
+
+    fn add_layer_norm(
+        &mut self,
+        residual: &mut CpuBuffer,
+        x: &CpuBuffer,
+        params: &LayerNormParams<&CpuVector>,
+        out: &mut CpuBuffer,
+    ) {
+        let step = self.step();
+        let (rows, cols) = (step.batch.rows(), params.weight.values.len());
+        residual.check(rows, cols, "residual");
+        x.check(rows, cols, "x");
+        out.check(rows, cols, "out");
+        let residual = Some(&mut residual.data[..]);
+        norm::layer_norm(step.tier, step.turn, rows, &x.data, residual, params.into(), &mut out.data);
+    }
+
+    fn layer_norm_columns(
+        &mut self,
+        x: &mut CpuBuffer,
+        columns: (usize, usize),
+        params: &LayerNormParams<&CpuVector>,
+    ) {
+        let step = self.step();
+        let (rows, cols) = (step.batch.rows(), x.cols);
+        x.check(rows, cols, "x");
+        norm::layer_norm_columns(step.tier, step.turn, rows, (&mut x.data, cols), columns, params.into());
+    }
+
+    fn attention(
+        &mut self,
+        qkv: &CpuBuffer,
+        params: &AttentionParams<&CpuVector>,
+        kv: &CpuKv,
+        layer: usize,
+        out: &mut CpuBuffer,
+    ) {
+        let step = self.step();
+        qkv.check(step.batch.rows(), params.width(), "qkv");
+        out.check(step.batch.rows(), params.shape.q_width(), "out");
+        let job = AttentionJob {
+            kv: kv.layer(layer, &params.shape),
+            shape: params.shape,
+            q_stride: params.width(),
+            value_dim: params.shape.head_dim,
+            latent: false,
+            scale: params.scale,
+            softcap: params.softcap,
+            window: params.window,
+            chunked: params.chunked,
+            memory: params.memory,
+            sinks: params.sinks.map(|sinks| &sinks.values[..]),
+            slopes: params.slopes.map(|slopes| &slopes.values[..]),
+        };
+        let scratch = &mut step.scratch.attention;
+        attention::attention(step.tier, step.turn, scratch, step.batch, &job, &qkv.data, &mut out.data);
+    }
+
+    fn gated(&mut self, gate_up: &CpuMatrix, activation: Activation, x: &CpuBuffer, hidden: &mut CpuBuffer) {
+        let mut step = self.step();
+        let rows = step.batch.rows();
+        x.check(rows, gate_up.cols(), "x");
+        hidden.check(rows, gate_up.rows() / 2, "hidden");
+        let input = Input { x: x.data.as_ptr(), rows, step: None, places: None };
+        let groups = Groups { matrices: std::slice::from_ref(gate_up), firsts: &[0, rows as u32] };
+        // SAFETY: `x` holds the batch's rows of the matrix's inputs, checked above.
+        unsafe { step.product().gated(groups, (activation, None), input, &mut hidden.data) };
+    }
+
+    fn gate(&mut self, activation: Activation, both: &CpuBuffer, hidden: &mut CpuBuffer) {
+        let step = self.step();
+        let (rows, width) = (step.batch.rows(), hidden.cols);
+        both.check(rows, 2 * width, "both");
+        gate::gate(step.tier, step.turn, rows, activation, &both.data, (&mut hidden.data, width));
+    }
+
+    /// Runs an op over sequences, with or without a cache.
+    fn run_over_sequences(&mut self, op: DeviceOp<'_, Self>) {
+        match op {
+            Op::RopeToCache { qkv, params, kv, layer } => self.step().rope_to_cache(qkv, &params, kv, layer),
+            Op::Attention { qkv, params, kv, layer, out } => self.attention(qkv, &params, kv, layer, out),
+            Op::LatentToCache { latent, queries, params, kv, layer } => {
+                let kv = kv.latents_mut(layer, &params.shape);
+                self.step().latent_to_cache((latent, queries), &params, kv);
+            }
+            Op::LatentAttention { queries, heads_and_scale, kv, layer, out } => {
+                let kv = kv.latents(layer, &heads_and_scale.0);
+                self.step().latent_attention(queries, heads_and_scale, kv, out);
+            }
+            Op::Convolve { x, params, kv, layer } => {
+                self.step().convolve(x, &params, kv.states_mut(layer, &params.shape));
+            }
+            Op::Recur { x, params, kv, layer, out } => {
+                self.step().recur(x, &params, kv.states_mut(layer, &params.shape), out);
+            }
+            Op::Unfold { x, window, out } => self.unfold(x, window, out),
+            Op::Rope { qkv, params } => self.rope(qkv, &params),
+            Op::SelfAttention { qkv, params, out } => self.self_attention(qkv, &params, out),
+            Op::AttendPart { qkv, rows_and_queries, params, out } => {
+                self.attend_part(qkv, rows_and_queries, &params, out);
+            }
+            _ => panic!("{} does not compute this op", self.device()),
+        }
     }
 }

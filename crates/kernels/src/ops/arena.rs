@@ -1,62 +1,26 @@
 //! [`Arena`]: an executor made of a backend and the operands that it holds.
 
 use std::any::Any;
-use std::ops::Range;
+use std::cell::Cell;
 use std::sync::Arc;
 
 use super::executor::{Allocation, Executor};
-use super::op::{Buckets, HeadOperands, Op, OpClass};
+use super::map::{Access, OperandMap, WRITTEN_MAX};
+use super::op::{Buckets, HeadOperands, Op};
 use super::operands::{
-    Buffer, BufferId, Experts, ExpertsId, Heads, Kv, KvId, LowRank, LowRankId, Matrix, MatrixId, Vector,
-    VectorId,
+    Buffer, BufferId, Experts, ExpertsId, Heads, HeadsId, Kv, KvId, LowRank, LowRankId, Matrix, MatrixId,
+    Vector, VectorId,
 };
 use super::slots::{Cells, Slots};
 use crate::{
-    AdaptedLogits, Backend, Batch, BufferRole, DType, Draws, EncoderOps, ExpertParts, KernelError, KvSpec,
-    LogitsHead, MatrixShape, MatrixSource, OutputDelta, PositionBias, QkvParams, Rounding, SampleSpecs,
-    Sampled, SelfAttentionParams, Stage, StepLimits, Ticket,
+    AdaptedLogits, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvSpec, LogitsHead,
+    MatrixShape, MatrixSource, OperandTypes, OutputDelta, Rounding, SampleSpecs, Sampled, Stage, StepLimits,
+    Ticket,
 };
-
-/// Encoder ops of a backend that has them.
-struct EncoderTable<B: Backend> {
-    unfold: fn(&mut B, &B::Buffer, usize, &mut B::Buffer),
-    rope: fn(&mut B, &mut B::Buffer, &QkvParams<&B::Vector>),
-    self_attention: WholeAttention<B>,
-    attends_in_parts: fn(&B) -> bool,
-    attend_part: PartAttention<B>,
-}
-
-type WholeAttention<B> = fn(
-    &mut B,
-    &<B as Backend>::Buffer,
-    &SelfAttentionParams<&<B as Backend>::Vector, &[u32]>,
-    &mut <B as Backend>::Buffer,
-);
-
-type PartAttention<B> = fn(
-    &mut B,
-    &<B as Backend>::Buffer,
-    (Range<usize>, Range<usize>),
-    &SelfAttentionParams<&<B as Backend>::Vector, &[u32]>,
-    &mut <B as Backend>::Buffer,
-);
-
-impl<B: EncoderOps> EncoderTable<B> {
-    fn of_backend() -> Self {
-        Self {
-            unfold: B::unfold,
-            rope: B::rope,
-            self_attention: B::self_attention,
-            attends_in_parts: B::attends_in_parts,
-            attend_part: B::attend_part,
-        }
-    }
-}
 
 /// A backend and its operands.
 pub(crate) struct Arena<B: Backend> {
     pub(crate) backend: B,
-    encoder: Option<EncoderTable<B>>,
     matrices: Arc<Slots<B::Matrix>>,
     vectors: Arc<Slots<B::Vector>>,
     experts: Arc<Slots<B::Experts>>,
@@ -67,11 +31,9 @@ pub(crate) struct Arena<B: Backend> {
 }
 
 impl<B: Backend> Arena<B> {
-    /// An arena whose backend runs decoders alone.
-    pub(crate) fn of_decoders(backend: B) -> Self {
+    pub(crate) fn new(backend: B) -> Self {
         Self {
             backend,
-            encoder: None,
             matrices: Slots::new(),
             vectors: Slots::new(),
             experts: Slots::new(),
@@ -80,14 +42,6 @@ impl<B: Backend> Arena<B> {
             buffers: Slots::new(),
             kvs: Slots::new(),
         }
-    }
-
-    /// An arena whose backend runs encoders too.
-    pub(crate) fn new(backend: B) -> Self
-    where
-        B: EncoderOps,
-    {
-        Self { encoder: Some(EncoderTable::of_backend()), ..Self::of_decoders(backend) }
     }
 
     pub(crate) fn backend(&self) -> &B {
@@ -108,10 +62,6 @@ impl<B: Backend> Arena<B> {
 
     pub(crate) fn read_layer_experts<T>(&self, id: ExpertsId, read: impl FnOnce(&B::Experts) -> T) -> T {
         read(self.experts.lock().get(id))
-    }
-
-    fn encoder(&self) -> &EncoderTable<B> {
-        self.encoder.as_ref().unwrap_or_else(|| panic!("{} runs no encoders", self.backend.device()))
     }
 
     /// Calls `run` with a head's operands themselves, and the rows that it reads.
@@ -135,179 +85,6 @@ impl<B: Backend> Arena<B> {
         });
         result
     }
-
-    /// Runs an op that treats each row by itself, and holds no product.
-    fn run_row_op(&mut self, op: &Op) {
-        let (matrices, vectors) = (self.matrices.lock(), self.vectors.lock());
-        let mut buffers = self.buffers.lock();
-        let backend = &mut self.backend;
-        let matrix = |id: MatrixId| matrices.get(id);
-        let vector = |id: VectorId| vectors.get(id);
-        match op {
-            Op::Embed { table, scale, out } => backend.embed(matrix(*table), *scale, buffers.get_mut(*out)),
-            Op::AddEmbedding { table, ids, out } => {
-                backend.add_embedding(matrix(*table), *ids, buffers.get_mut(*out));
-            }
-            Op::RmsNorm { x, weight, eps, out } => buffers.change(*out, |buffers, out| {
-                backend.rms_norm(buffers.get(*x), vector(*weight), *eps, out);
-            }),
-            Op::AddRmsNorm { residual, x, weight, eps, out } => {
-                buffers.change(*residual, |buffers, residual| {
-                    buffers.change(*out, |buffers, out| {
-                        backend.add_rms_norm(residual, buffers.get(*x), vector(*weight), *eps, out);
-                    });
-                })
-            }
-            Op::AddBias { bias, out } => backend.add_bias(vector(*bias), buffers.get_mut(*out)),
-            Op::Row { op, out } => buffers.change(*out, |buffers, out| {
-                backend.row_op(&op.with(|id: BufferId| buffers.get(id), vector), out);
-            }),
-            Op::LayerNorm { x, params, out } => buffers.change(*out, |buffers, out| {
-                backend.layer_norm(buffers.get(*x), &params.with(vector), out);
-            }),
-            Op::AddLayerNorm { residual, x, params, out } => {
-                buffers.change(*residual, |buffers, residual| {
-                    buffers.change(*out, |buffers, out| {
-                        backend.add_layer_norm(residual, buffers.get(*x), &params.with(vector), out);
-                    });
-                })
-            }
-            Op::LayerNormColumns { x, columns, params } => {
-                backend.layer_norm_columns(buffers.get_mut(*x), *columns, &params.with(vector));
-            }
-            Op::GateOutput { gate, params, out } => buffers.change(*out, |buffers, out| {
-                backend.gate_output(buffers.get(*gate), &params.with(vector), out);
-            }),
-            Op::Gate { activation, both, hidden } => buffers.change(*hidden, |buffers, hidden| {
-                backend.gate(*activation, buffers.get(*both), hidden);
-            }),
-            Op::AddShared { gate, x, shared, out } => buffers.change(*out, |buffers, out| {
-                backend.add_shared(gate.map(vector), buffers.get(*x), buffers.get(*shared), out);
-            }),
-            Op::AllReduce { x } => backend.all_reduce(buffers.get_mut(*x)),
-            _ => unreachable!("not an op on rows: {op:?}"),
-        }
-    }
-
-    /// Runs an op that multiplies with packed weights.
-    fn run_product(&mut self, op: &Op) {
-        let (matrices, vectors) = (self.matrices.lock(), self.vectors.lock());
-        let mut buffers = self.buffers.lock();
-        let backend = &mut self.backend;
-        let matrix = |id: MatrixId| matrices.get(id);
-        let vector = |id: VectorId| vectors.get(id);
-        match op {
-            Op::MatMul { weight, bias, x, out } => buffers.change(*out, |buffers, out| {
-                backend.matmul(matrix(*weight), bias.map(vector), buffers.get(*x), out);
-            }),
-            Op::MatMulActivated { weight, bias, activation, x, out } => {
-                buffers.change(*out, |buffers, out| {
-                    let x = buffers.get(*x);
-                    backend.matmul_activated(matrix(*weight), bias.map(vector), *activation, x, out);
-                });
-            }
-            Op::HeadsMatMul { weights, x, out } => buffers.change(*out, |buffers, out| {
-                backend.heads_matmul(self.heads.lock().get(*weights), buffers.get(*x), out);
-            }),
-            Op::GatedMlp { gate_up, down, activation, x, hidden, out } => {
-                buffers.change(*hidden, |buffers, hidden| {
-                    buffers.change(*out, |buffers, out| {
-                        let (gate_up, down) = (matrix(*gate_up), matrix(*down));
-                        backend.gated_mlp(gate_up, down, *activation, buffers.get(*x), hidden, out);
-                    });
-                });
-            }
-            Op::Gated { gate_up, activation, x, hidden } => buffers.change(*hidden, |buffers, hidden| {
-                backend.gated(matrix(*gate_up), *activation, buffers.get(*x), hidden);
-            }),
-            Op::AddLowRank { deltas, x, low, out } => buffers.change(*out, |buffers, out| {
-                let low_ranks = self.low_ranks.lock();
-                let deltas = low_ranks_of(&low_ranks, deltas);
-                match low {
-                    Some(low) => buffers.change(*low, |buffers, low| {
-                        backend.add_low_rank(&deltas, buffers.get(*x), Some(low), out);
-                    }),
-                    None => backend.add_low_rank(&deltas, buffers.get(*x), None, out),
-                }
-            }),
-            Op::Moe { weights, params, x, hidden, out } => buffers.change(*hidden, |buffers, hidden| {
-                let experts = self.experts.lock();
-                buffers.change(*out, |buffers, out| {
-                    let routed = weights.routed.map(|id| buffers.get(id));
-                    let weights = weights.with(matrix, vector, |id| experts.get(id), routed);
-                    backend.moe(&weights, params, buffers.get(*x), hidden, out);
-                });
-            }),
-            _ => unreachable!("not a product: {op:?}"),
-        }
-    }
-
-    /// Runs an op over sequences and their cache.
-    fn run_cache_op(&mut self, op: &Op) {
-        let mut kvs = self.kvs.lock();
-        let vectors = self.vectors.lock();
-        let mut buffers = self.buffers.lock();
-        let backend = &mut self.backend;
-        let vector = |id: VectorId| vectors.get(id);
-        match op {
-            Op::RopeToCache { qkv, params, kv, layer } => {
-                let params = params.with(vector);
-                backend.rope_to_cache(buffers.get_mut(*qkv), &params, kvs.get_mut(*kv), *layer);
-            }
-            Op::Attention { qkv, params, kv, layer, out } => buffers.change(*out, |buffers, out| {
-                backend.attention(buffers.get(*qkv), &params.with(vector), kvs.get(*kv), *layer, out);
-            }),
-            Op::LatentToCache { latent, queries, params, kv, layer } => {
-                buffers.change(*latent, |buffers, latent| {
-                    let queries = buffers.get_mut(*queries);
-                    let params = params.with(vector);
-                    backend.latent_to_cache(latent, queries, &params, kvs.get_mut(*kv), *layer);
-                });
-            }
-            Op::LatentAttention { queries, heads_and_scale, kv, layer, out } => {
-                buffers.change(*out, |buffers, out| {
-                    let queries = buffers.get(*queries);
-                    backend.latent_attention(queries, *heads_and_scale, kvs.get(*kv), *layer, out);
-                });
-            }
-            Op::Convolve { x, params, kv, layer } => {
-                let params = params.with(vector);
-                backend.convolve(buffers.get_mut(*x), &params, kvs.get_mut(*kv), *layer);
-            }
-            Op::Recur { x, params, kv, layer, out } => buffers.change(*out, |buffers, out| {
-                backend.recur(buffers.get(*x), &params.with(vector), kvs.get_mut(*kv), *layer, out);
-            }),
-            _ => unreachable!("not an op on a cache: {op:?}"),
-        }
-    }
-
-    /// Runs an op of encoders.
-    fn run_encoder(&mut self, op: &Op) {
-        let mut buffers = self.buffers.lock();
-        let vectors = self.vectors.lock();
-        let &EncoderTable { unfold, rope, self_attention, attend_part, .. } = self.encoder();
-        let backend = &mut self.backend;
-        match op {
-            Op::Unfold { x, window, out } => {
-                buffers.change(*out, |buffers, out| unfold(backend, buffers.get(*x), *window, out));
-            }
-            Op::Rope { qkv, params } => {
-                rope(backend, buffers.get_mut(*qkv), &params.with(|vector| vectors.get(vector)));
-            }
-            Op::SelfAttention { qkv, params, out } => {
-                let params = with_vectors(params, &vectors);
-                buffers.change(*out, |buffers, out| self_attention(backend, buffers.get(*qkv), &params, out));
-            }
-            Op::AttendPart { qkv, rows_and_queries, params, out } => {
-                let params = with_vectors(params, &vectors);
-                let ranges = rows_and_queries.clone();
-                buffers.change(*out, |buffers, out| {
-                    attend_part(backend, buffers.get(*qkv), ranges, &params, out);
-                });
-            }
-            _ => unreachable!("not an op of encoders: {op:?}"),
-        }
-    }
 }
 
 /// The adapters' additions themselves: a list of as many as adapters are loaded.
@@ -315,30 +92,73 @@ fn low_ranks_of<'a, L>(cells: &'a Cells<L>, ids: &[Option<LowRankId>]) -> Vec<Op
     ids.iter().map(|id| id.map(|id| cells.get(id))).collect()
 }
 
-/// Parameters with the vectors themselves.
-fn with_vectors<'a, V>(
-    params: &'a SelfAttentionParams<VectorId, Buckets>,
-    vectors: &'a Cells<V>,
-) -> SelfAttentionParams<&'a V, &'a [u32]> {
-    let get = |id| vectors.get(id);
-    let bias = match &params.bias {
-        PositionBias::None => PositionBias::None,
-        PositionBias::Alibi { slopes } => PositionBias::Alibi { slopes: get(*slopes) },
-        PositionBias::ByDistance { table, reach } => {
-            PositionBias::ByDistance { table: get(*table), reach: *reach }
-        }
-        PositionBias::Disentangled { keys, queries, buckets, bucket_of, reach } => {
-            PositionBias::Disentangled {
-                keys: keys.map(get),
-                queries: queries.map(get),
-                buckets: *buckets,
-                bucket_of: &bucket_of[..],
-                reach: *reach,
+/// An arena's operands, lent to one op.
+struct Loan<'a, B: Backend> {
+    matrices: &'a Cells<B::Matrix>,
+    vectors: &'a Cells<B::Vector>,
+    experts: &'a Cells<B::Experts>,
+    heads: &'a Cells<B::Heads>,
+    low_ranks: &'a Cells<B::LowRank>,
+    read: &'a Cells<B::Buffer>,
+    written: [WrittenBuffer<'a, B>; WRITTEN_MAX],
+    kvs: Cell<Option<&'a mut Cells<B::Kv>>>,
+}
+
+/// A buffer that an op writes, until it is handed out.
+type WrittenBuffer<'a, B> = Cell<Option<(BufferId, &'a mut <B as OperandTypes>::Buffer)>>;
+
+impl<'a, B: Backend> OperandMap<'a> for Loan<'a, B> {
+    type Matrix = &'a B::Matrix;
+    type Vector = &'a B::Vector;
+    type Experts = &'a B::Experts;
+    type Heads = &'a B::Heads;
+    type LowRank = &'a B::LowRank;
+    type Read = &'a B::Buffer;
+    type Write = &'a mut B::Buffer;
+    type Kv = &'a mut B::Kv;
+    type Buckets = &'a [u32];
+
+    fn matrix(&self, id: MatrixId) -> &'a B::Matrix {
+        self.matrices.get(id)
+    }
+
+    fn vector(&self, id: VectorId) -> &'a B::Vector {
+        self.vectors.get(id)
+    }
+
+    fn experts(&self, id: ExpertsId) -> &'a B::Experts {
+        self.experts.get(id)
+    }
+
+    fn heads(&self, id: HeadsId) -> &'a B::Heads {
+        self.heads.get(id)
+    }
+
+    fn low_rank(&self, id: LowRankId) -> &'a B::LowRank {
+        self.low_ranks.get(id)
+    }
+
+    fn read(&self, id: BufferId, _: Access) -> &'a B::Buffer {
+        self.read.get(id)
+    }
+
+    fn write(&self, id: BufferId, _: Access) -> &'a mut B::Buffer {
+        for cell in &self.written {
+            match cell.take() {
+                Some((of, buffer)) if of == id => return buffer,
+                other => cell.set(other),
             }
         }
-    };
-    let SelfAttentionParams { heads, scale, reach, padding, .. } = *params;
-    SelfAttentionParams { heads, scale, reach, padding, bias }
+        unreachable!("an op writes the buffers that `Op::buffers` lists, each once")
+    }
+
+    fn kv(&self, id: KvId, layer: usize) -> (&'a mut B::Kv, usize) {
+        (self.kvs.take().expect("an op works on one cache").get_mut(id), layer)
+    }
+
+    fn buckets(&self, buckets: &'a Buckets) -> &'a [u32] {
+        buckets
+    }
 }
 
 impl<B: Backend> Executor for Arena<B> {
@@ -367,15 +187,7 @@ impl<B: Backend> Executor for Arena<B> {
     }
 
     fn bytes(&self, of: &Allocation<'_>) -> usize {
-        match *of {
-            Allocation::Matrix(parts) => self.backend.matrix_bytes(parts),
-            Allocation::Experts(experts) => self.backend.experts_bytes(experts),
-            Allocation::LowRank { pairs, changes } => self.backend.low_rank_bytes(pairs, changes),
-            Allocation::Vector(length) => self.backend.vector_bytes(length),
-            Allocation::Buffer { role, rows, cols } => self.backend.buffer_bytes(role, rows, cols),
-            Allocation::Kv(spec) => self.backend.kv_bytes(spec),
-            Allocation::Scratch(limits) => self.backend.scratch_bytes(limits),
-        }
+        self.backend.bytes(of)
     }
 
     fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<Matrix, KernelError> {
@@ -442,11 +254,24 @@ impl<B: Backend> Executor for Arena<B> {
     }
 
     fn run(&mut self, op: &Op) {
-        match op.class() {
-            OpClass::Row => self.run_row_op(op),
-            OpClass::Product => self.run_product(op),
-            OpClass::Cache => self.run_cache_op(op),
-            OpClass::Encoder => self.run_encoder(op),
+        let mut buffers = self.buffers.lock();
+        let mut written = op.written().map(|id| id.map(|id| (id, buffers.take(id))));
+        let mut kvs = op.kv_layer().map(|_| self.kvs.lock());
+        let loan = Loan::<B> {
+            matrices: &self.matrices.lock(),
+            vectors: &self.vectors.lock(),
+            experts: &self.experts.lock(),
+            heads: &self.heads.lock(),
+            low_ranks: &self.low_ranks.lock(),
+            read: &buffers,
+            written: written
+                .each_mut()
+                .map(|slot| Cell::new(slot.as_mut().map(|(id, buffer)| (*id, buffer)))),
+            kvs: Cell::new(kvs.as_deref_mut()),
+        };
+        self.backend.run(op.map(&loan));
+        for (id, buffer) in written.into_iter().flatten() {
+            buffers.put(id, buffer);
         }
     }
 
@@ -506,7 +331,7 @@ impl<B: Backend> Executor for Arena<B> {
     }
 
     fn attends_in_parts(&self) -> bool {
-        self.encoder.as_ref().is_some_and(|encoder| (encoder.attends_in_parts)(&self.backend))
+        self.backend.attends_in_parts()
     }
 
     fn read_rows(&self, x: BufferId, row_first: usize, out: &mut [f32]) -> Result<(), KernelError> {

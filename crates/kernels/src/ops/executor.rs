@@ -122,7 +122,7 @@ pub trait Executor: Send {
     fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<Sampled>>) -> Result<(), KernelError>;
     /// See [`Backend::end`](crate::Backend::end).
     fn end(&mut self) -> Result<(), KernelError>;
-    /// See [`EncoderOps::attends_in_parts`](crate::EncoderOps::attends_in_parts).
+    /// See [`Backend::attends_in_parts`](crate::Backend::attends_in_parts).
     fn attends_in_parts(&self) -> bool;
     /// See [`Backend::read_rows`](crate::Backend::read_rows).
     fn read_rows(&self, x: BufferId, row_first: usize, out: &mut [f32]) -> Result<(), KernelError>;

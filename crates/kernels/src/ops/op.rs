@@ -6,330 +6,483 @@ use std::sync::Arc;
 use super::operands::{BufferId, ExpertsId, HeadsId, KvId, LowRankId, MatrixId, VectorId};
 use crate::{
     Activation, AttentionParams, ConvolutionParams, LatentHeads, LatentParams, LayerNormParams, MoeOperands,
-    MoeParams, OutputGateParams, QkvParams, RecurrenceParams, RowIds, RowOp, SelfAttentionParams,
+    MoeParams, OperandTypes, OutputGateParams, QkvParams, RecurrenceParams, RowIds, RowOp,
+    SelfAttentionParams,
 };
 
 /// Buckets of a disentangled position bias.
 pub type Buckets = Arc<[u32]>;
 
-/// One op of a step, over operands that an [`Executor`](super::Executor) holds. Each variant is the method of
-/// [`Backend`](crate::Backend) or [`EncoderOps`](crate::EncoderOps) of the same name, which documents shapes and formulas.
-/// Ops work on the rows of the batch that the open step began with.
+/// One op of a step. It works on the rows of the batch that the open step began with.
+///
+/// The parameters are the kinds of its operands: packed matrices `M`, vectors `V`, experts `E`, matrices of heads `H`, adapters'
+/// changes `L`, buffers that it reads `R` or writes `W`, KV caches `K`, and tables of buckets `T`. As plain data, which is the
+/// default, each operand is a number that an [`Executor`](super::Executor) knows. A device gets the operands themselves
+/// ([`DeviceOp`]).
 #[derive(Clone, Debug)]
-pub enum Op {
+pub enum Op<
+    M = MatrixId,
+    V = VectorId,
+    E = ExpertsId,
+    H = HeadsId,
+    L = LowRankId,
+    R = BufferId,
+    W = BufferId,
+    K = KvId,
+    T = Buckets,
+> {
     /// Embeddings of tokens.
+    ///
+    /// `out[r] = scale * table[token(r)]`. Rows that the host writes ([`crate::RowSource::Embedding`]) stay.
     Embed {
         /// `(vocab, cols)`
-        table: MatrixId,
+        table: M,
         /// Factor on every number.
         scale: f32,
         /// `(rows, cols)`, written.
-        out: BufferId,
+        out: W,
     },
     /// Addition of learned embeddings of positions or types.
+    ///
+    /// `out[r] += table[id(r)]`, where every id is a row of the table.
     AddEmbedding {
         /// `(ids, cols)`
-        table: MatrixId,
+        table: M,
         /// Choice of the row.
         ids: RowIds,
         /// `(rows, cols)`, changed.
-        out: BufferId,
+        out: W,
     },
     /// RMS norm.
+    ///
+    /// `out[r] = x[r] / sqrt(mean(x[r]²) + eps) * weight`, for each part of a row that is as long as `weight`.
     RmsNorm {
         /// `(rows, cols)`, read.
-        x: BufferId,
+        x: R,
         /// `(cols)`, or of each part of a row.
-        weight: VectorId,
+        weight: V,
         /// Added to the mean of the squares.
         eps: f32,
         /// `(rows, cols)`, written.
-        out: BufferId,
+        out: W,
     },
     /// Residual addition, then RMS norm of the sum.
+    ///
+    /// `residual[r] += x[r]`, then `out[r] = rms_norm(residual[r])`.
     AddRmsNorm {
         /// `(rows, cols)`, changed.
-        residual: BufferId,
+        residual: W,
         /// `(rows, cols)`, read.
-        x: BufferId,
+        x: R,
         /// `(cols)`
-        weight: VectorId,
+        weight: V,
         /// Added to the mean of the squares.
         eps: f32,
         /// `(rows, cols)`, written.
-        out: BufferId,
+        out: W,
     },
     /// Product with a matrix.
+    ///
+    /// `out[r] = weight · x[r] + bias`.
     MatMul {
         /// `(outputs, inputs)`
-        weight: MatrixId,
+        weight: M,
         /// `(outputs)`
-        bias: Option<VectorId>,
+        bias: Option<V>,
         /// `(rows, inputs)`, read.
-        x: BufferId,
+        x: R,
         /// `(rows, outputs)`, written.
-        out: BufferId,
+        out: W,
     },
     /// Product with a matrix, through a non-linearity.
+    ///
+    /// `out[r] = activation(weight · x[r] + bias)`.
     MatMulActivated {
         /// `(outputs, inputs)`
-        weight: MatrixId,
+        weight: M,
         /// `(outputs)`
-        bias: Option<VectorId>,
+        bias: Option<V>,
         /// The non-linearity.
         activation: Activation,
         /// `(rows, inputs)`, read.
-        x: BufferId,
+        x: R,
         /// `(rows, outputs)`, written.
-        out: BufferId,
+        out: W,
     },
     /// Addition of a bias.
+    ///
+    /// `out[r] += bias`: adds a bias to the output of an op that takes none.
     AddBias {
         /// `(cols)`
-        bias: VectorId,
+        bias: V,
         /// `(rows, cols)`, changed.
-        out: BufferId,
+        out: W,
     },
     /// Change of rows, number by number.
+    ///
+    /// Applies an element-wise op to rows.
     Row {
         /// The change, and what it reads.
-        op: RowOp<BufferId, VectorId>,
+        op: RowOp<R, V>,
         /// Changed, or written by [`RowOp::Take`].
-        out: BufferId,
+        out: W,
     },
     /// Layer norm.
+    ///
+    /// `out[r] = (x[r] - mean) / sqrt(variance + eps) * weight + bias`, with the mean and variance of the row.
     LayerNorm {
         /// `(rows, cols)`, read.
-        x: BufferId,
+        x: R,
         /// Scale and shift.
-        params: LayerNormParams<VectorId>,
+        params: LayerNormParams<V>,
         /// `(rows, cols)`, written.
-        out: BufferId,
+        out: W,
     },
     /// Residual addition, then layer norm of the sum.
+    ///
+    /// `residual[r] += x[r]`, then `out[r] = layer_norm(residual[r])`.
     AddLayerNorm {
         /// `(rows, cols)`, changed.
-        residual: BufferId,
+        residual: W,
         /// `(rows, cols)`, read.
-        x: BufferId,
+        x: R,
         /// Scale and shift.
-        params: LayerNormParams<VectorId>,
+        params: LayerNormParams<V>,
         /// `(rows, cols)`, written.
-        out: BufferId,
+        out: W,
     },
     /// Layer norm of some columns, in place.
+    ///
+    /// `layer_norm` in place on the columns `first..first + weight.len()` of each row, in parts of `width` columns that
+    /// are normed separately. `columns` is `(first, width)`. Other columns stay as they are.
     LayerNormColumns {
         /// `(rows, cols)`, changed.
-        x: BufferId,
+        x: W,
         /// First column, and columns of one norm.
         columns: (usize, usize),
         /// Scale and shift.
-        params: LayerNormParams<VectorId>,
+        params: LayerNormParams<V>,
     },
     /// Norms and rotary embedding of queries and keys; keys and values go to the cache.
+    ///
+    /// Works on rows of `[q | k | v]`. Norms and rotates queries in place, norms and rotates keys, and writes keys
+    /// and values to the batch's slots of the layer's group in its cache. The content of the key and value columns of
+    /// `qkv` is unspecified afterwards. With [`QkvParams::queries_alone`] the cache stays as it is.
     RopeToCache {
         /// `(rows, q + k + v)`, changed.
-        qkv: BufferId,
+        qkv: W,
         /// Norms and rotation.
-        params: QkvParams<VectorId>,
+        params: QkvParams<V>,
         /// Written at the batch's slots.
-        kv: KvId,
+        kv: K,
         /// The cache's layer.
         layer: usize,
     },
     /// Causal attention over a layer of the cache.
+    ///
+    /// Causal attention of the queries in rows of `[q | k | v]` over the layer's cache, into which the batch's own
+    /// keys and values have been written. `out` is `(rows, heads * head_dim)`. The window is at most that of the
+    /// layer's group: blocks before it are in no block table.
     Attention {
         /// `(rows, q + k + v)`, read.
-        qkv: BufferId,
+        qkv: R,
         /// Heads, scale, window.
-        params: AttentionParams<VectorId>,
+        params: AttentionParams<V>,
         /// Read.
-        kv: KvId,
+        kv: K,
         /// The cache's layer.
         layer: usize,
         /// `(rows, heads * head_dim)`, written.
-        out: BufferId,
+        out: W,
     },
     /// Product of each head with a matrix of its own.
+    ///
+    /// Multiplies each head by its own matrix. For head h with `weights[h]` of `(outputs, cols)`, `out[r][h]` is
+    /// `weights[h]` times the head's first `cols` elements, followed by a copy of its remaining elements. All
+    /// matrices have one shape and hold floats.
     HeadsMatMul {
         /// One matrix a head.
-        weights: HeadsId,
+        weights: H,
         /// `(rows, heads * inputs)`, read.
-        x: BufferId,
+        x: R,
         /// `(rows, heads * outputs)`, written.
-        out: BufferId,
+        out: W,
     },
     /// Norm and rotary embedding of latents and queries; latents go to the cache.
+    ///
+    /// Works on rows of `latent`, `(rank + rope_dim)`, and of `queries`, `(heads, rank + rope_dim)`. Norms the first
+    /// `rank` elements of the latent and rotates the last `rope_dim` elements of it and of each query, in place.
+    /// Writes the latent to the batch's slots of the layer's group in its cache, whose layout must be latent.
     LatentToCache {
         /// `(rows, rank + rope_dim)`, changed.
-        latent: BufferId,
+        latent: W,
         /// `(rows, heads * (rank + rope_dim))`, changed.
-        queries: BufferId,
+        queries: W,
         /// Norm and rotation.
-        params: LatentParams<VectorId>,
+        params: LatentParams<V>,
         /// Written at the batch's slots.
-        kv: KvId,
+        kv: K,
         /// The cache's layer.
         layer: usize,
     },
     /// Causal attention over latents.
+    ///
+    /// Causal attention of `queries` over the layer's cache, into which the batch's own latents have been written:
+    /// `softmax(scale * q·latent)` weighs the first `rank` elements of the latents. `out` is `(rows, heads * rank)`.
     LatentAttention {
         /// `(rows, heads * (rank + rope_dim))`, read.
-        queries: BufferId,
+        queries: R,
         /// The heads, and the factor on the dot products.
         heads_and_scale: (LatentHeads, f32),
         /// Read.
-        kv: KvId,
+        kv: K,
         /// The cache's layer.
         layer: usize,
         /// `(rows, heads * rank)`, written.
-        out: BufferId,
+        out: W,
     },
     /// Short convolution along each sequence.
+    ///
+    /// Convolution in place on a layer's channels, the first columns of `x`: `x[r][c] = silu(bias[c] + Σ_t
+    /// weight[t][c] * x[r - taps + 1 + t][c])` along each sequence, with zeros before its first token. Under
+    /// [`StateRule::Convolution`] the result is the sum itself, without `silu`. The inputs that later tokens need
+    /// stay in the sequence's state of the layer ([`Batch::states`]).
     Convolve {
         /// `(rows, channels and more)`, changed.
-        x: BufferId,
+        x: W,
         /// Taps and bias.
-        params: ConvolutionParams<VectorId>,
+        params: ConvolutionParams<V>,
         /// State of the convolution, changed.
-        kv: KvId,
+        kv: K,
         /// The cache's layer.
         layer: usize,
     },
     /// Recurrence of a state along each sequence.
+    ///
+    /// Recurrence of each value head along each sequence, over rows of `x` whose channels were convolved
+    /// ([`StateShape`]). q, k and v are the head's query, key and value; S is its state, `(key_dim, value_dim)`,
+    /// zeros before the first token; the step is `s = softplus(x + step_bias)` within its limits:
+    ///
+    /// - `Delta`: q and k are divided by `sqrt(Σ x² + 1e-6)`, and q by `sqrt(key_dim)`; then
+    ///   `S = exp(decay * s) S`, `S += k ⊗ sigmoid(beta) (v - kᵀS)`;
+    /// - `Ssd`: `S = exp(decay * s) S + k ⊗ s v`.
+    ///
+    /// `out` is `qᵀS`, `(rows, value_heads * value_dim)`, plus `skip * v` if there is a skip. Operations happen in
+    /// the order of single tokens however many rows a sequence has.
     Recur {
         /// `(rows, channels and more)`, read.
-        x: BufferId,
+        x: R,
         /// Decay, steps, skip.
-        params: RecurrenceParams<VectorId>,
+        params: RecurrenceParams<V>,
         /// State of the heads, changed.
-        kv: KvId,
+        kv: K,
         /// The cache's layer.
         layer: usize,
         /// `(rows, value_heads * value_dim)`, written.
-        out: BufferId,
+        out: W,
     },
     /// Gate on a half's output.
+    ///
+    /// `out[r] *= gate[r]`, with the gate passed through the function that its kind names, and the norm before or
+    /// after the product.
     GateOutput {
         /// Read, from the column that `params` name.
-        gate: BufferId,
+        gate: R,
         /// Kind of gate, and the norm beside it.
-        params: OutputGateParams<VectorId>,
+        params: OutputGateParams<V>,
         /// Changed.
-        out: BufferId,
+        out: W,
     },
     /// Gated MLP.
+    ///
+    /// `hidden[r] = activation(gate · x[r]) * (up · x[r])`, then `out[r] = down · hidden[r]`. `gate_up` holds gate's
+    /// rows, then up's. `hidden` is scratch of `(rows, gate_up.rows / 2)`, unspecified afterwards.
     GatedMlp {
         /// `(2 * ffn, inputs)`
-        gate_up: MatrixId,
+        gate_up: M,
         /// `(outputs, ffn)`
-        down: MatrixId,
+        down: M,
         /// The non-linearity.
         activation: Activation,
         /// `(rows, inputs)`, read.
-        x: BufferId,
+        x: R,
         /// `(rows, ffn)`, scratch.
-        hidden: BufferId,
+        hidden: W,
         /// `(rows, outputs)`, written.
-        out: BufferId,
+        out: W,
     },
     /// First half of a gated MLP.
+    ///
+    /// First half of [`Op::GatedMlp`]: `hidden[r] = activation(gate · x[r]) * (up · x[r])`.
     Gated {
         /// `(2 * ffn, inputs)`
-        gate_up: MatrixId,
+        gate_up: M,
         /// The non-linearity.
         activation: Activation,
         /// `(rows, inputs)`, read.
-        x: BufferId,
+        x: R,
         /// `(rows, ffn)`, written.
-        hidden: BufferId,
+        hidden: W,
     },
     /// Changes of outputs by the adapters that the batch's rows have.
+    ///
+    /// Applies adapters. For each row whose sequence has an adapter ([`Batch::adapters`]) with an entry in `deltas`:
+    /// makes its changes ([`OutputChange`]), then `out[r] += scale · B · (A · x[r])` at its columns. Other rows stay
+    /// as they are. `low` is scratch of the batch's rows, as wide as the ranks of any adapter's pairs together; none
+    /// if no pair has A.
     AddLowRank {
         /// One slot an adapter.
-        deltas: Vec<Option<LowRankId>>,
+        deltas: Vec<Option<L>>,
         /// `(rows, inputs)`, read.
-        x: BufferId,
+        x: R,
         /// `(rows, ranks)`, scratch; none where no pair has A.
-        low: Option<BufferId>,
+        low: Option<W>,
         /// `(rows, outputs)`, changed.
-        out: BufferId,
+        out: W,
     },
     /// Product of an activated gate and its partner, halves of one row.
+    ///
+    /// `hidden[r] = activation(gate[r]) * up[r]`, where gate and up are the halves of a row of `both`, a buffer of
+    /// [`BufferRole::Residual`]. `matmul`, this and `matmul` give bit for bit the results of [`Op::GatedMlp`].
     Gate {
         /// The non-linearity.
         activation: Activation,
         /// `(rows, 2 * ffn)`, read.
-        both: BufferId,
+        both: R,
         /// `(rows, ffn)`, written.
-        hidden: BufferId,
+        hidden: W,
     },
     /// Addition of a shared MLP's output, through a gate where there is one.
+    ///
+    /// Adds the shared expert, which every row uses: `out[r] += sigmoid(gate · x[r]) * shared[r]`, or `out[r] +=
+    /// shared[r]` without a gate. The gate is as long as a row of `x`.
     AddShared {
         /// `(cols)`
-        gate: Option<VectorId>,
+        gate: Option<V>,
         /// `(rows, cols)`, read by the gate alone.
-        x: BufferId,
+        x: R,
         /// `(rows, cols)`, read.
-        shared: BufferId,
+        shared: R,
         /// `(rows, cols)`, changed.
-        out: BufferId,
+        out: W,
     },
     /// Mixture of experts.
+    ///
+    /// Mixture of experts, chosen row by row: `out[r] = Σ_i w_i * (down[e_i] · hidden_i)`, where `hidden_i =
+    /// activation(gate[e_i] · x[r]) * (up[e_i] · x[r])`, or `activation(up[e_i] · x[r])` if experts are not gated.
+    /// The sum is over the `experts_used` experts `e_i` with the largest scores `router · x[r]`, in descending order
+    /// of score; of equal scores the lower index comes first.
+    ///
+    /// The weights `w` are made from the scores as `params` say. Every product has its bias added, if it has one.
+    /// With a correction, or with groups that count two experts, the choice is by `w` plus the correction, before the
+    /// weights are normalised.
+    ///
+    /// `hidden` is scratch of `(rows, experts_used * ffn)`, ffn being down's inputs, unspecified afterwards.
+    ///
+    /// A row with a score that is NaN has no order of experts: all its outputs are NaN.
     Moe {
         /// Router, experts, biases.
-        weights: MoeOperands<MatrixId, VectorId, ExpertsId, BufferId>,
+        weights: MoeOperands<M, V, E, R>,
         /// Choice and weighting of experts.
         params: MoeParams,
         /// `(rows, inputs)`, read.
-        x: BufferId,
+        x: R,
         /// `(rows, experts_used * ffn)`, scratch.
-        hidden: BufferId,
+        hidden: W,
         /// `(rows, outputs)`, written.
-        out: BufferId,
+        out: W,
     },
     /// Sum over the devices of a tensor-parallel group.
+    ///
+    /// All-reduce: sums the batch's rows of `x` over the ranks that share this model, in order, and leaves the sum on
+    /// each. Does nothing on one device or without matrices split by columns ([`crate::tensor_parallel`]). A bias that
+    /// is added before it must count once, so all ranks but the first hold zeros.
     AllReduce {
         /// `(rows, cols)`, changed.
-        x: BufferId,
+        x: W,
     },
     /// Windows along the tokens, for a convolution by a product.
+    ///
+    /// Input columns of a convolution along the tokens (im2col): `out[r][c * window + t] = x[r + t - window / 2][c]`,
+    /// or 0 outside r's sequence. `window` is odd; `out` is `(rows, cols * window)`.
     Unfold {
         /// `(rows, cols)`, read.
-        x: BufferId,
+        x: R,
         /// Tokens of a window; odd.
         window: usize,
         /// `(rows, cols * window)`, written.
-        out: BufferId,
+        out: W,
+    },
+    /// Group norm of each sequence (arxiv.org/abs/1803.08494).
+    ///
+    /// Columns are divided into `groups` of neighbours. `out[r][c] = (x[r][c] - mean) / sqrt(variance + eps) * weight[c] +
+    /// bias[c]`, with the mean and variance of the column's group over all rows of the sequence. Sequences are whole.
+    GroupNorm {
+        /// `(rows, cols)`, read.
+        x: R,
+        /// Groups, a divisor of the columns.
+        groups: usize,
+        /// Scale and shift of each column.
+        params: LayerNormParams<V>,
+        /// `(rows, cols)`, written.
+        out: W,
     },
     /// Norms and rotary embedding in place, without a cache.
+    ///
+    /// Works in place on rows of `[q | k | v]`: norms queries and keys and rotates them by each row's position. Values
+    /// stay as they are, and no cache is written.
     Rope {
         /// `(rows, q + k + v)`, changed.
-        qkv: BufferId,
+        qkv: W,
         /// Norms and rotation.
-        params: QkvParams<VectorId>,
+        params: QkvParams<V>,
     },
     /// Attention inside whole sequences.
+    ///
+    /// Attention inside each sequence of the batch, all of which must be whole (`context == rows`). Queries, keys and
+    /// values are the sequence's rows of `[q | k | v]`, in f32; `out` is `(rows, heads * head_dim)`. There is no
+    /// cache.
     SelfAttention {
         /// `(rows, q + k + v)`, read.
-        qkv: BufferId,
+        qkv: R,
         /// Heads, scale, bias.
-        params: SelfAttentionParams<VectorId, Buckets>,
+        params: SelfAttentionParams<V, T>,
         /// `(rows, heads * head_dim)`, written.
-        out: BufferId,
+        out: W,
     },
     /// Attention of some queries of one sequence to all of it.
+    ///
+    /// Attention of some queries of one sequence to all of it, without reach, padding or bias. `rows` of `qkv` are the
+    /// sequence's `[q | k | v]`, from any step. `queries` count from its first row, begin at a multiple of
+    /// [`QUERIES_PART`], and are as many as the batch has rows. `out` is `(queries, heads * head_dim)`, bit for bit
+    /// equal to [`Op::SelfAttention`] of the whole sequence.
+    ///
+    /// # Panics
+    /// If [`Backend::attends_in_parts`](crate::Backend::attends_in_parts) is false.
     AttendPart {
         /// `(rows, q + k + v)` of the sequence, read.
-        qkv: BufferId,
+        qkv: R,
         /// Rows of the sequence, and the queries among them.
         rows_and_queries: (Range<usize>, Range<usize>),
         /// Heads and scale.
-        params: SelfAttentionParams<VectorId, Buckets>,
+        params: SelfAttentionParams<V, T>,
         /// `(queries, heads * head_dim)`, written.
-        out: BufferId,
+        out: W,
     },
 }
+
+/// An op over the operands of a backend, by reference.
+pub type DeviceOp<'a, B> = Op<
+    &'a <B as OperandTypes>::Matrix,
+    &'a <B as OperandTypes>::Vector,
+    &'a <B as OperandTypes>::Experts,
+    &'a <B as OperandTypes>::Heads,
+    &'a <B as OperandTypes>::LowRank,
+    &'a <B as OperandTypes>::Buffer,
+    &'a mut <B as OperandTypes>::Buffer,
+    &'a mut <B as OperandTypes>::Kv,
+    &'a [u32],
+>;
 
 /// The head of a step, and what adapters do to its logits.
 #[derive(Clone, Debug)]
@@ -338,54 +491,4 @@ pub struct HeadOperands {
     pub matrix: MatrixId,
     /// A slot an adapter, and scratch of `(rows, ranks)`.
     pub adapted: Option<(Vec<Option<LowRankId>>, BufferId)>,
-}
-
-/// Kind of an op.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpClass {
-    /// Treats each row by itself, and holds no product.
-    Row,
-    /// Multiplies with packed weights.
-    Product,
-    /// Works on sequences and their KV cache.
-    Cache,
-    /// Works on whole sequences, without a cache.
-    Encoder,
-}
-
-impl Op {
-    /// Kind of the op.
-    pub fn class(&self) -> OpClass {
-        match self {
-            Op::Embed { .. }
-            | Op::AddEmbedding { .. }
-            | Op::RmsNorm { .. }
-            | Op::AddRmsNorm { .. }
-            | Op::AddBias { .. }
-            | Op::Row { .. }
-            | Op::LayerNorm { .. }
-            | Op::AddLayerNorm { .. }
-            | Op::LayerNormColumns { .. }
-            | Op::GateOutput { .. }
-            | Op::Gate { .. }
-            | Op::AddShared { .. }
-            | Op::AllReduce { .. } => OpClass::Row,
-            Op::MatMul { .. }
-            | Op::MatMulActivated { .. }
-            | Op::HeadsMatMul { .. }
-            | Op::GatedMlp { .. }
-            | Op::Gated { .. }
-            | Op::AddLowRank { .. }
-            | Op::Moe { .. } => OpClass::Product,
-            Op::RopeToCache { .. }
-            | Op::Attention { .. }
-            | Op::LatentToCache { .. }
-            | Op::LatentAttention { .. }
-            | Op::Convolve { .. }
-            | Op::Recur { .. } => OpClass::Cache,
-            Op::Unfold { .. } | Op::Rope { .. } | Op::SelfAttention { .. } | Op::AttendPart { .. } => {
-                OpClass::Encoder
-            }
-        }
-    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::cpu::{CpuBackend, ThreadPool, Tier};
 use crate::reference::ReferenceBackend;
-use crate::{Backend, BufferRole, DType, MatrixShape, MatrixSource, conformance};
+use crate::{BufferRole, DType, MatrixShape, MatrixSource, conformance};
 
 fn cpu() -> CpuBackend {
     CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap())
@@ -48,13 +48,4 @@ fn an_op_that_reads_what_it_writes_is_refused() {
     let alias = std::mem::ManuallyDrop::new(Handle::alias(&buffer));
     assert_eq!(alias.id(), id);
     backend.add_shared(None, &alias, &alias, &mut buffer);
-}
-
-#[test]
-#[should_panic(expected = "runs no encoders")]
-fn ops_of_encoders_need_a_backend_that_has_them() {
-    let mut backend = AnyBackend::of_decoders(ReferenceBackend::default());
-    let x = backend.buffer(BufferRole::Operand, 1, 4).unwrap();
-    let mut out = backend.buffer(BufferRole::Operand, 1, 12).unwrap();
-    crate::EncoderOps::unfold(&mut backend, &x, 3, &mut out);
 }

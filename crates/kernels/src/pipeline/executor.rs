@@ -5,12 +5,12 @@ use std::any::Any;
 use super::operands::{Localizer, Passage, PipelineBuffer, PipelineKv, part};
 use super::{OnDevices, Pipeline, kv_of};
 use crate::ops::{
-    Allocation, Buffer, BufferId, Executor, Experts, ExpertsId, HeadOperands, Heads, Kv, KvId, LowRank,
-    LowRankId, Matrix, Op, Vector,
+    Allocation, AnyBackend, Buffer, BufferId, Executor, Experts, ExpertsId, HeadOperands, Heads, Kv, KvId,
+    LowRank, LowRankId, Matrix, Op, Vector,
 };
 use crate::{
-    Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvSpec, MatrixShape, MatrixSource,
-    Operands, OutputDelta, Rounding, SampleSpecs, Sampled, Stage, StepLimits, Ticket,
+    Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvSpec, MatrixShape, MatrixSource, Operands,
+    OutputDelta, Rounding, SampleSpecs, Sampled, Stage, StepLimits, Ticket,
 };
 
 impl Pipeline {
@@ -61,7 +61,7 @@ impl Executor for Pipeline {
     }
 
     fn rounding(&self) -> Rounding {
-        let of = self.devices.iter().map(Backend::rounding);
+        let of = self.devices.iter().map(AnyBackend::rounding);
         let coarser = |one: Rounding, other: Rounding| Rounding {
             operands: if one.operands == Operands::Bf16 { one.operands } else { other.operands },
             bytes_before_quantised: one.bytes_before_quantised || other.bytes_before_quantised,
@@ -224,25 +224,24 @@ impl Executor for Pipeline {
             Some((kv, layer)) => self.kvs.lock().get(kv).place(layer).0,
             None => self.at(),
         };
-        let mut own = op.clone();
-        let mut localizer = Localizer {
+        let passage = Passage {
+            devices: &mut self.devices,
+            rows: self.rows,
+            passing: &mut self.passing,
+            passes: &mut self.passes,
+            failure: &mut self.failure,
+        };
+        let own = op.map(&Localizer {
             device,
-            passage: Passage {
-                devices: &mut self.devices,
-                rows: self.rows,
-                passing: &mut self.passing,
-                passes: &mut self.passes,
-                failure: &mut self.failure,
-            },
+            passage: passage.into(),
             matrices: &self.matrices.lock(),
             vectors: &self.vectors.lock(),
             experts: &self.experts.lock(),
             heads: &self.heads.lock(),
             low_ranks: &self.low_ranks.lock(),
-            buffers: &mut self.buffers.lock(),
+            buffers: (&mut *self.buffers.lock()).into(),
             kvs: &self.kvs.lock(),
-        };
-        own.visit(&mut localizer);
+        });
         self.devices[device].executor_mut().run(&own);
     }
 

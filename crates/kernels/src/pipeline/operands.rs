@@ -1,10 +1,12 @@
 //! Buffers and caches of a pipeline, and operands as one of its devices has them.
 
+use std::cell::RefCell;
+
 use super::OnDevices;
 use crate::KernelError;
 use crate::ops::{
-    Access, AnyBackend, Buffer, BufferId, Cells, Experts, ExpertsId, Heads, HeadsId, Kv, KvId, LowRank,
-    LowRankId, Matrix, MatrixId, OperandId, Vector, VectorId, Visitor,
+    Access, AnyBackend, Buckets, Buffer, BufferId, Cells, Experts, ExpertsId, Handle, Heads, HeadsId, Kv,
+    KvId, LowRank, LowRankId, Matrix, MatrixId, OperandId, OperandMap, Vector, VectorId,
 };
 
 const ELSEWHERE: &str = "an op of a device that has not what it names: it was packed in another stage";
@@ -94,57 +96,79 @@ impl Passage<'_> {
 /// Puts a device's own operands into an op, and brings the rows that the op reads.
 pub(super) struct Localizer<'a> {
     pub(super) device: usize,
-    pub(super) passage: Passage<'a>,
+    pub(super) passage: RefCell<Passage<'a>>,
     pub(super) matrices: &'a Cells<OnDevices<Matrix>>,
     pub(super) vectors: &'a Cells<OnDevices<Vector>>,
     pub(super) experts: &'a Cells<OnDevices<Experts>>,
     pub(super) heads: &'a Cells<OnDevices<Heads>>,
     pub(super) low_ranks: &'a Cells<OnDevices<LowRank>>,
-    pub(super) buffers: &'a mut Cells<PipelineBuffer>,
+    pub(super) buffers: RefCell<&'a mut Cells<PipelineBuffer>>,
     pub(super) kvs: &'a Cells<PipelineKv>,
 }
 
 impl Localizer<'_> {
-    fn own<K>(&self, cells: &Cells<OnDevices<crate::ops::Handle<K>>>, id: OperandId<K>) -> OperandId<K> {
+    fn own<K>(&self, cells: &Cells<OnDevices<Handle<K>>>, id: OperandId<K>) -> OperandId<K> {
         part(cells.get(id), self.device).id()
     }
-}
 
-impl Visitor for Localizer<'_> {
-    fn matrix(&mut self, id: &mut MatrixId) {
-        *id = self.own(self.matrices, *id);
-    }
-
-    fn vector(&mut self, id: &mut VectorId) {
-        *id = self.own(self.vectors, *id);
-    }
-
-    fn experts(&mut self, id: &mut ExpertsId) {
-        *id = self.own(self.experts, *id);
-    }
-
-    fn heads(&mut self, id: &mut HeadsId) {
-        *id = self.own(self.heads, *id);
-    }
-
-    fn low_rank(&mut self, id: &mut LowRankId) {
-        *id = self.own(self.low_ranks, *id);
-    }
-
-    fn buffer(&mut self, id: &mut BufferId, access: Access) {
-        let buffer = self.buffers.get_mut(*id);
+    fn buffer(&self, id: BufferId, access: Access) -> BufferId {
+        let mut buffers = self.buffers.borrow_mut();
+        let buffer = buffers.get_mut(id);
         if matches!(access, Access::Read | Access::Change) {
-            self.passage.bring(buffer, self.device);
+            self.passage.borrow_mut().bring(buffer, self.device);
         }
         if matches!(access, Access::Write | Access::Change) {
             buffer.on = 1 << self.device;
         }
-        *id = buffer.at(self.device);
+        buffer.at(self.device)
+    }
+}
+
+impl<'a> OperandMap<'a> for Localizer<'_> {
+    type Matrix = MatrixId;
+    type Vector = VectorId;
+    type Experts = ExpertsId;
+    type Heads = HeadsId;
+    type LowRank = LowRankId;
+    type Read = BufferId;
+    type Write = BufferId;
+    type Kv = KvId;
+    type Buckets = Buckets;
+
+    fn matrix(&self, id: MatrixId) -> MatrixId {
+        self.own(self.matrices, id)
     }
 
-    fn kv(&mut self, id: &mut KvId, layer: &mut usize) {
-        let kv = self.kvs.get(*id);
-        *layer = kv.place(*layer).1;
-        *id = part(&kv.parts, self.device).id();
+    fn vector(&self, id: VectorId) -> VectorId {
+        self.own(self.vectors, id)
+    }
+
+    fn experts(&self, id: ExpertsId) -> ExpertsId {
+        self.own(self.experts, id)
+    }
+
+    fn heads(&self, id: HeadsId) -> HeadsId {
+        self.own(self.heads, id)
+    }
+
+    fn low_rank(&self, id: LowRankId) -> LowRankId {
+        self.own(self.low_ranks, id)
+    }
+
+    fn read(&self, id: BufferId, access: Access) -> BufferId {
+        self.buffer(id, access)
+    }
+
+    fn write(&self, id: BufferId, access: Access) -> BufferId {
+        self.buffer(id, access)
+    }
+
+    fn kv(&self, id: KvId, layer: usize) -> (KvId, usize) {
+        let kv = self.kvs.get(id);
+        (part(&kv.parts, self.device).id(), kv.place(layer).1)
+    }
+
+    fn buckets(&self, buckets: &'a Buckets) -> Buckets {
+        buckets.clone()
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::cpu::{CpuBackend, ThreadPool, Tier};
-use crate::{Backend, DType, KvGroups, KvLayout, KvPlace, KvSpec, KvType, MatrixShape, conformance};
+use crate::{DType, KvGroups, KvLayout, KvPlace, KvSpec, KvType, MatrixShape, conformance};
 
 /// Of one turn of a pool another would wait for the end, so each has a pool of its own.
 fn cpu() -> CpuBackend {

@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use super::{ReferenceBackend, ReferenceBuffer, formulas};
 use crate::backend::QUERIES_PART;
-use crate::{Batch, EncoderOps, HeadShape, PositionBias, QkvParams, SelfAttentionParams};
+use crate::{Batch, HeadShape, PositionBias, QkvParams, SelfAttentionParams};
 
-impl EncoderOps for ReferenceBackend {
-    fn unfold(&mut self, x: &ReferenceBuffer, window: usize, out: &mut ReferenceBuffer) {
+impl ReferenceBackend {
+    pub(crate) fn unfold(&mut self, x: &ReferenceBuffer, window: usize, out: &mut ReferenceBuffer) {
         let batch = self.step();
         assert!(window % 2 == 1, "a window has a middle");
         x.check(batch.rows(), x.cols, "x");
@@ -25,7 +25,7 @@ impl EncoderOps for ReferenceBackend {
         }
     }
 
-    fn rope(&mut self, qkv: &mut ReferenceBuffer, params: &QkvParams<&Vec<f32>>) {
+    pub(crate) fn rope(&mut self, qkv: &mut ReferenceBuffer, params: &QkvParams<&Vec<f32>>) {
         let batch = self.step();
         let HeadShape { heads, kv_heads, head_dim } = params.shape;
         qkv.check(batch.rows(), params.shape.qkv_width(), "qkv");
@@ -41,7 +41,7 @@ impl EncoderOps for ReferenceBackend {
         }
     }
 
-    fn self_attention(
+    pub(crate) fn self_attention(
         &mut self,
         qkv: &ReferenceBuffer,
         params: &SelfAttentionParams<&Vec<f32>, &[u32]>,
@@ -63,11 +63,7 @@ impl EncoderOps for ReferenceBackend {
         }
     }
 
-    fn attends_in_parts(&self) -> bool {
-        true
-    }
-
-    fn attend_part(
+    pub(crate) fn attend_part(
         &mut self,
         qkv: &ReferenceBuffer,
         (rows, queries): (Range<usize>, Range<usize>),

@@ -222,7 +222,15 @@ fn matrices_by_hand() {
     let x = buffer(&mut backend, 3, &[1.0, 1.0, 1.0, 2.0, 7.0, -3.5]);
     let down = f32_matrix(&backend, 2, &[2.0, -1.0]);
     let mut hidden = backend.buffer(BufferRole::Operand, 2, 1).unwrap();
-    backend.gated_mlp(&gate_up, &down, Activation::Silu, &x, &mut hidden, &mut out);
+    let (gate_up, down, hidden_rows) = (&gate_up, &down, &mut hidden);
+    backend.run(Op::GatedMlp {
+        gate_up,
+        down,
+        activation: Activation::Silu,
+        x: &x,
+        hidden: hidden_rows,
+        out: &mut out,
+    });
     close(&hidden.values, &[3.655_293, -1.761_594_2]); // 5 silu(1), -silu(2)
     close(&out.values, &[7.310_586, -3.655_293, -3.523_188_4, 1.761_594_2]);
 
@@ -357,4 +365,43 @@ fn slots_must_match_the_table() {
 #[should_panic(expected = "65 rows, reserved 64")]
 fn limits_are_kept() {
     ready(SHAPE).begin(&prompt(65)).unwrap();
+}
+
+/// `torch.nn.functional.group_norm` of each sequence with these weights and biases.
+#[test]
+fn group_norm_is_that_of_pytorch() {
+    const ROWS: [[f32; 4]; 6] = [
+        [-2.5, 1.0, -1.0, 2.5],
+        [0.5, -1.5, 2.0, 0.0],
+        [-2.0, 1.5, -0.5, -2.5],
+        [1.0, -1.0, 2.5, 0.5],
+        [-1.5, 2.0, 0.0, -2.0],
+        [1.5, -0.5, -2.5, 1.0],
+    ];
+    const EXPECTED: [[f32; 4]; 6] = [
+        [-1.310_553, 1.567_906, 1.560_553, 1.771_625],
+        [0.786_332, 0.694_204, -0.536_332, -1.723_183],
+        [-1.463_124, 1.473_364, 0.287_088, -2.947_8],
+        [0.602_463, 0.612_703, -1.493_131, 0.612_637],
+        [-1.118_859, 1.645_496, -0.009_615, -2.354_394],
+        [0.946_727, 0.784_835, 1.473_9, 1.206_043],
+    ];
+    let mut backend = ready(SHAPE);
+    let weight = backend.vector(&[1.0, 0.5, -1.0, 2.0]).unwrap();
+    let bias = backend.vector(&[0.0, 1.0, 0.25, -0.5]).unwrap();
+    let mut x = backend.buffer(BufferRole::Operand, 6, 4).unwrap();
+    let mut out = backend.buffer(BufferRole::Operand, 6, 4).unwrap();
+    backend.write_rows(&mut x, 0, ROWS.as_flattened()).unwrap();
+    let mut batch = Batch { sources: vec![RowSource::Embedding; 6], ..Batch::default() };
+    batch.push_sequence(2, 2, |_, _| 0);
+    batch.push_sequence(4, 4, |_, _| 1);
+    backend.begin(&batch).unwrap();
+    let params = LayerNormParams { weight: &weight, bias: Some(&bias), eps: 1e-5 };
+    backend.run(Op::GroupNorm { x: &x, groups: 2, params, out: &mut out });
+    backend.end().unwrap();
+    let mut found = vec![0.0; 24];
+    backend.read_rows(&out, 0, &mut found).unwrap();
+    for (found, expected) in found.iter().zip(EXPECTED.as_flattened()) {
+        assert!((found - expected).abs() <= 2e-6, "{found}, not {expected}");
+    }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::TensorParallel;
 use super::layout::runs_of;
-use super::operands::{BufferList, OnRanks, RankBuffer, RankKv, RankMatrix, RankOperands, RankVector, whole};
+use super::operands::{OnRanks, RankBuffer, RankKv, RankMatrix, RankOperands, RankVector, whole};
 use crate::ops::{
     Access, Allocation, Buffer, BufferId, Executor, Experts, ExpertsId, HeadOperands, Heads, Kv, KvId,
     LowRank, LowRankId, Matrix, Op, Vector,
@@ -24,12 +24,10 @@ impl<B: Peers> TensorParallel<B> {
 
     /// Runs an op on whole rows, on some ranks.
     fn run_whole(&mut self, op: &Op, ranks: Range<usize>) {
-        let mut own = op.clone();
-        let mut list = BufferList::default();
-        own.visit(&mut list);
+        let list = op.buffers();
         let buffers = self.buffers.clone();
         let mut buffers = buffers.lock();
-        for &(id, access) in &list.0 {
+        for &(id, access) in &list {
             let buffer = buffers.get_mut(id);
             if matches!(access, Access::Read | Access::Change) {
                 self.bring(buffer, &ranks);
@@ -39,8 +37,7 @@ impl<B: Peers> TensorParallel<B> {
             }
         }
         for rank in ranks.clone() {
-            own.clone_from(op);
-            own.visit(&mut RankOperands {
+            let own = op.map(&RankOperands {
                 rank,
                 matrices: &self.matrices.lock(),
                 vectors: &self.vectors.lock(),
@@ -52,7 +49,7 @@ impl<B: Peers> TensorParallel<B> {
             });
             self.ranks[rank].run(&own);
         }
-        let written = list.0.iter().filter(|(_, access)| matches!(access, Access::Write | Access::Change));
+        let written = list.iter().filter(|(_, access)| matches!(access, Access::Write | Access::Change));
         written.for_each(|&(id, _)| buffers.get_mut(id).only_on(&ranks));
     }
 

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use super::layout::Layout;
 use crate::KernelError;
 use crate::ops::{
-    Access, Buffer, BufferId, Cells, Executor, Experts, ExpertsId, Handle, Heads, HeadsId, Kv, KvId, LowRank,
-    LowRankId, Matrix, MatrixId, OperandId, Vector, VectorId, Visitor,
+    Access, Buckets, Buffer, BufferId, Cells, Executor, Experts, ExpertsId, Handle, Heads, HeadsId, Kv, KvId,
+    LowRank, LowRankId, Matrix, MatrixId, OperandId, OperandMap, Vector, VectorId,
 };
 
 const ELSEWHERE: &str =
@@ -146,22 +146,6 @@ pub(super) struct RankKv {
     pub(super) divided: Vec<bool>, // (layers)
 }
 
-/// Collects the buffers of an op.
-#[derive(Default)]
-pub(super) struct BufferList(pub(super) Vec<(BufferId, Access)>);
-
-impl Visitor for BufferList {
-    fn matrix(&mut self, _: &mut MatrixId) {}
-    fn vector(&mut self, _: &mut VectorId) {}
-    fn experts(&mut self, _: &mut ExpertsId) {}
-    fn heads(&mut self, _: &mut HeadsId) {}
-    fn low_rank(&mut self, _: &mut LowRankId) {}
-    fn buffer(&mut self, id: &mut BufferId, access: Access) {
-        self.0.push((*id, access));
-    }
-    fn kv(&mut self, _: &mut KvId, _: &mut usize) {}
-}
-
 /// Puts a rank's own operands into an op, whole rows and whole matrices.
 pub(super) struct RankOperands<'a> {
     pub(super) rank: usize,
@@ -174,32 +158,50 @@ pub(super) struct RankOperands<'a> {
     pub(super) kvs: &'a Cells<RankKv>,
 }
 
-impl Visitor for RankOperands<'_> {
-    fn matrix(&mut self, id: &mut MatrixId) {
-        *id = whole(&self.matrices.get(*id).whole, self.rank);
+impl<'a> OperandMap<'a> for RankOperands<'_> {
+    type Matrix = MatrixId;
+    type Vector = VectorId;
+    type Experts = ExpertsId;
+    type Heads = HeadsId;
+    type LowRank = LowRankId;
+    type Read = BufferId;
+    type Write = BufferId;
+    type Kv = KvId;
+    type Buckets = Buckets;
+
+    fn matrix(&self, id: MatrixId) -> MatrixId {
+        whole(&self.matrices.get(id).whole, self.rank)
     }
 
-    fn vector(&mut self, id: &mut VectorId) {
-        *id = whole(&self.vectors.get(*id).whole, self.rank);
+    fn vector(&self, id: VectorId) -> VectorId {
+        whole(&self.vectors.get(id).whole, self.rank)
     }
 
-    fn experts(&mut self, id: &mut ExpertsId) {
-        *id = whole(self.experts.get(*id), self.rank);
+    fn experts(&self, id: ExpertsId) -> ExpertsId {
+        whole(self.experts.get(id), self.rank)
     }
 
-    fn heads(&mut self, id: &mut HeadsId) {
-        *id = whole(self.heads.get(*id), self.rank);
+    fn heads(&self, id: HeadsId) -> HeadsId {
+        whole(self.heads.get(id), self.rank)
     }
 
-    fn low_rank(&mut self, id: &mut LowRankId) {
-        *id = whole(self.low_ranks.get(*id), self.rank);
+    fn low_rank(&self, id: LowRankId) -> LowRankId {
+        whole(self.low_ranks.get(id), self.rank)
     }
 
-    fn buffer(&mut self, id: &mut BufferId, _: Access) {
-        *id = self.buffers.get(*id).at(self.rank);
+    fn read(&self, id: BufferId, _: Access) -> BufferId {
+        self.buffers.get(id).at(self.rank)
     }
 
-    fn kv(&mut self, id: &mut KvId, _: &mut usize) {
-        *id = self.kvs.get(*id).parts[self.rank].id();
+    fn write(&self, id: BufferId, _: Access) -> BufferId {
+        self.buffers.get(id).at(self.rank)
+    }
+
+    fn kv(&self, id: KvId, layer: usize) -> (KvId, usize) {
+        (self.kvs.get(id).parts[self.rank].id(), layer)
+    }
+
+    fn buckets(&self, buckets: &'a Buckets) -> Buckets {
+        buckets.clone()
     }
 }

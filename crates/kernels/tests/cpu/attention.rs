@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::{
-    AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, HeadShape, KernelError, KvLayout, KvSpec,
+    AnyBackend, AttentionParams, BLOCK_TOKENS, Batch, BufferRole, HeadShape, KernelError, KvLayout, KvSpec,
     KvType, QkvParams, RowSource, SequenceSpan, StepLimits,
 };
 
@@ -13,7 +13,7 @@ const ROWS: usize = 150;
 
 /// Attention of a prompt of ROWS with this window.
 fn attend(tier: Tier, kv_type: KvType, window: u32, qkv: &[f32]) -> Result<Vec<f32>, KernelError> {
-    let mut backend = CpuBackend::new(Arc::new(ThreadPool::new(2)), tier);
+    let mut backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier));
     backend.reserve(&StepLimits {
         rows: ROWS,
         sequences: 1,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::product;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::quant::{dequantize_row, quantize_row};
-use hanzo_engine_kernels::{DType, MatrixShape, MatrixSource};
+use hanzo_engine_kernels::{AnyBackend, DType, MatrixShape, MatrixSource};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
@@ -26,7 +26,7 @@ impl Weights {
     }
 
     fn times(&self, tier: Tier, threads: usize, x: &[f32]) -> Vec<f32> {
-        let mut backend = CpuBackend::new(Arc::new(ThreadPool::new(threads)), tier);
+        let mut backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(threads)), tier));
         let source = MatrixSource { name: "w", shape: self.shape, bytes: &self.bytes };
         product(&mut backend, &source, x, x.len() / self.shape.cols).expect("a product")
     }

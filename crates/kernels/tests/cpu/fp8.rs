@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::product;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::quant::{dequantize_row, e4m3};
-use hanzo_engine_kernels::{DType, MatrixShape, MatrixSource};
+use hanzo_engine_kernels::{AnyBackend, DType, MatrixShape, MatrixSource};
 
 const TYPES: [DType; 2] = [DType::FP8, DType::FP8_G32];
 
@@ -24,7 +24,7 @@ fn matrix(dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
 }
 
 fn times(tier: Tier, dtype: DType, [rows, cols]: [usize; 2], bytes: &[u8], x: &[f32]) -> Vec<f32> {
-    let mut backend = CpuBackend::new(Arc::new(ThreadPool::new(2)), tier);
+    let mut backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier));
     let source = MatrixSource { name: "w", shape: MatrixShape { rows, cols, dtype }, bytes };
     product(&mut backend, &source, x, x.len() / cols).expect("a product")
 }

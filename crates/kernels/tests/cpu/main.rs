@@ -12,8 +12,8 @@ use std::sync::Arc;
 use hanzo_engine_kernels::cpu::{CpuBackend, TIER_VARIABLE, ThreadPool, Tier};
 use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
-    AnyBackend, Backend, Batch, BufferRole, DType, HeadShape, KernelError, MatrixShape, MatrixSource,
-    RowSource, SequenceSpan, StepLimits, conformance,
+    AnyBackend, Batch, BufferRole, DType, HeadShape, KernelError, MatrixShape, MatrixSource, RowSource,
+    SequenceSpan, StepLimits, conformance,
 };
 
 #[test]
@@ -83,7 +83,7 @@ fn same_bits(tiers: [Tier; 2], dtype: DType, cols: usize, shapes: &[(usize, usiz
         let source = MatrixSource { name: "w", shape: MatrixShape { rows, cols, dtype }, bytes: &bytes };
         let x: Vec<f32> = (0..columns * cols).map(|i| (i as f32 * 0.37).sin() + 0.1).collect();
         let results = tiers.map(|tier| {
-            let mut backend = CpuBackend::new(Arc::clone(&pool), tier);
+            let mut backend = AnyBackend::new(CpuBackend::new(Arc::clone(&pool), tier));
             product(&mut backend, &source, &x, columns).expect("a product")
         });
         let bits = |result: &[f32]| result.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
@@ -93,7 +93,7 @@ fn same_bits(tiers: [Tier; 2], dtype: DType, cols: usize, shapes: &[(usize, usiz
 
 /// `matrix · x` for each of `rows` rows of `x`.
 fn product(
-    backend: &mut CpuBackend,
+    backend: &mut AnyBackend,
     source: &MatrixSource<'_>,
     x: &[f32],
     rows: usize,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
-    Activation, Backend, Batch, BufferRole, DType, ExpertParts, ExpertScoring, HeadShape, KernelError,
+    Activation, AnyBackend, Batch, BufferRole, DType, ExpertParts, ExpertScoring, HeadShape, KernelError,
     MatrixShape, MatrixSource, MoeOperands, MoeParams, RowSource, SequenceSpan, StepLimits,
 };
 
@@ -48,7 +48,7 @@ struct Outputs {
 }
 
 fn run(tier: Tier, threads: usize, kind: usize) -> Result<Outputs, KernelError> {
-    let mut backend = CpuBackend::new(Arc::new(ThreadPool::new(threads)), tier);
+    let mut backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(threads)), tier));
     // As narrow as can be, so that copies of f32 rows are made in several runs.
     backend.reserve(&StepLimits {
         rows: ROWS,

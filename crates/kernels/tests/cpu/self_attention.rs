@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::{
-    Backend, Batch, BufferRole, EncoderOps, HeadShape, KernelError, PositionBias, RowSource,
-    SelfAttentionParams, SequenceSpan, StepLimits,
+    AnyBackend, Batch, BufferRole, HeadShape, KernelError, PositionBias, RowSource, SelfAttentionParams,
+    SequenceSpan, StepLimits,
 };
 
 const HEADS: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 40 };
@@ -26,7 +26,7 @@ struct Case {
 fn attend(tier: Tier, threads: usize, case: Case) -> Result<Vec<f32>, KernelError> {
     let Case { kind, reach, infinite } = case;
     let rows = LENGTHS.iter().sum();
-    let mut backend = CpuBackend::new(Arc::new(ThreadPool::new(threads)), tier);
+    let mut backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(threads)), tier));
     backend.reserve(&StepLimits {
         rows,
         sequences: LENGTHS.len(),

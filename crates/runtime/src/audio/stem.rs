@@ -1,7 +1,7 @@
 //! Convolutions in front of a tower's layers, computed as matrix products of unfolded inputs: Whisper's two
 //! convolutions over the frames of a window, or Qwen3-ASR's three over the bands and frames of each second.
 
-use hanzo_engine_kernels::{Activation, AnyBackend, Backend, BufferRole, KernelError, ops};
+use hanzo_engine_kernels::{Activation, AnyBackend, BufferRole, KernelError, ops};
 
 use super::AudioSpec;
 use super::files::{Affine, StemFiles};

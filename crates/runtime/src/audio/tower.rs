@@ -3,7 +3,7 @@
 //! are computed.
 
 use hanzo_engine_kernels::{
-    Activation, AnyBackend, Backend, Batch, BufferRole, KernelError, LayerNormParams, StepLimits, ops,
+    Activation, AnyBackend, Batch, BufferRole, KernelError, LayerNormParams, StepLimits, ops,
 };
 
 use super::stem::{self, Stem, StemBuffers};

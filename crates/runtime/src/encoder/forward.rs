@@ -1,7 +1,7 @@
 //! One step: from packed sequences to the hidden states of their rows.
 
 use hanzo_engine_kernels::ops::{self, Buckets, HeadOperands, Op, VectorId};
-use hanzo_engine_kernels::{AnyBackend, Backend, Batch, EncoderOps, KernelError, PositionBias, RowOp};
+use hanzo_engine_kernels::{AnyBackend, Batch, KernelError, PositionBias, RowOp};
 
 use super::{DistanceTables, Encoder};
 use crate::network::Sum;

@@ -1,7 +1,7 @@
 //! From an opened encoder's tensors to weights on a backend: what only encoders have, beside the network's own loading, and
 //! tables computed once on the host.
 
-use hanzo_engine_kernels::{AnyBackend, Backend};
+use hanzo_engine_kernels::AnyBackend;
 
 use super::head::{HeadNorm, dense};
 use super::{Convolution, DistanceTables, Encoder, EncoderFiles, LayerDistances, MaskedLm};

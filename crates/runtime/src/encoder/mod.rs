@@ -20,7 +20,7 @@ pub use head::{Classifier, Head, HeadActivation, HeadInput, HeadLayer, HeadNorm,
 pub(crate) use head::{dense, dot, layer as head_layer};
 
 use hanzo_engine_kernels::ops::{self, Buckets, Op};
-use hanzo_engine_kernels::{AnyBackend, Backend, BufferRole, KernelError, StepLimits};
+use hanzo_engine_kernels::{AnyBackend, BufferRole, KernelError, StepLimits};
 
 use crate::error::LoadError;
 use crate::network::{self, MemoryPlan, Network, Norm};

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use hanzo_engine_kernels::{
-    AnyBackend, BLOCK_TOKENS, Backend, KernelError, RowSource, SampleSpec, Sampled, StepLimits, ops,
+    AnyBackend, BLOCK_TOKENS, KernelError, RowSource, SampleSpec, Sampled, StepLimits, ops,
 };
 
 use super::{EngineConfig, EngineMemory};

@@ -4,7 +4,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use hanzo_engine_kernels::{Backend, KernelError};
+use hanzo_engine_kernels::KernelError;
 
 use super::Engine;
 use crate::{

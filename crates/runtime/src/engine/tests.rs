@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, path::Path, sync::OnceLock};
 
 use hanzo_engine_constraints::{Grammar, Spec};
 use hanzo_engine_kernels::{
-    AnyBackend, BLOCK_TOKENS, Backend,
+    AnyBackend, BLOCK_TOKENS,
     cpu::{CpuBackend, ThreadPool, Tier},
     quant::dequantize_row,
 };

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use hanzo_engine_kernels::ops::{self, BufferId, LowRankId, MatrixId, Op, VectorId};
 use hanzo_engine_kernels::{
-    AnyBackend, Backend, BufferRole, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource,
-    OutputChange, OutputDelta, RowOp, Stage,
+    AnyBackend, BufferRole, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource, OutputChange,
+    OutputDelta, RowOp, Stage,
 };
 
 use super::packing::{DOWN, OUTPUT, QUERY_GATE, STATE_OUTPUT, first, up};
@@ -53,7 +53,7 @@ impl Deltas {
 /// Columns of the widest `low` that an adapter may need: several matrices are packed as one.
 fn low_cols(spec: &TransformerSpec) -> usize {
     let groups = (0..spec.layers.len()).flat_map(|layer| groups(spec, layer));
-    // The head is one.
+    // The head counts as one matrix.
     groups.map(<[LayerPart]>::len).max().unwrap_or(0).max(1) * ADAPTER_RANK_MAX
 }
 
@@ -312,6 +312,9 @@ impl Layer {
     }
 }
 
+const SCRATCH: &str = "buffers of adapters are made before the first adapter or observation";
+const INNER: &str = "an MLP writes to one of the inner buffers";
+
 /// Changes by adapters, by the operand whose output they change.
 #[derive(Default)]
 struct Changes {
@@ -387,24 +390,14 @@ impl Network {
     /// A program with the ops that adapters take: behind each product, norm and embedding that one of them changes.
     pub(super) fn with_adapters(&self, mut program: Program, b: &Buffers) -> Program {
         let changes = Changes::of(self);
-        program.rewrite(|list| {
-            let mut made = Vec::with_capacity(list.len());
-            for instruction in list {
-                let Instruction { condition, work: Work::Run(op) } = instruction else {
-                    made.push(instruction);
-                    continue;
-                };
-                let ops = self.adapted_op(&changes, op, b);
-                made.extend(ops.into_iter().map(|op| Instruction { condition, work: Work::Run(op) }));
-            }
-            made
-        });
+        program.expand(|op| self.adapted_op(&changes, op, b).into_iter().map(Work::Run).collect());
+        program.rewrite(biases_first);
         program
     }
 
     /// An op of a step that has adapters.
     fn adapted_op(&self, changes: &Changes, op: Op, b: &Buffers) -> Vec<Op> {
-        let Some(scratch) = &b.adapters else { return vec![op] };
+        let scratch = b.adapters.as_ref().expect(SCRATCH);
         let low = scratch.low.id();
         let more: Vec<Op> = match &op {
             Op::Embed { table, out, .. } if *table == self.embedding.id() => self.adapted_embeddings(*out),
@@ -466,6 +459,23 @@ impl Network {
     }
 }
 
+/// Puts the bias of a gated MLP, which is an op behind it, before the adapters' part of its output: they change what has the bias.
+fn biases_first(mut list: Vec<Instruction>) -> Vec<Instruction> {
+    let out_of = |instruction: &Instruction| match &instruction.work {
+        Work::Run(Op::AddLowRank { out, .. }) => (Some(*out), None),
+        Work::Run(Op::AddBias { out, .. }) => (None, Some(*out)),
+        _ => (None, None),
+    };
+    for at in 1..list.len() {
+        if let ((Some(change), _), (_, Some(bias))) = (out_of(&list[at - 1]), out_of(&list[at]))
+            && change == bias
+        {
+            list.swap(at - 1, at);
+        }
+    }
+    list
+}
+
 impl Changes {
     fn touch(&self, matrices: &[MatrixId]) -> bool {
         matrices.iter().any(|matrix| self.matrices.contains_key(matrix))
@@ -475,13 +485,10 @@ impl Changes {
 impl Buffers {
     /// A gated MLP as its two products with the gate between them. The numbers are the same bit for bit.
     pub(super) fn split_gated(&self, op: &Op) -> Vec<Op> {
-        let (Op::GatedMlp { gate_up, down, activation, x, hidden, out }, Some(scratch)) =
-            (op, &self.adapters)
-        else {
-            return vec![op.clone()];
-        };
-        let width = self.inner.iter().position(|inner| inner.id() == *hidden);
-        let both = scratch.both[width.expect("a gated MLP writes to one of the inner buffers")].id();
+        let Op::GatedMlp { gate_up, down, activation, x, hidden, out } = op else { return vec![op.clone()] };
+        let scratch = self.adapters.as_ref().expect(SCRATCH);
+        let width = self.inner.iter().position(|inner| inner.id() == *hidden).expect(INNER);
+        let both = scratch.both[width].id();
         vec![
             Op::MatMul { weight: *gate_up, bias: None, x: *x, out: both },
             Op::Gate { activation: *activation, both, hidden: *hidden },

@@ -3,8 +3,8 @@
 
 use hanzo_engine_kernels::ops::{self, BufferId, KvId, Op, VectorId};
 use hanzo_engine_kernels::{
-    AdaptedLogits, AnyBackend, AttentionParams, Backend, BufferRole, HeadShape, KernelError, LatentParams,
-    LogitsHead, PositionBias, QkvParams, Rope, SelfAttentionParams, Stage,
+    AdaptedLogits, AnyBackend, AttentionParams, BufferRole, HeadShape, KernelError, LatentParams, LogitsHead,
+    PositionBias, QkvParams, Rope, SelfAttentionParams, Stage,
 };
 
 use super::observed::Observed;
@@ -17,6 +17,7 @@ use super::{
 };
 use crate::spec::{AttentionSpec, Mask, NormKind, NormSpec, Projection, QkNorm, RopeSpec};
 
+const WIDE: &str = "a program's sums are in the buffers as wide as hidden states";
 const PREPARED: &str = "`prepare` is called before the first step, as its docs ask";
 
 /// Attention of one layer: its weights, its shape, and the buffers that it reads and writes.
@@ -155,6 +156,11 @@ fn turn(rope: &RopeSpec, inv_freq: &ops::Vector) -> Rope<VectorId> {
     }
 }
 
+/// Program of a step, which has adapters or not.
+fn program_of<'a>(plain: &'a Option<Program>, adapted: &'a Option<Program>, adapting: bool) -> &'a Program {
+    adapted.as_ref().filter(|_| adapting).or(plain.as_ref()).expect(PREPARED)
+}
+
 impl Buffers {
     /// Output of a layer's first product.
     pub(super) fn own(&self, layer: &Layer) -> &ops::Buffer {
@@ -173,9 +179,14 @@ impl Buffers {
     }
 
     /// One of the buffers as wide as hidden states.
-    fn hidden_wide(&mut self, id: BufferId) -> &mut ops::Buffer {
+    fn hidden_wide(&self, id: BufferId) -> &ops::Buffer {
+        let all = [&self.residual, &self.normed, &self.branch];
+        all.into_iter().find(|of| of.id() == id).expect(WIDE)
+    }
+
+    fn hidden_wide_mut(&mut self, id: BufferId) -> &mut ops::Buffer {
         let all = [&mut self.residual, &mut self.normed, &mut self.branch];
-        all.into_iter().find(|of| of.id() == id).expect("a program's sums are in these buffers")
+        all.into_iter().find(|of| of.id() == id).expect(WIDE)
     }
 }
 
@@ -242,8 +253,7 @@ impl Network {
 
     /// Program of the step under way.
     fn program(&self) -> &Program {
-        let adapted = self.adapted.as_ref().filter(|_| self.adapting);
-        adapted.or(self.plain.as_ref()).expect(PREPARED)
+        program_of(&self.plain, &self.adapted, self.adapting)
     }
 
     /// Runs a list of the program within a stage.
@@ -253,18 +263,17 @@ impl Network {
         stage: Stage,
         list: impl FnOnce(&Program) -> &[Instruction],
     ) {
-        let adapted = self.adapted.as_ref().filter(|_| self.adapting);
-        let program = adapted.or(self.plain.as_ref()).expect(PREPARED);
+        let program = program_of(&self.plain, &self.adapted, self.adapting);
         run(list(program), backend, stage, self.conditions, &mut self.observed);
     }
 
     /// Buffer that embeddings are given in, for rows that are not tokens, before [`Network::embed`].
     pub(crate) fn given(&mut self) -> &mut ops::Buffer {
         let id = self.program().given;
-        self.buffers.as_mut().expect(PREPARED).hidden_wide(id)
+        self.buffers.as_mut().expect(PREPARED).hidden_wide_mut(id)
     }
 
-    /// As `given`, and a buffer that holds nothing before the first layer.
+    /// Buffers of [`Network::given`], and one that is free before the first layer.
     pub(crate) fn given_and_branch(&mut self) -> (&mut ops::Buffer, &mut ops::Buffer) {
         let id = self.program().given;
         let Buffers { residual, normed, branch, .. } = self.buffers.as_mut().expect(PREPARED);
@@ -273,14 +282,17 @@ impl Network {
 
     /// Sum that layers add to, between two of them. Layers whose norms stand before their halves keep it in one buffer.
     pub(crate) fn residual(&mut self) -> &mut ops::Buffer {
+        debug_assert!(
+            self.spec.layers.iter().all(|layer| !layer.order.on_sum()),
+            "the sum moves between buffers"
+        );
         let id = self.program().last_sum().residual;
-        self.buffers.as_mut().expect(PREPARED).hidden_wide(id)
+        self.buffers.as_mut().expect(PREPARED).hidden_wide_mut(id)
     }
 
     /// Sum of the embeddings, before the first layer.
-    pub(crate) fn embedded(&mut self) -> &ops::Buffer {
-        let id = self.program().sum.residual;
-        self.buffers.as_mut().expect(PREPARED).hidden_wide(id)
+    pub(crate) fn embedded(&self) -> &ops::Buffer {
+        self.buffers.as_ref().expect(PREPARED).hidden_wide(self.program().sum.residual)
     }
 
     /// Output of a layer's first product: queries, keys and values where it has heads.
@@ -319,12 +331,12 @@ impl Network {
         self.observed.as_ref()
     }
 
-    /// Says whether a sequence of the step has an adapter. It holds until it is said anew.
+    /// Says whether a sequence of the step has an adapter. It holds until the next call.
     pub(crate) fn set_adapting(&mut self, adapting: bool) {
         self.adapting = adapting;
     }
 
-    /// From the sum of the embeddings to what the first layer reads.
+    /// Runs the ops from the sum of the embeddings to what the first layer reads.
     pub(crate) fn begin(&mut self, backend: &mut AnyBackend) {
         self.run(backend, Stage::Layer(0), |program| &program.begin);
     }
@@ -342,30 +354,30 @@ impl Network {
         }
     }
 
-    /// A layer up to queries, keys and values.
+    /// Runs a layer up to queries, keys and values.
     pub(crate) fn run_rows(&mut self, backend: &mut AnyBackend, index: usize) {
         self.run(backend, Stage::Layer(index), |program| &program.layers[index].rows);
     }
 
-    /// A layer from attention's output on.
+    /// Runs a layer from attention's output on.
     pub(crate) fn run_behind(&mut self, backend: &mut AnyBackend, index: usize) {
         self.run(backend, Stage::Layer(index), |program| &program.layers[index].behind);
     }
 
-    /// One layer, with the ops of its attention.
+    /// Runs one layer, with the ops of its attention.
     pub(crate) fn run_layer(&mut self, backend: &mut AnyBackend, index: usize, attention: &[Op]) {
         self.run_rows(backend, index);
         attention.iter().for_each(|op| backend.run(op));
         self.run_behind(backend, index);
     }
 
-    /// One layer over whole sequences, without biases.
+    /// Runs one layer over whole sequences, without biases.
     pub(crate) fn run_whole_layer(&mut self, backend: &mut AnyBackend, index: usize, padding: u32) {
         let attention = self.attention(index).over_sequences(padding, PositionBias::None);
         self.run_layer(backend, index, &attention);
     }
 
-    /// From the last layer's output to hidden states.
+    /// Runs the ops from the last layer's output to hidden states.
     pub(crate) fn end(&mut self, backend: &mut AnyBackend) {
         self.run(backend, super::packing::last_layer(&self.spec), |program| &program.end);
     }
@@ -406,9 +418,6 @@ impl Network {
     /// # Panics
     /// Without a step.
     pub(crate) fn hidden(&self) -> &ops::Buffer {
-        let id = self.program().hidden;
-        let b = self.buffers.as_ref().expect(PREPARED);
-        let all = [&b.residual, &b.normed, &b.branch];
-        all.into_iter().find(|of| of.id() == id).expect("hidden states are in one of these buffers")
+        self.buffers.as_ref().expect(PREPARED).hidden_wide(self.program().hidden)
     }
 }

@@ -3,7 +3,7 @@
 //! and adds what it makes of that.
 
 use hanzo_engine_kernels::ops::{self, BufferId, Op};
-use hanzo_engine_kernels::{Activation, AnyBackend, Backend, BufferRole, KernelError, RowOp};
+use hanzo_engine_kernels::{Activation, AnyBackend, BufferRole, KernelError, RowOp};
 
 use super::loader::Loader;
 use super::packing::{INPUT_GATE, INPUT_UP};

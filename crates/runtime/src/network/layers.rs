@@ -106,7 +106,7 @@ impl Network {
 }
 
 impl LayerBuilder<'_> {
-    /// From hidden states to queries, keys and values. Returns the buffer that the projections read.
+    /// Appends the ops from hidden states to queries, keys and values. Returns the buffer that the projections read.
     fn first_half(&mut self) -> BufferId {
         self.predict_streams();
         // Halves that read the same sum may be computed in either order; attention's input is kept for it.
@@ -143,7 +143,7 @@ impl LayerBuilder<'_> {
         self.p.op(Op::HeadsMatMul { weights: weights.id(), x, out });
     }
 
-    /// From attention's output to what its half adds. `x` is what the half has read.
+    /// Appends the ops from attention's output to what its half adds. `x` is the input of the half.
     fn attention_output(&mut self, x: BufferId) {
         let attended = self.b.attended(self.layer).id();
         if let (Some(latent), Some(b)) = (&self.layer.latent, &self.b.latent) {
@@ -221,7 +221,7 @@ impl LayerBuilder<'_> {
         }
     }
 
-    /// From both halves to what the next layer reads.
+    /// Appends the ops from both halves to what the next layer reads.
     fn end(&mut self) {
         if self.correct_streams() {
             return;
@@ -237,7 +237,7 @@ impl LayerBuilder<'_> {
         }
     }
 
-    /// What a layer makes of the token's own vector and of rows of `x`, normed.
+    /// Appends the product of the layer's vector with rows of `x`, and its norm.
     pub(super) fn layer_input(
         &mut self,
         input: &LayerInput,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use hanzo_engine_kernels::{
-    AnyBackend, Backend, DType, ExpertParts, KernelError, MatrixShape, MatrixSource, Stage, ops, quant,
+    AnyBackend, DType, ExpertParts, KernelError, MatrixShape, MatrixSource, Stage, ops, quant,
 };
 
 use super::adapted::Deltas;

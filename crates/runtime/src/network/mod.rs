@@ -20,7 +20,7 @@ mod states;
 mod streams;
 
 use adapted::{AdaptedEmbedding, AdapterBuffers, Deltas};
-use hanzo_engine_kernels::{Activation, AnyBackend, Backend, BufferRole, MoeParams, StepLimits, ops};
+use hanzo_engine_kernels::{Activation, AnyBackend, BufferRole, MoeParams, StepLimits, ops};
 
 use crate::spec::{LayerSpec, Part, Projection, TransformerSpec};
 use states::{State, StateBuffers, gate_width, state_widths};
@@ -277,7 +277,9 @@ fn buffer_shapes(spec: &TransformerSpec) -> [(BufferRole, usize); 3] {
     use BufferRole::{Operand, Residual};
     let hidden = spec.hidden;
     let in_turns = spec.layers.iter().any(|layer| layer.order.on_sum());
-    let of_hidden = if in_turns || spec.embedding_norm { Residual } else { Operand };
+    // A shared expert is added to the output of the others.
+    let adds_shared = spec.layers.iter().any(|layer| layer.mlp.shared().is_some());
+    let of_hidden = if in_turns || spec.embedding_norm || adds_shared { Residual } else { Operand };
     [(Residual, hidden), (of_hidden, hidden), (of_hidden, hidden)]
 }
 

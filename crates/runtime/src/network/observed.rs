@@ -7,7 +7,7 @@ use hanzo_engine_kernels::ops::{self, BufferId, ExpertsId, HeadsId, MatrixId, Op
 use hanzo_engine_kernels::{AnyBackend, KernelError, NO_EXPERT};
 
 use super::packing::{expert_groups, groups};
-use super::program::{Instruction, Program, Work};
+use super::program::{Program, Work};
 use super::{Buffers, Latent, Mlp, Network};
 use crate::spec::{
     ExpertsSpec, LatentShape, LayerPart, LayerSpec, MlpSpec, Part, Projection, TransformerSpec,
@@ -166,26 +166,18 @@ impl Network {
     /// A program that also reads the inputs of all matrices.
     pub(super) fn with_observations(&self, mut program: Program, b: &Buffers) -> Program {
         let places = Places::of(self);
-        program.rewrite(|list| {
-            let split = list.into_iter().flat_map(|instruction| match &instruction.work {
-                Work::Run(op @ Op::GatedMlp { .. }) => {
-                    let condition = instruction.condition;
-                    let parts = b.split_gated(op).into_iter();
-                    parts.map(|op| Instruction { condition, work: Work::Run(op) }).collect()
-                }
-                _ => vec![instruction],
-            });
-            split.flat_map(|instruction| self.observed_instruction(&places, instruction)).collect()
+        program.expand(|op| match op {
+            Op::GatedMlp { .. } => {
+                b.split_gated(&op).into_iter().flat_map(|part| self.observed_op(&places, part)).collect()
+            }
+            _ => self.observed_op(&places, op),
         });
         program
     }
 
-    /// An instruction with the readings around it.
-    fn observed_instruction(&self, places: &Places, instruction: Instruction) -> Vec<Instruction> {
-        let Work::Run(op) = &instruction.work else { return vec![instruction] };
-        let observe =
-            |of: Observation| Instruction { condition: instruction.condition, work: Work::Observe(of) };
-        let (before, behind) = match op {
+    /// An op with the readings around it.
+    fn observed_op(&self, places: &Places, op: Op) -> Vec<Work> {
+        let (before, behind) = match &op {
             Op::MatMul { weight, x, .. } | Op::MatMulActivated { weight, x, .. } => {
                 (places.input(*weight, *x), None)
             }
@@ -204,8 +196,8 @@ impl Network {
             }
             _ => (None, None),
         };
-        let (before, behind) = (before.map(observe), behind.map(observe));
-        before.into_iter().chain([instruction]).chain(behind).collect()
+        let observe = |of: Option<Observation>| of.map(Work::Observe).into_iter();
+        observe(before).chain([Work::Run(op)]).chain(observe(behind)).collect()
     }
 }
 

@@ -4,7 +4,7 @@
 //! importance matrix is made of. The ops of attention stand apart, because decoders, encoders and towers attend differently.
 
 use hanzo_engine_kernels::ops::{self, BufferId, Op};
-use hanzo_engine_kernels::{AnyBackend, Backend, LayerNormParams, RowOp, Stage};
+use hanzo_engine_kernels::{AnyBackend, LayerNormParams, RowOp, Stage};
 
 use super::Norm;
 use super::observed::{Observation, Observed};
@@ -73,9 +73,9 @@ pub(crate) struct Sum {
 /// Ops of one layer, before and after its attention.
 #[derive(Clone, Debug)]
 pub(super) struct LayerProgram {
-    /// From hidden states to queries, keys and values.
+    /// Ops from hidden states to queries, keys and values.
     pub(super) rows: Vec<Instruction>,
-    /// From attention's output to the layer's.
+    /// Ops from attention's output to the layer's.
     pub(super) behind: Vec<Instruction>,
     /// The norm that the next layer reads, alone, for a sum that was changed between two layers.
     pub(super) norm: Vec<Instruction>,
@@ -86,13 +86,13 @@ pub(super) struct LayerProgram {
 /// A network as lists of ops.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
-    /// From tokens to the sum of their embeddings.
+    /// Ops from tokens to the sum of their embeddings.
     pub(super) embed: Vec<Instruction>,
     /// The norm that the first layer reads.
     pub(super) begin: Vec<Instruction>,
     /// All layers.
     pub(super) layers: Vec<LayerProgram>,
-    /// From the last layer's output to hidden states.
+    /// Ops from the last layer's output to hidden states.
     pub(super) end: Vec<Instruction>,
     /// Buffer that embeddings are given in, for rows that are not tokens.
     pub(super) given: BufferId,
@@ -103,6 +103,20 @@ pub(super) struct Program {
 }
 
 impl Program {
+    /// Puts other work in the place of each op, under the same condition.
+    pub(super) fn expand(&mut self, mut pass: impl FnMut(Op) -> Vec<Work>) {
+        self.rewrite(|list| {
+            let expanded = list.into_iter().flat_map(|Instruction { condition, work }| {
+                let works = match work {
+                    Work::Run(op) => pass(op),
+                    observed @ Work::Observe(_) => vec![observed],
+                };
+                works.into_iter().map(move |work| Instruction { condition, work })
+            });
+            expanded.collect()
+        });
+    }
+
     /// Rewrites every list.
     pub(super) fn rewrite(&mut self, mut pass: impl FnMut(Vec<Instruction>) -> Vec<Instruction>) {
         let Self { embed, begin, layers, end, .. } = self;
@@ -137,7 +151,7 @@ pub(super) fn run(
     }
 }
 
-/// A list under construction. Each method appends the op of the same name.
+/// A list under construction. Each method appends one op.
 #[derive(Default)]
 pub(super) struct ProgramBuilder {
     made: Vec<Instruction>,

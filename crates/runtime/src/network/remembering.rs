@@ -1,7 +1,7 @@
 //! Layers that read what a sequence remembers instead of itself (Llama 3.2 Vision): what makes keys and values of that, rows that
 //! see nothing of it, and steps in which nobody remembers anything, which pass such layers by.
 
-use hanzo_engine_kernels::{AnyBackend, Backend, BufferRole, KernelError, QkvParams, RowOp, Stage, ops};
+use hanzo_engine_kernels::{AnyBackend, BufferRole, KernelError, QkvParams, RowOp, Stage, ops};
 
 use super::Network;
 use crate::spec::{NormSpec, TransformerSpec};

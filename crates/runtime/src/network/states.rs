@@ -3,7 +3,7 @@
 
 use hanzo_engine_kernels::ops::{self, BufferId, KvId, Op};
 use hanzo_engine_kernels::{
-    AnyBackend, Backend, BufferRole, ConvolutionParams, GateKind, KernelError, OutputGateParams, OutputNorm,
+    AnyBackend, BufferRole, ConvolutionParams, GateKind, KernelError, OutputGateParams, OutputNorm,
     RecurrenceParams, RowOp,
 };
 

@@ -3,7 +3,7 @@
 //! gates only the largest numbers count.
 
 use hanzo_engine_kernels::ops::{self, BufferId};
-use hanzo_engine_kernels::{AnyBackend, Backend, BufferRole, KernelError, RowOp, Stage};
+use hanzo_engine_kernels::{AnyBackend, BufferRole, KernelError, RowOp, Stage};
 
 use super::layers::LayerBuilder;
 use super::loader::Loader;
@@ -101,7 +101,7 @@ impl Streams {
         }
     }
 
-    /// Makes one sum of the streams, their mean, each as large as the first.
+    /// Scales each stream to the first one's size and averages them.
     pub(super) fn join(&self, p: &mut ProgramBuilder, hidden: usize, roles: Sum, b: &StreamBuffers) {
         let Sum { residual: sum, normed: first, branch: one_more } = roles;
         let (streams, one) = (b.streams.id(), b.one.id());

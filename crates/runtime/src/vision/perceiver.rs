@@ -6,8 +6,8 @@
 use std::ops::Range;
 
 use hanzo_engine_kernels::{
-    AnyBackend, Backend, Batch, BufferRole, EncoderOps, KernelError, MatrixShape, MatrixSource, PositionBias,
-    QUERIES_PART, SelfAttentionParams, ops,
+    AnyBackend, Batch, BufferRole, KernelError, MatrixShape, MatrixSource, PositionBias, QUERIES_PART,
+    SelfAttentionParams, ops,
 };
 
 use super::layout::batch_of;

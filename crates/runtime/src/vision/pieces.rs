@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::{
-    AnyBackend, Backend, Batch, BufferRole, EncoderOps, HeadShape, KernelError, PositionBias, QUERIES_PART,
-    RowOp, RowSource, SelfAttentionParams, SequenceSpan, ops,
+    AnyBackend, Batch, BufferRole, HeadShape, KernelError, PositionBias, QUERIES_PART, RowOp, RowSource,
+    SelfAttentionParams, SequenceSpan, ops,
 };
 
 use super::cuts::{Left, ROWS_UNIT, RowCost, columns_of, groups_of, heads_of, of_matrix, rows_for};

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::{
-    Activation, AnyBackend, Backend, Batch, BufferRole, HeadShape, KernelError, LayerNormParams, MatrixShape,
+    Activation, AnyBackend, Batch, BufferRole, HeadShape, KernelError, LayerNormParams, MatrixShape,
     MatrixSource, RowOp, StepLimits, ops,
 };
 

@@ -6,8 +6,8 @@
 use std::ops::Range;
 
 use hanzo_engine_kernels::{
-    Activation, AnyBackend, Backend, EncoderOps, KernelError, PositionBias, QUERIES_PART, QkvParams, RowIds,
-    RowOp, RowSource, SelfAttentionParams,
+    Activation, AnyBackend, KernelError, PositionBias, QUERIES_PART, QkvParams, RowIds, RowOp, RowSource,
+    SelfAttentionParams,
 };
 
 use super::network::{Followed, Linear, Whisper, layer_norm, mlp_of, unfold};

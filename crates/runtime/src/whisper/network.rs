@@ -3,9 +3,8 @@
 //! handling logits is done elsewhere.
 
 use hanzo_engine_kernels::{
-    Activation, AnyBackend, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, HeadShape,
-    KernelError, KvLayout, KvSpec, LayerNormParams, LogitsHead, QkvParams, RowIds, RowSource, StepLimits,
-    ops,
+    Activation, AnyBackend, AttentionParams, BLOCK_TOKENS, Batch, BufferRole, HeadShape, KernelError,
+    KvLayout, KvSpec, LayerNormParams, LogitsHead, QkvParams, RowIds, RowSource, StepLimits, ops,
 };
 
 use super::files::WhisperFiles;

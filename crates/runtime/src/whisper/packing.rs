@@ -1,6 +1,6 @@
 //! Matrices and vectors of a Whisper model, their packed types, and packing.
 
-use hanzo_engine_kernels::{AnyBackend, Backend, DType, KernelError, MatrixShape, MatrixSource, ops};
+use hanzo_engine_kernels::{AnyBackend, DType, KernelError, MatrixShape, MatrixSource, ops};
 
 use super::files::WhisperFiles;
 use super::network::{Cross, Layer, Linear, Norm};

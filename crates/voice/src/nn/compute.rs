@@ -4,9 +4,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hanzo_engine_kernels::cpu::{CpuBackend, CpuMatrix, CpuVector, ThreadPool, Tier};
+use hanzo_engine_kernels::ops::{Allocation, Op};
 use hanzo_engine_kernels::{
-    Backend, Batch, BufferRole, DType, EncoderOps, HeadShape, KernelError, MatrixShape, MatrixSource,
-    PositionBias, RowSource, SelfAttentionParams, SequenceSpan, StepLimits,
+    Backend, Batch, BufferRole, DType, HeadShape, KernelError, MatrixShape, MatrixSource, PositionBias,
+    RowSource, SelfAttentionParams, SequenceSpan, StepLimits,
 };
 
 use super::Signal;
@@ -180,7 +181,7 @@ impl Compute {
         self.backend.begin(&batch)?;
         let written = self.backend.write_rows(&mut x, 0, &qkv.data);
         let params = SelfAttentionParams { heads, scale, reach: None, padding: 0, bias: PositionBias::None };
-        self.backend.self_attention(&x, &params, &mut y);
+        self.backend.run(Op::SelfAttention { qkv: &x, params, out: &mut y });
         self.backend.end().and(written)?;
         let mut out = Signal::zeros(qkv.rows, width);
         self.backend.read_rows(&y, 0, &mut out.data)?;
@@ -230,13 +231,15 @@ pub(crate) fn scratch_bytes(
     heads: HeadShape,
 ) -> u64 {
     let width = shapes.iter().map(|&(rows, cols)| rows.max(cols)).max().unwrap_or(1);
-    CpuBackend::new(pool.clone(), tier).scratch_bytes(&limits(width, heads)) as u64
+    let limits = limits(width, heads);
+    CpuBackend::new(pool.clone(), tier).bytes(&Allocation::Scratch(&limits)) as u64
 }
 
 /// Bytes of a packed matrix of this shape.
 pub(crate) fn matrix_bytes(pool: &Arc<ThreadPool>, tier: Tier, (rows, cols): (usize, usize)) -> u64 {
     let backend = CpuBackend::new(pool.clone(), tier);
-    backend.matrix_bytes(&[MatrixShape { rows, cols, dtype: DType::F32 }]) as u64
+    let shape = MatrixShape { rows, cols, dtype: DType::F32 };
+    backend.bytes(&Allocation::Matrix(&[shape])) as u64
 }
 
 #[cfg(test)]

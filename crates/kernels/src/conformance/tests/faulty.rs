@@ -19,12 +19,13 @@ use std::borrow::Borrow;
 use inputs::{in_bf16, renumber_slots, rounded};
 use low_rank::FaultyLowRank;
 
+use crate::ops::{Allocation, DeviceOp, Op};
 use crate::quant::{dequantize_row, scale_min};
 use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv};
 use crate::{
     Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
     KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LogitsHead, LowRankShape, MatrixShape,
-    MatrixSource, MoeParams, MoeWeights, Operands, OutputDelta, OutputGateParams, QkvParams,
+    MatrixSource, MoeParams, MoeWeights, OperandTypes, Operands, OutputDelta, OutputGateParams, QkvParams,
     RecurrenceParams, Rounding, RowIds, RowOp, RowSource, SampleSpecs, Sampled, StepLimits, Ticket,
 };
 
@@ -101,7 +102,7 @@ impl Faulty {
     }
 }
 
-impl Backend for Faulty {
+impl OperandTypes for Faulty {
     type Matrix = Vec<Part>;
     type Vector = Vec<f32>;
     type Experts = Vec<ExpertParts<Part>>;
@@ -109,7 +110,9 @@ impl Backend for Faulty {
     type LowRank = FaultyLowRank;
     type Buffer = ReferenceBuffer;
     type Kv = ReferenceKv;
+}
 
+impl Backend for Faulty {
     fn device(&self) -> String {
         format!("faulty: {:?}", self.fault)
     }
@@ -122,8 +125,16 @@ impl Backend for Faulty {
         self.inner.supports(dtype)
     }
 
-    fn matrix_bytes(&self, parts: &[MatrixShape]) -> usize {
-        self.inner.matrix_bytes(parts) / if self.fault == Fault::SizeHalved { 8 } else { 1 }
+    fn bytes(&self, of: &Allocation<'_>) -> usize {
+        match *of {
+            Allocation::Matrix(parts) => self.matrix_bytes(parts),
+            Allocation::Experts(experts) => self.experts_bytes(experts),
+            Allocation::LowRank { pairs, changes } => self.low_rank_bytes(pairs, changes),
+            Allocation::Vector(length) => self.vector_bytes(length),
+            Allocation::Buffer { role, rows, cols } => self.buffer_bytes(role, rows, cols),
+            Allocation::Kv(spec) => self.kv_bytes(spec),
+            Allocation::Scratch(limits) => self.scratch_bytes(limits),
+        }
     }
 
     fn pack(&self, sources: &[MatrixSource<'_>]) -> Result<Vec<Part>, KernelError> {
@@ -161,11 +172,6 @@ impl Backend for Faulty {
         matrices
     }
 
-    fn experts_bytes(&self, experts: &[ExpertParts<MatrixShape>]) -> usize {
-        let bytes = self.inner.experts_bytes(experts);
-        if self.fault == Fault::ExpertsUncounted { bytes / experts.len() / 8 } else { bytes }
-    }
-
     fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<Self::Experts, KernelError> {
         Ok(Vec::with_capacity(shapes.len()))
     }
@@ -180,25 +186,12 @@ impl Backend for Faulty {
         Ok(())
     }
 
-    fn low_rank_bytes(&self, pairs: &[LowRankShape], changes: &[usize]) -> usize {
-        self.inner.low_rank_bytes(pairs, changes) / if self.fault == Fault::SizeHalved { 8 } else { 1 }
-    }
-
     fn low_rank(&self, delta: &OutputDelta<'_>) -> Result<FaultyLowRank, KernelError> {
         self.low_rank_of(delta)
     }
 
-    fn vector_bytes(&self, length: usize) -> usize {
-        self.inner.vector_bytes(length)
-    }
-
     fn vector(&self, values: &[f32]) -> Result<Vec<f32>, KernelError> {
         Ok(values.to_vec())
-    }
-
-    fn buffer_bytes(&self, role: BufferRole, rows: usize, cols: usize) -> usize {
-        let role_bytes = self.inner.buffer_bytes(role, rows, cols);
-        if self.fault == Fault::ResidualInHalves { role_bytes / 2 } else { role_bytes }
     }
 
     fn buffer(&self, role: BufferRole, rows: usize, cols: usize) -> Result<ReferenceBuffer, KernelError> {
@@ -209,16 +202,8 @@ impl Backend for Faulty {
         Ok(buffer)
     }
 
-    fn kv_bytes(&self, spec: &KvSpec) -> usize {
-        self.cache_bytes(spec)
-    }
-
     fn kv(&self, spec: &KvSpec) -> Result<ReferenceKv, KernelError> {
         self.inner.kv(spec)
-    }
-
-    fn scratch_bytes(&self, limits: &StepLimits) -> usize {
-        self.inner.scratch_bytes(limits)
     }
 
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
@@ -228,6 +213,153 @@ impl Backend for Faulty {
     fn begin(&mut self, batch: &Batch) -> Result<(), KernelError> {
         self.take_batch(batch);
         self.inner.begin(&self.batch)
+    }
+
+    fn attends_in_parts(&self) -> bool {
+        true
+    }
+
+    fn run(&mut self, op: DeviceOp<'_, Self>) {
+        match op {
+            Op::Embed { table, scale, out } => self.embed(table, scale, out),
+            Op::AddEmbedding { table, ids, out } => self.add_embedding(table, ids, out),
+            Op::RmsNorm { x, weight, eps, out } => self.rms_norm(x, weight, eps, out),
+            Op::AddRmsNorm { residual, x, weight, eps, out } => {
+                self.add_rms_norm(residual, x, weight, eps, out);
+            }
+            Op::MatMul { weight, bias, x, out } => self.matmul(weight, bias, x, out),
+            Op::MatMulActivated { weight, bias, activation, x, out } => {
+                self.matmul_activated(weight, bias, activation, x, out);
+            }
+            Op::AddBias { bias, out } => self.add_bias(bias, out),
+            Op::Row { op, out } => self.row_op(&op, out),
+            Op::LayerNorm { x, params, out } => self.layer_norm(x, &params, out),
+            Op::AddLayerNorm { residual, x, params, out } => self.add_layer_norm(residual, x, &params, out),
+            Op::LayerNormColumns { x, columns, params } => self.layer_norm_columns(x, columns, &params),
+            Op::HeadsMatMul { weights, x, out } => self.heads_matmul(weights, x, out),
+            Op::GateOutput { gate, params, out } => self.gate_output(gate, &params, out),
+            Op::GatedMlp { gate_up, down, activation, x, hidden, out } => {
+                self.gated(gate_up, activation, x, hidden);
+                self.matmul(down, None, hidden, out);
+            }
+            Op::Gated { gate_up, activation, x, hidden } => self.gated(gate_up, activation, x, hidden),
+            Op::AddLowRank { deltas, x, low, out } => self.add_low_rank(&deltas, x, low, out),
+            Op::Gate { activation, both, hidden } => self.gate(activation, both, hidden),
+            Op::AddShared { gate, x, shared, out } => self.add_shared(gate, x, shared, out),
+            Op::Moe { weights, params, x, hidden, out } => self.moe(&weights, &params, x, hidden, out),
+            Op::AllReduce { .. } => {}
+            op => self.run_over_sequences(op),
+        }
+    }
+
+    fn logits(
+        &mut self,
+        LogitsHead { matrix: head, adapted }: LogitsHead<'_, Self>,
+        x: &ReferenceBuffer,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let cols = head[0].shape.cols;
+        let rows = self.rows_of(x, cols);
+        for (i, (out, &row)) in
+            out.chunks_exact_mut(head[0].shape.rows).zip(&self.batch.logit_rows).enumerate()
+        {
+            let row = if self.fault == Fault::FirstRowsLogits { i } else { row as usize };
+            out.copy_from_slice(&self.product(head, None, &rows[row * cols..][..cols]));
+        }
+        if let Some(adapted) = adapted {
+            self.change_logits(adapted.deltas, &rows, out);
+        }
+        Ok(())
+    }
+
+    fn sample(
+        &mut self,
+        head: LogitsHead<'_, Self>,
+        x: &ReferenceBuffer,
+        specs: &SampleSpecs,
+        room: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let vocab = head.matrix[0].shape.rows;
+        self.logits(head, x, room)?;
+        let draw = |row: usize| self.draw(&room[row * vocab..][..vocab], specs, row);
+        let drawn: Vec<Option<Sampled>> = (0..specs.rows.len()).map(draw).collect();
+        self.last_drawn.clone_from(&drawn);
+        self.inner.draws().put(drawn.into_iter());
+        Ok(())
+    }
+
+    fn lookahead(&self) -> usize {
+        usize::from(matches!(self.fault, Fault::RunsAhead | Fault::LaterDrawsGiven))
+    }
+
+    fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<Sampled>>) -> Result<(), KernelError> {
+        self.inner.draws().wait(ticket, drawn);
+        if self.fault == Fault::LaterDrawsGiven {
+            drawn.clone_from(&self.last_drawn);
+        }
+        Ok(())
+    }
+
+    fn draws(&mut self) -> &mut Draws {
+        self.inner.draws()
+    }
+
+    fn end(&mut self) -> Result<(), KernelError> {
+        if self.fault == Fault::EndOnce && !self.open {
+            return Err(KernelError::Device { device: self.device(), reason: "no step is open".to_owned() });
+        }
+        self.open = false;
+        self.inner.end()
+    }
+
+    fn read_rows(&self, x: &ReferenceBuffer, row_first: usize, out: &mut [f32]) -> Result<(), KernelError> {
+        let first = if self.fault == Fault::FirstRowRead { 0 } else { row_first };
+        self.inner.read_rows(x, first, out)
+    }
+
+    fn write_rows(
+        &mut self,
+        x: &mut ReferenceBuffer,
+        row_first: usize,
+        rows: &[f32],
+    ) -> Result<(), KernelError> {
+        if self.rounds_operands() && x.role() == BufferRole::Operand {
+            let rows: Vec<f32> = rows.iter().map(|&v| in_bf16(v)).collect();
+            return self.inner.write_rows(x, row_first, &rows);
+        }
+        self.inner.write_rows(x, row_first, rows)
+    }
+}
+
+impl Faulty {
+    fn matrix_bytes(&self, parts: &[MatrixShape]) -> usize {
+        self.inner.matrix_bytes(parts) / if self.fault == Fault::SizeHalved { 8 } else { 1 }
+    }
+
+    fn experts_bytes(&self, experts: &[ExpertParts<MatrixShape>]) -> usize {
+        let bytes = self.inner.experts_bytes(experts);
+        if self.fault == Fault::ExpertsUncounted { bytes / experts.len() / 8 } else { bytes }
+    }
+
+    fn low_rank_bytes(&self, pairs: &[LowRankShape], changes: &[usize]) -> usize {
+        self.inner.low_rank_bytes(pairs, changes) / if self.fault == Fault::SizeHalved { 8 } else { 1 }
+    }
+
+    fn vector_bytes(&self, length: usize) -> usize {
+        self.inner.vector_bytes(length)
+    }
+
+    fn buffer_bytes(&self, role: BufferRole, rows: usize, cols: usize) -> usize {
+        let role_bytes = self.inner.buffer_bytes(role, rows, cols);
+        if self.fault == Fault::ResidualInHalves { role_bytes / 2 } else { role_bytes }
+    }
+
+    fn kv_bytes(&self, spec: &KvSpec) -> usize {
+        self.cache_bytes(spec)
+    }
+
+    fn scratch_bytes(&self, limits: &StepLimits) -> usize {
+        self.inner.scratch_bytes(limits)
     }
 
     fn embed(&mut self, table: &Vec<Part>, scale: f32, out: &mut ReferenceBuffer) {
@@ -475,81 +607,26 @@ impl Backend for Faulty {
         self.restore(out);
     }
 
-    fn logits(
-        &mut self,
-        LogitsHead { matrix: head, adapted }: LogitsHead<'_, Self>,
-        x: &ReferenceBuffer,
-        out: &mut [f32],
-    ) -> Result<(), KernelError> {
-        let cols = head[0].shape.cols;
-        let rows = self.rows_of(x, cols);
-        for (i, (out, &row)) in
-            out.chunks_exact_mut(head[0].shape.rows).zip(&self.batch.logit_rows).enumerate()
-        {
-            let row = if self.fault == Fault::FirstRowsLogits { i } else { row as usize };
-            out.copy_from_slice(&self.product(head, None, &rows[row * cols..][..cols]));
+    /// Runs an op over sequences, with or without a cache.
+    fn run_over_sequences(&mut self, op: DeviceOp<'_, Self>) {
+        match op {
+            Op::RopeToCache { qkv, params, kv, layer } => self.rope_to_cache(qkv, &params, kv, layer),
+            Op::Attention { qkv, params, kv, layer, out } => self.attention(qkv, &params, kv, layer, out),
+            Op::LatentToCache { latent, queries, params, kv, layer } => {
+                self.latent_to_cache(latent, queries, &params, kv, layer);
+            }
+            Op::LatentAttention { queries, heads_and_scale, kv, layer, out } => {
+                self.latent_attention(queries, heads_and_scale, kv, layer, out);
+            }
+            Op::Convolve { x, params, kv, layer } => self.convolve(x, &params, kv, layer),
+            Op::Recur { x, params, kv, layer, out } => self.recur(x, &params, kv, layer, out),
+            Op::Unfold { x, window, out } => self.unfold(x, window, out),
+            Op::Rope { qkv, params } => self.rope(qkv, &params),
+            Op::SelfAttention { qkv, params, out } => self.self_attention(qkv, &params, out),
+            Op::AttendPart { qkv, rows_and_queries, params, out } => {
+                self.attend_part(qkv, rows_and_queries, &params, out);
+            }
+            _ => panic!("an op without a check"),
         }
-        if let Some(adapted) = adapted {
-            self.change_logits(adapted.deltas, &rows, out);
-        }
-        Ok(())
-    }
-
-    fn sample(
-        &mut self,
-        head: LogitsHead<'_, Self>,
-        x: &ReferenceBuffer,
-        specs: &SampleSpecs,
-        room: &mut [f32],
-    ) -> Result<(), KernelError> {
-        let vocab = head.matrix[0].shape.rows;
-        self.logits(head, x, room)?;
-        let draw = |row: usize| self.draw(&room[row * vocab..][..vocab], specs, row);
-        let drawn: Vec<Option<Sampled>> = (0..specs.rows.len()).map(draw).collect();
-        self.last_drawn.clone_from(&drawn);
-        self.inner.draws().put(drawn.into_iter());
-        Ok(())
-    }
-
-    fn lookahead(&self) -> usize {
-        usize::from(matches!(self.fault, Fault::RunsAhead | Fault::LaterDrawsGiven))
-    }
-
-    fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<Sampled>>) -> Result<(), KernelError> {
-        self.inner.draws().wait(ticket, drawn);
-        if self.fault == Fault::LaterDrawsGiven {
-            drawn.clone_from(&self.last_drawn);
-        }
-        Ok(())
-    }
-
-    fn draws(&mut self) -> &mut Draws {
-        self.inner.draws()
-    }
-
-    fn end(&mut self) -> Result<(), KernelError> {
-        if self.fault == Fault::EndOnce && !self.open {
-            return Err(KernelError::Device { device: self.device(), reason: "no step is open".to_owned() });
-        }
-        self.open = false;
-        self.inner.end()
-    }
-
-    fn read_rows(&self, x: &ReferenceBuffer, row_first: usize, out: &mut [f32]) -> Result<(), KernelError> {
-        let first = if self.fault == Fault::FirstRowRead { 0 } else { row_first };
-        self.inner.read_rows(x, first, out)
-    }
-
-    fn write_rows(
-        &mut self,
-        x: &mut ReferenceBuffer,
-        row_first: usize,
-        rows: &[f32],
-    ) -> Result<(), KernelError> {
-        if self.rounds_operands() && x.role() == BufferRole::Operand {
-            let rows: Vec<f32> = rows.iter().map(|&v| in_bf16(v)).collect();
-            return self.inner.write_rows(x, row_first, &rows);
-        }
-        self.inner.write_rows(x, row_first, rows)
     }
 }

@@ -7,7 +7,7 @@ use crate::cpu::norm::LayerNorm;
 use crate::cpu::rope;
 use crate::cpu::self_attention::{self, Bias, SelfAttentionJob};
 use crate::cpu::unfold;
-use crate::{EncoderOps, LayerNormParams, QkvParams, SelfAttentionParams};
+use crate::{LayerNormParams, QkvParams, SelfAttentionParams};
 
 impl<'a> From<&LayerNormParams<&'a CpuVector>> for LayerNorm<'a> {
     fn from(params: &LayerNormParams<&'a CpuVector>) -> LayerNorm<'a> {
@@ -16,8 +16,8 @@ impl<'a> From<&LayerNormParams<&'a CpuVector>> for LayerNorm<'a> {
     }
 }
 
-impl EncoderOps for CpuBackend {
-    fn unfold(&mut self, x: &CpuBuffer, window: usize, out: &mut CpuBuffer) {
+impl CpuBackend {
+    pub(super) fn unfold(&mut self, x: &CpuBuffer, window: usize, out: &mut CpuBuffer) {
         let step = self.step();
         let (rows, cols) = (step.batch.rows(), x.cols);
         x.check(rows, cols, "x");
@@ -25,14 +25,14 @@ impl EncoderOps for CpuBackend {
         unfold::unfold(step.turn, step.batch, &x.data, cols, window, &mut out.data);
     }
 
-    fn rope(&mut self, qkv: &mut CpuBuffer, params: &QkvParams<&CpuVector>) {
+    pub(super) fn rope(&mut self, qkv: &mut CpuBuffer, params: &QkvParams<&CpuVector>) {
         let step = self.step();
         qkv.check(step.batch.rows(), params.shape.qkv_width(), "qkv");
         let tables = &mut step.scratch.rope;
         rope::rope(step.tier, step.turn, tables, step.batch, &qkv_job(params), &mut qkv.data);
     }
 
-    fn self_attention(
+    pub(super) fn self_attention(
         &mut self,
         qkv: &CpuBuffer,
         params: &SelfAttentionParams<&CpuVector, &[u32]>,
@@ -54,11 +54,7 @@ impl EncoderOps for CpuBackend {
         );
     }
 
-    fn attends_in_parts(&self) -> bool {
-        true
-    }
-
-    fn attend_part(
+    pub(super) fn attend_part(
         &mut self,
         qkv: &CpuBuffer,
         (rows, queries): (Range<usize>, Range<usize>),

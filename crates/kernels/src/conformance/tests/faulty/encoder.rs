@@ -8,8 +8,8 @@ use super::super::super::rig::whole_batch;
 use super::{Fault, Faulty, Part};
 use crate::reference::{ReferenceBuffer, formulas};
 use crate::{
-    Activation, Backend, BufferRole, EncoderOps, HeadShape, LayerNormParams, PositionBias, QkvParams, Rope,
-    RopeAxes, RopeKind, RowIds, SelfAttentionParams, SequenceSpan,
+    Activation, Backend, BufferRole, HeadShape, LayerNormParams, PositionBias, QkvParams, Rope, RopeAxes,
+    RopeKind, RowIds, SelfAttentionParams, SequenceSpan,
 };
 
 impl Faulty {
@@ -361,17 +361,17 @@ impl Faulty {
     }
 }
 
-impl EncoderOps for Faulty {
-    fn unfold(&mut self, x: &ReferenceBuffer, window: usize, out: &mut ReferenceBuffer) {
+impl Faulty {
+    pub(super) fn unfold(&mut self, x: &ReferenceBuffer, window: usize, out: &mut ReferenceBuffer) {
         let rows = self.unfolded(x, window);
         self.store(out, rows);
     }
 
-    fn rope(&mut self, qkv: &mut ReferenceBuffer, params: &QkvParams<&Vec<f32>>) {
+    pub(super) fn rope(&mut self, qkv: &mut ReferenceBuffer, params: &QkvParams<&Vec<f32>>) {
         self.turned(qkv, params);
     }
 
-    fn self_attention(
+    pub(super) fn self_attention(
         &mut self,
         qkv: &ReferenceBuffer,
         params: &SelfAttentionParams<&Vec<f32>, &[u32]>,
@@ -380,11 +380,7 @@ impl EncoderOps for Faulty {
         self.attend_within(qkv, params, out);
     }
 
-    fn attends_in_parts(&self) -> bool {
-        true
-    }
-
-    fn attend_part(
+    pub(super) fn attend_part(
         &mut self,
         qkv: &ReferenceBuffer,
         (rows, queries): (Range<usize>, Range<usize>),

@@ -2,7 +2,7 @@
 
 use super::{Fault, Faulty};
 use crate::reference::{ReferenceBuffer, ReferenceKv, formulas};
-use crate::{Backend, QkvParams, Rope, RopeKind};
+use crate::{QkvParams, Rope, RopeKind};
 
 impl Faulty {
     /// `rope_to_cache`.

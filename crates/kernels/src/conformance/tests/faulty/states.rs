@@ -2,9 +2,7 @@
 
 use super::{Fault, Faulty};
 use crate::reference::{ReferenceBuffer, ReferenceKv};
-use crate::{
-    Backend, ConvolutionParams, GateKind, OutputGateParams, OutputNorm, RecurrenceParams, StateRule,
-};
+use crate::{ConvolutionParams, GateKind, OutputGateParams, OutputNorm, RecurrenceParams, StateRule};
 
 impl Faulty {
     /// Runs an op on the states that this fault selects.
