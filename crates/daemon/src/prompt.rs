@@ -395,27 +395,43 @@ fn last_n(field: &str, tokens: Option<i32>) -> Result<Option<u32>, Error> {
 
 /// Input to tokenize.
 pub(crate) enum TokenizeInput {
-    Chat(Chat),
-    Text { text: String, add_special: bool, parse_special: bool },
+    /// Conversation, with its pictures and sounds.
+    Chat(Chat, RequestedMedia),
+    Text {
+        text: String,
+        add_special: bool,
+        parse_special: bool,
+    },
 }
 
-/// Tokens of the input and the text that they stand for.
+/// Tokens of the input, with those of pictures and sounds in their places, and the text that they stand for.
 ///
 /// # Errors
 /// Errors of the runtime that name the field.
 pub(crate) fn tokenize(
     input: TokenizeInput,
-    model: &TextModel,
+    (model, context_tokens_max): (&TextModel, usize),
     interrupted: &dyn Fn() -> bool,
-) -> Result<(Vec<u32>, String), RequestError> {
+) -> Result<(Vec<u32>, String), Error> {
     match input {
-        TokenizeInput::Chat(mut chat) => {
+        TokenizeInput::Chat(mut chat, media) => {
+            let perceived = media.perceived(model, context_tokens_max, interrupted)?;
             model.thinking.apply(&mut chat);
-            model.prompt_from_chat(&chat, usize::MAX, interrupted).map(|prompt| (prompt.tokens, prompt.text))
+            let prompt = model.prompt_from_chat(&chat, usize::MAX, interrupted).map_err(of_text)?;
+            Ok((perceived.placed(prompt.tokens, model)?.0, prompt.text))
         }
         TokenizeInput::Text { text, add_special, parse_special } => {
-            Ok((encoded(model, &text, (add_special, parse_special), interrupted)?, text))
+            let ids = encoded(model, &text, (add_special, parse_special), interrupted).map_err(of_text)?;
+            Ok((ids, text))
         }
+    }
+}
+
+/// Renames the tokenizer's field `prompt` to the call's `text`.
+fn of_text(error: RequestError) -> Error {
+    match error {
+        RequestError::Invalid { field: "prompt", reason } => Error::field("text", reason),
+        other => other.into(),
     }
 }
 

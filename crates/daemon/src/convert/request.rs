@@ -302,12 +302,7 @@ pub(crate) fn tokenize(
         Some(Input::Chat(wire)) => {
             let mut media = RequestedMedia::default();
             let chat = chat(wire, &mut media)?;
-            match media.any() {
-                None => Ok(TokenizeInput::Chat(chat)),
-                Some((field, which)) => {
-                    Err(Error::field(field, format!("{which} are not counted; leave them out")))
-                }
-            }
+            Ok(TokenizeInput::Chat(chat, media))
         }
         None => Err(Error::field("input", "must be set: one of text, chat")),
     }

@@ -30,12 +30,6 @@ impl RequestedMedia {
         self.pictures.is_empty() && self.sounds.is_empty()
     }
 
-    /// Field and kind of any picture or sound.
-    pub(crate) fn any(self) -> Option<(String, &'static str)> {
-        let picture = self.pictures.into_iter().next().map(|picture| (picture.field, "pictures"));
-        picture.or_else(|| self.sounds.into_iter().next().map(|sound| (sound.field, "sounds")))
-    }
-
     /// Preprocesses everything for a prompt of at most `tokens_max` tokens.
     ///
     /// # Errors

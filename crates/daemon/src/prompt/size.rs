@@ -30,10 +30,10 @@ impl PromptSource {
 impl TokenizeInput {
     /// Whether tokenizing the input takes much memory.
     pub(crate) fn is_large(&self) -> bool {
-        is_large(match self {
-            Self::Chat(chat) => chat_bytes(chat),
-            Self::Text { text, .. } => text.len(),
-        })
+        match self {
+            Self::Chat(chat, media) => !media.is_empty() || is_large(chat_bytes(chat)),
+            Self::Text { text, .. } => is_large(text.len()),
+        }
     }
 }
 
@@ -76,14 +76,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::limits::PROMPT_LARGE_BYTES;
+    use crate::{limits::PROMPT_LARGE_BYTES, prompt::RequestedMedia};
 
     #[test]
     fn megabytes_are_large_wherever_they_stand() {
         let text = || "x".repeat(PROMPT_LARGE_BYTES);
         let message = Message { role: "user".into(), content: "x".into(), ..Message::default() };
         let chat = Chat { messages: vec![message.clone()], ..Chat::default() };
-        let of = |chat: Chat| TokenizeInput::Chat(chat).is_large();
+        let of = |chat: Chat| TokenizeInput::Chat(chat, RequestedMedia::default()).is_large();
         assert!(!of(chat.clone()));
         let changed = |change: fn(&mut Message, String)| {
             let mut changed = chat.clone();

@@ -4,7 +4,6 @@ use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use hanzo_engine_proto::v1;
-use hanzo_engine_runtime::RequestError;
 use tonic::Request;
 
 use super::{Core, answer_by, deadline, within};
@@ -39,8 +38,9 @@ pub(super) async fn tokenize(
     let input = request::tokenize(input, add_special_tokens, parse_special)?;
     let text = served.text.clone();
     let asked = Build { what: "tokenizing the text", client, by, is_large: input.is_large() };
+    let context_tokens_max = served.size.context_tokens_max();
     let work = served.prompts.run(asked, move |interrupted| {
-        let (ids, rendered) = prompt::tokenize(input, &text, interrupted).map_err(of_text)?;
+        let (ids, rendered) = prompt::tokenize(input, (&text, context_tokens_max), interrupted)?;
         if pieces && ids.len() > TOKEN_PIECES_MAX {
             let reason = format!(
                 "{} tokens are too many; at most {TOKEN_PIECES_MAX} are told piece by piece",
@@ -54,16 +54,8 @@ pub(super) async fn tokenize(
     });
     let (ids, text, pieces) = within(by, work).await?;
     // The context's length fits in 32 bits.
-    let context_tokens_max = served.size.context_tokens_max() as u32;
+    let context_tokens_max = context_tokens_max as u32;
     Ok(v1::TokenizeResponse { ids, text, context_tokens_max, pieces })
-}
-
-/// Renames the tokenizer's field `prompt` to this call's `text`.
-fn of_text(error: RequestError) -> Error {
-    match error {
-        RequestError::Invalid { field: "prompt", reason } => Error::field("text", reason),
-        other => other.into(),
-    }
 }
 
 /// Converts tokens to text.

@@ -76,6 +76,36 @@ async fn what_cannot_be_seen_is_refused_by_its_place() {
     rig.stopped().await;
 }
 
+/// Tokens of a chat with pictures are counted without generating any.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_tokens_of_a_chat_with_pictures_are_counted() {
+    let rig = Rig::start_with(|config| config.engine.kv_bytes = None).await;
+    rig.load(DEMO_MODEL, "blind").await.unwrap();
+    let message = |parts| v1::Message { role: "user".into(), content: parts, ..Default::default() };
+    let seen = |sizes: &[(u32, u32)]| {
+        let pictures = sizes.iter().map(|&(width, height)| picture(png(width, height)));
+        let parts = [text_part("What is it?")].into_iter().chain(pictures).collect();
+        v1::Chat { messages: vec![message(parts)], ..Default::default() }
+    };
+    let counted = async |model: &str, chat: v1::Chat| {
+        let input = Some(v1::tokenize_request::Input::Chat(chat));
+        let asked = v1::TokenizeRequest { model: model.into(), input, ..Default::default() };
+        rig.client().tokenize(asked).await.map(|response| response.into_inner().ids.len())
+    };
+    for case in ["smolvlm", "qwen2_vl"] {
+        rig.load(&data(&format!("vision/{case}")), case).await.unwrap();
+        for sizes in [&[][..], &[(40, 30)], &[(40, 30), (64, 64)]] {
+            let asked = v1::InferRequest { model: case.into(), ..chat(seen(sizes), 1) };
+            let prompt_tokens = started(&rig.events(asked).await).prompt_tokens;
+            let count = counted(case, seen(sizes)).await.unwrap();
+            assert_eq!(count, prompt_tokens as usize, "{case} with {sizes:?}");
+        }
+    }
+    let refused = counted("blind", seen(&[(40, 30)])).await.unwrap_err();
+    check_refused(&refused, Code::InvalidArgument, "chat.messages[0].content[1]: ");
+    rig.stopped().await;
+}
+
 /// Golden embeddings of a vision model: inputs, and the features that the library computes.
 fn vectors(case: &str) -> (Vec<v1::EmbedInput>, Vec<Vec<f32>>) {
     use v1::embed_input::Input;
