@@ -32,7 +32,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule { begins: hexadecimal, pattern: r"(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{1,4}", say: ip6 },
     Rule {
         begins: word,
-        pattern: r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,40})\.){1,5}(?:com|org|net|edu|gov|mil|int|info|biz|io|ai|dev|app|co|me|tv|fm|uk|us|eu|de|fr|es|it|nl|ch|at|be|se|no|dk|fi|pl|cz|ru|cn|jp|kr|in|au|nz|ca|br|mx|xyz|tech|cloud|online|site|blog|shop)\b(?::[0-9]{1,5})?(?:/(?:[^\s<>\x22)\]]{0,100}[^\s<>\x22)\].,;:!?])?)?",
+        pattern: r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,40})\.){1,5}(?:com|org|net|edu|gov|mil|int|info|biz|io|ai|dev|app|co|me|tv|fm|uk|us|eu|de|fr|es|it|nl|ch|at|be|se|no|dk|fi|pl|cz|ru|cn|jp|kr|in|au|nz|ca|br|mx|ly|gl|xyz|tech|cloud|online|site|blog|shop)\b(?::[0-9]{1,5})?(?:/(?:[^\s<>\x22)\]]{0,100}[^\s<>\x22)\].,;:!?])?)?",
         say: domain,
     },
     Rule {

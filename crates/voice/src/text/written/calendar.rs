@@ -52,6 +52,7 @@ pub(super) const RULES: &[Rule] = &[
         say: month_first,
     },
     Rule { begins: letter, pattern: r"(<MONTH>)[ -]([12][0-9]{3})", say: month_year },
+    Rule { begins: digit, pattern: r"([0-9]{1,2})-(<MONTH>)-([0-9]{2})", say: day_month_short_year },
     Rule { begins: letter, pattern: r"(<MONTH>) ?('|’)([0-9]{2})", say: month_short_year },
     Rule { begins: letter, pattern: r"(<MONTH>)(-|–|/)(<MONTH>)", say: months },
     Rule {
@@ -249,6 +250,13 @@ fn month_year(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
 
 fn month_short_year(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     Some(format!("{} {}", month_name(group(found, 1))?, two_digits(group(found, 3))?))
+}
+
+/// `5-Jan-24`
+fn day_month_short_year(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
+    let (day, month) = (parsed(found, 1)?, month_name(group(found, 2))?);
+    let year = year_in(full_year(group(found, 3))?, context.dialect);
+    is_day(day, month).then(|| format!("the {} of {month}, {year}", ordinal(day)))
 }
 
 fn months(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {

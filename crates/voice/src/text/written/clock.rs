@@ -87,10 +87,10 @@ pub(super) const RULES: &[Rule] = &[
     Rule { begins: digit, pattern: r"([0-2][0-9])([0-5][0-9]) ?(?:hours|hrs|h)\b", say: military },
     Rule {
         begins: digit,
-        pattern: r"([0-9]{1,5}(?:\.[0-9]{1,4})?):([0-9]{1,5}(?:\.[0-9]{1,4})?)(?::([0-9]{1,5}))?",
+        pattern: r"([0-9]{1,3}(?:,[0-9]{3}){1,3}|[0-9]{1,5}(?:\.[0-9]{1,4})?):([0-9]{1,3}(?:,[0-9]{3}){1,3}|[0-9]{1,5}(?:\.[0-9]{1,4})?)(?::([0-9]{1,5}))?",
         say: ratio,
     },
-    Rule { begins: digit, pattern: r"24/7(/365)?", say: always },
+    Rule { begins: digit, pattern: r"24[/x×]7(/365)?", say: always },
     Rule {
         begins: digit,
         pattern: r"([123]) (Samuel|Kings|Chronicles|Corinthians|Thessalonians|Timothy|Peter|John)",

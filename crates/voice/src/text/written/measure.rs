@@ -189,10 +189,11 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         begins: digit,
-        pattern: r"([0-9]{1,3}) ?h(?:rs?)?\b ?([0-9]{1,2}) ?m(?:ins?)?\b(?: ?([0-9]{1,2}) ?s(?:ecs?)?\b)?",
+        pattern: r"([0-9]{1,3}) ?h(?:rs?)? ?([0-9]{1,2}) ?m(?:ins?)?(?: ?([0-9]{1,2}) ?s(?:ecs?)?)?\b",
         say: duration,
     },
     Rule { begins: digit, pattern: r"()([0-9]{1,3})m(?:in)? ?([0-9]{1,2})s\b", say: duration },
+    Rule { begins: digit, pattern: r"([0-9]{1,2})/([0-9]{1,3})(?:″|\x22|''|”)", say: part_of_inch },
     Rule {
         begins: digit, pattern: r"(<N>)( ?[½¼¾]|[ -][0-9]{1,2}/[0-9]{1,2})?(?:″|\x22|''|”)", say: inches
     },
@@ -521,6 +522,16 @@ fn with_vulgar(text: &str, dialect: Dialect) -> String {
     };
     let whole = text.trim_end_matches(['½', '¼', '¾', ' ']);
     if whole.is_empty() { part.to_owned() } else { format!("{} and {part}", amount(whole, dialect)) }
+}
+
+/// `3/16"`
+fn part_of_inch(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
+    if group(found, 0).ends_with(['"', '”']) && context.is_quoted {
+        return None;
+    }
+    let (top, bottom) = (group(found, 1).parse().ok()?, group(found, 2).parse().ok()?);
+    let part = super::quantity::parts(top, bottom, context.dialect)?;
+    Some(format!("{part} {}", if top == 1 { "inch" } else { "inches" }))
 }
 
 fn inches(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {

@@ -6,7 +6,7 @@ use super::quantity::{amount, cardinal, sign_word};
 use super::{Context, Rule, digit, group};
 
 /// Pattern of currency signs, with the letters of a country before a dollar.
-pub(super) const SYMBOLS: &str = r"(?:(?:US|CA|C|AU|A|NZ|HK|S|R)?\$|[€£¥₹₩₽₿₺₫₪₴₦฿₱]|Rs\.? ?|CHF )";
+pub(super) const SYMBOLS: &str = r"(?:(?:US|CA|C|AU|A|NZ|HK|MX|NT|S|R)?\$|[€£¥₹₩₽₿₺₫₪₴₦฿₱]|Rs\.? ?|CHF )";
 /// Pattern of currency codes.
 pub(super) const CODES: &str = r"(?:USD|EUR|GBP|JPY|CHF|CAD|AUD|NZD|HKD|SGD|CNY|RMB|INR|KRW|RUB|BRL|MXN|SEK|NOK|DKK|PLN|CZK|HUF|TRY|ZAR|ILS|THB|BTC|ETH)";
 
@@ -14,7 +14,7 @@ pub(super) const CODES: &str = r"(?:USD|EUR|GBP|JPY|CHF|CAD|AUD|NZD|HKD|SGD|CNY|
 /// fractions are read as decimals.
 type Names = [&'static str; 4];
 
-const CURRENCIES: [(&str, Names); 50] = [
+const CURRENCIES: [(&str, Names); 52] = [
     ("$", ["dollar", "dollars", "cent", "cents"]),
     ("US$", ["U S dollar", "U S dollars", "cent", "cents"]),
     ("USD", ["U S dollar", "U S dollars", "cent", "cents"]),
@@ -28,6 +28,7 @@ const CURRENCIES: [(&str, Names); 50] = [
     ("NZD", ["New Zealand dollar", "New Zealand dollars", "cent", "cents"]),
     ("HK$", ["Hong Kong dollar", "Hong Kong dollars", "cent", "cents"]),
     ("HKD", ["Hong Kong dollar", "Hong Kong dollars", "cent", "cents"]),
+    ("NT$", ["Taiwan dollar", "Taiwan dollars", "cent", "cents"]),
     ("S$", ["Singapore dollar", "Singapore dollars", "cent", "cents"]),
     ("SGD", ["Singapore dollar", "Singapore dollars", "cent", "cents"]),
     ("R$", ["Brazilian real", "Brazilian reais", "centavo", "centavos"]),
@@ -60,6 +61,7 @@ const CURRENCIES: [(&str, Names); 50] = [
     ("฿", ["baht", "baht", "satang", "satang"]),
     ("THB", ["baht", "baht", "satang", "satang"]),
     ("₱", ["peso", "pesos", "centavo", "centavos"]),
+    ("MX$", ["Mexican peso", "Mexican pesos", "centavo", "centavos"]),
     ("MXN", ["Mexican peso", "Mexican pesos", "centavo", "centavos"]),
     ("CHF", ["Swiss franc", "Swiss francs", "centime", "centimes"]),
     ("PLN", ["zloty", "zlotys", "grosz", "groszy"]),
@@ -107,7 +109,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         begins: money_begins,
-        pattern: r"([-−+~≈]?)(<C>) ?([-−]?<N>)(?:[ -]?(<SCALE>|[kKMBT]|bn|mn|mil|mm|MM|tn|m|b)\b)?(?:(/| per | an? )(hour|hr|h|day|week|wk|month|mo|year|yr|kg|lb|oz|gal|person|pp|night|user|unit|GB|kWh|ton)\b)?",
+        pattern: r"([-−+~≈]?)(<C>) ?([-−]?<N>)(?:[ -]?(<SCALE>|[kKMBT]|bn|mn|mil|mm|MM|tn|m|b)\b)?(?:(/| per | an? )(hour|hr|h|day|week|wk|month|mo|year|yr|kg|lb|oz|gal|person|pp|night|user|unit|GB|kWh|ton)\b)?(?: (USD|CAD|AUD|NZD|HKD|SGD|MXN)\b)?",
         say: sign_before,
     },
     Rule {
@@ -136,7 +138,7 @@ pub(super) const RULES: &[Rule] = &[
 fn money_begins(c: char) -> bool {
     c.is_ascii_digit()
         || "-−+~≈.".contains(c)
-        || "$€£¥₹₩₽₿₺₫₪₴₦฿₱UCANHSRE".contains(c)
+        || "$€£¥₹₩₽₿₺₫₪₴₦฿₱UCANHSREM".contains(c)
         || c.is_ascii_uppercase()
 }
 
@@ -209,7 +211,10 @@ fn rate(found: &Captures<'_>, index: usize) -> String {
 }
 
 fn sign_before(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
-    let (names, number) = (names(group(found, 2))?, group(found, 3));
+    // `$20 CAD`: the code says which dollar.
+    let code = if group(found, 2) == "$" { group(found, 7) } else { "" };
+    let names = names(if code.is_empty() { group(found, 2) } else { code })?;
+    let number = group(found, 3);
     let minus = sign_word(if number.starts_with(['-', '−']) { "-" } else { group(found, 1) });
     let number = number.trim_start_matches(['-', '−']);
     // `$20s` and `$5-a-day` are not handled here; `$20s` are several bills.

@@ -7,7 +7,7 @@ use super::quantity::pairs;
 use super::{Context, Rule, digit, group, letter, spelled};
 
 pub(super) const RULES: &[Rule] = &[
-    Rule { begins: letter, pattern: r"(C|F|J|Q|A)#|(C|F|G|A|B|D|E)(♯|♭)", say: sharp },
+    Rule { begins: letter, pattern: r"(C|F|J|Q|A|G|D)#|(C|F|G|A|B|D|E)(♯|♭)", say: sharp },
     Rule { begins: letter, pattern: r"WW ?(I{1,2}|[12])\b", say: world_war },
     Rule { begins: digit, pattern: r"802\.([0-9]{1,2})([a-z]{0,2})", say: network },
     Rule { begins: letter, pattern: r"C/C\+\+", say: both_languages },
@@ -19,7 +19,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule { begins: letter, pattern: r"((?:[A-Z]\.){2,6})()", say: pointed },
     Rule {
         begins: letter,
-        pattern: r"(Boeing|Airbus|Flight|flight|Room|room|Route|route|Highway|highway|Interstate|RTX|GTX|RX|Area|Porsche|Ryzen|Core|Form|form|Suite|suite|Apt|Bus|bus|Gate|gate|Channel|channel) ([0-9]{3,4})([A-Z]{0,3})\b",
+        pattern: r"(Boeing|Airbus|Flight|flight|Room|room|Route|route|Highway|highway|Interstate|RTX|GTX|RX|Area|Porsche|Ryzen|Core|Form|form|Suite|suite|Apt|Bus|bus|Gate|gate|Channel|channel) ([0-9]{3,4})([A-Z]{0,3})\b(?:-([0-9]{3})\b)?",
         say: numbered_thing,
     },
     Rule {
@@ -188,7 +188,13 @@ fn numbered_thing(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let name =
         if name.len() > 1 && name.chars().all(char::is_uppercase) { spelled(name) } else { name.to_owned() };
     let end = if end.is_empty() { String::new() } else { format!(" {}", spelled(end)) };
-    Some(format!("{name} {}{end}", number(text)))
+    // `Boeing 737-800`
+    let variant = match group(found, 4) {
+        "" => String::new(),
+        _ if !["Boeing", "Airbus"].contains(&name.as_str()) => return None,
+        variant => format!(" {}", number(variant)),
+    };
+    Some(format!("{name} {}{end}{variant}", number(text)))
 }
 
 /// Chemical formula of known elements.

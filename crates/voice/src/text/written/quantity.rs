@@ -37,7 +37,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule { begins: digit, pattern: r"(0[xX])([0-9A-Fa-f]{1,16})", say: hexadecimal },
     Rule {
         begins: digit,
-        pattern: r"([0-9]{1,3}(?:,[0-9]{3})*)(?:st|nd|rd|th|ST|ND|RD|TH|ˢᵗ|ⁿᵈ|ʳᵈ|ᵗʰ)",
+        pattern: r"([0-9]{1,3}(?:,[0-9]{3})*|[0-9]{4,12})(?:st|nd|rd|th|ST|ND|RD|TH|ˢᵗ|ⁿᵈ|ʳᵈ|ᵗʰ)",
         say: ranked,
     },
     Rule {
@@ -386,8 +386,10 @@ fn range(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     if whole.contains(" -") && !spaced_minus {
         return None;
     }
-    if (from, to) == ("50", "50") {
-        return Some("fifty fifty".to_owned());
+    match (from, to) {
+        ("50", "50") => return Some("fifty fifty".to_owned()),
+        ("24", "7") => return Some("twenty-four seven".to_owned()),
+        _ => {}
     }
     let (start, end) = (count_or_year(from, dialect), count_or_year(to, dialect));
     Some(format!("{}{start} to {}{end}", sign_word(group(found, 1)), sign_word(group(found, 3))))
@@ -430,6 +432,8 @@ fn magnitude(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let (number, said) = (group(found, 1), amount(group(found, 1), context.dialect));
     let next = context.next_word();
     let is_counted = next.starts_with(char::is_lowercase) && !["model", "models", "tape"].contains(&next);
+    // `10M+ downloads`
+    let is_counted = is_counted || context.after.starts_with('+');
     let scale = match group(found, 2) {
         // `221B Baker St.`
         "M" | "B" if next.starts_with(char::is_uppercase) => return None,
