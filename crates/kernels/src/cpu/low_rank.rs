@@ -264,6 +264,7 @@ struct Narrow<'a> {
 
 impl Kernel for Narrow<'_> {
     type Out = ();
+    const MULTIPLIES_BYTES: bool = false;
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
@@ -349,6 +350,7 @@ struct Widen<'a> {
 
 impl Kernel for Widen<'_> {
     type Out = ();
+    const MULTIPLIES_BYTES: bool = false;
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {

@@ -224,6 +224,7 @@ pub(super) struct Part<'a> {
 
 impl Kernel for &Part<'_> {
     type Out = ();
+    const MULTIPLIES_BYTES: bool = false;
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {

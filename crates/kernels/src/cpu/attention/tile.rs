@@ -337,6 +337,7 @@ struct OneRow<'a, C, const N: usize, const NB: usize, const ND: usize>(Step<'a>,
 
 impl<C: Format, const N: usize, const NB: usize, const ND: usize> Kernel for OneRow<'_, C, N, NB, ND> {
     type Out = ();
+    const MULTIPLIES_BYTES: bool = !C::WIDENS_KEYS;
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
@@ -425,6 +426,7 @@ struct Widen<'a, C, const NV: usize>(Step<'a>, PhantomData<C>);
 
 impl<C: Format, const NV: usize> Kernel for Widen<'_, C, NV> {
     type Out = bool;
+    const MULTIPLIES_BYTES: bool = false;
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) -> bool {
@@ -470,6 +472,7 @@ struct Scores<'a, C, const N: usize, const NV: usize>(Step<'a>, PhantomData<C>);
 
 impl<C: Format, const N: usize, const NV: usize> Kernel for Scores<'_, C, N, NV> {
     type Out = ();
+    const MULTIPLIES_BYTES: bool = !C::WIDENS_KEYS;
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
@@ -545,6 +548,7 @@ struct Values<'a, C, const N: usize, const NV: usize>(Step<'a>, PhantomData<C>);
 
 impl<C: Format, const N: usize, const NV: usize> Kernel for Values<'_, C, N, NV> {
     type Out = ();
+    const MULTIPLIES_BYTES: bool = false;
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {

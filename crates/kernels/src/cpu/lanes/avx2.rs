@@ -64,7 +64,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
 
     #[inline(always)]
     unsafe fn vectorize<K: Kernel>(kernel: K) -> K::Out {
-        if VNNI { enter_vnni(kernel) } else { enter(kernel) }
+        if VNNI && K::MULTIPLIES_BYTES { enter_vnni(kernel) } else { enter(kernel) }
     }
 
     #[inline(always)]

@@ -33,6 +33,10 @@ pub(super) trait Kernel {
     /// Result of the code.
     type Out;
 
+    /// Whether it multiplies bytes. A kernel that does not is compiled once for both tiers: with the dot product of bytes and
+    /// without it.
+    const MULTIPLIES_BYTES: bool = true;
+
     /// Runs the code. Implementations are `inline(always)`.
     ///
     /// # Safety

@@ -207,6 +207,8 @@ struct PanelSums<F>(PanelJob, PhantomData<F>);
 
 impl<F: Format> Kernel for PanelSums<F> {
     type Out = ();
+    // How far 8-bit floats are prefetched is another with that product.
+    const MULTIPLIES_BYTES: bool = F::GROUPS > 0 || matches!(F::KIND, PanelKind::Fp8 { .. });
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
