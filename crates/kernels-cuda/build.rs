@@ -23,6 +23,10 @@ const PTXAS_MIN: (u32, u32) = (12, 8);
 
 #[path = "src/driver/early.rs"]
 mod early;
+#[path = "src/driver/registers.rs"]
+mod registers;
+
+use registers::{To, rewritten};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -34,7 +38,7 @@ fn main() -> Result<(), Failure> {
     for name in ["kernels", "hopper"] {
         let ptx = sources.join(format!("{name}.ptx"));
         println!("cargo:rerun-if-changed={}", ptx.display());
-        pack(&ptx, &out.join(format!("{name}.ptx.deflated")))?;
+        pack(distances(&fs::read_to_string(&ptx)?)?.as_bytes(), &out.join(format!("{name}.ptx.deflated")))?;
     }
     let (archs, ptxas) = match env::var(ASKED) {
         Ok(words) => {
@@ -70,8 +74,17 @@ fn modules<'a>(archs: &'a [&'static str]) -> impl Iterator<Item = (&'static str,
     archs.iter().map(|&arch| ("kernels", arch)).chain(hopper)
 }
 
-fn pack(from: &Path, to: &Path) -> io::Result<()> {
-    fs::write(to, miniz_oxide::deflate::compress_to_vec(&fs::read(from)?, 9))
+fn pack(bytes: &[u8], to: &Path) -> io::Result<()> {
+    fs::write(to, miniz_oxide::deflate::compress_to_vec(bytes, 9))
+}
+
+/// A module as `src/driver/module.rs` unpacks it.
+fn distances(module: &str) -> Result<String, Failure> {
+    let distances = rewritten(module, To::Distances);
+    match rewritten(&distances, To::Numbers) == module {
+        true => Ok(distances),
+        false => Err("src/driver/registers.rs does not give this PTX back as it was".into()),
+    }
 }
 
 /// Requested architectures.
@@ -152,6 +165,6 @@ fn compile(ptxas: &Path, sources: &Path, name: &str, arch: &str, out: &Path) -> 
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         return Err(format!("{} makes no machine code for sm_{arch}: {said}", ptxas.display()).into());
     }
-    pack(&cubin, &out.join(format!("{name}.sm_{arch}.deflated")))?;
+    pack(&fs::read(cubin)?, &out.join(format!("{name}.sm_{arch}.deflated")))?;
     Ok(())
 }

@@ -8,6 +8,7 @@ mod early;
 mod launch;
 mod module;
 mod peers;
+mod registers;
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt;

@@ -7,6 +7,7 @@ use std::ptr;
 
 use super::api::Api;
 use super::early::text_for;
+use super::registers::{To, rewritten};
 use crate::device::DeviceError;
 
 /// Machine code for an architecture such as `90a`, deflated.
@@ -43,14 +44,20 @@ impl fmt::Display for Form {
 }
 
 /// PTX of the kernels, before it is adapted to a GPU. The driver compiles it when it is loaded and caches the result.
-/// The program holds it compressed to a fifth, because few programs run on a GPU.
+/// The program holds it compressed to a tenth, because few programs run on a GPU.
 pub fn ptx() -> Vec<u8> {
-    inflated(include_bytes!(concat!(env!("OUT_DIR"), "/kernels.ptx.deflated")))
+    text(include_bytes!(concat!(env!("OUT_DIR"), "/kernels.ptx.deflated")))
 }
 
 /// PTX of the kernels for compute capability 9.0 alone.
 pub fn hopper_ptx() -> Vec<u8> {
-    inflated(include_bytes!(concat!(env!("OUT_DIR"), "/hopper.ptx.deflated")))
+    text(include_bytes!(concat!(env!("OUT_DIR"), "/hopper.ptx.deflated")))
+}
+
+/// A module's text, whose registers the build wrote as distances.
+fn text(packed: &[u8]) -> Vec<u8> {
+    let distances = String::from_utf8(inflated(packed)).expect("PTX is ASCII");
+    rewritten(&distances, To::Numbers).into_bytes()
 }
 
 fn inflated(packed: &[u8]) -> Vec<u8> {
