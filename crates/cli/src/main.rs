@@ -44,6 +44,7 @@ mod view;
 use args::{Cli, Command};
 use clap::Parser;
 use error::CliError;
+use std::pin::Pin;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -95,7 +96,12 @@ fn execute(command: Command) -> Result<(), CliError> {
     }
 }
 
+/// Runs a command to its end. Boxed, so that the program has the runtime's loop once, not once for each command.
 fn wait_for(command: impl Future<Output = Result<(), CliError>>) -> Result<(), CliError> {
+    block_on(Box::pin(command))
+}
+
+fn block_on(command: Pin<Box<dyn Future<Output = Result<(), CliError>> + '_>>) -> Result<(), CliError> {
     let runtime =
         hanzo_engine_daemon::preflight::runtime(0).map_err(|error| CliError::Start(error.to_string()))?;
     let outcome = runtime.block_on(command);

@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::future::BoxFuture;
 use hanzo_engine_access::{Access, AccessError, ServerTls, TlsError};
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_kernels_cuda::Driver;
@@ -32,10 +33,11 @@ use tonic::{
     Status,
     body::Body,
     codec::CompressionEncoding,
-    codegen::{Service, http},
+    codegen::http,
     transport::server::{Router, Server},
 };
 use tonic_health::pb::health_server::{Health, HealthServer};
+use tower::util::BoxCloneSyncService;
 
 #[cfg(target_os = "linux")]
 use crate::isolated::Isolated;
@@ -161,7 +163,11 @@ impl Daemon {
     ///
     /// # Errors
     /// [`DaemonError`], with advice on what to do.
-    pub async fn bind(config: Config) -> Result<Daemon, DaemonError> {
+    pub fn bind(config: Config) -> BoxFuture<'static, Result<Daemon, DaemonError>> {
+        Box::pin(Self::bind_chosen(config))
+    }
+
+    async fn bind_chosen(config: Config) -> Result<Daemon, DaemonError> {
         config.check()?;
         let engine = &config.engine;
         // A driver may take seconds to start, and longer if it compiles kernels for the first time.
@@ -268,22 +274,10 @@ impl Daemon {
 
     /// The services Engine, Store and Speech for calls from inside this process, without a connection. They answer
     /// while the daemon is served, and its request counts and its drain include them.
-    pub fn engine(
-        &self,
-    ) -> impl Service<
-        http::Request<Body>,
-        Response = http::Response<Body>,
-        Error = Infallible,
-        Future: Send + 'static,
-    >
-    + Clone
-    + Send
-    + Sync
-    + 'static
-    + use<> {
+    pub fn engine(&self) -> BoxCloneSyncService<http::Request<Body>, http::Response<Body>, Infallible> {
         let (core, bytes_max) = (&self.handle.core, self.config.server.message_bytes_max);
         let first = Both { first: engine_server(core, bytes_max), other: store_server(core, bytes_max) };
-        Both { first, other: speech_server(core, &self.config.server) }
+        BoxCloneSyncService::new(Both { first, other: speech_server(core, &self.config.server) })
     }
 
     /// Access control, shared with a front end in this process.
@@ -300,8 +294,8 @@ impl Daemon {
     ///
     /// # Errors
     /// The status that a client would receive.
-    pub async fn load(&self, source: &str) -> Result<v1::ModelStatus, Status> {
-        self.handle.load(source).await
+    pub fn load<'a>(&'a self, source: &'a str) -> BoxFuture<'a, Result<v1::ModelStatus, Status>> {
+        self.handle.load(source)
     }
 
     /// Starts loading the configured models and serves until `shutdown`. Then refuses new requests, gives running
@@ -309,7 +303,18 @@ impl Daemon {
     ///
     /// # Errors
     /// [`DaemonError::Server`] if a server ends on its own.
-    pub async fn serve(self, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<(), DaemonError> {
+    pub fn serve(
+        self,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> BoxFuture<'static, Result<(), DaemonError>> {
+        self.serve_boxed(Box::pin(shutdown))
+    }
+
+    fn serve_boxed(self, shutdown: BoxFuture<'static, ()>) -> BoxFuture<'static, Result<(), DaemonError>> {
+        Box::pin(self.serve_until(shutdown))
+    }
+
+    async fn serve_until(self, shutdown: BoxFuture<'static, ()>) -> Result<(), DaemonError> {
         let Daemon { config, handle, grpc, tls, admin, no_cards, _close } = self;
         if let Some(why) = no_cards {
             tracing::info!("models run on the processor: {why}");
@@ -377,10 +382,12 @@ impl DaemonHandle {
     ///
     /// # Errors
     /// The status that a client of the Load call would receive.
-    pub async fn load(&self, source: &str) -> Result<v1::ModelStatus, Status> {
-        let request = LoadRequest { source: source.to_owned(), ..LoadRequest::default() };
-        let (view, _) = self.core.models.load(request).await?;
-        Ok(reply::model_status(&view))
+    pub fn load<'a>(&'a self, source: &'a str) -> BoxFuture<'a, Result<v1::ModelStatus, Status>> {
+        Box::pin(async move {
+            let request = LoadRequest { source: source.to_owned(), ..LoadRequest::default() };
+            let (view, _) = self.core.models.load(request).await?;
+            Ok(reply::model_status(&view))
+        })
     }
 
     pub(crate) fn settings(&self) -> &Settings {

@@ -5,6 +5,7 @@ use std::{
 };
 
 use axum::{Router, body::Body};
+use futures_util::future::BoxFuture;
 use hanzo_engine_access::{
     Access, Connection, Opening, Permit, ServerTls, Stream, connections, connections_until,
 };
@@ -56,25 +57,30 @@ impl Gateway {
     ///
     /// # Errors
     /// [`GatewayError`] if a setting is out of range, the address is in use, or the engine's URI is invalid.
-    pub async fn bind(config: Config) -> Result<Gateway, GatewayError> {
-        Gateway::bind_resolving(config, Arc::new(SystemResolver)).await
+    pub fn bind(config: Config) -> BoxFuture<'static, Result<Gateway, GatewayError>> {
+        Gateway::bind_resolving(config, Arc::new(SystemResolver))
     }
 
     /// Like [`Gateway::bind`], but resolves the names in `config.upstreams` with `resolver`.
     ///
     /// # Errors
     /// As for [`Gateway::bind`].
-    pub async fn bind_resolving(config: Config, resolver: Arc<dyn Resolve>) -> Result<Gateway, GatewayError> {
-        let config = config.checked()?;
-        let key = config.engine_api_key.as_ref().or(config.api_key.as_ref());
-        let tls = config.engine_tls();
-        let engine = match config.targets()? {
-            targets if targets.is_empty() => Engine::connect_lazy(&config.engine, key, &tls)?,
-            targets => Engine::connect_all(targets, resolver, key, &tls).await?,
-        };
-        let access = Arc::new(Access::open(config.access())?);
-        access.follow();
-        Gateway::bind_with(config, engine, access).await
+    pub fn bind_resolving(
+        config: Config,
+        resolver: Arc<dyn Resolve>,
+    ) -> BoxFuture<'static, Result<Gateway, GatewayError>> {
+        Box::pin(async move {
+            let config = config.checked()?;
+            let key = config.engine_api_key.as_ref().or(config.api_key.as_ref());
+            let tls = config.engine_tls();
+            let engine = match config.targets()? {
+                targets if targets.is_empty() => Engine::connect_lazy(&config.engine, key, &tls)?,
+                targets => Engine::connect_all(targets, resolver, key, &tls).await?,
+            };
+            let access = Arc::new(Access::open(config.access())?);
+            access.follow();
+            Gateway::bind_with(config, engine, access).await
+        })
     }
 
     /// Like [`Gateway::bind`], for an engine in this process: calls go to it directly, and `config.engine` is
@@ -82,12 +88,20 @@ impl Gateway {
     ///
     /// # Errors
     /// As for [`Gateway::bind`].
-    pub async fn bind_to(
+    pub fn bind_to(
         config: Config,
         engine: impl LocalEngine,
         access: Arc<Access>,
-    ) -> Result<Gateway, GatewayError> {
-        Gateway::bind_with(config.checked()?, Engine::local(engine), access).await
+    ) -> BoxFuture<'static, Result<Gateway, GatewayError>> {
+        Gateway::bind_before(config, Engine::local(engine), access)
+    }
+
+    fn bind_before(
+        config: Config,
+        engine: Engine,
+        access: Arc<Access>,
+    ) -> BoxFuture<'static, Result<Gateway, GatewayError>> {
+        Box::pin(async move { Gateway::bind_with(config.checked()?, engine, access).await })
     }
 
     async fn bind_with(
@@ -137,10 +151,18 @@ impl Gateway {
     ///
     /// # Errors
     /// None once bound; the type allows for later ones.
-    pub async fn serve(
+    pub fn serve(
         self,
         shutdown: impl Future<Output = ()> + Send + 'static,
-    ) -> Result<(), GatewayError> {
+    ) -> BoxFuture<'static, Result<(), GatewayError>> {
+        self.serve_boxed(Box::pin(shutdown))
+    }
+
+    fn serve_boxed(self, shutdown: BoxFuture<'static, ()>) -> BoxFuture<'static, Result<(), GatewayError>> {
+        Box::pin(self.serve_until(shutdown))
+    }
+
+    async fn serve_until(self, shutdown: BoxFuture<'static, ()>) -> Result<(), GatewayError> {
         let Gateway { socket, mcp: of_mcp, tls, app, .. } = self;
         let accepts = CancellationToken::new();
         let stop = accepts.clone().cancelled_owned();
