@@ -29,3 +29,5 @@ SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || 
 export HANZO_ENGINE_CUBINS=${HANZO_ENGINE_CUBINS:-none}
 export CARGO_ENCODED_RUSTFLAGS CFLAGS CC_SHELL_ESCAPED_FLAGS=1 SOURCE_DATE_EPOCH CARGO_INCREMENTAL=0
 cargo build --release --locked -p hanzo-engine -p hanzo-engine-daemon -p hanzo-engine-gateway --bins
+# The budgets are of programs without machine code for GPUs and without names of functions.
+if [ "$HANZO_ENGINE_CUBINS" = none ] && [ -z "${CARGO_PROFILE_RELEASE_STRIP:-}" ]; then deploy/sizes.sh "${CARGO_TARGET_DIR:-target}/release"; fi

@@ -8,7 +8,7 @@ import pathlib
 import sys
 
 import harness
-import units, chart, monitoring, container, documents, packages  # noqa: E401,F401  (each registers its checks)
+import units, chart, monitoring, container, documents, packages, sizes  # noqa: E401,F401  (each registers its checks)
 
 if sys.argv[1:] == ["--write"]:
     documents.write()

@@ -14,7 +14,7 @@ import tomllib
 from harness import ROOT, check, expect, must, not_run, run, scratch
 import units
 
-SCRIPTS = ["deploy/build.sh", "tests/install/run", "deploy/package.sh", "deploy/notices.sh", "deploy/install.sh", "deploy/debian/postinst", "deploy/debian/prerm", "deploy/debian/postrm"]
+SCRIPTS = ["deploy/build.sh", "deploy/sizes.sh", "tests/install/run", "deploy/package.sh", "deploy/notices.sh", "deploy/install.sh", "deploy/debian/postinst", "deploy/debian/prerm", "deploy/debian/postrm"]
 # What the stand-ins of programs ask for.
 GLIBC = "2.34"
 
@@ -40,6 +40,8 @@ def builds_call_folders_the_same_everywhere():
             made.mkdir(parents=True)
         (folder / "link").symlink_to("real place")
         shutil.copy(ROOT / "deploy/build.sh", sources / "deploy")
+        (sources / "deploy/sizes.sh").write_text("#!/bin/sh\n")
+        (sources / "deploy/sizes.sh").chmod(0o755)
         (folder / "cargo").write_text("#!/bin/sh\nprintf '%s\\037' \"$CARGO_ENCODED_RUSTFLAGS\"; eval printf \"'%s\\037'\" \"$CFLAGS\"\n")
         (folder / "cargo").chmod(0o755)
         for through in (sources, folder / "link/sources"):

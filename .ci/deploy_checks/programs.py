@@ -26,6 +26,7 @@ import container
 import documents
 import monitoring
 import packages
+import sizes
 import units
 from harness import ROOT, check, expect, must, not_run, run, scratch
 
@@ -443,3 +444,8 @@ def prometheus_draws_every_panel():
 @check
 def what_is_packed_installs_and_goes_away():
     return packages.installs_and_goes_away(FOLDER)
+
+
+@check
+def programs_keep_to_their_sizes():
+    return sizes.hold(FOLDER)
