@@ -156,11 +156,6 @@ fn turn(rope: &RopeSpec, inv_freq: &ops::Vector) -> Rope<VectorId> {
     }
 }
 
-/// Program of a step, which has adapters or not.
-fn program_of<'a>(plain: &'a Option<Program>, adapted: &'a Option<Program>, adapting: bool) -> &'a Program {
-    adapted.as_ref().filter(|_| adapting).or(plain.as_ref()).expect(PREPARED)
-}
-
 impl Buffers {
     /// Output of a layer's first product.
     pub(super) fn own(&self, layer: &Layer) -> &ops::Buffer {
@@ -248,12 +243,12 @@ impl Network {
             None => program,
         };
         let programs = (observe(plain), adapted.map(observe));
-        (self.plain, self.adapted) = (Some(programs.0), programs.1);
+        (self.programs.plain, self.programs.adapted) = (Some(programs.0), programs.1);
     }
 
     /// Program of the step under way.
     fn program(&self) -> &Program {
-        program_of(&self.plain, &self.adapted, self.adapting)
+        self.programs.current()
     }
 
     /// Runs a list of the program within a stage.
@@ -263,8 +258,7 @@ impl Network {
         stage: Stage,
         list: impl FnOnce(&Program) -> &[Instruction],
     ) {
-        let program = program_of(&self.plain, &self.adapted, self.adapting);
-        run(list(program), backend, stage, self.conditions, &mut self.observed);
+        run(list(self.programs.current()), backend, stage, self.programs.conditions, &mut self.observed);
     }
 
     /// Buffer that embeddings are given in, for rows that are not tokens, before [`Network::embed`].
@@ -333,7 +327,7 @@ impl Network {
 
     /// Says whether a sequence of the step has an adapter. It holds until the next call.
     pub(crate) fn set_adapting(&mut self, adapting: bool) {
-        self.adapting = adapting;
+        self.programs.adapting = adapting;
     }
 
     /// Runs the ops from the sum of the embeddings to what the first layer reads.
@@ -392,7 +386,7 @@ impl Network {
         let Buffers { residual, normed, branch, adapters, .. } = self.buffers.as_mut().expect(PREPARED);
         let hidden = [&*residual, normed, branch].into_iter().find(|of| of.id() == id);
         let hidden = hidden.expect("hidden states are in one of these buffers");
-        let adapts = self.adapting && self.head_deltas.iter().any(Option::is_some);
+        let adapts = self.programs.adapting && self.head_deltas.iter().any(Option::is_some);
         let Some(adapters) = adapters.as_mut().filter(|_| adapts) else {
             return head(LogitsHead::of(matrix), hidden);
         };

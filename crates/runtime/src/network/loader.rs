@@ -15,7 +15,7 @@ use super::packing::{
     DOWN, Group, KEY_VALUE, OUTPUT, QUERY, QUERY_DOWN, QUERY_GATE, ROUTER, SHARED_DOWN, STATE_OUTPUT,
     expert_groups, expert_shapes, first, groups, is_transposed, latent_shapes, shared_up, up,
 };
-use super::program::Conditions;
+use super::program::Programs;
 use super::{
     Latent, Layer, Mlp, Network, Norm, Shared, WeightType, attended_width, inner_widths, own_width, widths_of,
 };
@@ -104,10 +104,7 @@ impl<'a> Loader<'a> {
                 false => None,
             },
             buffers: None,
-            plain: None,
-            adapted: None,
-            conditions: Conditions::default(),
-            adapting: false,
+            programs: Programs::default(),
             observed: None,
             head_deltas: Vec::new(),
             adapted_embeddings: Vec::new(),

@@ -34,8 +34,8 @@ pub use observed::Met;
 pub(crate) use observed::Observed;
 pub use packing::WeightType;
 pub(crate) use packing::{Group, is_transposed, plan};
+use program::Programs;
 pub(crate) use program::Sum;
-use program::{Conditions, Program};
 use remembering::MemoryBuffers;
 use seeing::DeepBuffers;
 use streams::{LayerStreams, StreamBuffers, Streams};
@@ -73,12 +73,9 @@ pub(crate) struct Network {
     pub(crate) ropes: Vec<ops::Vector>, // each (rope.dim / 2), of long texts as many more
     pub(crate) head: Option<ops::Matrix>, // (vocab, hidden); the token embedding where there is none
     pub(crate) buffers: Option<Buffers>,
-    plain: Option<Program>,                            // once there are buffers
-    adapted: Option<Program>,                          // of steps that have adapters, where one is loaded
-    conditions: Conditions,                            // of the step under way
-    adapting: bool,                                    // whether a sequence of the step has an adapter
-    observed: Option<Observed>,                        // sums of an importance matrix, where one is made
-    head_deltas: Vec<Option<ops::LowRank>>,            // what adapters do to logits, by slot
+    programs: Programs,
+    observed: Option<Observed>, // sums of an importance matrix, where one is made
+    head_deltas: Vec<Option<ops::LowRank>>, // what adapters do to logits, by slot
     adapted_embeddings: Vec<Option<AdaptedEmbedding>>, // and to embeddings
 }
 

@@ -102,6 +102,30 @@ pub(super) struct Program {
     pub(super) hidden: BufferId,
 }
 
+/// Programs of a network, and the state of the step under way that chooses among their ops.
+#[derive(Default)]
+pub(super) struct Programs {
+    /// Program of steps without adapters, once there are buffers.
+    pub(super) plain: Option<Program>,
+    /// Program of steps with adapters, if one is loaded.
+    pub(super) adapted: Option<Program>,
+    /// Whether a sequence of the step has an adapter.
+    pub(super) adapting: bool,
+    /// Conditions of the step.
+    pub(super) conditions: Conditions,
+}
+
+impl Programs {
+    /// Program of the step under way.
+    ///
+    /// # Panics
+    /// Without buffers.
+    pub(super) fn current(&self) -> &Program {
+        let adapted = self.adapted.as_ref().filter(|_| self.adapting);
+        adapted.or(self.plain.as_ref()).expect("`prepare` is called before the first step, as its docs ask")
+    }
+}
+
 impl Program {
     /// Puts other work in the place of each op, under the same condition.
     pub(super) fn expand(&mut self, mut pass: impl FnMut(Op) -> Vec<Work>) {

@@ -51,8 +51,8 @@ impl Network {
         let hidden = self.spec.hidden;
         let buffers = self.buffers.as_mut().and_then(|buffers| buffers.memory.as_mut());
         let Some(buffers) = buffers else { return Ok(()) };
-        self.conditions.unseeing_rows = seeing.contains(&false);
-        if !self.conditions.unseeing_rows {
+        self.programs.conditions.unseeing_rows = seeing.contains(&false);
+        if !self.programs.conditions.unseeing_rows {
             return Ok(());
         }
         let numbers: Vec<f32> =

@@ -62,7 +62,7 @@ impl Network {
         let Some(deep) = self.buffers.as_mut().and_then(|buffers| buffers.deep.as_mut()) else {
             return Ok(());
         };
-        self.conditions.deep_rows = given;
+        self.programs.conditions.deep_rows = given;
         if given { backend.write_rows(&mut deep.rows, 0, &vec![0.0; rows * width]) } else { Ok(()) }
     }
 
