@@ -103,14 +103,12 @@ async fn answer(app: &Arc<App>, mcp: Mcp, asker: Asker, request: Request) -> Res
         if !body::parse(&read)?.is_object() {
             return Err(ApiError::not_json_rpc());
         }
-        if session.is_none() {
+        if session.is_none() && opens_session(&read) {
             // The session keeps the message for as long as it lives.
             if read.len() > MCP_INITIALIZE_BYTES_MAX {
                 return Err(ApiError::body_too_large(MCP_INITIALIZE_BYTES_MAX));
             }
-            if opens_session(&read) {
-                mcp.sessions.make_room().await?;
-            }
+            mcp.sessions.make_room().await?;
         }
         (text, room) = (read, Some(held));
     }
@@ -152,11 +150,10 @@ async fn answer(app: &Arc<App>, mcp: Mcp, asker: Asker, request: Request) -> Res
 
 /// Whether a message asks for a new session.
 fn opens_session(text: &str) -> bool {
-    let method = body::parse(text).ok().and_then(|message| {
-        let (_, method) = message.members()?.find(|(name, _)| name == "method")?;
-        Some(method.as_str()? == "initialize")
-    });
-    method.unwrap_or(false)
+    let Some(members) = body::parse(text).ok().and_then(|message| message.members()) else { return false };
+    let mut methods = members.filter(|(name, _)| name == "method");
+    // Each of several counts, because parsers differ in which one they take.
+    methods.any(|(_, method)| method.as_str().is_some_and(|method| method == "initialize"))
 }
 
 /// Error response in JSON-RPC format.
