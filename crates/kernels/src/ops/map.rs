@@ -278,6 +278,9 @@ impl Op {
                 params: params.with(|id| to.vector(id)),
                 out: to.write(*out, Write),
             },
+            &Op::Modulate { by, scale, shift, out } => {
+                Op::Modulate { by: to.read(by, Read), scale, shift, out: to.write(out, Change) }
+            }
             Op::Rope { qkv, params } => {
                 Op::Rope { qkv: to.write(*qkv, Change), params: params.with(|id| to.vector(id)) }
             }

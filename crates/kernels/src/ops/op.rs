@@ -427,6 +427,20 @@ pub enum Op<
         /// `(rows, cols)`, written.
         out: W,
     },
+    /// Scale and shift of rows by numbers of their sequence (adaLN, arxiv.org/abs/2212.09748).
+    ///
+    /// `out[r] = out[r] * (1 + by[s][scale..]) + by[s][shift..]`, where s is the number of r's sequence in the batch.
+    Modulate {
+        /// `(rows, columns)`, read: row s has the numbers of sequence s, as many as `out` has columns from `scale` and from
+        /// `shift` on. The buffer has room for the batch's rows, so that a pipeline can bring it.
+        by: R,
+        /// First column of the scales.
+        scale: usize,
+        /// First column of the shifts.
+        shift: usize,
+        /// `(rows, cols)`, changed.
+        out: W,
+    },
     /// Norms and rotary embedding in place, without a cache.
     ///
     /// Works in place on rows of `[q | k | v]`: norms queries and keys and rotates them by each row's position. Values

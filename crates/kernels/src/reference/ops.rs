@@ -333,6 +333,21 @@ impl ReferenceBackend {
         }
     }
 
+    fn modulate(&mut self, by: &ReferenceBuffer, (scale, shift): (usize, usize), out: &mut ReferenceBuffer) {
+        let batch = self.step();
+        by.check(batch.rows(), by.cols, "by");
+        out.check(batch.rows(), out.cols, "out");
+        for (sequence, span) in batch.sequences.iter().enumerate() {
+            let by = by.row(sequence);
+            for row in span.row_first as usize..(span.row_first + span.rows) as usize {
+                for (col, out) in out.row_mut(row).iter_mut().enumerate() {
+                    let factor = 1.0 + f64::from(by[scale + col]);
+                    *out = (f64::from(*out) * factor + f64::from(by[shift + col])) as f32;
+                }
+            }
+        }
+    }
+
     /// Runs an op over sequences, with or without a cache.
     fn run_over_sequences(&mut self, op: DeviceOp<'_, Self>) {
         match op {
@@ -353,6 +368,7 @@ impl ReferenceBackend {
                 self.attend_part(qkv, rows_and_queries, &params, out);
             }
             Op::GroupNorm { x, groups, params, out } => self.group_norm(x, groups, &params, out),
+            Op::Modulate { by, scale, shift, out } => self.modulate(by, (scale, shift), out),
             _ => unreachable!("`run_op` has the other ops"),
         }
     }

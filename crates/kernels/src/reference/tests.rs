@@ -405,3 +405,39 @@ fn group_norm_is_that_of_pytorch() {
         assert!((found - expected).abs() <= 2e-6, "{found}, not {expected}");
     }
 }
+
+/// `x * (1 + by[s, 5:9]) + by[s, 1:5]` by PyTorch, where s is 0, 0, 1, 1, 1, 1.
+#[test]
+fn modulate_is_that_of_pytorch() {
+    const ROWS: [[f32; 4]; 6] = [
+        [2.5, 1.0, -2.0, -1.0],
+        [1.5, -1.0, -0.5, -2.5],
+        [0.5, 1.5, 2.0, -0.5],
+        [-1.5, 0.0, 1.5, 0.5],
+        [0.0, 2.5, 2.5, 2.5],
+        [-1.5, -1.0, 1.5, -1.0],
+    ];
+    const BY: [[f32; 10]; 2] = [
+        [-0.9, -0.9, 1.1, 1.35, 1.1, 1.1, -1.15, -0.15, 0.85, -0.4],
+        [1.1, -1.15, -0.4, 0.85, -0.9, -0.4, 0.85, 1.35, 1.1, 0.6],
+    ];
+    const EXPECTED: [[f32; 4]; 6] = [
+        [4.35, 0.95, -0.35, -0.75],
+        [2.25, 1.25, 0.925, -3.525],
+        [-0.85, 2.375, 5.55, -1.95],
+        [-2.05, -0.4, 4.375, 0.15],
+        [-1.15, 4.225, 6.725, 4.35],
+        [-2.05, -2.25, 4.375, -3.0],
+    ];
+    let mut backend = ready(SHAPE);
+    let mut by = backend.buffer(BufferRole::Operand, 6, 10).unwrap();
+    backend.write_rows(&mut by, 0, BY.as_flattened()).unwrap();
+    let mut out = buffer(&mut backend, 4, ROWS.as_flattened());
+    let mut batch = Batch { sources: vec![RowSource::Embedding; 6], ..Batch::default() };
+    batch.push_sequence(2, 2, |_, _| 0);
+    batch.push_sequence(4, 4, |_, _| 1);
+    backend.begin(&batch).unwrap();
+    backend.run(Op::Modulate { by: &by, scale: 5, shift: 1, out: &mut out });
+    backend.end().unwrap();
+    close(&out.values, EXPECTED.as_flattened());
+}
