@@ -55,8 +55,8 @@ if command -v dpkg-deb >/dev/null; then
   # What `dpkg --verify` compares; settings are the administrator's.
   (cd "$root" && find usr -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
   debian=$(dpkg --print-architecture)
-  # The newest of glibc's versions that the programs ask for is the oldest that starts them. Packed relocations came with 2.36.
-  glibc=$(cat "$root"/usr/bin/* | grep -aoE 'GLIBC_(2\.[0-9]+|ABI_DT_RELR)' | sed 's/ABI_DT_RELR/2.36/' | sort -uV | tail -n 1 || true)
+  # The newest of glibc's versions that the programs ask for is the oldest that starts them.
+  glibc=$(cat "$root"/usr/bin/* | grep -aoE 'GLIBC_2\.[0-9]+' | sort -uV | tail -n 1 || true)
   # In KiB, of files alone: what a folder takes is the disk's to say.
   size=$(find "$root" -path "$root/DEBIAN" -prune -o -type f -printf '%s\n' | awk '{ kib += int(($1 + 1023) / 1024) } END { print kib }')
   sed -e "s/@VERSION@/$version/" -e "s/@ARCHITECTURE@/$debian/" -e "s/@SIZE@/$size/" -e "s/@GLIBC@/${glibc#GLIBC_}/" \

@@ -1,15 +1,14 @@
 //! Build script of the three programs: has the linker make those of a release smaller, where it can.
 //!
-//! - `--icf=all` keeps functions with the same instructions once. Nothing here compares addresses of functions.
-//! - `-z pack-relative-relocs` packs what the loader adds the program's address to: 3 MB become 60 kB. glibc reads it from 2.36 on.
-//!
-//! A linker or a glibc without them is found by linking and running a program that does nothing.
+//! `--icf=all` keeps functions with the same instructions once. Nothing here compares addresses of functions. A linker without the
+//! flag is found by linking and running a program that does nothing. Packed relocations would save 3 MB more, but need glibc 2.36,
+//! and Ubuntu 22.04 has 2.35.
 
 use std::path::Path;
 use std::process::Command;
 use std::{env, fs};
 
-const WISHES: [&[&str]; 2] = [&["-Wl,--icf=all"], &["-Wl,-z,pack-relative-relocs"]];
+const FOLD: &str = "-Wl,--icf=all";
 
 fn main() {
     println!("cargo:rerun-if-changed=../process/link.rs");
@@ -21,17 +20,13 @@ fn main() {
     {
         return;
     }
-    for wish in WISHES {
-        if works(wish) {
-            for flag in wish {
-                println!("cargo:rustc-link-arg-bins={flag}");
-            }
-        }
+    if works(FOLD) {
+        println!("cargo:rustc-link-arg-bins={FOLD}");
     }
 }
 
-/// Whether a program that was linked with these flags starts.
-fn works(flags: &[&str]) -> bool {
+/// Whether a program that was linked with this flag starts.
+fn works(flag: &str) -> bool {
     let out = env::var("OUT_DIR").unwrap_or_default();
     let (source, program) = (Path::new(&out).join("trial.rs"), Path::new(&out).join("trial"));
     if fs::write(&source, "fn main() {}").is_err() {
@@ -44,7 +39,7 @@ fn works(flags: &[&str]) -> bool {
     }
     let given = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
     rustc.args(given.split('\x1f').filter(|flag| !flag.is_empty()));
-    rustc.args(flags.iter().map(|flag| format!("-Clink-arg={flag}")));
+    rustc.arg(format!("-Clink-arg={flag}"));
     let linked = rustc.output().is_ok_and(|output| output.status.success());
     linked && Command::new(&program).status().is_ok_and(|status| status.success())
 }

@@ -50,7 +50,8 @@ pub(crate) const ERROR_BYTES_MAX: usize = 1000;
 /// Limits of llguidance. A unit of fuel takes some 20 to 70 ns.
 pub(crate) fn parser() -> ParserLimits {
     ParserLimits {
-        max_items_in_row: 10_000,
+        // An ambiguous grammar fills a row with items, and a mask scans them while others wait for the step.
+        max_items_in_row: 4_000,
         initial_lexer_fuel: 1_000_000,
         step_lexer_fuel: 200_000,
         step_max_items: 100_000,
