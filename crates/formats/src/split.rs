@@ -122,6 +122,11 @@ impl Splitter {
         std::mem::take(&mut self.sink.shown)
     }
 
+    /// Returns true if the end of the output so far is held back or within a call: later text decides what it is.
+    pub fn is_undecided(&self) -> bool {
+        self.settled() < self.read
+    }
+
     /// Offset in the output before which nothing can become text any more, unless later text does too.
     pub fn settled(&self) -> usize {
         match (&self.section, &self.answer) {

@@ -101,6 +101,10 @@ impl OutputText {
     pub fn finish(&mut self, _text: &TextModel, end: End) -> Chunk {
         self.characters.clear();
         self.detokenizer.finish(&mut self.characters);
+        // U+FFFD for a character that a limit cuts would turn a mark before it into text, and would change a call.
+        if end == End::Cut && self.splitter.as_ref().is_some_and(Splitter::is_undecided) {
+            self.characters.clear();
+        }
         if let Some(ledger) = &mut self.ledger {
             ledger.became(self.characters.len(), 0);
         }
@@ -237,7 +241,10 @@ impl OutputText {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::tests::demo;
+    use crate::{
+        job::{Tool, ToolFormat},
+        text::tests::demo,
+    };
 
     /// Output of a text, tokenized whole or character by character, and every chunk in between.
     fn output(
@@ -341,5 +348,35 @@ mod tests {
         assert_eq!(text, "a");
         text += &output.finish(&model, End::Own).text;
         assert_eq!(text, "a\u{fffd}");
+    }
+
+    #[test]
+    fn a_character_that_a_limit_cuts_within_a_call_is_dropped() {
+        let model = demo();
+        let tool = Tool { name: "look".into(), parameters: serde_json::json!({}), strict: false };
+        // The output ends behind the first byte of the last character.
+        let cut = |format: ToolFormat, said: &str| {
+            let mut tokens = model.tokenizer.encode(said, false).expect("encodes");
+            let last = tokens.pop().expect("a token");
+            assert!(
+                std::str::from_utf8(model.tokenizer.token_bytes(last)).is_err(),
+                "{said} ends within a character"
+            );
+            let tools = [tool.clone()].into();
+            let reading = CallReading { format, tools, required: false, parallel: true };
+            let mut output = OutputText::new(&model, &StopConditions::default(), false, true, Some(&reading));
+            let mut chunks: Vec<Chunk> = tokens.into_iter().map(|id| output.push(&model, id)).collect();
+            chunks.push(output.finish(&model, End::Cut));
+            let text: String = chunks.iter().map(|chunk| chunk.text.as_str()).collect();
+            let calls = chunks.iter().flat_map(|chunk| &chunk.calls);
+            let arguments: String = calls.map(|call| call.arguments.as_str()).collect();
+            (text, arguments)
+        };
+        let in_a_mark = cut(ToolFormat::DeepSeek, "<｜tool▁calls▁begin｜");
+        assert_eq!(in_a_mark, (String::new(), String::new()));
+        let call = "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": \"a😀";
+        assert_eq!(cut(ToolFormat::Hermes, call), (String::new(), "{\"at\": \"a".to_owned()));
+        // Plain text shows that a character was cut.
+        assert_eq!(cut(ToolFormat::Hermes, "a😀").0, "a\u{fffd}");
     }
 }
