@@ -22,7 +22,9 @@ pub(crate) fn openai(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
     let mut inner = (!field.value().is_string()).then(|| field.object()).transpose()?;
     let bounds = MediaBounds::of_part(fields, &mut inner)?;
     let detail = placed(fields, &mut inner, "detail")?;
-    let detail = detail.map_or(Ok("auto"), |field| field.word(&["auto", "low", "high"]))?;
+    let detail = detail.map_or(Ok("auto"), |field| field.word(&["auto", "low", "high", "original"]))?;
+    // `high` is already every pixel that a vision tower takes.
+    let detail = if detail == "original" { "high" } else { detail };
     let media = match inner {
         None => of_uri(field, detail)?,
         Some(mut inner) => {
