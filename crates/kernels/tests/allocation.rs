@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
+use hanzo_engine_kernels::ops::Op;
 use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
     Activation, AnyBackend, AttentionParams, BLOCK_TOKENS, Batch, BufferRole, ConvolutionParams, DType,
@@ -281,17 +282,17 @@ fn encoder_steps(mut backend: AnyBackend) -> Result<(), KernelError> {
     let distances = backend.vector(&vec![0.2; HEADS.heads * (2 * reach as usize + 1)])?;
     let slopes = backend.vector(&[0.2; HEADS.heads])?;
     let buckets = backend.vector(&vec![0.1; 2 * HEADS.q_width()])?;
-    let bucket_of: Vec<u32> = (0..2 * reach + 1).map(|i| i % 2).collect();
+    let bucket_of: ops::Buckets = (0..2 * reach + 1).map(|i| i % 2).collect();
     let params = |bias| SelfAttentionParams { heads: HEADS, scale: 0.125, reach: None, padding: 0, bias };
     let attentions = [
         params(PositionBias::None),
-        params(PositionBias::Alibi { slopes: &slopes }),
-        params(PositionBias::ByDistance { table: &distances, reach }),
+        params(PositionBias::Alibi { slopes: slopes.id() }),
+        params(PositionBias::ByDistance { table: distances.id(), reach }),
         params(PositionBias::Disentangled {
-            keys: Some(&buckets),
-            queries: Some(&buckets),
+            keys: Some(buckets.id()),
+            queries: Some(buckets.id()),
             buckets: 2,
-            bucket_of: &bucket_of[..],
+            bucket_of,
             reach,
         }),
     ];
@@ -319,6 +320,8 @@ fn encoder_steps(mut backend: AnyBackend) -> Result<(), KernelError> {
     let mut hidden = backend.buffer(BufferRole::Operand, LIMITS.rows, HIDDEN)?;
     let mut unfolded = backend.buffer(BufferRole::Operand, LIMITS.rows, 3 * WIDTH)?;
     let batches = [whole(&[20]), whole(&[1, 3, 17])];
+    // Made once, as a network's program is.
+    let attentions = attentions.map(|params| Op::SelfAttention { qkv: qkv.id(), params, out: mixed.id() });
     let before = ALLOCATIONS.load(Ordering::SeqCst);
     for batch in &batches {
         backend.begin(batch)?;
@@ -331,7 +334,7 @@ fn encoder_steps(mut backend: AnyBackend) -> Result<(), KernelError> {
         backend.layer_norm_columns(&mut qkv, (HEADS.head_dim, HEADS.head_dim), &columns_norm);
         backend.rope(&mut qkv, &turned);
         for attention in &attentions {
-            backend.self_attention(&qkv, attention, &mut mixed);
+            backend.run(attention);
         }
         backend.add_layer_norm(&mut residual, &mixed, &norm, &mut x);
         backend.matmul_activated(&up, Some(&bias), Activation::GeluErf, &x, &mut hidden);
