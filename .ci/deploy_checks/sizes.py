@@ -19,7 +19,7 @@ def releases_are_made_small():
     expect(wanted <= hot, f"{wanted - hot} are not compiled for speed")
     for crate in ("cli", "daemon", "gateway"):
         package = tomllib.loads((ROOT / f"crates/{crate}/Cargo.toml").read_text())["package"]
-        expect(package.get("build") == "../process/link.rs", f"crates/{crate} has the build script {package.get('build')}")
+        expect(package.get("build") == "../process/link/build.rs", f"crates/{crate} has the build script {package.get('build')}")
     expect("deploy/sizes.sh" in (ROOT / "deploy/build.sh").read_text(), "deploy/build.sh does not hold the sizes")
 
 

@@ -6,7 +6,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from engine import Engine, check, run_checks
 
 SESSIONS_MAX = 1024  # the default of `mcp_sessions_max`
-SESSION_KIB = 128
+SESSION_KIB = 144
 # Clients without a key are told from each other by their addresses.
 ATTACKER, OTHER = "127.0.0.2", "127.0.0.1"
 

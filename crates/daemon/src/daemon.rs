@@ -272,8 +272,7 @@ impl Daemon {
         self.handle.admin_addr
     }
 
-    /// The services Engine, Store and Speech for calls from inside this process, without a connection. They answer
-    /// while the daemon is served, and its request counts and its drain include them.
+    /// The services Engine, Store and Speech without a connection, while the daemon is served. Its drain includes them.
     pub fn engine(&self) -> BoxCloneSyncService<http::Request<Body>, http::Response<Body>, Infallible> {
         let (core, bytes_max) = (&self.handle.core, self.config.server.message_bytes_max);
         let first = Both { first: engine_server(core, bytes_max), other: store_server(core, bytes_max) };
@@ -307,11 +306,7 @@ impl Daemon {
         self,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> BoxFuture<'static, Result<(), DaemonError>> {
-        self.serve_boxed(Box::pin(shutdown))
-    }
-
-    fn serve_boxed(self, shutdown: BoxFuture<'static, ()>) -> BoxFuture<'static, Result<(), DaemonError>> {
-        Box::pin(self.serve_until(shutdown))
+        Box::pin(self.serve_until(Box::pin(shutdown)))
     }
 
     async fn serve_until(self, shutdown: BoxFuture<'static, ()>) -> Result<(), DaemonError> {
@@ -473,7 +468,7 @@ fn engine_server(core: &Arc<Core>, message_bytes_max: usize) -> Envelope<EngineS
         .accept_compressed(CompressionEncoding::Gzip)
         .send_compressed(CompressionEncoding::Gzip)
         .max_decoding_message_size(message_bytes_max)
-        // Responses may be longer than requests: prompts are echoed and logits listed.
+        // Responses may be longer: prompts are echoed and logits listed.
         .max_encoding_message_size(usize::MAX);
     Envelope { service, message_bytes_max }
 }
@@ -528,7 +523,6 @@ fn router(
         // Open to all clients, like probes.
         .add_service(health)
         .add_service(guarded(reflection().build_v1().map_err(failed)?, core, access))
-        // For clients that still use the older protocol.
         .add_service(guarded(reflection().build_v1alpha().map_err(failed)?, core, access));
     Ok(server)
 }

@@ -32,16 +32,14 @@ pub(super) struct Workspace {
     pub(super) values: *mut f32,   // (TILE, width)
 }
 
-/// Kernel that writes an item's queries to the workspace. The creator guarantees the vectors' pointers and the
-/// workspace.
+/// Kernel that writes an item's queries to the workspace. The creator guarantees the pointers.
 pub(super) struct Pack {
     pub(super) vectors: Vectors,
     pub(super) workspace: Workspace,
 }
 
-/// Kernel that computes one partition of keys for some vectors whose queries are in the workspace, into a new state.
-/// The creator guarantees the vectors' pointers, the blocks of the whole context, the workspace, and a state of
-/// [`super::VECTORS`], or of `vectors.count` if they are few.
+/// Kernel that computes one partition of keys for some vectors whose queries are in the workspace, into a new state. The
+/// creator guarantees the pointers, the blocks of the whole context, and a state of [`super::VECTORS`] or `vectors.count`.
 pub(super) struct PartitionSums {
     pub(super) vectors: Vectors,
     pub(super) partition: usize,
@@ -224,8 +222,7 @@ impl PartitionSums {
         }
         v = 0;
         while v < vectors.count {
-            // With values that are not finite even a weight of 0 would show, so each vector then reads only what it
-            // sees.
+            // Values that are not finite show even under a weight of 0: each vector reads only what it sees.
             let count = if finite { group_size::<L>(vectors, v) } else { 1 };
             let step = self.step(tile, v, count);
             match count {
@@ -251,8 +248,7 @@ pub(super) struct Step<'a> {
     /// First of the vectors, with their number: their queries, scores, rescales and states begin there.
     pub(super) v: usize,
     pub(super) count: usize,
-    /// Range of the tile's keys that any vector sees; all vectors see them if they are of one row. No value outside it
-    /// is read.
+    /// Range of the tile's keys that any vector sees. No value outside it is read.
     pub(super) from: usize,
     pub(super) to: usize,
 }

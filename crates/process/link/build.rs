@@ -11,7 +11,7 @@ use std::{env, fs};
 const FOLD: &str = "-Wl,--icf=all";
 
 fn main() {
-    println!("cargo:rerun-if-changed=../process/link.rs");
+    println!("cargo:rerun-if-changed=../process/link/build.rs");
     let is = |name: &str, value: &str| env::var(name).is_ok_and(|is| is == value);
     // Only what can be run here can be tried.
     if !is("PROFILE", "release")
