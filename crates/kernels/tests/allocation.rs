@@ -316,7 +316,7 @@ fn encoder_steps(mut backend: AnyBackend) -> Result<(), KernelError> {
         backend.buffer(BufferRole::Operand, LIMITS.rows, WIDTH)?,
     );
     let mut qkv = backend.buffer(BufferRole::Operand, LIMITS.rows, HEADS.qkv_width())?;
-    let mut mixed = backend.buffer(BufferRole::Operand, LIMITS.rows, HEADS.q_width())?;
+    let mixed = backend.buffer(BufferRole::Operand, LIMITS.rows, HEADS.q_width())?;
     let mut hidden = backend.buffer(BufferRole::Operand, LIMITS.rows, HIDDEN)?;
     let mut unfolded = backend.buffer(BufferRole::Operand, LIMITS.rows, 3 * WIDTH)?;
     let batches = [whole(&[20]), whole(&[1, 3, 17])];

@@ -318,7 +318,7 @@ async fn the_file_is_followed_past_pipes_and_changes_that_keep_its_times() {
     std::fs::write(&path, &text).unwrap();
     until(&|| access.keys_fault().is_none()).await;
     // Permissions alone. Root can read any file.
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o0)).unwrap();
     if std::fs::File::open(&path).is_err() {
         until(&|| access.keys_fault().is_some()).await;
     }

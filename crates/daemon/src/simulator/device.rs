@@ -386,7 +386,7 @@ impl Backend for ScriptedDevice {
 }
 
 impl ScriptedDevice {
-    fn rope_to_cache(&mut self, qkv: &mut Vec<u64>, kv: &mut Kv, layer: usize) {
+    fn rope_to_cache(&mut self, qkv: &mut [u64], kv: &mut Kv, layer: usize) {
         if self.ends(Ending::Panics) {
             // Unlike `panic!`, this prints nothing.
             resume_unwind(Box::new(REASON));
@@ -398,7 +398,7 @@ impl ScriptedDevice {
         }
     }
 
-    fn attention(&mut self, qkv: &Vec<u64>, window: Option<u32>, kv: &Kv, layer: usize, out: &mut Vec<u64>) {
+    fn attention(&mut self, qkv: &[u64], window: Option<u32>, kv: &Kv, layer: usize, out: &mut [u64]) {
         let KvPlace { group, plane } = kv.groups.place(layer);
         let keys = &kv.planes[plane];
         for (index, span) in self.batch.sequences.iter().enumerate() {
@@ -426,7 +426,7 @@ impl ScriptedDevice {
         }
     }
 
-    fn recur(&mut self, x: &Vec<u64>, kv: &mut Kv, layer: usize, out: &mut Vec<u64>) {
+    fn recur(&mut self, x: &[u64], kv: &mut Kv, layer: usize, out: &mut [u64]) {
         for (span, &state) in self.batch.sequences.iter().zip(&self.batch.states) {
             let state = &mut kv.states[layer][state as usize];
             if span.context == span.rows {

@@ -57,7 +57,7 @@ impl ReferenceBackend {
     pub(crate) fn rms_norm(
         &mut self,
         x: &ReferenceBuffer,
-        weight: &Vec<f32>,
+        weight: &[f32],
         eps: f32,
         out: &mut ReferenceBuffer,
     ) {
@@ -76,7 +76,7 @@ impl ReferenceBackend {
         &mut self,
         residual: &mut ReferenceBuffer,
         x: &ReferenceBuffer,
-        weight: &Vec<f32>,
+        weight: &[f32],
         eps: f32,
         out: &mut ReferenceBuffer,
     ) {
@@ -177,7 +177,7 @@ impl ReferenceBackend {
 
     pub(crate) fn heads_matmul(
         &mut self,
-        weights: &Vec<ReferenceMatrix>,
+        weights: &[ReferenceMatrix],
         x: &ReferenceBuffer,
         out: &mut ReferenceBuffer,
     ) {

@@ -236,7 +236,7 @@ fn matrices_by_hand() {
 
     let mut residual = buffer(&mut backend, 2, &[1.0, 2.0, 0.0, 0.0]);
     let x = buffer(&mut backend, 2, &[2.0, 2.0, 0.0, 5.0]);
-    backend.add_rms_norm(&mut residual, &x, &vec![1.0, 2.0], 0.0, &mut out);
+    backend.add_rms_norm(&mut residual, &x, &[1.0, 2.0], 0.0, &mut out);
     close(&residual.values, &[3.0, 4.0, 0.0, 5.0]);
     close(&out.values, &[0.848_528_1, 2.262_741_7, 0.0, 2.828_427]);
     backend.end().unwrap();
@@ -339,7 +339,7 @@ fn ops_need_a_step() {
     let mut backend = ready(SHAPE);
     let x = backend.buffer(BufferRole::Operand, 1, 2).unwrap();
     let mut out = backend.buffer(BufferRole::Operand, 1, 2).unwrap();
-    backend.rms_norm(&x, &vec![1.0; 2], 0.0, &mut out);
+    backend.rms_norm(&x, &[1.0; 2], 0.0, &mut out);
 }
 
 #[test]
@@ -350,7 +350,7 @@ fn sums_are_no_operands() {
     let mut residual = backend.buffer(BufferRole::Operand, 1, 2).unwrap();
     let mut out = backend.buffer(BufferRole::Operand, 1, 2).unwrap();
     backend.begin(&prompt(1)).unwrap();
-    backend.add_rms_norm(&mut residual, &x, &vec![1.0; 2], 0.0, &mut out);
+    backend.add_rms_norm(&mut residual, &x, &[1.0; 2], 0.0, &mut out);
 }
 
 #[test]

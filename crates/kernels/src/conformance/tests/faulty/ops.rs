@@ -5,7 +5,7 @@ use std::borrow::Borrow;
 use super::*;
 
 impl Faulty {
-    pub(super) fn embed(&mut self, table: &Vec<Part>, scale: f32, out: &mut ReferenceBuffer) {
+    pub(super) fn embed(&mut self, table: &[Part], scale: f32, out: &mut ReferenceBuffer) {
         let MatrixShape { rows, cols, .. } = table[0].shape;
         let scale = if self.fault == Fault::EmbedScaleIgnored { 1.0 } else { scale };
         let skip = usize::from(self.fault == Fault::NextTokenEmbedded);
@@ -19,7 +19,7 @@ impl Faulty {
         self.store(out, values);
     }
 
-    pub(super) fn add_embedding(&mut self, table: &Vec<Part>, ids: RowIds, out: &mut ReferenceBuffer) {
+    pub(super) fn add_embedding(&mut self, table: &[Part], ids: RowIds, out: &mut ReferenceBuffer) {
         let rows = self.embedded(table, ids, out);
         self.store(out, rows);
     }
@@ -27,7 +27,7 @@ impl Faulty {
     pub(super) fn rms_norm(
         &mut self,
         x: &ReferenceBuffer,
-        weight: &Vec<f32>,
+        weight: &[f32],
         eps: f32,
         out: &mut ReferenceBuffer,
     ) {
@@ -42,7 +42,7 @@ impl Faulty {
         &mut self,
         residual: &mut ReferenceBuffer,
         x: &ReferenceBuffer,
-        weight: &Vec<f32>,
+        weight: &[f32],
         eps: f32,
         out: &mut ReferenceBuffer,
     ) {
@@ -56,7 +56,7 @@ impl Faulty {
 
     pub(super) fn matmul(
         &mut self,
-        weight: &Vec<Part>,
+        weight: &[Part],
         bias: Option<&Vec<f32>>,
         x: &ReferenceBuffer,
         out: &mut ReferenceBuffer,
@@ -68,7 +68,7 @@ impl Faulty {
 
     pub(super) fn matmul_activated(
         &mut self,
-        weight: &Vec<Part>,
+        weight: &[Part],
         bias: Option<&Vec<f32>>,
         activation: Activation,
         x: &ReferenceBuffer,
@@ -79,7 +79,7 @@ impl Faulty {
         self.store(out, rows);
     }
 
-    pub(super) fn add_bias(&mut self, bias: &Vec<f32>, out: &mut ReferenceBuffer) {
+    pub(super) fn add_bias(&mut self, bias: &[f32], out: &mut ReferenceBuffer) {
         let mut rows = self.rows_of(out, bias.len());
         if self.fault != Fault::BiasIgnored {
             rows.iter_mut().zip(bias.iter().cycle()).for_each(|(out, bias)| *out += bias);
@@ -177,7 +177,7 @@ impl Faulty {
 
     pub(super) fn gated(
         &mut self,
-        gate_up: &Vec<Part>,
+        gate_up: &[Part],
         activation: Activation,
         x: &ReferenceBuffer,
         hidden: &mut ReferenceBuffer,
@@ -235,7 +235,7 @@ impl Faulty {
 
     pub(super) fn heads_matmul(
         &mut self,
-        weights: &Vec<Vec<Part>>,
+        weights: &[Vec<Part>],
         x: &ReferenceBuffer,
         out: &mut ReferenceBuffer,
     ) {
