@@ -53,7 +53,7 @@ impl Demand<'_> {
     /// converts a JSON Schema for `%json`.
     ///
     /// # Errors
-    /// Those of `schema`, and features that the format cannot enforce, with the tool's name. If a call need not
+    /// Errors of `schema`, and features that the format cannot enforce, with the tool's name. If a call need not
     /// be valid (it is not required, no tool is strict, and no document is requested), arguments are enforced
     /// as far as possible.
     pub fn grammar(&self, control: Control<'_>, schema: MakeSchema<'_>) -> Result<String, String> {

@@ -17,7 +17,7 @@ use crate::{
 /// Awaits an engine's answer for as long as the engine answers other calls.
 ///
 /// # Errors
-/// That of the answer, or the loss of an engine that answers nothing.
+/// The answer's error, or the loss of an engine that sends nothing.
 pub(crate) async fn while_alive<T>(
     engine: &Client,
     answer: impl Future<Output = Result<T, Status>>,

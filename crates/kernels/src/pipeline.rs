@@ -20,18 +20,18 @@ use crate::ops::{AnyBackend, Executor, Experts, Heads, LowRank, Matrix, Slots, V
 use crate::{KernelError, KvPlace, KvSpec, Stage};
 use operands::{PipelineBuffer, PipelineKv};
 
-/// Where a network is cut in two.
+/// Place at which a network is cut in two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// Layers before it.
     pub layers: usize,
     /// How many of the cache's layers are theirs: no other layer attends to them.
     pub caches: usize,
-    /// What comes before the layers is the first device's too, rather than the one's that has the head.
+    /// Whether the first device also has the embeddings. Otherwise the device with the head has them.
     pub inputs: bool,
 }
 
-/// What each device has of an operand, if anything.
+/// Each device's part of an operand, if it has one.
 type OnDevices<T> = Vec<Option<T>>;
 
 /// Devices that share a network by layers. See the module.
@@ -199,7 +199,7 @@ impl Pipeline {
         counted.fold(0, |sum, device| sum.saturating_add(bytes(device, self.devices[device].executor())))
     }
 
-    /// Which of so many layers of the cache are a device's.
+    /// Range of a device's layers, among so many layers of the cache.
     fn caches(&self, layers: usize, device: usize) -> Range<usize> {
         let end = |device: usize| self.cuts.get(device).map_or(layers, |cut| cut.caches.min(layers));
         device.checked_sub(1).map_or(0, end)..end(device)

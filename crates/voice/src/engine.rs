@@ -81,7 +81,7 @@ impl VoiceEngine {
     /// Synthesises one piece.
     ///
     /// # Errors
-    /// Those of the device. The engine is unusable afterwards.
+    /// Errors of the device. The engine is unusable afterwards.
     pub fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
         let Some(id) = self.next() else { return Ok(StepReport::default()) };
         let Some(running) = self.jobs.get_mut(&id) else { return Ok(StepReport::default()) };

@@ -53,7 +53,7 @@ pub(crate) const EVENTS: Form =
 /// frame, written by `failed`.
 ///
 /// # Errors
-/// Those of the first frame.
+/// Errors of the first frame.
 pub(crate) async fn respond(
     app: &App,
     peer: Option<Peer>,

@@ -4,13 +4,13 @@
 
 use std::fmt::Write as _;
 
-/// What numbers of registers and labels become.
+/// Form in which the numbers of registers and labels are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum To {
-    /// How far each is from the last one, as the program has them.
+    /// Distance of each from the last one, as the program stores them.
     #[allow(dead_code)] // The build's.
     Distances,
-    /// What the compiler wrote.
+    /// The compiler's own numbers.
     Numbers,
 }
 

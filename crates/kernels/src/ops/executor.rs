@@ -16,7 +16,7 @@ pub enum Allocation<'a> {
     Matrix(&'a [MatrixShape]),
     /// Experts of one layer.
     Experts(&'a [ExpertParts<MatrixShape>]),
-    /// What one adapter does to the outputs of one matrix.
+    /// Change by one adapter to the outputs of one matrix.
     LowRank {
         /// Pairs of low-rank matrices.
         pairs: &'a [LowRankShape],

@@ -13,7 +13,7 @@ use crate::{
 /// Buckets of a disentangled position bias.
 pub type Buckets = Arc<[u32]>;
 
-/// One op of a step. It works on the rows of the batch that the open step began with.
+/// Op of a step, on the rows of the batch that the open step began with.
 ///
 /// The parameters are the kinds of its operands: packed matrices `M`, vectors `V`, experts `E`, matrices of heads `H`, adapters'
 /// changes `L`, buffers that it reads `R` or writes `W`, KV caches `K`, and tables of buckets `T`. As plain data, which is the
@@ -201,7 +201,7 @@ pub enum Op<
     /// `weights[h]` times the head's first `cols` elements, followed by a copy of its remaining elements. All
     /// matrices have one shape and hold floats.
     HeadsMatMul {
-        /// One matrix a head.
+        /// Matrices, one for each head.
         weights: H,
         /// `(rows, heads * inputs)`, read.
         x: R,
@@ -331,7 +331,7 @@ pub enum Op<
     /// as they are. `low` is scratch of the batch's rows, as wide as the ranks of any adapter's pairs together; none
     /// if no pair has A.
     AddLowRank {
-        /// One slot an adapter.
+        /// Changes, with a slot for each adapter.
         deltas: Vec<Option<L>>,
         /// `(rows, inputs)`, read.
         x: R,

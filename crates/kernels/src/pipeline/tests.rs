@@ -20,7 +20,7 @@ fn cut(layers: usize) -> Cut {
     Cut { layers, caches: layers, inputs: false }
 }
 
-/// What each op reads was written by another device. Each counts what it has: all of a cache is on one.
+/// Every op reads rows that another device wrote. Each device counts its own memory; all of a cache is on one.
 #[test]
 fn rows_are_where_they_are_read() {
     let restless = |cuts: &[Cut], counted| {

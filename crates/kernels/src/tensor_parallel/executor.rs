@@ -106,7 +106,7 @@ impl<B: Peers> Executor for TensorParallel<B> {
         self
     }
 
-    /// What pictures and sounds are encoded by is on one device.
+    /// False, because encoders of pictures and sounds are on one device.
     fn knows_memories(&self) -> bool {
         false
     }

@@ -20,7 +20,7 @@ impl Layout {
         (fits && widths.len() <= PARTS_MAX).then(|| Layout::parts(&widths))
     }
 
-    /// Of so many numbers, wherever they are cut.
+    /// Layout of parts with these widths, without a check of where ranks cut them.
     pub(super) fn parts(widths: &[usize]) -> Layout {
         let mut parts = [0; PARTS_MAX];
         parts[..widths.len()].copy_from_slice(widths);
@@ -44,7 +44,7 @@ impl Layout {
         self.0.iter().copied().filter(|&width| width > 0)
     }
 
-    /// Of each part, the columns that a rank's run has among the rank's, and the first that it has of the whole.
+    /// For each part, a rank's columns in its own rows, and the first of them in whole rows.
     pub(super) fn columns(self, rank: usize, ranks: usize) -> impl Iterator<Item = (Range<usize>, usize)> {
         let mut begins = 0;
         self.0.into_iter().filter(|&width| width > 0).map(move |width| {

@@ -13,7 +13,7 @@ use crate::ops::{
 const ELSEWHERE: &str =
     "an op of a rank that has not what it names: it was packed in another stage, or divided";
 
-/// What each rank has of an operand as a whole, if anything.
+/// Each rank's copy of a whole operand, if it has one.
 pub(super) type OnRanks<T> = Vec<Option<T>>;
 
 /// A rank's operand, as a whole.
@@ -122,7 +122,7 @@ impl RankBuffer {
         self.divided = None;
     }
 
-    /// So many rows are in the parts.
+    /// Records that the parts have so many rows.
     pub(super) fn only_divided(&mut self, layout: Layout, rows: usize) {
         self.on = 0;
         self.divided = Some(layout);

@@ -173,7 +173,7 @@ impl Buffers {
         }
     }
 
-    /// One of the buffers as wide as hidden states.
+    /// Buffer as wide as hidden states, by its number.
     fn hidden_wide(&self, id: BufferId) -> &ops::Buffer {
         let all = [&self.residual, &self.normed, &self.branch];
         all.into_iter().find(|of| of.id() == id).expect(WIDE)

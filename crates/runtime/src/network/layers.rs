@@ -335,7 +335,7 @@ impl LayerBuilder<'_> {
         self.p.all_reduce(out);
     }
 
-    /// One MLP or one mixture, without what stands beside it. `routed` is what a router with a norm of its own reads.
+    /// Appends an MLP or a mixture, without a shared expert. `routed` is the input of a router with its own norm.
     fn mlp(&mut self, mlp: &Mlp, x: BufferId, routed: Option<BufferId>, inner: BufferId, out: BufferId) {
         match mlp {
             Mlp::None => {}

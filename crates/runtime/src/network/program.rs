@@ -51,7 +51,7 @@ pub(super) enum Work {
     Observe(Observation),
 }
 
-/// One line of a program.
+/// Line of a program.
 #[derive(Clone, Debug)]
 pub(super) struct Instruction {
     pub(super) condition: Condition,

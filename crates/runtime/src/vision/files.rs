@@ -78,7 +78,7 @@ impl TowerFiles {
     /// Whether a directory has settings for preparing pictures.
     ///
     /// # Errors
-    /// Those of reading them.
+    /// Errors of reading the files.
     pub(crate) fn are_said(directory: &Path) -> Result<bool, LoadError> {
         Ok(processor_config(directory)?.is_some())
     }
