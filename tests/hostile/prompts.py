@@ -1,6 +1,6 @@
-"""Prompts that are meant to hold what is everybody's before the engine has them: words of megabytes, chats of thousands of messages, schemas that are slow to compile,
-over HTTP to `hanzo-engine serve` with the demo model. Eight connections of one client send them, wait or leave; meanwhile another client's small chats are answered soon,
-and the process takes no more than twice the bytes that are on their way, and 64 MiB.
+"""Prompts that try to occupy the shared stages of `hanzo-engine serve`, over HTTP with the demo model: words of megabytes, chats of thousands of messages, schemas that are
+slow to compile, grammars whose masks are slow, expressions that fill memory. 8 or 40 connections of one client send them, wait or leave. Meanwhile small chats of another
+client are answered soon, and the process takes at most twice the bytes under way, and 64 MiB.
 usage: prompts.py HANZO_ENGINE_BINARY [SECONDS]      20 seconds of each attack where it is not said"""
 import http.client, json, os, random, re, socket, statistics, sys, threading, time
 
@@ -68,7 +68,18 @@ def schema(seed):
     return chat("Say something.", response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": kinds[seed % len(kinds)]}})
 
 
-ATTACKS = (tokenize, count_tokens, large_chat, many_messages, detokenize, schema)
+def slow_masks(seed):
+    """Each token makes the mask of the next one slower."""
+    return "/completion", {"prompt": f"K T {seed}", "n_predict": 2000, "grammar": 'root ::= s "zKT"\ns ::= s s s | s s | [a-z ] | ""'}
+
+
+def growing_lexer(seed):
+    """Each token is another state of the expression's automaton."""
+    return chat(f"{seed} abc", guided_regex="(.*(a|e).{300}(b|o).{100})+", max_tokens=4000, temperature=1.5)
+
+
+ATTACKS = (tokenize, count_tokens, large_chat, many_messages, detokenize, schema, slow_masks, growing_lexer)
+CONNECTIONS = {slow_masks: 40, growing_lexer: 40}
 
 
 class Server:
@@ -105,7 +116,7 @@ class Attack:
         # Made before: this program shares the processors with the engine.
         self.bodies = [(path, json.dumps(body).encode()) for path, body in (kind(seed) for seed in range(ATTACKERS))]
         self.kind, self.server = kind, server
-        self.threads = [threading.Thread(target=self.run, args=(number,)) for number in range(ATTACKERS)]
+        self.threads = [threading.Thread(target=self.run, args=(number,)) for number in range(CONNECTIONS.get(kind, ATTACKERS))]
 
     def body(self, number, turn):
         if self.kind is not schema: return self.bodies[(number + turn) % len(self.bodies)]

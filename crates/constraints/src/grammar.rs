@@ -4,9 +4,13 @@ use std::{
     fmt, mem,
     sync::{Arc, Mutex, PoisonError},
     thread,
+    time::{Duration, Instant},
 };
 
-use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use llguidance::{
+    TokenParser,
+    api::{GrammarWithLexer, TopLevelGrammar},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -58,10 +62,11 @@ impl CompileError {
 
 /// Compiled constraint. Many completions can share it.
 pub struct Grammar {
-    start: Mutex<llguidance::Matcher>, // initial state of every answer; only ever copied
+    start: Mutex<TokenParser>, // initial state of every answer; only ever copied
     vocabulary: Arc<Vocabulary>,
     source: Spec,
     bytes: u64,
+    first_mask: Duration,
 }
 
 impl Grammar {
@@ -86,8 +91,13 @@ impl Grammar {
     /// Creates a matcher at the beginning of an answer.
     pub fn matcher(&self) -> Matcher {
         // A panic while copying leaves the original intact.
-        let start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
-        Matcher { parser: start.deep_clone(), vocabulary: self.vocabulary.clone(), complete: false }
+        let start = self.start.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
+        Matcher::new(start, self.vocabulary.clone())
+    }
+
+    /// Time that the first mask of an answer took when it was tried.
+    pub fn first_mask(&self) -> Duration {
+        self.first_mask
     }
 
     /// Source of the grammar.
@@ -114,13 +124,16 @@ impl fmt::Debug for Grammar {
 
 fn compile(spec: &Spec, vocabulary: &Arc<Vocabulary>) -> Result<Arc<Grammar>, CompileError> {
     let (grammar, source_bytes) = grammar_of(spec)?;
-    let parser = vocabulary.factory.create_parser(grammar).map_err(|error| refused(&error))?;
+    let mut parser = vocabulary.factory.create_parser(grammar).map_err(|error| refused(&error))?;
     let lexer_bytes = parser.parser.lexer_stats().num_bytes;
-    let mut matcher = llguidance::Matcher::new(Ok(parser));
-    // A grammar that allows no answer must fail here, not at the first token. The state that the first mask
-    // computes is kept.
+    if parser.is_fresh() {
+        parser.start_without_prompt();
+    }
+    // A grammar that allows no answer must fail here, not at the first token.
+    let mut matcher = llguidance::Matcher::new(Ok(parser.deep_clone()));
     let accepts = matcher.is_accepting().unwrap_or(false);
-    if let Err(error) = matcher.deep_clone().compute_mask()
+    let began = Instant::now();
+    if let Err(error) = matcher.compute_mask()
         && !accepts
     {
         let error = first_line(&error.to_string());
@@ -130,9 +143,10 @@ fn compile(spec: &Spec, vocabulary: &Arc<Vocabulary>) -> Result<Arc<Grammar>, Co
         };
         return Err(CompileError::new(message));
     }
+    let first_mask = began.elapsed();
     let bytes = (mem::size_of::<Grammar>() + lexer_bytes + 64 * source_bytes + (64 << 10)) as u64;
-    let (start, source) = (Mutex::new(matcher), spec.clone());
-    Ok(Arc::new(Grammar { start, vocabulary: vocabulary.clone(), source, bytes }))
+    let (start, source) = (Mutex::new(parser), spec.clone());
+    Ok(Arc::new(Grammar { start, vocabulary: vocabulary.clone(), source, bytes, first_mask }))
 }
 
 fn grammar_of(spec: &Spec) -> Result<(TopLevelGrammar, usize), CompileError> {

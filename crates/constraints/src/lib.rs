@@ -6,6 +6,7 @@
 
 mod gbnf;
 mod grammar;
+mod lexers;
 mod limits;
 mod matcher;
 mod schema;
@@ -13,7 +14,7 @@ mod vocabulary;
 
 pub use grammar::{CompileError, Grammar, Spec};
 pub use limits::{CHOICES_BYTES_MAX, CHOICES_MAX, GRAMMAR_BYTES_MAX, REGEX_BYTES_MAX, SCHEMA_BYTES_MAX};
-pub use matcher::{Matcher, Stuck};
+pub use matcher::{Matcher, Stopper, Stuck};
 pub use schema::in_lark as json_in_lark;
 pub use vocabulary::{Vocabulary, VocabularyError, Word};
 

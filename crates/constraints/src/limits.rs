@@ -44,18 +44,20 @@ pub(crate) const VOCABULARY_MAX: usize = (1 << 24) - 1;
 /// object; a schema of [`SCHEMA_BYTES_MAX`] can have some twenty thousand of them. Unused stack costs no
 /// memory.
 pub(crate) const COMPILE_STACK_BYTES: usize = 512 << 20;
+/// Maximum bytes that the lexers of a model's running answers add to those they begin with.
+pub(crate) const LEXERS_BYTES_MAX: u64 = 32 << 20;
 /// Maximum bytes of an error text.
 pub(crate) const ERROR_BYTES_MAX: usize = 1000;
 
 /// Limits of llguidance. A unit of fuel takes some 20 to 70 ns.
 pub(crate) fn parser() -> ParserLimits {
     ParserLimits {
-        // An ambiguous grammar fills a row with items, and a mask scans them while others wait for the step.
-        max_items_in_row: 4_000,
+        // An object with 2,000 optional properties has 8,000 items.
+        max_items_in_row: 10_000,
         initial_lexer_fuel: 1_000_000,
         step_lexer_fuel: 200_000,
         step_max_items: 100_000,
-        // A state takes one or two KB: 64 MB for one completion.
+        // A state takes one or two KB. `LEXERS_BYTES_MAX` bounds those of all answers together.
         max_lexer_states: 50_000,
         max_grammar_size: 200_000,
         precompute_large_lexemes: true,

@@ -2,39 +2,74 @@
 
 use std::{fmt, sync::Arc};
 
+use llguidance::{CancellationHandle, TokenParser};
+
+use crate::lexers::LexerShare;
 use crate::vocabulary::Vocabulary;
 
-/// State of one answer in its grammar. Asking whether it may end is cheap; computing the next mask takes some
-/// 50 µs.
+/// State of one answer in its grammar. Asking whether it may end is cheap. Computing the next mask usually takes
+/// some 50 µs; after hundreds of tokens of an ambiguous grammar it takes a second.
 pub struct Matcher {
     pub(crate) parser: llguidance::Matcher,
     pub(crate) vocabulary: Arc<Vocabulary>,
     pub(crate) complete: bool, // it may end, and no token of this vocabulary can continue it
+    lexer: TokenParser,        // shares the lexer of `parser`, to read its size
+    share: LexerShare,
+}
+
+/// Handle that stops a matcher's work from another thread. The matcher cannot be used any more then.
+#[derive(Clone, Debug)]
+pub struct Stopper(CancellationHandle);
+
+impl Stopper {
+    /// Stops the mask or token under way, and all later ones.
+    pub fn stop(&self) {
+        self.0.cancel();
+    }
 }
 
 /// Error of llguidance if no token may come next.
 pub(crate) const NO_TOKEN: &str = "NoExtensionBias";
 
+/// Error of llguidance after [`Stopper::stop`].
+const STOPPED: &str = "operation cancelled";
+
 /// Failure of a matcher: its grammar became too complex, or a token was not allowed. The matcher cannot be used
 /// any more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the constraint cannot be followed any further: {0}")]
-pub struct Stuck(String);
+pub struct Stuck(pub(crate) String);
 
 impl Matcher {
+    pub(crate) fn new(mut start: TokenParser, vocabulary: Arc<Vocabulary>) -> Matcher {
+        start.enable_cancellation();
+        let lexer = start.clone();
+        let share = vocabulary.lexers.share(lexer.parser.lexer_stats().num_bytes);
+        let parser = llguidance::Matcher::new(Ok(start));
+        Matcher { parser, vocabulary, complete: false, lexer, share }
+    }
+
+    /// Handle that stops its work.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(self.parser.cancellation_handle().unwrap_or_default())
+    }
+
     /// Writes a mask of the allowed next tokens: bit `t % 32` of word `t / 32`. The mask is empty if no token
     /// may follow. Whether the answer may end is told by [`Matcher::is_accepting`]. `mask` may be longer than
     /// the vocabulary.
     ///
     /// # Errors
-    /// [`Stuck`] if a limit is reached, or if the answer is incomplete and no token continues it.
+    /// [`Stuck`] if a limit is reached, if the answer is incomplete and no token continues it, or after
+    /// [`Stopper::stop`].
     pub fn allowed(&mut self, mask: &mut [u32]) -> Result<(), Stuck> {
         mask.fill(0);
         if self.is_stopped() {
             return Ok(());
         }
         let accepts = self.is_accepting();
-        match self.parser.compute_mask() {
+        let computed = self.parser.compute_mask();
+        self.share.set(self.lexer.parser.lexer_stats().num_bytes)?;
+        match computed {
             Ok(set) => {
                 for (to, from) in mask.iter_mut().zip(set.as_slice()) {
                     *to = *from;
@@ -104,6 +139,9 @@ impl fmt::Debug for Matcher {
 fn stuck(error: &str) -> Stuck {
     if error.starts_with(NO_TOKEN) {
         return Stuck("no token of the model continues the answer".to_owned());
+    }
+    if error.starts_with(STOPPED) {
+        return Stuck("a token takes too long to check".to_owned());
     }
     Stuck(crate::grammar::first_line(error))
 }

@@ -5,6 +5,7 @@ use std::{fmt, sync::Arc};
 use llguidance::{ParserFactory, earley::SlicedBiasComputer};
 use toktrie::{ApproximateTokEnv, INVALID_TOKEN, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 
+use crate::lexers::LexerMemory;
 use crate::limits::{self, TOKEN_BYTES_MAX, VOCABULARY_BYTES_MAX, VOCABULARY_MAX};
 
 /// Token as a grammar sees it.
@@ -19,6 +20,7 @@ pub enum Word<'a> {
 /// Tokens of a model.
 pub struct Vocabulary {
     pub(crate) factory: ParserFactory,
+    pub(crate) lexers: Arc<LexerMemory>,
     tokens: usize,
     bytes: u64,
 }
@@ -63,7 +65,7 @@ impl Vocabulary {
         // Each slice has its own tree: at most one node of 8 bytes for every byte, and each token's offset.
         let trees = slices.len() as u64 + 2;
         let bytes = trees * (9 * text_bytes as u64 + 12 * words.len() as u64);
-        Ok(Vocabulary { factory, tokens: words.len(), bytes })
+        Ok(Vocabulary { factory, lexers: Arc::default(), tokens: words.len(), bytes })
     }
 
     /// Number of tokens.

@@ -22,10 +22,10 @@ use crate::{
     error::StepError,
     job::{EmbedJob, Event, Job, JobId},
     kv::BlockPool,
-    limits::PICTURES_REMEMBERED,
+    limits::{MASK_WAIT, PICTURES_REMEMBERED},
     load::ModelFiles,
     media::MediaSpan,
-    output::Hidden,
+    output::{Hidden, wait_for_mask},
     scheduler::{Scheduler, SchedulerConfig, Settled},
     spec::TransformerSpec,
     speculation::Speculation,
@@ -325,6 +325,9 @@ impl Engine {
             self.settle(events)?;
         }
         self.take_fetched()?;
+        if self.awaits_masks() {
+            wait_for_mask(MASK_WAIT);
+        }
         let drafting = self.draft()?;
         let began = clock();
         let mut report = self.scheduler.schedule(&mut self.pool, &mut self.step, events);
@@ -498,7 +501,13 @@ impl Engine {
     /// Whether a step would compute something or collect the step in flight.
     pub fn has_work(&self) -> bool {
         let sees = self.unseen() > 0 && !self.memories.as_ref().is_some_and(Memories::waits_for_room);
-        self.flight.is_some() || sees || self.scheduler.has_work()
+        self.flight.is_some() || sees || self.scheduler.has_work() || self.scheduler.awaits_masks()
+    }
+
+    /// Whether a step has nothing to do but to wait for masks that are computed in the background.
+    pub fn awaits_masks(&self) -> bool {
+        let idle = self.flight.is_none() && self.unseen() == 0 && !self.scheduler.has_work();
+        idle && self.scheduler.awaits_masks()
     }
 
     /// Number of jobs that wait for their media.

@@ -209,7 +209,13 @@ impl Scheduler {
 
     /// Whether the next step would have a row.
     pub fn has_work(&self) -> bool {
-        self.waiting.values().chain(&self.running).any(|sequence| !sequence.held && !sequence.fetching)
+        self.waiting.values().chain(&self.running).any(Sequence::may_run)
+    }
+
+    /// Whether a sequence waits for a mask that is computed in the background.
+    pub fn awaits_masks(&self) -> bool {
+        let awaits = |sequence: &Sequence| !sequence.held && sequence.awaits_mask();
+        self.waiting.values().chain(&self.running).any(awaits)
     }
 
     /// Number of running and of waiting sequences.
@@ -323,7 +329,7 @@ impl Scheduler {
         while at < self.running.len() {
             let sequence = &mut self.running[at];
             // A row after a token that certainly ends it would have no room.
-            if !sequence.held && sequence.decodes() && !sequence.will_end(self.config.context_tokens_max) {
+            if sequence.may_run() && sequence.decodes() && !sequence.will_end(self.config.context_tokens_max) {
                 if sequence.grow(1, pool) == 0 {
                     at = self.preempt_for(at, pool);
                     continue; // the same sequence again, unless it was itself the last in line
@@ -339,7 +345,7 @@ impl Scheduler {
     /// Preempts another sequence, a paused one first. Returns the new index of the sequence at `at`; if that one
     /// was preempted, the index of the next.
     fn preempt_for(&mut self, at: usize, pool: &mut BlockPool) -> usize {
-        let held = self.running.iter().rposition(|sequence| sequence.held);
+        let held = self.running.iter().rposition(|sequence| !sequence.may_run());
         let victim = held.unwrap_or_else(|| self.last_to_stay(pool));
         self.preempt(victim, pool);
         if victim < at { at - 1 } else { at }
@@ -364,7 +370,7 @@ impl Scheduler {
         let mut at = 0;
         while at < self.running.len() {
             let sequence = &mut self.running[at];
-            if !sequence.held && !sequence.decodes() && !sequence.schedule_prompt(rows, logits, pool) {
+            if sequence.may_run() && !sequence.decodes() && !sequence.schedule_prompt(rows, logits, pool) {
                 at = self.preempt_for(at, pool);
                 continue; // the same sequence again, unless it was itself the last in line
             }
@@ -398,8 +404,7 @@ impl Scheduler {
     }
 
     fn wants_to_enter(&self, sequence: &Sequence, pool: &BlockPool) -> bool {
-        !(sequence.held
-            || sequence.fetching
+        !(!sequence.may_run()
             || sequence.is_unsettled()
             || pool.shares() && self.prompt_is_being_computed(sequence, pool)
             || self.prompt_is_being_scored(sequence))
@@ -422,9 +427,10 @@ impl Scheduler {
                 && self.waiting[order].blocks_needed(pool) + reserve <= pool.free())
     }
 
-    /// Preempts a paused sequence, so that a client that does not read cannot block others.
+    /// Preempts a sequence that cannot run now, so that a client that does not read, or a slow constraint, cannot
+    /// block others.
     fn preempt_held(&mut self, pool: &mut BlockPool) -> bool {
-        let held = self.running.iter().rposition(|sequence| sequence.held);
+        let held = self.running.iter().rposition(|sequence| !sequence.may_run());
         if let Some(at) = held {
             self.preempt(at, pool);
         }

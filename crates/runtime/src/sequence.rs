@@ -225,9 +225,10 @@ impl Sequence {
     /// Schedules as many of its prompt rows as fit into the step's remaining rows and rows with logits (for known
     /// tokens); both are counted down. Returns false if not a single row has a block.
     pub fn schedule_prompt(&mut self, rows: &mut usize, logits: &mut usize, pool: &mut BlockPool) -> bool {
-        // Cached blocks are not computed.
+        // Cached blocks are not computed. The last row waits for the mask of the token after it.
         let until_found = self.behind.last().map(|run| run.start * BLOCK_TOKENS - self.computed);
-        let wanted = self.remaining().min(*rows).min(until_found.unwrap_or(usize::MAX));
+        let remaining = self.remaining() - usize::from(self.awaits_mask());
+        let wanted = remaining.min(*rows).min(until_found.unwrap_or(usize::MAX));
         let wanted = media::whole_rows(&self.media, self.computed, wanted);
         let room = self.grow(wanted, pool);
         let mut scheduled = media::whole_rows(&self.media, self.computed, room);
@@ -258,6 +259,17 @@ impl Sequence {
     /// Whether the next step samples a token from a single row.
     pub fn decodes(&self) -> bool {
         self.remaining() == 1 && self.generates()
+    }
+
+    /// Whether the mask of its next token is being computed in the background.
+    pub fn awaits_mask(&self) -> bool {
+        matches!(&self.purpose, Purpose::Generate(generation) if generation.awaits_mask())
+    }
+
+    /// Whether it may have a row in the next step: it is not paused, and needs nothing else first.
+    pub fn may_run(&self) -> bool {
+        let waits_for_mask = self.remaining() == 1 && self.awaits_mask();
+        !self.held && !self.fetching && !waits_for_mask
     }
 
     /// Whether it is a completion.
@@ -486,8 +498,8 @@ impl Sequence {
         for at in 0..=draft.len() {
             let Purpose::Generate(generation) = &mut self.purpose else { break };
             let Some(sampled) = drawn.next().flatten() else {
-                let undrawn = generation.undrawn();
-                for kind in said.into_iter().chain([undrawn]) {
+                let (delta, end) = generation.undrawn(within.text);
+                for kind in said.into_iter().chain(delta).chain([end]) {
                     self.emit(events, kind);
                 }
                 return Outcome { ends: true, ..outcome };

@@ -47,6 +47,10 @@ impl Simulated for Planted {
     fn check(&self) {
         Engine::check(&self.inner);
     }
+
+    fn awaits_masks(&self) -> bool {
+        self.inner.awaits_masks()
+    }
 }
 
 impl Generator for Planted {

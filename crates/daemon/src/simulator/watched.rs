@@ -36,11 +36,17 @@ use crate::device::{Generator, Steps};
 pub(super) trait Simulated: Generator {
     /// Panics if the accounting is inconsistent.
     fn check(&self);
+    /// Whether a step has nothing to do but to wait for masks.
+    fn awaits_masks(&self) -> bool;
 }
 
 impl Simulated for Engine {
     fn check(&self) {
         Engine::check(self);
+    }
+
+    fn awaits_masks(&self) -> bool {
+        Engine::awaits_masks(self)
     }
 }
 
@@ -212,7 +218,8 @@ impl Steps for Watched {
     }
 
     fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
-        let (before, had_work, first) = (self.inner.stats(), self.inner.has_work(), events.len());
+        let (before, first) = (self.inner.stats(), events.len());
+        let had_work = self.inner.has_work() && !self.inner.awaits_masks();
         let report = self.inner.step(events)?;
         self.inner.check();
         if had_work && report.sequences == 0 && !self.under_way {

@@ -3,6 +3,8 @@
 //!
 //! Computing a mask takes as long as some rows of a layer, so it is done while the device computes. The step
 //! carries the work ([`MaskWork`]); after submission, the masks of all completions are computed in parallel.
+//! A constraint whose last mask took [`SLOW_MASK`] gets the next one in the background, and its completion is in no
+//! step meanwhile ([`Constraint::is_pending`]).
 //!
 //! For draft tokens the matcher advances along them to get their rows' masks, and rolls back when the step is
 //! collected. If it cannot roll back, because it is stuck or its last state has no token left, it is created again
@@ -11,9 +13,13 @@
 use std::{
     fmt, mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 use hanzo_engine_constraints::{Grammar, Matcher, Stuck};
+
+use super::mask_worker::{MaskTask, PendingMask};
+use crate::limits::SLOW_MASK;
 
 /// Constraint of one completion.
 #[derive(Debug)]
@@ -21,6 +27,8 @@ pub(super) struct Constraint {
     phase: Phase,
     open: Option<u32>, // token that opens the reasoning section
     way: Arc<Mutex<Way>>,
+    slow: bool, // the next token is accepted in the background, and its mask computed there
+    pending: Option<PendingMask>, // it locks `way` until it is done
 }
 
 /// Part of the output that the next token belongs to.
@@ -43,8 +51,13 @@ struct Way {
     ends: Vec<u32>,           // tokens that end the answer
     early: usize,             // rows in which the answer must not end while it can continue
     draft: Vec<u32>,
-    masks: Vec<u32>, // of the next token, and of the tokens after each draft token
-    found: usize,    // number of computed masks, from the first on
+    masks: Vec<u32>,      // of the next token, and of the tokens after each draft token
+    words: usize,         // of a mask
+    found: usize,         // number of computed masks, from the first on
+    ready: bool,          // the first of `masks` is what the grammar allows next
+    queued: Vec<u32>,     // tokens to accept in the background
+    token_time: Duration, // of the last token
+    cost: Duration,       // time of the last token and the mask after it
     stuck: Option<String>,
 }
 
@@ -73,7 +86,7 @@ impl Constraint {
         grammar: &Arc<Grammar>,
         in_reasoning: bool,
         open: Option<u32>,
-        ends: &[u32],
+        (ends, vocab): (&[u32], usize),
     ) -> Constraint {
         let phase = match (in_reasoning, open) {
             (true, _) => Phase::Reasoning,
@@ -90,10 +103,33 @@ impl Constraint {
             early: 0,
             draft: Vec::new(),
             masks: Vec::new(),
+            words: vocab.div_ceil(32),
             found: 0,
+            ready: false,
+            queued: Vec::new(),
+            token_time: Duration::ZERO,
+            cost: grammar.first_mask(),
             stuck: None,
         };
-        Constraint { phase, open, way: Arc::new(Mutex::new(way)) }
+        Constraint { phase, open, way: Arc::new(Mutex::new(way)), slow: false, pending: None }
+    }
+
+    /// Whether its next mask is being computed in the background. No row may be sampled for it meanwhile.
+    pub(super) fn is_pending(&self) -> bool {
+        self.pending.as_ref().is_some_and(|pending| !pending.is_done())
+    }
+
+    /// Starts to compute the next mask in the background, if the constraint needs one and is slow.
+    pub(super) fn prepare(&mut self) {
+        if self.phase == Phase::Reasoning || self.is_pending() {
+            return;
+        }
+        let mut way = lock(&self.way);
+        if way.cost >= SLOW_MASK && !way.ready && way.stuck.is_none() {
+            let stopper = way.matcher().stopper();
+            drop(way);
+            self.pending = Some(PendingMask::start(&self.way, stopper));
+        }
     }
 
     /// Whether the next token is certainly part of the reasoning section: no mask, and no end.
@@ -101,13 +137,17 @@ impl Constraint {
         self.phase == Phase::Reasoning
     }
 
-    /// Cuts a draft down to allowed tokens; to nothing if the next token may open the reasoning section.
+    /// Cuts a draft down to allowed tokens; to nothing if the next token may open the reasoning section, or if the
+    /// constraint is slow.
     pub(super) fn cut(&self, draft: &mut Vec<u32>) {
         match self.phase {
             Phase::Start if self.open.is_some() => draft.clear(),
             Phase::Reasoning => {}
             Phase::Start | Phase::Answer => {
                 let mut way = lock(&self.way);
+                if way.cost >= SLOW_MASK {
+                    return draft.clear();
+                }
                 let end = draft.iter().position(|token| way.ends.contains(token)).unwrap_or(draft.len());
                 let valid = way.matcher().valid(&draft[..end]);
                 draft.truncate(valid);
@@ -115,17 +155,13 @@ impl Constraint {
         }
     }
 
-    /// Requests the masks for the next token and after each draft token, for a vocabulary of `vocab` tokens. The
-    /// masks come after those of `before` in the step. For the first `early` tokens the answer ends only if it
-    /// cannot continue.
-    pub(super) fn ask(
-        &mut self,
-        vocab: usize,
-        early: usize,
-        draft: &[u32],
-        before: Option<&MaskWork>,
-    ) -> MaskWork {
+    /// Requests the masks for the next token and after each draft token. The masks come after those of `before` in
+    /// the step. For the first `early` tokens the answer ends only if it cannot continue.
+    pub(super) fn ask(&mut self, early: usize, draft: &[u32], before: Option<&MaskWork>) -> MaskWork {
+        debug_assert!(!self.is_pending(), "a mask is asked for twice");
+        self.pending = None;
         let mut way = lock(&self.way);
+        self.slow = draft.is_empty() && way.cost >= SLOW_MASK;
         way.besides.clear();
         if self.phase == Phase::Start {
             way.besides.extend(self.open);
@@ -135,7 +171,8 @@ impl Constraint {
         way.draft.extend_from_slice(draft);
         way.found = 0;
         let count = 1 + draft.len();
-        way.masks.resize(count * vocab.div_ceil(32), 0);
+        let words = count * way.words;
+        way.masks.resize(words, 0);
         drop(way);
         let first = before.map_or(0, |before| before.first + before.count);
         MaskWork { way: self.way.clone(), first, count: count as u32 }
@@ -143,6 +180,7 @@ impl Constraint {
 
     /// Requests nothing for the step being prepared: as far as is known, all its rows are in the reasoning section.
     pub(super) fn ask_nothing(&mut self) {
+        self.slow = false;
         lock(&self.way).found = 0;
     }
 
@@ -171,6 +209,11 @@ impl Constraint {
                 self.phase = Phase::Answer;
                 way.accept_text(rest)
             }
+            Phase::Start | Phase::Answer if self.slow => {
+                self.phase = Phase::Answer;
+                way.queue(token);
+                Ok(())
+            }
             Phase::Start | Phase::Answer => {
                 self.phase = Phase::Answer;
                 way.accept(token)
@@ -179,7 +222,15 @@ impl Constraint {
         match accepted {
             Err(stuck) => Taken::Stuck(stuck.to_string()),
             Ok(()) if way.matcher().is_stopped() => Taken::Complete,
-            Ok(()) => Taken::Open,
+            Ok(()) => {
+                // Tokens of a draft follow at once.
+                let prepares = way.draft.is_empty();
+                drop(way);
+                if prepares {
+                    self.prepare();
+                }
+                Taken::Open
+            }
         }
     }
 
@@ -201,7 +252,36 @@ impl Way {
 
     fn accept(&mut self, token: u32) -> Result<(), Stuck> {
         self.taken.push(token);
-        self.matcher().accept(token)
+        self.ready = false;
+        let began = Instant::now();
+        let accepted = self.matcher().accept(token);
+        self.token_time = began.elapsed();
+        self.cost = self.cost.max(self.token_time);
+        accepted
+    }
+
+    /// Leaves a token to the background.
+    fn queue(&mut self, token: u32) {
+        self.ready = false;
+        self.cost = SLOW_MASK;
+        self.queued.push(token);
+    }
+
+    /// Accepts the queued tokens, and computes the mask after them unless nothing may follow. A mask of a failed or a
+    /// complete answer is empty.
+    fn advance(&mut self) -> Result<(), Stuck> {
+        let began = Instant::now();
+        self.masks.clear();
+        self.masks.resize(self.words, 0);
+        let accepted = mem::take(&mut self.queued).into_iter().try_for_each(|token| self.accept(token));
+        let mut masks = mem::take(&mut self.masks);
+        let allowed = accepted.and_then(|()| self.matcher().allowed(&mut masks));
+        if allowed.is_err() {
+            masks.fill(0);
+        }
+        self.masks = masks;
+        (self.ready, self.cost) = (true, began.elapsed());
+        allowed
     }
 
     fn accept_text(&mut self, text: &str) -> Result<(), Stuck> {
@@ -221,9 +301,8 @@ impl Way {
 
     /// Computes the mask after `at` draft tokens, and accepts the last of these; returns false if there is none.
     fn find(&mut self, at: usize) -> bool {
-        let Way { grammar, matcher, besides, ends, early, masks, draft, .. } = self;
-        let matcher = matcher.get_or_insert_with(|| grammar.matcher());
-        let words = masks.len() / (1 + draft.len());
+        let Way { grammar, matcher, besides, ends, early, masks, draft, words, token_time, cost, .. } = self;
+        let (matcher, words) = (matcher.get_or_insert_with(|| grammar.matcher()), *words);
         let (before, mask) = masks[..(at + 1) * words].split_at_mut(at * words);
         if at > 0 {
             let token = draft[at - 1];
@@ -238,12 +317,22 @@ impl Way {
                 return false;
             }
         }
-        if let Err(error) = matcher.allowed(mask) {
-            if at == 0 {
-                self.stuck = Some(error.to_string());
+        if at == 0 && mem::take(&mut self.ready) {
+            // A failed answer, or one that nothing may follow, has an empty mask: no token is drawn.
+            if self.stuck.is_some() || matcher.is_stopped() {
+                return false;
             }
-            mask.fill(0);
-            return false;
+        } else {
+            let began = Instant::now();
+            let allowed = matcher.allowed(mask);
+            *cost = began.elapsed() + if at == 0 { *token_time } else { Duration::ZERO };
+            if let Err(error) = allowed {
+                if at == 0 {
+                    self.stuck = Some(error.to_string());
+                }
+                mask.fill(0);
+                return false;
+            }
         }
         if at == 0 {
             besides.iter().for_each(|&token| set(mask, token));
@@ -252,6 +341,15 @@ impl Way {
             ends.iter().for_each(|&token| set(mask, token));
         }
         true
+    }
+}
+
+impl MaskTask for Mutex<Way> {
+    fn run(&self) {
+        let mut way = lock(self);
+        if let Err(stuck) = way.advance() {
+            way.stuck = Some(stuck.to_string());
+        }
     }
 }
 
@@ -270,7 +368,8 @@ impl MaskWork {
 
     /// Appends the computed masks.
     pub(crate) fn put(&self, masks: &mut Vec<u32>) {
-        masks.extend_from_slice(&lock(&self.way).masks);
+        let way = lock(&self.way);
+        masks.extend_from_slice(&way.masks[..self.count as usize * way.words]);
     }
 }
 
@@ -310,11 +409,11 @@ mod tests {
         let words = words.chain([Word::Control(b"<think>"), Word::Control(b"<|end|>")]);
         let vocabulary = Arc::new(Vocabulary::new(words).unwrap());
         let grammar = Grammar::compile(&Spec::Regex(expression.into()), &vocabulary).unwrap();
-        Constraint::new(&grammar, in_reasoning, open, &[END])
+        Constraint::new(&grammar, in_reasoning, open, (&[END], 258))
     }
 
     fn allowed(constraint: &mut Constraint, early: bool) -> Vec<u32> {
-        let work = constraint.ask(258, early.into(), &[], None);
+        let work = constraint.ask(early.into(), &[], None);
         work.find();
         let mut mask = Vec::new();
         work.put(&mut mask);
@@ -335,7 +434,7 @@ mod tests {
 
     /// Masks of a draft's rows, as far as they were computed.
     fn ahead(constraint: &mut Constraint, early: usize, draft: &[u32]) -> Vec<Vec<u32>> {
-        let work = constraint.ask(258, early, draft, None);
+        let work = constraint.ask(early, draft, None);
         work.find();
         let mut masks = Vec::new();
         work.put(&mut masks);
@@ -388,6 +487,67 @@ mod tests {
         let mut early = constraint("a*", false, None);
         let a = u32::from(b'a');
         assert_eq!(ahead(&mut early, 2, &[a, a, END]), [vec![a], vec![a], vec![a, END]]);
+    }
+
+    /// Marks a constraint as slow, and waits for its mask in the background.
+    fn slow(constraint: &mut Constraint) {
+        lock(&constraint.way).cost = SLOW_MASK;
+        constraint.prepare();
+        while constraint.is_pending() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn masks_of_the_background_are_those_of_a_step() {
+        for (expression, said) in [("a(b|cd)*e", "abcdbbcdbe"), ("[a-c]{2}", "ab"), ("ab*", "abbb")] {
+            let said: Vec<u32> = said.bytes().map(u32::from).collect();
+            let (mut plain, mut other) =
+                (constraint(expression, false, Some(OPEN)), constraint(expression, false, Some(OPEN)));
+            for (at, &token) in said.iter().enumerate() {
+                let masks = allowed(&mut plain, false);
+                let taken = plain.take(token, None);
+                slow(&mut other);
+                assert!(at == 0 || lock(&other.way).ready, "{expression} at {at} was computed in a step");
+                lock(&other.way).cost = SLOW_MASK;
+                assert_eq!(allowed(&mut other, false), masks, "{expression} at {at}");
+                let mut draft = vec![token];
+                lock(&other.way).cost = SLOW_MASK;
+                other.cut(&mut draft);
+                assert!(draft.is_empty(), "a slow answer has no drafts");
+                assert_eq!(other.take(token, None), Taken::Open, "{expression} at {at}");
+                if taken == Taken::Complete {
+                    slow(&mut other);
+                    assert!(allowed(&mut other, true).is_empty(), "{expression}: nothing is drawn");
+                    assert_eq!(other.undrawn(), Taken::Complete);
+                }
+            }
+        }
+        // A token that the grammar forbids.
+        let mut wrong = constraint("ab", false, None);
+        slow(&mut wrong);
+        lock(&wrong.way).cost = SLOW_MASK;
+        assert_eq!(allowed(&mut wrong, false), [u32::from(b'a')]);
+        assert_eq!(wrong.take(b'x'.into(), None), Taken::Open, "it is not known yet");
+        slow(&mut wrong);
+        assert!(allowed(&mut wrong, false).is_empty());
+        assert!(matches!(wrong.undrawn(), Taken::Stuck(_)));
+    }
+
+    #[test]
+    fn a_dropped_constraint_stops_its_work() {
+        let mut constraint = constraint("ab", false, None);
+        let way = constraint.way.clone();
+        lock(&way).cost = SLOW_MASK;
+        let held = lock(&way);
+        constraint.slow = true;
+        drop(held);
+        constraint.prepare();
+        let stopper = lock(&way).matcher().stopper();
+        stopper.stop();
+        drop(constraint);
+        let mut mask = vec![0; 9];
+        assert!(lock(&way).matcher().allowed(&mut mask).is_err(), "a stopped matcher goes on");
     }
 
     #[test]

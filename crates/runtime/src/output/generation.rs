@@ -88,7 +88,7 @@ impl Generation {
                 lookup: None,
                 scoring: scoring.filter(|_| choice == 0),
                 constraint: constraint
-                    .map(|grammar| Constraint::new(grammar, in_reasoning, open, &terms.ends)),
+                    .map(|grammar| Constraint::new(grammar, in_reasoning, open, (&terms.ends, terms.vocab))),
                 output: OutputText::of_job(text, job),
                 budget: ReasoningBudget::of_job(job, text),
                 usage: Usage { prompt_tokens: job.prompt.len() as u32, ..Usage::default() },
@@ -103,6 +103,7 @@ impl Generation {
     /// Starts, with `cached_tokens` of its prompt found in the prefix cache.
     pub fn start(&mut self, cached_tokens: u32) {
         self.usage.cached_tokens = cached_tokens;
+        self.constraint.iter_mut().for_each(Constraint::prepare);
     }
 
     /// Whether sampling or drafting of its next token depends on the one before.
@@ -176,6 +177,11 @@ impl Generation {
         if let Some(constraint) = self.constraint.as_ref().filter(|_| !draft.is_empty()) {
             constraint.cut(draft);
         }
+    }
+
+    /// Whether the mask of its next token is being computed in the background.
+    pub fn awaits_mask(&self) -> bool {
+        self.constraint.as_ref().is_some_and(Constraint::is_pending)
     }
 
     /// Whether a token may be taken that was sampled after `after` others of the same step.
@@ -257,7 +263,7 @@ impl Generation {
             draft.get(ahead).iter().for_each(|&&token| sampler.remember(token));
         }
         if let Some(constraint) = masked {
-            let work = constraint.ask(self.terms.vocab, early, draft, masks.last());
+            let work = constraint.ask(early, draft, masks.last());
             let first = specs.rows.len() - 1 - draft.len();
             for (ahead, spec) in specs.rows[first..].iter_mut().enumerate() {
                 spec.mask = Some(work.mask(ahead));
@@ -322,22 +328,15 @@ impl Generation {
         } else {
             None
         };
-        if reason.is_some() && chunk.stop.is_none() {
-            let end = if reason == Some(FinishReason::Length) { End::Cut } else { End::Own };
-            let held_back = self.output.finish(text, end);
-            chunk.text.push_str(&held_back.text);
-            chunk.reasoning.push_str(&held_back.reasoning);
-            CallDelta::append(&mut chunk.calls, held_back.calls);
-            chunk.stop = held_back.stop;
+        if let Some(reason) = reason {
+            self.finish_text(text, reason, &mut chunk);
         }
         let logprobs = self.settled_logprobs(text);
         // The first token is reported at once, even if its text is held back: it marks the end of the prefill.
         let says = reason.is_some()
             || self.usage.completion_tokens == 1
             || !logprobs.is_empty()
-            || !chunk.text.is_empty()
-            || !chunk.reasoning.is_empty()
-            || !chunk.calls.is_empty();
+            || !chunk.is_empty();
         let shown = self.unsent.len() - usize::from(ends);
         let shown = shown - self.output.absent_tokens(text, &self.unsent[..shown]);
         let waiting = if reason.is_some() { self.unsent.len() } else { shown };
@@ -351,19 +350,35 @@ impl Generation {
                 logprobs,
             }
         });
-        let finished = reason.map(|reason| {
-            let reason = match reason {
-                _ if chunk.stop.is_some() => FinishReason::Stop,
-                FinishReason::Stop if self.output.has_calls() => FinishReason::ToolCalls,
-                reason => reason,
-            };
-            EventKind::Finished { reason, stop_string: chunk.stop, usage: self.usage }
-        });
+        let finished = reason.map(|reason| self.finished(reason, chunk.stop));
         (delta, finished)
     }
 }
 
 impl Generation {
+    /// Adds the text that was held back, because the completion ends.
+    fn finish_text(&mut self, text: &TextModel, reason: FinishReason, chunk: &mut Chunk) {
+        if chunk.stop.is_some() {
+            return;
+        }
+        let end = if reason == FinishReason::Length { End::Cut } else { End::Own };
+        let held_back = self.output.finish(text, end);
+        chunk.text.push_str(&held_back.text);
+        chunk.reasoning.push_str(&held_back.reasoning);
+        CallDelta::append(&mut chunk.calls, held_back.calls);
+        chunk.stop = held_back.stop;
+    }
+
+    /// Final event.
+    fn finished(&self, reason: FinishReason, stop: Option<String>) -> EventKind {
+        let reason = match reason {
+            _ if stop.is_some() => FinishReason::Stop,
+            FinishReason::Stop if self.output.has_calls() => FinishReason::ToolCalls,
+            reason => reason,
+        };
+        EventKind::Finished { reason, stop_string: stop, usage: self.usage }
+    }
+
     /// Log probabilities of tokens whose part in the text has become certain and is not empty.
     fn settled_logprobs(&mut self, text: &TextModel) -> Vec<TextLogprob> {
         let mut logprobs = Vec::new();
@@ -380,15 +395,24 @@ impl Generation {
         logprobs
     }
 
-    /// Event for when no token could be sampled.
-    pub fn undrawn(&self) -> EventKind {
+    /// Events for when no token could be sampled: held-back text and its tokens, if there are any, and the end.
+    pub fn undrawn(&mut self, text: &TextModel) -> (Option<EventKind>, EventKind) {
         match self.constraint.as_ref().map_or(Taken::Open, Constraint::undrawn) {
-            Taken::Open => EventKind::Failed,
-            Taken::Stuck(reason) => EventKind::ConstraintFailed { reason },
+            Taken::Open => (None, EventKind::Failed),
+            Taken::Stuck(reason) => (None, EventKind::ConstraintFailed { reason }),
             Taken::Complete => {
-                let reason =
-                    if self.output.has_calls() { FinishReason::ToolCalls } else { FinishReason::Stop };
-                EventKind::Finished { reason, stop_string: None, usage: self.usage }
+                let mut chunk = Chunk::default();
+                self.finish_text(text, FinishReason::Stop, &mut chunk);
+                let logprobs = self.settled_logprobs(text);
+                let (says, stop) = (!chunk.is_empty() || !self.unsent.is_empty(), chunk.stop.take());
+                let delta = says.then(|| EventKind::Delta {
+                    text: chunk.text,
+                    reasoning: chunk.reasoning,
+                    calls: chunk.calls,
+                    tokens: mem::take(&mut self.unsent),
+                    logprobs,
+                });
+                (delta, self.finished(FinishReason::Stop, stop))
             }
         }
     }

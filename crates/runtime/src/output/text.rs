@@ -42,6 +42,13 @@ pub struct Chunk {
     pub stop: Option<String>,
 }
 
+impl Chunk {
+    /// Whether it has no text and no call. A stop string may have matched.
+    pub fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.reasoning.is_empty() && self.calls.is_empty()
+    }
+}
+
 impl OutputText {
     /// Creates the empty output of a job's completion.
     pub fn of_job(text: &TextModel, job: &Job) -> Self {

@@ -18,7 +18,7 @@ impl Sequence {
     ) -> Option<Asked<'_>> {
         self.proposed.clear();
         let most = most.min(self.rope.end(context_tokens_max).saturating_sub(self.len() + 1));
-        if self.held || !self.decodes() || self.assumed > 0 || !self.media.is_empty() {
+        if !self.may_run() || !self.decodes() || self.assumed > 0 || !self.media.is_empty() {
             return None;
         }
         let Purpose::Generate(generation) = &mut self.purpose else { return None };

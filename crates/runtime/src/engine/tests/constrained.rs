@@ -218,3 +218,60 @@ fn what_is_drafted_across_the_end_of_reasoning_satisfies_the_constraint() {
         prediction = said.into();
     }
 }
+
+/// Text and tokens of a job's answer, its last event, and the number of steps until then.
+type Run = (String, usize, String, u64);
+
+fn runs(engine: &mut Engine, jobs: &[Job]) -> BTreeMap<u64, Run> {
+    let (began, mut runs, mut events) = (engine.stats().steps, BTreeMap::<u64, Run>::new(), Vec::new());
+    jobs.iter().for_each(|job| engine.submit(job));
+    while !engine.is_idle() {
+        engine.step(&mut events).unwrap();
+        engine.check();
+        for event in events.drain(..) {
+            let run = runs.entry(event.job.0).or_default();
+            match event.kind {
+                EventKind::Delta { text, tokens, .. } => {
+                    run.0.push_str(&text);
+                    run.1 += tokens.len();
+                }
+                last => (run.2, run.3) = (format!("{last:?}"), engine.stats().steps - began),
+            }
+        }
+    }
+    runs
+}
+
+#[test]
+fn a_slow_grammar_keeps_no_other_answer_waiting() {
+    let mut engine = engine(config(), false);
+    let text = engine.text().clone();
+    let words = text.vocabulary().unwrap();
+    // Each token more makes the mask of the next one slower, until it has more items than are allowed.
+    let ambiguous = "root ::= s \"zKT\"\ns ::= s s s | s s | [a-z ] | \"\"";
+    let grammar = Grammar::compile(&Spec::Gbnf(ambiguous.into()), &words).unwrap();
+    let prompt = text.tokenizer.encode("Tell me about a fox. ", false).unwrap();
+    let slow = |id| Job {
+        constraint: Some(grammar.clone()),
+        sampling: SamplingParams { temperature: 1.5, seed: id, ..SamplingParams::default() },
+        ..job(id, prompt.clone(), 30)
+    };
+    let plain = Job {
+        stop: StopConditions { max_tokens: 100, ignore_eos: true, ..StopConditions::default() },
+        ..job(3, prompt.clone(), 100)
+    };
+    let jobs = [slow(1), slow(2), plain];
+    let without_steps =
+        |runs: BTreeMap<u64, Run>| runs.into_iter().map(|(id, run)| (id, (run.0, run.1, run.2)));
+    let alone: Vec<_> =
+        jobs.iter().flat_map(|job| without_steps(runs(&mut engine, std::slice::from_ref(job)))).collect();
+    let together = runs(&mut engine, &jobs);
+    let steps: Vec<u64> = together.values().map(|run| run.3).collect();
+    assert_eq!(without_steps(together).collect::<Vec<_>>(), alone);
+    let letters = |text: &str| text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b' ');
+    for (_, (text, tokens, last)) in &alone[..2] {
+        assert!(letters(text) && *tokens > 5 && !last.contains("Failed { error"), "{text:?}, {last}");
+    }
+    // The third ran in steps in which the others waited for their masks.
+    assert!(steps[2] <= 110 && (0..2).any(|at| steps[at] > alone[at].1.1 as u64 + 5), "{steps:?}, {alone:?}");
+}
