@@ -230,12 +230,17 @@ impl Access {
             let same = old.iter().find(|holder| holder.record.name == name);
             same.map_or_else(|| Arc::new(Usage::default()), |holder| Arc::clone(&holder.usage))
         };
+        let revocation = |digest: &KeyDigest| {
+            let same = old.iter().find(|holder| holder.digest.is(digest));
+            same.map(|holder| holder.revocation.clone()).unwrap_or_default()
+        };
         let settings = self.settings();
         if let Some(key) = &settings.api_key
             && let Some(digest) = KeyDigest::of(key.text())
         {
             let record = Record { name: SET_KEY.to_owned(), admin: true, ..Record::default() };
-            holders.push(Arc::new(Holder { digest, record, random: false, usage: Arc::default() }));
+            let (usage, revocation) = (Arc::default(), revocation(&digest));
+            holders.push(Arc::new(Holder { digest, record, random: false, usage, revocation }));
         }
         let mut count = None;
         if let Some(path) = &settings.api_keys_file {
@@ -243,8 +248,8 @@ impl Access {
             count = Some(file.keys.len());
             for record in file.keys {
                 let Some(digest) = KeyDigest::from_hex(&record.sha256) else { continue };
-                let usage = usage(&record.name);
-                holders.push(Arc::new(Holder { digest, record, random: true, usage }));
+                let (usage, revocation) = (usage(&record.name), revocation(&digest));
+                holders.push(Arc::new(Holder { digest, record, random: true, usage, revocation }));
             }
         }
         if count == Some(0) && settings.api_key.is_none() {
@@ -252,7 +257,10 @@ impl Access {
                 "the file of keys has none: every request is refused; `hanzo-engine keys create` makes one"
             );
         }
+        let is_left = |digest: &KeyDigest| holders.iter().any(|holder| holder.digest.is(digest));
+        let revoked: Vec<_> = old.iter().filter(|holder| !is_left(&holder.digest)).collect();
         *self.holders.write().unwrap_or_else(PoisonError::into_inner) = holders.into();
+        revoked.into_iter().for_each(|holder| holder.revocation.revoke());
         *locked(&self.fault) = None;
         Ok(count)
     }

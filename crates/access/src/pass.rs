@@ -12,6 +12,7 @@ use crate::{
     models,
     rate::{Bucket, Level, Usage, locked},
     refusal::Refusal,
+    revocation::Revocation,
 };
 
 /// Key with its owner's record and usage.
@@ -23,6 +24,8 @@ pub(crate) struct Holder {
     pub(crate) random: bool,
     /// Shared with earlier readings of the file for as long as it has a key of that name.
     pub(crate) usage: Arc<Usage>,
+    /// Shared with earlier readings of the file that have the same key.
+    pub(crate) revocation: Revocation,
 }
 
 /// Permissions of a request. Cloning is cheap.
@@ -63,6 +66,11 @@ impl Pass {
 
     fn record(&self) -> Option<&Record> {
         self.0.as_ref().map(|holder| &holder.record)
+    }
+
+    /// Signal of the key's end; None: the server wants no key.
+    pub(crate) fn revocation(&self) -> Option<&Revocation> {
+        self.0.as_ref().map(|holder| &holder.revocation)
     }
 
     /// Name of the key; None: the server wants no key.

@@ -61,7 +61,7 @@ pub fn inputs_bound(metadata: &MetadataMap) -> Option<u32> {
 
 impl Need {
     /// Total tokens, if a minute of the key has that many.
-    fn within(self, limit: u32) -> Result<u32, Refusal> {
+    pub(crate) fn within(self, limit: u32) -> Result<u32, Refusal> {
         let Need { prompt, completion } = self;
         let total = prompt.saturating_add(completion);
         u32::try_from(total).ok().filter(|total| *total <= limit).ok_or(Refusal::TooManyTokens {

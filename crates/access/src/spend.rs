@@ -67,7 +67,8 @@ impl Spend {
         }
         let prompt = prompt_tokens(request);
         let stop = request.stop.get_or_insert_default();
-        let stated = stop.max_tokens;
+        // The maximum means no limit.
+        let stated = stop.max_tokens.filter(|tokens| *tokens < u32::MAX);
         let open = || pass.open_answer(prompt, choices, stop.min_tokens);
         let of_each = stated.or_else(open).unwrap_or_default();
         if stated.is_none() {
@@ -81,6 +82,18 @@ impl Spend {
         spend.need = Some(need);
         spend.open = stated.is_none();
         Ok(spend)
+    }
+
+    /// Checks that a minute of the key has the tokens of several prompts together, with one token of each answer.
+    /// Each is reserved when it begins.
+    ///
+    /// # Errors
+    /// [`Refusal::TooManyTokens`]: they would be refused at any time.
+    pub fn check_all(pass: &Pass, requests: &[InferRequest]) -> Result<(), Refusal> {
+        let Some((limit, _)) = pass.tokens() else { return Ok(()) };
+        let prompt = requests.iter().map(prompt_tokens).fold(0, u64::saturating_add);
+        let completion = requests.iter().map(|request| u64::from(request.choices.max(1))).sum();
+        Need { prompt, completion }.within(limit).map(drop)
     }
 
     /// Charges the tokens of an event.

@@ -75,7 +75,13 @@ mod tests {
     fn sound_is_charged_as_it_is_written_down_and_ends_with_the_keys_tokens() {
         let record = Record { name: "a".to_owned(), tokens_per_minute: Some(100), ..Record::default() };
         let digest = KeyDigest::of("a").unwrap();
-        let pass = Pass::of(Arc::new(Holder { digest, record, random: true, usage: Arc::default() }));
+        let pass = Pass::of(Arc::new(Holder {
+            digest,
+            record,
+            random: true,
+            usage: Arc::default(),
+            revocation: Default::default(),
+        }));
         let left = || pass.standing().tokens.unwrap().remaining;
         let segment = |tokens: usize| {
             let tokens = vec![TranscriptToken::default(); tokens];

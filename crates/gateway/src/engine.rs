@@ -169,6 +169,11 @@ impl Engine {
         self.pass.limits_tokens()
     }
 
+    /// Checks that a minute of the requester's key has the tokens of several generations.
+    pub(crate) fn check_all(&self, requests: &[v1::InferRequest]) -> Result<(), Status> {
+        Spend::check_all(&self.pass, requests).map_err(|refusal| self.refused(refusal))
+    }
+
     /// Reserves tokens of the requester's key for a call.
     fn reserve(&self, need: Need) -> Result<Reservation, Status> {
         self.pass.reserve(need).map_err(|refusal| self.refused(refusal))

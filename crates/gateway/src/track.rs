@@ -20,7 +20,7 @@ use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use tonic::Status;
 
-use hanzo_engine_access::{Pass, Presented, Running, check_origin};
+use hanzo_engine_access::{KeyEnd, Pass, Presented, Running, check_origin};
 use hanzo_engine_telemetry::TraceContext;
 
 use crate::{
@@ -190,7 +190,8 @@ pub(crate) async fn track(State(app): State<Arc<App>>, mut request: Request, nex
     if trailers {
         response.headers_mut().insert(header::TRAILER, HeaderValue::from_static("server-timing"));
     }
-    response.map(|body| Body::new(TrackedBody { body, trailers, tracked }))
+    let key_end = tracked._admitted.as_ref().map(|admitted| KeyEnd::of(&admitted.pass));
+    response.map(|body| Body::new(TrackedBody { body, trailers, key_end, tracked }))
 }
 
 /// Whether the client accepts trailers.
@@ -311,6 +312,7 @@ impl Tracked {
 struct TrackedBody {
     body: Body,
     trailers: bool, // the engine's timings follow it
+    key_end: Option<KeyEnd>,
     tracked: Tracked,
 }
 
@@ -322,6 +324,10 @@ impl HttpBody for TrackedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.key_end.as_mut().is_some_and(|end| end.poll_ended(context)) {
+            self.body = Body::empty();
+            return Poll::Ready(Some(Err(axum::Error::new("the request's API key was revoked"))));
+        }
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         if frame.is_none() || self.body.is_end_stream() {
             self.tracked.done = true;

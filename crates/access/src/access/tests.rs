@@ -9,7 +9,7 @@ use std::{
 
 use http::HeaderMap;
 
-use crate::{Access, FileError, KeysFile, Pass, Presented, Record, Refusal, Secret, Settings};
+use crate::{Access, FileError, KeyEnd, KeysFile, Pass, Presented, Record, Refusal, Secret, Settings};
 
 const FROM: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)));
 
@@ -251,6 +251,34 @@ async fn the_file_is_followed() {
     std::fs::remove_file(&path).unwrap();
     create(&path, named("carol"));
     until(&|| matches!(bearer(&access, &bob), Err(Refusal::Wrong))).await;
+}
+
+#[tokio::test]
+async fn a_revoked_key_ends_what_runs_with_it() {
+    let (_dir, path) = file();
+    let (alice, bob) = (create(&path, named("alice")), create(&path, named("bob")));
+    let access = Access::open(settings(&path)).unwrap();
+    let pass = bearer(&access, &alice).unwrap();
+    let end = |pass: &Pass| {
+        let mut end = KeyEnd::of(pass);
+        tokio::spawn(std::future::poll_fn(move |context| match end.poll_ended(context) {
+            true => std::task::Poll::Ready(()),
+            false => std::task::Poll::Pending,
+        }))
+    };
+    let (of_alice, of_bob) = (end(&pass), end(&bearer(&access, &bob).unwrap()));
+    // Another key comes, and the same file is read again.
+    create(&path, named("carol"));
+    access.reload();
+    access.reload();
+    tokio::task::yield_now().await;
+    assert!(!of_alice.is_finished() && !of_bob.is_finished());
+    KeysFile::revoke(&path, "alice").unwrap();
+    access.reload();
+    tokio::time::timeout(Duration::from_secs(20), of_alice).await.expect("the key goes on").unwrap();
+    assert!(!of_bob.is_finished());
+    end(&pass).await.unwrap(); // it has ended before
+    assert_eq!(format!("{:?}", KeyEnd::of(&Pass::anyone())), "KeyEnd(never)");
 }
 
 #[tokio::test]

@@ -18,7 +18,13 @@ use crate::{
 fn pass(tokens_per_minute: Option<u32>) -> Pass {
     let record = Record { name: "a".to_owned(), tokens_per_minute, ..Record::default() };
     let digest = KeyDigest::of("a").unwrap();
-    Pass::of(Arc::new(Holder { digest, record, random: true, usage: Arc::default() }))
+    Pass::of(Arc::new(Holder {
+        digest,
+        record,
+        random: true,
+        usage: Arc::default(),
+        revocation: Default::default(),
+    }))
 }
 
 fn left(pass: &Pass) -> u32 {
@@ -72,6 +78,17 @@ fn a_request_that_no_minute_has_the_tokens_for_is_refused_with_advice() {
 }
 
 #[test]
+fn prompts_that_no_minute_has_the_tokens_for_together_are_refused() {
+    let pass = pass(Some(50));
+    let all = |tokens, count| Spend::check_all(&pass, &vec![request(tokens, None, 1); count]);
+    assert_eq!(all(11, 4), Ok(()), "with one token of each answer");
+    assert!(matches!(all(12, 4), Err(Refusal::TooManyTokens { limit: 50, .. })));
+    assert!(matches!(all(30, 2), Err(Refusal::TooManyTokens { fault: TokensFault::Prompt, .. })));
+    assert_eq!(left(&pass), 50, "nothing is taken");
+    assert_eq!(Spend::check_all(&self::pass(None), &[request(1_000, None, 9)]), Ok(()));
+}
+
+#[test]
 fn tokens_are_reserved_before_and_settled_after() {
     let pass = pass(Some(100));
     let mut spend = Spend::reserve(pass.clone(), &mut request(10, Some(20), 2)).unwrap();
@@ -109,6 +126,11 @@ fn an_answer_without_a_bound_gets_what_the_key_has() {
     let pass = self::pass(Some(100));
     let (most, spend) = bound(&pass, 10).unwrap();
     assert_eq!((most, left(&pass)), (90, 0));
+    drop(spend);
+    // The maximum is no bound either: clients state no limit so.
+    let mut endless = request(10, Some(u32::MAX), 1);
+    let spend = Spend::reserve(pass.clone(), &mut endless).unwrap();
+    assert_eq!((endless.completion_tokens_max, endless.stop.unwrap().max_tokens), (90, Some(u32::MAX)));
     drop(spend);
     let _others = pass.reserve(Need { prompt: 0, completion: 50 }).unwrap();
     let (most, spend) = bound(&pass, 10).unwrap();

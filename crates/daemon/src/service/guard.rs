@@ -8,14 +8,15 @@ use std::{
     task::{Context, Poll},
 };
 
-use hanzo_engine_access::{Access, Pass, Presented, Refusal, Running, check_origin};
-use http_body_util::BodyExt as _;
+use bytes::Bytes;
+use hanzo_engine_access::{Access, KeyEnd, Pass, Presented, Refusal, Running, check_origin};
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tonic::{
     Status,
     body::Body,
     codegen::{
         Service,
-        http::{Request, Response},
+        http::{HeaderMap, Request, Response},
     },
     server::NamedService,
     transport::server::TcpConnectInfo,
@@ -82,19 +83,47 @@ where
                 Box::pin(std::future::ready(Ok(Status::from(refusal).into_http())))
             }
             Ok((pass, running)) => {
+                let key_end = KeyEnd::of(&pass);
                 request.extensions_mut().insert(pass);
                 let answer = self.service.call(request);
                 Box::pin(async move {
                     let Ok(answer) = answer.await;
-                    Ok(answer.map(|body| {
-                        // The call counts as running until its response is fully written.
-                        Body::new(body.map_frame(move |frame| {
-                            let _still = &running;
-                            frame
-                        }))
-                    }))
+                    Ok(answer.map(|body| Body::new(GuardedBody { body, key_end, _running: running })))
                 })
             }
         }
+    }
+}
+
+/// Body of a response. Its call counts as running until it is fully written, and ends with its key.
+struct GuardedBody {
+    body: Body,
+    key_end: KeyEnd,
+    _running: Running,
+}
+
+impl HttpBody for GuardedBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if self.key_end.poll_ended(context) {
+            self.body = Body::empty();
+            let mut trailers = HeaderMap::new();
+            let written = Status::from(Refusal::Wrong).add_header(&mut trailers);
+            return Poll::Ready(Some(written.map(|()| Frame::trailers(trailers))));
+        }
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

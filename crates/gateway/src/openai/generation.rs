@@ -82,6 +82,9 @@ impl Generation {
         let until = plan.until.unwrap_or_else(|| Until::of(app));
         let deadline = until.deadline;
         let engine = app.engine(asker);
+        if plan.requests.len() > 1 {
+            engine.check_all(&plan.requests)?;
+        }
         let mut turns = None;
         if let (Some(offered), [request]) = (plan.offered, &plan.requests[..]) {
             turns = Some(Box::new(Turns::new(offered, request.clone())));

@@ -266,6 +266,32 @@ async fn a_stream_runs_until_its_end() {
 }
 
 #[tokio::test]
+async fn a_stream_ends_with_its_key() {
+    let keys = Keys::new();
+    let [revoked, other] = ["revoked", "other"].map(|name| keys.add(name, |_| {}));
+    let gated = |_: &hanzo_engine_proto::v1::InferRequest| {
+        let end = fake::finished(0, hanzo_engine_proto::v1::FinishReason::Stop, 2);
+        Ok(vec![fake::started(), fake::delta(0, "Hel"), fake::Step::Gate, end])
+    };
+    let server = Server::with(script(gated), |config| config.api_keys_file = Some(keys.path.clone())).await;
+    let open = async |key: &str| {
+        let mut body = chat();
+        body["stream"] = json!(true);
+        let mut request = json_request("/v1/chat/completions", body.to_string());
+        request.headers_mut().insert("x-api-key", key.parse().unwrap());
+        let mut stream = Live::open(server.address, request).await;
+        stream.read_until("Hel").await;
+        stream
+    };
+    let (mut ends, goes_on) = (open(&revoked).await, open(&other).await);
+    KeysFile::revoke(&keys.path, "revoked").unwrap();
+    assert!(ends.breaks_off().await, "it ended as if it were whole");
+    server.fake.release();
+    server.fake.release();
+    assert!(goes_on.rest().await.text.ends_with("data: [DONE]\n\n"));
+}
+
+#[tokio::test]
 async fn a_key_sees_its_models_alone() {
     let keys = Keys::new();
     let narrow = keys.add("narrow", |record| record.models = vec!["READY".to_owned()]);

@@ -57,7 +57,7 @@ struct Way {
     ready: bool,          // the first of `masks` is what the grammar allows next
     queued: Vec<u32>,     // tokens to accept in the background
     token_time: Duration, // of the last token
-    cost: Duration,       // time of the last token and the mask after it
+    cost: Duration,       // time of the last token and the mask after it; a mean if there were drafts
     stuck: Option<String>,
 }
 
@@ -145,9 +145,7 @@ impl Constraint {
             Phase::Reasoning => {}
             Phase::Start | Phase::Answer => {
                 let mut way = lock(&self.way);
-                if way.cost >= SLOW_MASK {
-                    return draft.clear();
-                }
+                draft.truncate(way.drafts_most());
                 let end = draft.iter().position(|token| way.ends.contains(token)).unwrap_or(draft.len());
                 let valid = way.matcher().valid(&draft[..end]);
                 draft.truncate(valid);
@@ -260,6 +258,12 @@ impl Way {
         accepted
     }
 
+    /// Maximum number of draft tokens: the masks of a step take less than [`SLOW_MASK`].
+    fn drafts_most(&self) -> usize {
+        let rows = SLOW_MASK.as_nanos() / self.cost.as_nanos().max(1);
+        usize::try_from(rows).unwrap_or(usize::MAX).saturating_sub(1)
+    }
+
     /// Leaves a token to the background.
     fn queue(&mut self, token: u32) {
         self.ready = false;
@@ -301,7 +305,7 @@ impl Way {
 
     /// Computes the mask after `at` draft tokens, and accepts the last of these; returns false if there is none.
     fn find(&mut self, at: usize) -> bool {
-        let Way { grammar, matcher, besides, ends, early, masks, draft, words, token_time, cost, .. } = self;
+        let Way { grammar, matcher, besides, ends, early, masks, draft, words, .. } = self;
         let (matcher, words) = (matcher.get_or_insert_with(|| grammar.matcher()), *words);
         let (before, mask) = masks[..(at + 1) * words].split_at_mut(at * words);
         if at > 0 {
@@ -322,17 +326,12 @@ impl Way {
             if self.stuck.is_some() || matcher.is_stopped() {
                 return false;
             }
-        } else {
-            let began = Instant::now();
-            let allowed = matcher.allowed(mask);
-            *cost = began.elapsed() + if at == 0 { *token_time } else { Duration::ZERO };
-            if let Err(error) = allowed {
-                if at == 0 {
-                    self.stuck = Some(error.to_string());
-                }
-                mask.fill(0);
-                return false;
+        } else if let Err(error) = matcher.allowed(mask) {
+            if at == 0 {
+                self.stuck = Some(error.to_string());
             }
+            mask.fill(0);
+            return false;
         }
         if at == 0 {
             besides.iter().for_each(|&token| set(mask, token));
@@ -357,8 +356,12 @@ impl MaskWork {
     /// Computes the masks. Masks after an impossible draft token belong to rows that are never taken.
     pub(crate) fn find(&self) {
         let mut way = lock(&self.way);
-        let count = self.count as usize;
+        let (count, computed, began) = (self.count as usize, way.ready, Instant::now());
         way.found = (0..count).position(|at| !way.find(at)).unwrap_or(count);
+        if !computed {
+            let rows = (way.found + 1).min(count);
+            way.cost = way.token_time + began.elapsed() / rows as u32;
+        }
     }
 
     /// Index in the step of the mask after `after` draft tokens.
