@@ -72,6 +72,11 @@ impl AnyBackend {
         self.executor.run(op);
     }
 
+    /// Runs ops of the open step, in their order.
+    pub fn run_all(&mut self, ops: &[Op]) {
+        ops.iter().for_each(|op| self.run(op));
+    }
+
     /// Reads rows of a buffer, as [`Backend::read_rows`] does.
     ///
     /// # Errors

@@ -35,7 +35,7 @@ pub(crate) use observed::Observed;
 pub use packing::WeightType;
 pub(crate) use packing::{Group, is_transposed, plan};
 use program::Programs;
-pub(crate) use program::Sum;
+pub(crate) use program::{Attend, ProgramBuilder, Sum, ToMemory};
 use remembering::MemoryBuffers;
 use seeing::DeepBuffers;
 use streams::{LayerStreams, StreamBuffers, Streams};

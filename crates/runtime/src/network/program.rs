@@ -2,9 +2,15 @@
 //!
 //! `layers` builds the lists. Passes rewrite them: `adapted` inserts what adapters add, `observed` the readings that an
 //! importance matrix is made of. The ops of attention stand apart, because decoders, encoders and towers attend differently.
+//! Networks outside this module, such as Whisper's, make plain lists with [`ProgramBuilder`] and [`Attend`].
 
-use hanzo_engine_kernels::ops::{self, BufferId, Op};
-use hanzo_engine_kernels::{AnyBackend, LayerNormParams, RowOp, Stage};
+use std::ops::Range;
+
+use hanzo_engine_kernels::ops::{self, Buckets, BufferId, KvId, Op, VectorId};
+use hanzo_engine_kernels::{
+    Activation, AnyBackend, AttentionParams, HeadShape, LayerNormParams, PositionBias, QkvParams, RowIds,
+    RowOp, SelfAttentionParams, Stage,
+};
 
 use super::Norm;
 use super::observed::{Observation, Observed};
@@ -175,9 +181,54 @@ pub(super) fn run(
     }
 }
 
-/// A list under construction. Each method appends one op.
+/// Attention inside whole sequences, or of some of their rows, without biases.
+#[derive(Clone, Debug)]
+pub(crate) struct Attend {
+    /// Queries, keys and values of a sequence, `(rows, qkv_width)`.
+    pub(crate) qkv: BufferId,
+    /// Heads.
+    pub(crate) heads: HeadShape,
+    /// Factor on the dot products.
+    pub(crate) scale: f32,
+    /// Attention's output, `(rows that attend, q_width)`.
+    pub(crate) out: BufferId,
+}
+
+impl Attend {
+    fn params(&self) -> SelfAttentionParams<VectorId, Buckets> {
+        let (heads, scale) = (self.heads, self.scale);
+        SelfAttentionParams { heads, scale, reach: None, padding: 0, bias: PositionBias::None }
+    }
+
+    /// Attention of all rows.
+    pub(crate) fn whole(&self) -> Op {
+        Op::SelfAttention { qkv: self.qkv, params: self.params(), out: self.out }
+    }
+
+    /// Attention of a sequence's rows `queries`, over its rows `keys`.
+    pub(crate) fn part(&self, keys: Range<usize>, queries: Range<usize>) -> Op {
+        let rows_and_queries = (keys, queries);
+        Op::AttendPart { qkv: self.qkv, rows_and_queries, params: self.params(), out: self.out }
+    }
+}
+
+/// Way of rows into one layer of a memory that other rows attend to.
+pub(crate) struct ToMemory<'a> {
+    /// Projection to keys and values, `(2 * kv_heads * head_dim, cols)`.
+    pub(crate) weight: &'a ops::Matrix,
+    /// `(2 * kv_heads * head_dim)`
+    pub(crate) bias: Option<&'a ops::Vector>,
+    /// Heads, and the norms of keys.
+    pub(crate) params: QkvParams<VectorId>,
+    /// Buffer of keys and values, `(rows, 2 * kv_heads * head_dim)`.
+    pub(crate) pairs: BufferId,
+    /// Buffer of the same with room for queries before them, `(rows, qkv_width)`.
+    pub(crate) own: BufferId,
+}
+
+/// A list under construction. Each method appends one op, or the few that belong together.
 #[derive(Default)]
-pub(super) struct ProgramBuilder {
+pub(crate) struct ProgramBuilder {
     made: Vec<Instruction>,
     /// Condition of the instructions that are appended.
     pub(super) condition: Condition,
@@ -189,15 +240,27 @@ impl ProgramBuilder {
         std::mem::take(&mut self.made)
     }
 
-    pub(super) fn op(&mut self, op: Op) {
+    /// The list so far as ops that run at every step. The builder starts a new one.
+    ///
+    /// # Panics
+    /// On an instruction with a condition.
+    pub(crate) fn finish_ops(&mut self) -> Vec<Op> {
+        let ops = self.finish().into_iter().map(|line| match line {
+            Instruction { condition: Condition::Always, work: Work::Run(op) } => op,
+            line => panic!("{line:?} does not run at every step"),
+        });
+        ops.collect()
+    }
+
+    pub(crate) fn op(&mut self, op: Op) {
         self.made.push(Instruction { condition: self.condition, work: Work::Run(op) });
     }
 
-    pub(super) fn embed(&mut self, table: &ops::Matrix, scale: f32, out: BufferId) {
+    pub(crate) fn embed(&mut self, table: &ops::Matrix, scale: f32, out: BufferId) {
         self.op(Op::Embed { table: table.id(), scale, out });
     }
 
-    pub(super) fn matmul(
+    pub(crate) fn matmul(
         &mut self,
         weight: &ops::Matrix,
         bias: Option<&ops::Vector>,
@@ -207,7 +270,72 @@ impl ProgramBuilder {
         self.op(Op::MatMul { weight: weight.id(), bias: bias.map(ops::Vector::id), x, out });
     }
 
-    pub(super) fn row(&mut self, op: RowOp<BufferId, ops::VectorId>, out: BufferId) {
+    /// A product through a non-linearity.
+    pub(crate) fn activated(
+        &mut self,
+        weight: &ops::Matrix,
+        bias: Option<&ops::Vector>,
+        activation: Activation,
+        x: BufferId,
+        out: BufferId,
+    ) {
+        let bias = bias.map(ops::Vector::id);
+        self.op(Op::MatMulActivated { weight: weight.id(), bias, activation, x, out });
+    }
+
+    /// A gated MLP of two matrices, gate and up in one, then down.
+    pub(crate) fn gated_mlp(
+        &mut self,
+        [gate_up, down]: [&ops::Matrix; 2],
+        activation: Activation,
+        x: BufferId,
+        hidden: BufferId,
+        out: BufferId,
+    ) {
+        let (gate_up, down) = (gate_up.id(), down.id());
+        self.op(Op::GatedMlp { gate_up, down, activation, x, hidden, out });
+    }
+
+    /// Adds learned embeddings of positions, counted from 0.
+    pub(crate) fn add_positions(&mut self, table: &ops::Matrix, out: BufferId) {
+        let ids = RowIds::Positions { offset: 0 };
+        self.op(Op::AddEmbedding { table: table.id(), ids, out });
+    }
+
+    /// Causal attention over one layer of a cache, to which the keys and values of the rows are added first.
+    pub(crate) fn attend(
+        &mut self,
+        (shape, scale): (HeadShape, f32),
+        (kv, layer): (KvId, usize),
+        qkv: BufferId,
+        out: BufferId,
+    ) {
+        self.op(Op::RopeToCache { qkv, params: QkvParams::plain(shape), kv, layer });
+        self.op(Op::Attention { qkv, params: AttentionParams::of(shape, scale), kv, layer, out });
+    }
+
+    /// Cross-attention of queries over one layer of a memory ([`ProgramBuilder::remember`]).
+    pub(crate) fn attend_memory(
+        &mut self,
+        (shape, scale): (HeadShape, f32),
+        (kv, layer): (KvId, usize),
+        queries: BufferId,
+        out: BufferId,
+    ) {
+        let own = AttentionParams::of(shape, scale);
+        let params = AttentionParams { queries_alone: true, memory: true, ..own };
+        self.op(Op::Attention { qkv: queries, params, kv, layer, out });
+    }
+
+    /// Puts keys and values of the rows `x` into one layer of a memory.
+    pub(crate) fn remember(&mut self, x: BufferId, to: ToMemory<'_>, (kv, layer): (KvId, usize)) {
+        let ToMemory { weight, bias, params, pairs, own } = to;
+        self.matmul(weight, bias, x, pairs);
+        self.row(RowOp::Put { x: pairs, first: params.shape.q_width() }, own);
+        self.op(Op::RopeToCache { qkv: own, params, kv, layer });
+    }
+
+    pub(crate) fn row(&mut self, op: RowOp<BufferId, ops::VectorId>, out: BufferId) {
         self.op(Op::Row { op, out });
     }
 
@@ -231,12 +359,12 @@ impl ProgramBuilder {
     }
 
     /// A norm of the network's kind.
-    pub(super) fn norm(&mut self, norm: &Norm, spec: NormSpec, x: BufferId, out: BufferId) {
+    pub(crate) fn norm(&mut self, norm: &Norm, spec: NormSpec, x: BufferId, out: BufferId) {
         self.op(norm.op(spec, x, out));
     }
 
     /// `residual += x`, then the norm of the sum.
-    pub(super) fn add_norm(
+    pub(crate) fn add_norm(
         &mut self,
         norm: &Norm,
         spec: NormSpec,

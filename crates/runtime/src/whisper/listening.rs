@@ -5,12 +5,9 @@
 
 use std::ops::Range;
 
-use hanzo_engine_kernels::{
-    Activation, AnyBackend, KernelError, PositionBias, QUERIES_PART, QkvParams, RowIds, RowOp, RowSource,
-    SelfAttentionParams,
-};
+use hanzo_engine_kernels::{AnyBackend, KernelError, QUERIES_PART, RowSource};
 
-use super::network::{Followed, Linear, Whisper, layer_norm, mlp_of, unfold};
+use super::network::{Followed, Whisper, unfold};
 use super::spec::WhisperSpec;
 
 /// Maximum rows of a piece.
@@ -141,14 +138,12 @@ impl Whisper {
         for (row, out) in unfolded.chunks_exact_mut(width).enumerate() {
             unfold(&window.frames, mels, (frame + row) as isize - 1, out);
         }
-        let written = self.backend.write_rows(&mut self.narrow, 0, &unfolded);
-        let Linear { weight, bias } = &self.first;
-        let gelu = Activation::GeluErf;
-        self.backend.matmul_activated(weight, Some(bias), gelu, &self.narrow, &mut self.normed);
+        let written = self.backend.write_rows(&mut self.buffers.narrow, 0, &unfolded);
+        self.backend.run_all(&self.program.first);
         self.backend.end().and(written)?;
         let frames = half * all + rows.start..half * all + rows.end;
         let heard = &mut window.heard[frames.start * hidden..frames.end * hidden];
-        self.backend.read_rows(&self.normed, 0, heard)?;
+        self.backend.read_rows(&self.buffers.normed, 0, heard)?;
         let at = if frames.end < 2 * all { At::First(frames.end) } else { At::Second(0) };
         Ok((Some(at), spent))
     }
@@ -166,14 +161,11 @@ impl Whisper {
         for (row, out) in rows.clone().zip(unfolded.chunks_exact_mut(width)) {
             unfold(&window.heard, hidden, 2 * row as isize - 1, out);
         }
-        let backend = &mut self.backend;
-        let written = backend.write_rows(&mut self.wide, 0, &unfolded);
-        let Linear { weight, bias } = &self.second;
-        let gelu = Activation::GeluErf;
-        backend.matmul_activated(weight, Some(bias), gelu, &self.wide, &mut self.residual);
-        backend.add_embedding(&self.moments, RowIds::Positions { offset: 0 }, &mut self.residual);
+        let Self { backend, buffers, program, .. } = self;
+        let written = backend.write_rows(&mut buffers.wide, 0, &unfolded);
+        backend.run_all(&program.second);
         backend.end().and(written)?;
-        backend.read_rows(&self.residual, 0, &mut window.sums[rows.start * hidden..rows.end * hidden])?;
+        backend.read_rows(&buffers.residual, 0, &mut window.sums[rows.start * hidden..rows.end * hidden])?;
         let at = if rows.end < all { At::Second(rows.end) } else { At::Before(0, 0) };
         Ok((Some(at), spent))
     }
@@ -187,15 +179,14 @@ impl Whisper {
     ) -> Result<(Option<At>, f64), KernelError> {
         let WhisperSpec { hidden, rows: all, .. } = self.spec;
         let (rows, spent) = self.rows_from(window.slot, row, (3 * hidden * hidden, left))?;
-        let (layer, backend) = (&self.encoder[index], &mut self.backend);
+        let Self { backend, buffers, program, .. } = self;
         let sums = &window.sums[rows.start * hidden..rows.end * hidden];
-        let written = backend.write_rows(&mut self.residual, 0, sums);
-        layer_norm(backend, &layer.norm, &self.residual, &mut self.normed);
-        backend.matmul(&layer.qkv.weight, Some(&layer.qkv.bias), &self.normed, &mut self.wide);
+        let written = backend.write_rows(&mut buffers.residual, 0, sums);
+        backend.run_all(&program.encoder[index].rows);
         backend.end().and(written)?;
         let mut made = vec![0.0; rows.len() * 3 * hidden];
-        backend.read_rows(&self.wide, 0, &mut made)?;
-        backend.write_rows(&mut self.kept, rows.start, &made)?;
+        backend.read_rows(&buffers.wide, 0, &mut made)?;
+        backend.write_rows(&mut buffers.kept, rows.start, &made)?;
         let at = if rows.end < all { At::Before(index, rows.end) } else { At::Behind(index, 0) };
         Ok((Some(at), spent))
     }
@@ -211,30 +202,19 @@ impl Whisper {
         let attention = 2 * all * hidden * ATTENTION_COST;
         let cost = attention + hidden * hidden + 2 * hidden * encoder.ffn;
         let (rows, spent) = self.rows_from(window.slot, row, (cost, left))?;
-        let heads = self.spec.heads(encoder);
-        let (layer, backend) = (&self.encoder[index], &mut self.backend);
+        let Self { backend, buffers, program, .. } = self;
         let sums = &mut window.sums[rows.start * hidden..rows.end * hidden];
-        let written = backend.write_rows(&mut self.residual, 0, sums);
-        let params = SelfAttentionParams {
-            heads,
-            scale: (heads.head_dim as f32).sqrt().recip(),
-            reach: None,
-            padding: 0,
-            bias: PositionBias::None,
-        };
-        match rows.len() == all {
-            true => backend.self_attention(&self.kept, &params, &mut self.branch),
-            false => backend.attend_part(&self.kept, (0..all, rows.clone()), &params, &mut self.branch),
-        }
-        backend.matmul(&layer.out.weight, Some(&layer.out.bias), &self.branch, &mut self.normed);
-        let buffers = (&mut self.residual, &self.normed, &mut self.branch, &mut self.inner);
-        mlp_of(backend, layer, buffers);
-        backend.row_op(&RowOp::Add { x: &self.branch, first: 0, factor: 1.0 }, &mut self.residual);
+        let written = backend.write_rows(&mut buffers.residual, 0, sums);
+        backend.run(&match rows.len() == all {
+            true => program.attention.whole(),
+            false => program.attention.part(0..all, rows.clone()),
+        });
+        backend.run_all(&program.encoder[index].behind);
         backend.end().and(written)?;
-        backend.read_rows(&self.residual, 0, sums)?;
+        backend.read_rows(&buffers.residual, 0, sums)?;
         let at = match index + 1 {
             _ if rows.end < all => At::Behind(index, rows.end),
-            next if next < self.encoder.len() => At::Before(next, 0),
+            next if next < encoder.layers => At::Before(next, 0),
             _ => At::Memory(0),
         };
         Ok((Some(at), spent))
@@ -250,30 +230,27 @@ impl Whisper {
         let WhisperSpec { hidden, rows: all, decoder, .. } = self.spec;
         let cost = decoder.layers * 2 * hidden * hidden;
         let (rows, spent) = self.rows_from(window.slot, row, (cost, left))?;
-        let (shape, backend) = (self.spec.heads(decoder), &mut self.backend);
+        let head_dim = self.spec.heads(decoder).head_dim;
+        let Self { backend, buffers, program, .. } = self;
         let sums = &mut window.sums[rows.start * hidden..rows.end * hidden];
-        let mut done = backend.write_rows(&mut self.residual, 0, sums);
-        layer_norm(backend, &self.encoder_norm, &self.residual, &mut self.normed);
+        let mut done = backend.write_rows(&mut buffers.residual, 0, sums);
+        backend.run_all(&program.encoded);
         let mut pairs = Vec::new();
-        for (index, layer) in self.decoder.iter().enumerate() {
-            let Some(cross) = &layer.cross else { continue };
-            let Linear { weight, bias } = &cross.memory;
-            backend.matmul(weight, Some(bias), &self.normed, &mut self.pair);
-            backend.row_op(&RowOp::Put { x: &self.pair, first: hidden }, &mut self.wide);
-            backend.rope_to_cache(&mut self.wide, &QkvParams::plain(shape), &mut self.memories, index);
+        for (index, layer) in program.memories.iter().enumerate() {
+            backend.run_all(layer);
             let wanted = window.heads.iter().enumerate().filter(|(_, (layer, _))| *layer == index);
             for (place, &(_, head)) in wanted {
                 pairs.resize(rows.len() * 2 * hidden, 0.0);
-                done = done.and(backend.read_rows(&self.pair, 0, &mut pairs));
-                let keys = &mut window.followed.keys[(place * all + rows.start) * shape.head_dim..];
-                for (key, row) in keys.chunks_exact_mut(shape.head_dim).zip(pairs.chunks_exact(2 * hidden)) {
-                    key.copy_from_slice(&row[head * shape.head_dim..][..shape.head_dim]);
+                done = done.and(backend.read_rows(&buffers.pair, 0, &mut pairs));
+                let keys = &mut window.followed.keys[(place * all + rows.start) * head_dim..];
+                for (key, row) in keys.chunks_exact_mut(head_dim).zip(pairs.chunks_exact(2 * hidden)) {
+                    key.copy_from_slice(&row[head * head_dim..][..head_dim]);
                 }
             }
         }
         backend.end().and(done)?;
         #[cfg(test)]
-        backend.read_rows(&self.normed, 0, sums)?;
+        backend.read_rows(&buffers.normed, 0, sums)?;
         Ok(((rows.end < all).then_some(At::Memory(rows.end)), spent))
     }
 }

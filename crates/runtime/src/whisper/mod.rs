@@ -11,6 +11,7 @@ mod listening;
 pub(crate) mod mel;
 mod network;
 mod packing;
+mod program;
 mod request;
 mod rules;
 mod spec;

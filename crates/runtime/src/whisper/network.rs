@@ -1,21 +1,21 @@
 //! A Whisper model's weights on a backend, and its decoder: a step takes tokens of many slots at once.
-//! [`super::listening`] runs the encoder, from a window to a slot's cross-attention cache. Choosing tokens and
-//! handling logits is done elsewhere.
+//! [`super::program`] builds the ops, [`super::listening`] runs the encoder, from a window to a slot's cross-attention
+//! cache. Choosing tokens and handling logits is done elsewhere.
 
 use hanzo_engine_kernels::{
-    Activation, AnyBackend, AttentionParams, BLOCK_TOKENS, Batch, BufferRole, HeadShape, KernelError,
-    KvLayout, KvSpec, LayerNormParams, LogitsHead, QkvParams, RowIds, RowSource, StepLimits, ops,
+    AnyBackend, BLOCK_TOKENS, Batch, BufferRole, HeadShape, KernelError, KvLayout, KvSpec, LogitsHead,
+    RowSource, StepLimits, ops,
 };
 
 use super::files::WhisperFiles;
 use super::listening::{Listening, rows_at_once};
 use super::packing::{Loader, matrices, shapes_of, vector_lengths};
-use super::spec::{Stack, WhisperSpec};
+use super::program::WhisperProgram;
+use super::spec::WhisperSpec;
 use crate::encoder::WeightType;
 use crate::engine::EngineMemory;
 use crate::error::LoadError;
-
-const EPS: f32 = 1e-5;
+use crate::network::Norm;
 
 /// Tokens of one slot in a step of the decoder.
 #[derive(Clone, Debug)]
@@ -37,26 +37,22 @@ pub(crate) struct Followed {
     pub(crate) keys: Vec<f32>,
 }
 
-pub(super) struct Norm {
-    pub(super) weight: ops::Vector,
-    pub(super) bias: ops::Vector,
-}
-
 pub(super) struct Linear {
     pub(super) weight: ops::Matrix,
     pub(super) bias: ops::Vector,
 }
 
+/// Self-attention and MLP of a layer.
 pub(super) struct Layer {
     pub(super) norm: Norm,
     pub(super) qkv: Linear,
     pub(super) out: Linear,
-    pub(super) cross: Option<Cross>, // decoder only
     pub(super) last_norm: Norm,
     pub(super) up: Linear,
     pub(super) down: Linear,
 }
 
+/// Cross-attention of a decoder's layer.
 pub(super) struct Cross {
     pub(super) norm: Norm,
     pub(super) query: Linear,
@@ -64,23 +60,22 @@ pub(super) struct Cross {
     pub(super) out: Linear,
 }
 
-/// Model on a backend.
-pub(crate) struct Whisper {
-    pub(super) backend: AnyBackend,
-    pub(crate) spec: WhisperSpec,
-    pub(super) windows: usize,
+/// Packed weights.
+pub(super) struct WhisperWeights {
     pub(super) first: Linear,        // (hidden, 3 * mels)
     pub(super) second: Linear,       // (hidden, 3 * hidden)
     pub(super) moments: ops::Matrix, // (rows, hidden)
     pub(super) encoder: Vec<Layer>,
     pub(super) encoder_norm: Norm,
-    embedding: ops::Matrix,        // (vocab, hidden)
-    own_head: Option<ops::Matrix>, // (vocab, hidden); None: the head is the embedding
-    positions: ops::Matrix,        // (tokens, hidden)
-    pub(super) decoder: Vec<Layer>,
-    decoder_norm: Norm,
-    pub(super) memories: ops::Kv,
-    cache: ops::Kv,
+    pub(super) embedding: ops::Matrix,        // (vocab, hidden)
+    pub(super) own_head: Option<ops::Matrix>, // (vocab, hidden); None: the head is the embedding
+    pub(super) positions: ops::Matrix,        // (tokens, hidden)
+    pub(super) decoder: Vec<(Layer, Cross)>,
+    pub(super) decoder_norm: Norm,
+}
+
+/// Activations and KV caches.
+pub(super) struct WhisperBuffers {
     // Buffers of a step: of an encoder's piece, some also of the decoder.
     pub(super) narrow: ops::Buffer,   // (rows, 3 * mels)
     pub(super) wide: ops::Buffer,     // (rows, 3 * hidden)
@@ -92,9 +87,22 @@ pub(crate) struct Whisper {
     // Buffer of the current window, from piece to piece.
     pub(super) kept: ops::Buffer, // (rows of a window, 3 * hidden)
     // Buffers of the decoder.
-    written_residual: ops::Buffer, // (rows written, hidden)
-    written: ops::Buffer,          // (rows written, hidden)
-    written_inner: ops::Buffer,    // (rows written, ffn)
+    pub(super) written_residual: ops::Buffer, // (rows written, hidden)
+    pub(super) written: ops::Buffer,          // (rows written, hidden)
+    pub(super) written_inner: ops::Buffer,    // (rows written, ffn)
+    // KV caches of the decoder.
+    pub(super) memories: ops::Kv, // of encoded windows
+    pub(super) cache: ops::Kv,    // of tokens
+}
+
+/// Model on a backend.
+pub(crate) struct Whisper {
+    pub(super) backend: AnyBackend,
+    pub(crate) spec: WhisperSpec,
+    pub(super) windows: usize,
+    weights: WhisperWeights,
+    pub(super) buffers: WhisperBuffers,
+    pub(super) program: WhisperProgram,
     pub(super) batch: Batch,
     pub(super) under_way: Option<Listening>,
     #[cfg(test)]
@@ -130,6 +138,34 @@ fn cache(spec: &WhisperSpec, slots: usize, tokens: usize) -> KvSpec {
     let HeadShape { kv_heads, head_dim, .. } = spec.heads(spec.decoder);
     let layers = vec![KvLayout::Heads { kv_heads, head_dim, window: None }; spec.decoder.layers];
     KvSpec { layers, blocks: slots * tokens.div_ceil(BLOCK_TOKENS), ..KvSpec::default() }
+}
+
+impl WhisperBuffers {
+    /// Buffers for steps of `rows` rows of the encoder, and for `windows` windows in the decoder, with their caches.
+    fn new(
+        backend: &AnyBackend,
+        spec: &WhisperSpec,
+        rows: usize,
+        windows: usize,
+    ) -> Result<Self, KernelError> {
+        let [narrow, wide, pair, branch, residual, normed, inner, kept, sum, written, written_inner] =
+            buffer_shapes(spec, rows, windows).map(|(role, rows, cols)| backend.buffer(role, rows, cols));
+        Ok(Self {
+            narrow: narrow?,
+            wide: wide?,
+            pair: pair?,
+            branch: branch?,
+            residual: residual?,
+            normed: normed?,
+            inner: inner?,
+            kept: kept?,
+            written_residual: sum?,
+            written: written?,
+            written_inner: written_inner?,
+            memories: backend.kv(&cache(spec, windows, spec.rows))?,
+            cache: backend.kv(&cache(spec, windows, spec.tokens))?,
+        })
+    }
 }
 
 impl Whisper {
@@ -196,52 +232,17 @@ impl Whisper {
                 progress(done / total);
             },
         };
-        let side = |loader: &mut Loader<'_>, side: &str, stack: Stack| {
-            (0..stack.layers).map(|layer| loader.layer(side, layer)).collect::<Result<Vec<_>, _>>()
-        };
-        let first = loader.linear(&["encoder.conv1".to_owned()])?;
-        let second = loader.linear(&["encoder.conv2".to_owned()])?;
-        let moments = loader.table("encoder.embed_positions")?;
-        let embedding = loader.table("decoder.embed_tokens")?;
-        let own_head = loader.own_head()?;
-        let positions = loader.table("decoder.embed_positions")?;
-        let encoder = side(&mut loader, "encoder", spec.encoder)?;
-        let decoder = side(&mut loader, "decoder", spec.decoder)?;
-        let (encoder_norm, decoder_norm) =
-            (loader.norm("encoder.layer_norm")?, loader.norm("decoder.layer_norm")?);
-        let shapes = buffer_shapes(&spec, limits.rows, windows).into_iter();
-        let buffers = shapes.map(|(role, rows, cols)| backend.buffer(role, rows, cols));
-        let mut buffers = buffers.collect::<Result<Vec<_>, _>>()?.into_iter();
-        let mut next = || buffers.next().expect("as many as there are widths");
+        let weights = loader.weights()?;
+        let buffers = WhisperBuffers::new(&backend, &spec, limits.rows, windows)?;
         Ok(Whisper {
-            memories: backend.kv(&cache(&spec, windows, spec.rows))?,
-            cache: backend.kv(&cache(&spec, windows, spec.tokens))?,
-            narrow: next(),
-            wide: next(),
-            pair: next(),
-            branch: next(),
-            residual: next(),
-            normed: next(),
-            inner: next(),
-            kept: next(),
-            written_residual: next(),
-            written: next(),
-            written_inner: next(),
+            program: WhisperProgram::new(&spec, &weights, &buffers),
             batch: Batch::default(),
             under_way: None,
             #[cfg(test)]
             encoded: Vec::new(),
             windows,
-            first,
-            second,
-            moments,
-            encoder,
-            encoder_norm,
-            embedding,
-            own_head,
-            positions,
-            decoder,
-            decoder_norm,
+            weights,
+            buffers,
             spec,
             backend,
         })
@@ -289,24 +290,14 @@ impl Whisper {
         let mut queries = vec![0.0; heads.len() * rows * shape.head_dim];
         logits.resize(batch.logit_rows.len() * vocab, 0.0);
         self.backend.begin(&self.batch)?;
-        let backend = &mut self.backend;
-        backend.embed(&self.embedding, 1.0, &mut self.written_residual);
-        backend.add_embedding(&self.positions, RowIds::Positions { offset: 0 }, &mut self.written_residual);
-        layer_norm(backend, &self.decoder[0].norm, &self.written_residual, &mut self.written);
-        let mut params = AttentionParams::of(shape, (shape.head_dim as f32).sqrt().recip());
+        let Self { backend, program, buffers, weights, .. } = self;
+        backend.run_all(&program.begin);
         let mut result = Ok(());
-        for (index, layer) in self.decoder.iter().enumerate() {
-            let Some(cross) = &layer.cross else { continue };
-            backend.matmul(&layer.qkv.weight, Some(&layer.qkv.bias), &self.written, &mut self.wide);
-            backend.rope_to_cache(&mut self.wide, &QkvParams::plain(shape), &mut self.cache, index);
-            (params.queries_alone, params.memory) = (false, false);
-            backend.attention(&self.wide, &params, &self.cache, index, &mut self.branch);
-            backend.matmul(&layer.out.weight, Some(&layer.out.bias), &self.branch, &mut self.written);
-            add_layer_norm(backend, &cross.norm, &mut self.written_residual, &self.written, &mut self.branch);
-            backend.matmul(&cross.query.weight, Some(&cross.query.bias), &self.branch, &mut self.written);
+        for (index, layer) in program.decoder.iter().enumerate() {
+            backend.run_all(&layer.rows);
             if heads.iter().any(|&(layer, _)| layer == index) {
                 let mut all = vec![0.0; rows * hidden];
-                result = result.and(backend.read_rows(&self.written, 0, &mut all));
+                result = result.and(backend.read_rows(&buffers.written, 0, &mut all));
                 let wanted = heads.iter().enumerate().filter(|(_, (layer, _))| *layer == index);
                 for (place, &(_, head)) in wanted {
                     let queries = &mut queries[place * rows * shape.head_dim..][..rows * shape.head_dim];
@@ -316,19 +307,13 @@ impl Whisper {
                     }
                 }
             }
-            (params.queries_alone, params.memory) = (true, true);
-            backend.attention(&self.written, &params, &self.memories, index, &mut self.branch);
-            backend.matmul(&cross.out.weight, Some(&cross.out.bias), &self.branch, &mut self.written);
-            let next = self.decoder.get(index + 1).map_or(&self.decoder_norm, |next| &next.norm);
-            let buffers =
-                (&mut self.written_residual, &mut self.written, &mut self.branch, &mut self.written_inner);
-            mlp(backend, layer, next, buffers);
+            backend.run_all(&layer.behind);
         }
         let computed = match logits.is_empty() {
             true => Ok(()),
             false => {
-                let head = self.own_head.as_ref().unwrap_or(&self.embedding);
-                backend.logits(LogitsHead::of(head), &self.written, logits)
+                let head = weights.own_head.as_ref().unwrap_or(&weights.embedding);
+                backend.logits(LogitsHead::of(head), &buffers.written, logits)
             }
         };
         backend.end().and(result).and(computed)?;
@@ -348,49 +333,4 @@ pub(crate) fn unfold(x: &[f32], cols: usize, first: isize, out: &mut [f32]) {
             None => to.for_each(|to| *to = 0.0),
         }
     }
-}
-
-/// From the attention output in `normed` to the next layer's input, also in `normed`.
-fn mlp(
-    backend: &mut AnyBackend,
-    layer: &Layer,
-    next: &Norm,
-    (residual, normed, branch, inner): (
-        &mut ops::Buffer,
-        &mut ops::Buffer,
-        &mut ops::Buffer,
-        &mut ops::Buffer,
-    ),
-) {
-    mlp_of(backend, layer, (residual, normed, branch, inner));
-    add_layer_norm(backend, next, residual, branch, normed);
-}
-
-/// Adds the attention output in `normed` to the residual, and leaves the MLP's output in `branch`.
-pub(super) fn mlp_of(
-    backend: &mut AnyBackend,
-    layer: &Layer,
-    (residual, normed, branch, inner): (&mut ops::Buffer, &ops::Buffer, &mut ops::Buffer, &mut ops::Buffer),
-) {
-    add_layer_norm(backend, &layer.last_norm, residual, normed, branch);
-    backend.matmul_activated(&layer.up.weight, Some(&layer.up.bias), Activation::GeluErf, branch, inner);
-    backend.matmul(&layer.down.weight, Some(&layer.down.bias), inner, branch);
-}
-
-fn params(norm: &Norm) -> LayerNormParams<&ops::Vector> {
-    LayerNormParams { weight: &norm.weight, bias: Some(&norm.bias), eps: EPS }
-}
-
-pub(super) fn layer_norm(backend: &mut AnyBackend, norm: &Norm, x: &ops::Buffer, out: &mut ops::Buffer) {
-    backend.layer_norm(x, &params(norm), out);
-}
-
-fn add_layer_norm(
-    backend: &mut AnyBackend,
-    norm: &Norm,
-    residual: &mut ops::Buffer,
-    x: &ops::Buffer,
-    out: &mut ops::Buffer,
-) {
-    backend.add_layer_norm(residual, x, &params(norm), out);
 }

@@ -3,11 +3,11 @@
 use hanzo_engine_kernels::{AnyBackend, DType, KernelError, MatrixShape, MatrixSource, ops};
 
 use super::files::WhisperFiles;
-use super::network::{Cross, Layer, Linear, Norm};
+use super::network::{Cross, Layer, Linear, WhisperWeights};
 use super::spec::{Stack, WhisperSpec};
 use crate::encoder::WeightType;
 use crate::error::LoadError;
-use crate::network::{Quantiser, stored_as};
+use crate::network::{Norm, Quantiser, stored_as};
 use crate::tensor::Tensor;
 
 /// Name of a head that is not tied to the embedding.
@@ -104,21 +104,44 @@ pub(super) struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    pub(super) fn layer(&mut self, side: &str, index: usize) -> Result<Layer, LoadError> {
+    /// All weights.
+    pub(super) fn weights(&mut self) -> Result<WhisperWeights, LoadError> {
+        let WhisperSpec { encoder, decoder, .. } = self.files.spec;
+        Ok(WhisperWeights {
+            first: self.linear(&["encoder.conv1".to_owned()])?,
+            second: self.linear(&["encoder.conv2".to_owned()])?,
+            moments: self.table("encoder.embed_positions")?,
+            embedding: self.table("decoder.embed_tokens")?,
+            own_head: self.own_head()?,
+            positions: self.table("decoder.embed_positions")?,
+            encoder: (0..encoder.layers)
+                .map(|layer| self.layer("encoder", layer))
+                .collect::<Result<_, _>>()?,
+            decoder: (0..decoder.layers)
+                .map(|layer| Ok((self.layer("decoder", layer)?, self.cross(layer)?)))
+                .collect::<Result<_, LoadError>>()?,
+            encoder_norm: self.norm("encoder.layer_norm")?,
+            decoder_norm: self.norm("decoder.layer_norm")?,
+        })
+    }
+
+    fn layer(&mut self, side: &str, index: usize) -> Result<Layer, LoadError> {
         let of = |part: &str| format!("{side}.layers.{index}.{part}");
         let mut matrices = layer_matrices(side, index).into_iter();
         let mut next = || self.linear(&matrices.next().expect("a layer has these matrices"));
         let (qkv, out, up, down) = (next()?, next()?, next()?, next()?);
-        let cross = match side {
-            "decoder" => {
-                let (query, memory, out) = (next()?, next()?, next()?);
-                Some(Cross { norm: self.norm(&of("encoder_attn_layer_norm"))?, query, memory, out })
-            }
-            _ => None,
-        };
         let (norm, last_norm) =
             (self.norm(&of("self_attn_layer_norm"))?, self.norm(&of("final_layer_norm"))?);
-        Ok(Layer { norm, qkv, out, cross, last_norm, up, down })
+        Ok(Layer { norm, qkv, out, last_norm, up, down })
+    }
+
+    /// Cross-attention of a decoder's layer.
+    fn cross(&mut self, index: usize) -> Result<Cross, LoadError> {
+        let mut matrices = layer_matrices("decoder", index).into_iter().skip(4);
+        let mut next = || self.linear(&matrices.next().expect("a decoder's layer has these matrices"));
+        let (query, memory, out) = (next()?, next()?, next()?);
+        let norm = self.norm(&format!("decoder.layers.{index}.encoder_attn_layer_norm"))?;
+        Ok(Cross { norm, query, memory, out })
     }
 
     fn pack(&mut self, parts: &[String], multiplied: bool) -> Result<ops::Matrix, LoadError> {
@@ -152,17 +175,17 @@ impl Loader<'_> {
         Ok(packed)
     }
 
-    pub(super) fn table(&mut self, name: &str) -> Result<ops::Matrix, LoadError> {
+    fn table(&mut self, name: &str) -> Result<ops::Matrix, LoadError> {
         self.pack(&[name.to_owned()], false)
     }
 
     /// Output head, if it is not tied to the embedding.
-    pub(super) fn own_head(&mut self) -> Result<Option<ops::Matrix>, LoadError> {
+    fn own_head(&mut self) -> Result<Option<ops::Matrix>, LoadError> {
         let has_one = self.files.spec.own_head;
         has_one.then(|| self.pack(&[HEAD.to_owned()], true)).transpose()
     }
 
-    pub(super) fn linear(&mut self, parts: &[String]) -> Result<Linear, LoadError> {
+    fn linear(&mut self, parts: &[String]) -> Result<Linear, LoadError> {
         let mut bias = Vec::new();
         for part in parts {
             bias.extend(self.files.tensor(&format!("{part}.bias")).to_f32()?);
@@ -170,10 +193,10 @@ impl Loader<'_> {
         Ok(Linear { weight: self.pack(parts, true)?, bias: self.backend.vector(&bias)? })
     }
 
-    pub(super) fn norm(&mut self, name: &str) -> Result<Norm, LoadError> {
+    fn norm(&mut self, name: &str) -> Result<Norm, LoadError> {
         let vector = |part: &str| -> Result<ops::Vector, LoadError> {
             Ok(self.backend.vector(&self.files.tensor(&format!("{name}.{part}")).to_f32()?)?)
         };
-        Ok(Norm { weight: vector("weight")?, bias: vector("bias")? })
+        Ok(Norm::new(vector("weight")?, Some(vector("bias")?)))
     }
 }
