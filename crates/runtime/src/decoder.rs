@@ -24,6 +24,7 @@ pub struct Decoder {
     slopes: Option<ops::Vector>, // (heads): what scores lose with distance
     head_bias: Option<Arc<[f32]>>, // (vocab)
     attention: CacheAttention,
+    remembering: Vec<Op>, // from rows to `memories`, once some were remembered
 }
 
 /// Ops of each layer's attention, between the two lists of its program.
@@ -71,7 +72,8 @@ impl Decoder {
             false => None,
         };
         let attention = CacheAttention::default();
-        Ok(Self { network: loader.network()?, memories: None, slopes, head_bias, attention })
+        let (network, remembering) = (loader.network()?, Vec::new());
+        Ok(Self { network, memories: None, slopes, head_bias, attention, remembering })
     }
 
     /// What this decoder is.
@@ -86,6 +88,7 @@ impl Decoder {
     pub fn prepare(&mut self, backend: &mut AnyBackend, limits: &StepLimits) -> Result<(), KernelError> {
         self.network.prepare(backend, limits.rows)?;
         self.attention = CacheAttention::default();
+        self.remembering.clear();
         backend.reserve(limits)
     }
 
@@ -95,6 +98,7 @@ impl Decoder {
     /// The backend's, when it cannot give the memory.
     pub fn make_memories(&mut self, backend: &AnyBackend, spec: &KvSpec) -> Result<(), KernelError> {
         self.memories = Some(backend.kv(spec)?);
+        self.remembering.clear();
         Ok(())
     }
 
@@ -115,9 +119,13 @@ impl Decoder {
         let mut batch = Batch::default();
         batch.sources.resize(count, RowSource::Embedding);
         batch.push_sequence(count, end, |_, index| blocks[index]);
-        let memories = self.memories.as_mut().expect("there is room for what is remembered");
+        if self.remembering.is_empty() {
+            let memories = self.memories.as_ref().expect("there is room for what is remembered");
+            self.remembering = self.network.memory_ops(memories.id());
+        }
         backend.begin(&batch)?;
-        let written = self.network.remember(backend, rows, memories);
+        let written = self.network.give_remembered(backend, rows);
+        backend.run_all(&self.remembering);
         backend.end().and(written)
     }
 

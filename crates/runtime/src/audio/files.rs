@@ -9,7 +9,7 @@ use crate::error::LoadError;
 use crate::load::{Found, Tensors, huggingface::read_config};
 use crate::spec::{Config, Names, TransformerSpec};
 use crate::tensor::Tensor;
-use crate::vision::{f32s, no_tokens};
+use crate::vision::{JoinerFiles, f32s, no_tokens};
 
 /// Audio tower, opened.
 #[derive(Debug)]
@@ -18,10 +18,7 @@ pub struct AudioFiles {
     pub spec: AudioSpec,
     pub(super) tensors: Tensors,
     pub(super) stem: StemFiles,
-    pub(super) norm: Option<[Tensor; 2]>, // (hidden) each: of rows that were joined
-    pub(super) up: Option<(Tensor, Option<Tensor>)>, // (inner, joined), (inner)
-    pub(super) down: Tensor,              // (text hidden, inner or joined)
-    pub(super) down_bias: Option<Tensor>, // (text hidden)
+    pub(super) joiner: JoinerFiles,
 }
 
 /// Weights of the convolutions in front of the layers.
@@ -205,20 +202,22 @@ impl AudioFiles {
         };
         let tensors = found.resolve(&spec.layers)?;
         found.left_out(&spec.layers.architecture, &[])?;
-        Ok(AudioFiles { spec, tensors, stem, norm, up, down, down_bias })
+        let joiner = JoinerFiles { norm, merge: None, up, down, down_bias };
+        Ok(AudioFiles { spec, tensors, stem, joiner })
     }
 
     /// Matrices outside the layers.
     pub(super) fn matrices(&self) -> impl Iterator<Item = &Tensor> {
         let stem = self.stem.affine().map(|affine| &affine.weight).chain(self.stem.out());
-        stem.chain([&self.down]).chain(self.up.iter().map(|(up, _)| up))
+        stem.chain([&self.joiner.down]).chain(self.joiner.up.iter().map(|(up, _)| up))
     }
 
     /// Vectors outside the layers.
     pub(super) fn vectors(&self) -> impl Iterator<Item = &Tensor> {
         let stem = self.stem.affine().map(|affine| &affine.bias);
-        let up = self.up.iter().filter_map(|(_, bias)| bias.as_ref());
-        stem.chain(self.norm.iter().flatten()).chain(up).chain(&self.down_bias)
+        let JoinerFiles { norm, up, down_bias, .. } = &self.joiner;
+        let up = up.iter().filter_map(|(_, bias)| bias.as_ref());
+        stem.chain(norm.iter().flatten()).chain(up).chain(down_bias)
     }
 
     /// Number of parameters of the tower.

@@ -1,12 +1,14 @@
 //! Convolutions in front of a tower's layers, computed as matrix products of unfolded inputs: Whisper's two
 //! convolutions over the frames of a window, or Qwen3-ASR's three over the bands and frames of each second.
 
-use hanzo_engine_kernels::{Activation, AnyBackend, BufferRole, KernelError, ops};
+use hanzo_engine_kernels::ops::{self, BufferId, Op};
+use hanzo_engine_kernels::{Activation, AnyBackend, BufferRole, KernelError};
 
 use super::AudioSpec;
 use super::files::{Affine, StemFiles};
 use super::spec::Planes;
 use crate::error::LoadError;
+use crate::network::ProgramBuilder;
 use crate::vision::{batch_of, pack};
 use crate::whisper::unfold;
 
@@ -15,7 +17,14 @@ const GELU: Activation = Activation::GeluErf;
 pub(super) const PLACES_MAX: usize = 416;
 
 /// Convolutions on a backend.
-pub(super) enum Stem {
+pub(super) struct Stem {
+    weights: StemWeights,
+    buffers: StemBuffers,
+    program: StemProgram,
+}
+
+/// Weights of the convolutions.
+enum StemWeights {
     /// Two convolutions over frames.
     Frames {
         first: Linear,  // (hidden, 3 * mels)
@@ -28,15 +37,22 @@ pub(super) enum Stem {
     },
 }
 
+/// Ops of the convolutions.
+#[derive(Default)]
+struct StemProgram {
+    convolutions: Vec<Vec<Op>>, // from `narrow`, those after the first from `wide`, to `given`
+    last: Vec<Op>,              // from `wide` or `rows` to the layers' input
+}
+
 /// Weight matrix with its bias.
-pub(super) struct Linear {
+struct Linear {
     weight: ops::Matrix,
     bias: ops::Vector,
 }
 
 /// Buffers: the unfolded input of the first convolution, the unfolded input of the others, a convolution's output,
 /// and the input of the projection to rows.
-pub(super) struct StemBuffers {
+struct StemBuffers {
     narrow: ops::Buffer,       // (places, 3 * mels or 9)
     wide: ops::Buffer,         // (places or rows, 3 * hidden or 9 * channels)
     given: ops::Buffer,        // (places, hidden or channels)
@@ -70,23 +86,81 @@ pub(super) fn host_numbers(spec: &AudioSpec) -> usize {
 }
 
 impl Stem {
-    pub(super) fn load(backend: &AnyBackend, files: &StemFiles) -> Result<Self, LoadError> {
+    /// Reads and packs the weights, allocates the buffers, and builds the ops. `out` is the buffer of the layers' input.
+    pub(super) fn load(
+        backend: &AnyBackend,
+        files: &StemFiles,
+        spec: &AudioSpec,
+        out: BufferId,
+    ) -> Result<Self, LoadError> {
         let linear = |affine: &Affine| {
             let bias = backend.vector(&affine.bias.to_f32()?)?;
             Ok::<_, LoadError>(Linear { weight: pack(backend, &affine.weight)?, bias })
         };
-        Ok(match files {
+        let weights = match files {
             StemFiles::Frames { first, second } => {
-                Stem::Frames { first: linear(first)?, second: linear(second)? }
+                StemWeights::Frames { first: linear(first)?, second: linear(second)? }
             }
-            StemFiles::Planes { convolutions: [first, second, third], out } => Stem::Planes {
+            StemFiles::Planes { convolutions: [first, second, third], out } => StemWeights::Planes {
                 convolutions: [linear(first)?, linear(second)?, linear(third)?],
                 out: pack(backend, out)?,
             },
-        })
+        };
+        let buffers = StemBuffers::new(backend, spec)?;
+        let mut stem = Stem { weights, buffers, program: StemProgram::default() };
+        stem.program = stem.build(out);
+        Ok(stem)
     }
 
-    pub(super) fn buffers(backend: &AnyBackend, spec: &AudioSpec) -> Result<StemBuffers, KernelError> {
+    fn build(&self, out: BufferId) -> StemProgram {
+        let b = &self.buffers;
+        let (narrow, wide, given) = (b.narrow.id(), b.wide.id(), b.given.id());
+        let mut p = ProgramBuilder::default();
+        let mut convolve = |Linear { weight, bias }: &Linear, x, out| {
+            p.activated(weight, Some(bias), GELU, x, out);
+            p.finish_ops()
+        };
+        match (&self.weights, &b.rows) {
+            (StemWeights::Frames { first, second }, _) => StemProgram {
+                convolutions: vec![convolve(first, narrow, given)],
+                last: convolve(second, wide, out),
+            },
+            (StemWeights::Planes { convolutions, out: last }, rows) => {
+                let reads = [narrow, wide, wide].into_iter();
+                let convolutions = convolutions.iter().zip(reads).map(|(of, x)| convolve(of, x, given));
+                let convolutions = convolutions.collect();
+                p.matmul(last, None, rows.as_ref().expect("there is one behind planes").id(), out);
+                StemProgram { convolutions, last: p.finish_ops() }
+            }
+        }
+    }
+
+    /// Computes the layers' input from a window's frames, `(frames, mels)`, before position embeddings are added,
+    /// for the given number of rows. Leaves the last step open, so the caller ends it.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn run(
+        &mut self,
+        backend: &mut AnyBackend,
+        spec: &AudioSpec,
+        (frames, rows): (&[f32], usize),
+    ) -> Result<(), KernelError> {
+        let Self { buffers, program, .. } = self;
+        let Some(planes) = spec.planes else {
+            return over_frames(backend, program, spec, (frames, rows), buffers);
+        };
+        let seen = over_planes(backend, program, (frames, spec.mels, planes), buffers)?;
+        let Some(buffer) = &mut buffers.rows else { return Ok(()) };
+        backend.begin(&batch_of(&[rows]))?;
+        backend.write_rows(buffer, 0, &seen)?;
+        backend.run_all(&program.last);
+        Ok(())
+    }
+}
+
+impl StemBuffers {
+    fn new(backend: &AnyBackend, spec: &AudioSpec) -> Result<Self, KernelError> {
         let [narrow, wide, given, rows] = buffer_shapes(spec).map(|shape| {
             shape.map(|(rows, cols)| backend.buffer(BufferRole::Operand, rows, cols)).transpose()
         });
@@ -98,44 +172,14 @@ impl Stem {
             rows: rows?,
         })
     }
-
-    /// Computes the layers' input from a window's frames, `(frames, mels)`, before position embeddings are added,
-    /// for the given number of rows. Leaves the last step open, so the caller ends it.
-    ///
-    /// # Errors
-    /// The device's.
-    pub(super) fn run(
-        &self,
-        backend: &mut AnyBackend,
-        spec: &AudioSpec,
-        (frames, rows): (&[f32], usize),
-        buffers: &mut StemBuffers,
-        out: &mut ops::Buffer,
-    ) -> Result<(), KernelError> {
-        match (self, spec.planes) {
-            (Stem::Frames { first, second }, _) => {
-                over_frames(backend, [first, second], spec, (frames, rows), buffers, out)
-            }
-            (Stem::Planes { convolutions, out: last }, Some(planes)) => {
-                let seen = over_planes(backend, convolutions, (frames, spec.mels, planes), buffers)?;
-                let StemBuffers { rows: Some(buffer), .. } = buffers else { return Ok(()) };
-                backend.begin(&batch_of(&[rows]))?;
-                backend.write_rows(buffer, 0, &seen)?;
-                backend.matmul(last, None, buffer, out);
-                Ok(())
-            }
-            (Stem::Planes { .. }, None) => Ok(()),
-        }
-    }
 }
 
 fn over_frames(
     backend: &mut AnyBackend,
-    [first, second]: [&Linear; 2],
+    program: &StemProgram,
     spec: &AudioSpec,
     (frames, rows): (&[f32], usize),
     StemBuffers { narrow, wide, given, .. }: &mut StemBuffers,
-    out: &mut ops::Buffer,
 ) -> Result<(), KernelError> {
     let (mels, hidden, batch) = (spec.mels, spec.layers.hidden, batch_of(&[rows]));
     let mut heard = vec![0.0; 2 * rows * hidden];
@@ -148,7 +192,7 @@ fn over_frames(
         }
         backend.begin(&batch)?;
         let written = backend.write_rows(narrow, 0, seen);
-        backend.matmul_activated(&first.weight, Some(&first.bias), GELU, narrow, given);
+        backend.run_all(&program.convolutions[0]);
         backend.end().and(written)?;
         backend.read_rows(given, 0, heard)?;
     }
@@ -159,14 +203,14 @@ fn over_frames(
     }
     backend.begin(&batch)?;
     backend.write_rows(wide, 0, seen)?;
-    backend.matmul_activated(&second.weight, Some(&second.bias), GELU, wide, out);
+    backend.run_all(&program.last);
     Ok(())
 }
 
 /// Input of the projection to rows, `(rows, channels * bands)`. Frames missing from the last chunk are zeros.
 fn over_planes(
     backend: &mut AnyBackend,
-    convolutions: &[Linear; 3],
+    program: &StemProgram,
     (frames, mels, planes): (&[f32], usize, Planes),
     StemBuffers { narrow, wide, given, .. }: &mut StemBuffers,
 ) -> Result<Vec<f32>, KernelError> {
@@ -178,9 +222,9 @@ fn over_planes(
                 chunk.get(place % planes.frames * mels + place / planes.frames).copied().unwrap_or(0.0)
             })
             .collect();
-        for convolution in convolutions {
+        for ops in &program.convolutions {
             let seen = if plane.channels == 1 { &mut *narrow } else { &mut *wide };
-            plane = plane.convolve(backend, convolution, planes.channels, (seen, given))?;
+            plane = plane.convolve(backend, ops, planes.channels, (seen, given))?;
         }
         let heard = planes.rows_of_chunk(chunk.len() / mels);
         for frame in 0..heard {
@@ -206,9 +250,9 @@ impl Plane {
     fn convolve(
         &self,
         backend: &mut AnyBackend,
-        convolution: &Linear,
+        ops: &[Op],
         channels: usize,
-        (seen, given): (&mut ops::Buffer, &mut ops::Buffer),
+        (seen, given): (&mut ops::Buffer, &ops::Buffer),
     ) -> Result<Plane, KernelError> {
         let (bands, frames) = (self.bands.div_ceil(2), self.frames.div_ceil(2));
         let (places, width) = (bands * frames, 9 * self.channels);
@@ -222,7 +266,7 @@ impl Plane {
             }
             backend.begin(&batch_of(&[count]))?;
             let written = backend.write_rows(seen, 0, &around);
-            backend.matmul_activated(&convolution.weight, Some(&convolution.bias), GELU, seen, given);
+            backend.run_all(ops);
             backend.end().and(written)?;
             backend.read_rows(given, 0, given_numbers)?;
         }

@@ -2,11 +2,10 @@
 //! into pieces so that other sequences' steps run in between. For a sound shorter than a window, only its own rows
 //! are computed.
 
-use hanzo_engine_kernels::{
-    Activation, AnyBackend, Batch, BufferRole, KernelError, LayerNormParams, StepLimits, ops,
-};
+use hanzo_engine_kernels::ops::Op;
+use hanzo_engine_kernels::{AnyBackend, Batch, BufferRole, KernelError, StepLimits};
 
-use super::stem::{self, Stem, StemBuffers};
+use super::stem::{self, Stem};
 use super::{AudioFiles, AudioSpec};
 use crate::encoder::WeightType;
 use crate::engine::EngineMemory;
@@ -15,7 +14,7 @@ use crate::limits::PICTURE_ROWS_BYTES;
 use crate::media::MediaSpan;
 use crate::network::{self, Loader, Network};
 use crate::tensor::Tensor;
-use crate::vision::{Piece, Towers, batch_of, means, pack, shape_of};
+use crate::vision::{Joiner, JoinerBuffers, JoinerWidths, Piece, Towers, batch_of, means, shape_of};
 
 /// Audio tower: weights on its own backend, and the buffers to run them.
 pub struct AudioTower {
@@ -23,21 +22,10 @@ pub struct AudioTower {
     network: Network,
     spec: AudioSpec,
     stem: Stem,
-    norm: Option<[ops::Vector; 2]>,                 // (hidden) each
-    up: Option<(ops::Matrix, Option<ops::Vector>)>, // (inner, joined), (inner)
-    down: ops::Matrix,                              // (text_hidden, inner or joined)
-    down_bias: Option<ops::Vector>,                 // (text_hidden)
-    buffers: Buffers,
+    joiner: Joiner,
+    joiner_buffers: JoinerBuffers,
+    attention: Vec<Vec<Op>>, // of each layer
     way: Way,
-}
-
-/// Buffers for a whole window.
-struct Buffers {
-    stem: StemBuffers,
-    joined: ops::Buffer,         // (rows of the text model, joined)
-    normed: Option<ops::Buffer>, // (rows of the text model, joined)
-    inner: Option<ops::Buffer>,  // (rows of the text model, inner)
-    given: ops::Buffer,          // (rows of the text model, text_hidden)
 }
 
 /// Progress of the current window.
@@ -48,22 +36,33 @@ struct Way {
     done: usize,   // layers
 }
 
-/// Rows and columns of the buffers, in the order of their fields.
-fn buffer_shapes(spec: &AudioSpec) -> [Option<(usize, usize)>; 4] {
-    let given = spec.rows / spec.joined;
-    [
-        Some((given, spec.joined_width())),
-        spec.means().then_some((given, spec.joined_width())),
-        (spec.inner > 0).then_some((given, spec.inner)),
-        Some((given, spec.text_hidden)),
-    ]
+/// Rows of a whole window at the text model.
+fn joined_rows(spec: &AudioSpec) -> usize {
+    spec.rows / spec.joined
+}
+
+/// Columns of the projector's buffers.
+fn joiner_widths(spec: &AudioSpec) -> JoinerWidths {
+    JoinerWidths {
+        read: spec.joined_width(),
+        normed: spec.means().then_some(spec.joined_width()),
+        merged: None,
+        inner: (spec.inner > 0).then_some(spec.inner),
+        given: spec.text_hidden,
+    }
+}
+
+/// Rows and columns of all buffers beside those of the layers.
+fn buffer_shapes(spec: &AudioSpec) -> impl Iterator<Item = (usize, usize)> {
+    let rows = joined_rows(spec);
+    let joiner = joiner_widths(spec).all().map(move |cols| (rows, cols));
+    stem::buffer_shapes(spec).into_iter().flatten().chain(joiner)
 }
 
 fn limits(spec: &AudioSpec) -> StepLimits {
-    let shapes = || stem::buffer_shapes(spec).into_iter().chain(buffer_shapes(spec)).flatten();
-    let rows = shapes().map(|(rows, _)| rows).fold(spec.rows, usize::max);
+    let rows = buffer_shapes(spec).map(|(rows, _)| rows).fold(spec.rows, usize::max);
     let limits = spec.layers.step_limits(rows, 1, rows);
-    let widths = shapes().map(|(_, cols)| cols);
+    let widths = buffer_shapes(spec).map(|(_, cols)| cols);
     StepLimits { width: widths.fold(limits.width, usize::max), ..limits }
 }
 
@@ -84,8 +83,8 @@ impl AudioTower {
         };
         let vectors = files.vectors().map(|tensor| backend.vector_bytes(tensor.elements()));
         let weights = files.matrices().map(matrix).chain(vectors).sum::<usize>();
-        let buffers = stem::buffer_shapes(spec).into_iter().chain(buffer_shapes(spec)).flatten();
-        let buffers = buffers.map(|(rows, cols)| backend.buffer_bytes(BufferRole::Operand, rows, cols));
+        let buffers =
+            buffer_shapes(spec).map(|(rows, cols)| backend.buffer_bytes(BufferRole::Operand, rows, cols));
         let beside = buffers.sum::<usize>() + stem::host_numbers(spec) * size_of::<f32>() + kept_bytes(spec);
         EngineMemory {
             weights_bytes: plan.weights_bytes + weights as u64,
@@ -100,18 +99,6 @@ impl AudioTower {
     /// `Kernel` where the backend cannot pack a type or give the memory.
     pub fn load(mut backend: AnyBackend, files: &AudioFiles) -> Result<Self, LoadError> {
         let spec = files.spec.clone();
-        let vector = |tensor: &Tensor| Ok::<_, LoadError>(backend.vector(&tensor.to_f32()?)?);
-        let stem = Stem::load(&backend, &files.stem)?;
-        let norm = match &files.norm {
-            Some([factors, addends]) => Some([vector(factors)?, vector(addends)?]),
-            None => None,
-        };
-        let up = match &files.up {
-            Some((up, bias)) => Some((pack(&backend, up)?, bias.as_ref().map(vector).transpose()?)),
-            None => None,
-        };
-        let down = pack(&backend, &files.down)?;
-        let down_bias = files.down_bias.as_ref().map(vector).transpose()?;
         let mut silent = |_| ();
         let mut loader =
             Loader::new(&backend, &spec.layers, &files.tensors, WeightType::Stored, &mut silent)?;
@@ -119,26 +106,17 @@ impl AudioTower {
         let limits = limits(&spec);
         network.prepare(&backend, limits.rows)?;
         backend.reserve(&limits)?;
-        let [joined, normed, inner, given] = buffer_shapes(&spec).map(|shape| {
-            shape.map(|(rows, cols)| backend.buffer(BufferRole::Operand, rows, cols)).transpose()
-        });
-        const ALWAYS: &str = "every tower has this one";
-        let buffers = Buffers {
-            stem: Stem::buffers(&backend, &spec)?,
-            joined: joined?.expect(ALWAYS),
-            normed: normed?,
-            inner: inner?,
-            given: given?.expect(ALWAYS),
-        };
-        let way = Way::default();
-        Ok(AudioTower { backend, network, spec, stem, norm, up, down, down_bias, buffers, way })
+        let stem = Stem::load(&backend, &files.stem, &spec, network.given().id())?;
+        let joiner_buffers = JoinerBuffers::new(&backend, joined_rows(&spec), joiner_widths(&spec))?;
+        let joiner = Joiner::load(&backend, &files.joiner, spec.layers.norm.eps, &joiner_buffers)?;
+        let (attention, way) = (network.whole_attention(0), Way::default());
+        Ok(AudioTower { backend, network, spec, stem, joiner, joiner_buffers, attention, way })
     }
 
     /// Computes the layers' input from the frames.
     fn convolve(&mut self, frames: &[f32]) -> Result<(), KernelError> {
         let (backend, rows) = (&mut self.backend, self.way.rows.rows());
-        let (buffers, out) = (&mut self.buffers.stem, self.network.given());
-        self.stem.run(backend, &self.spec, (frames, rows), buffers, out)?;
+        self.stem.run(backend, &self.spec, (frames, rows))?;
         self.network.embed(backend, rows);
         self.network.begin(backend);
         backend.end()
@@ -153,25 +131,7 @@ impl AudioTower {
         if self.spec.means() {
             heard = means(&heard, joined, hidden);
         }
-        let Buffers { joined, normed, inner, given, .. } = &mut self.buffers;
-        let backend = &mut self.backend;
-        backend.begin(&self.way.joined)?;
-        let written = backend.write_rows(joined, 0, &heard);
-        let mut x = &*joined;
-        if let (Some([weight, bias]), Some(normed)) = (&self.norm, normed) {
-            let params = LayerNormParams { weight, bias: Some(bias), eps: self.spec.layers.norm.eps };
-            backend.layer_norm(x, &params, normed);
-            x = normed;
-        }
-        if let (Some((up, bias)), Some(inner)) = (&self.up, inner) {
-            backend.matmul_activated(up, bias.as_ref(), Activation::GeluErf, x, inner);
-            x = inner;
-        }
-        backend.matmul(&self.down, self.down_bias.as_ref(), x, given);
-        backend.end().and(written)?;
-        let mut rows = vec![0.0; self.way.joined.rows() * self.spec.text_hidden];
-        backend.read_rows(given, 0, &mut rows)?;
-        Ok(rows)
+        self.joiner.join(&mut self.backend, &self.way.joined, &mut self.joiner_buffers, &heard)
     }
 }
 
@@ -199,7 +159,7 @@ impl Towers for AudioTower {
         let end = self.layers().min(self.way.done + piece.layers());
         for index in self.way.done..end {
             self.backend.begin(&self.way.rows)?;
-            self.network.run_whole_layer(&mut self.backend, index, 0);
+            self.network.run_layer(&mut self.backend, index, &self.attention[index]);
             self.backend.end()?;
         }
         self.way.done = end;

@@ -518,6 +518,7 @@ fn last_hidden(files: &crate::encoder::EncoderFiles, spec: &TransformerSpec, tok
         slopes: None,
         head_bias: None,
         attention: CacheAttention::default(),
+        remembering: Vec::new(),
     };
     let limits = StepLimits { logit_rows: ROWS, ..spec.step_limits(ROWS, 1, BLOCKS * BLOCK_TOKENS) };
     decoder.prepare(&mut backend, &limits).unwrap();

@@ -1,10 +1,10 @@
 //! One step: from packed sequences to the hidden states of their rows.
 
-use hanzo_engine_kernels::ops::{self, Buckets, HeadOperands, Op, VectorId};
+use hanzo_engine_kernels::ops::{self, Buckets, BufferId, HeadOperands, Op, VectorId};
 use hanzo_engine_kernels::{AnyBackend, Batch, KernelError, PositionBias, RowOp};
 
-use super::{DistanceTables, Encoder};
-use crate::network::Sum;
+use super::{Convolution, DistanceTables, Encoder, EncoderProgram};
+use crate::network::{ProgramBuilder, Sum};
 
 impl Encoder {
     /// One step over whole sequences: reads the batch's tokens, positions and types. The hidden states stay on the
@@ -17,11 +17,13 @@ impl Encoder {
     /// Without [`Encoder::prepare`], and on batches outside of its limits.
     pub fn forward(&mut self, backend: &mut AnyBackend, batch: &Batch) -> Result<(), KernelError> {
         backend.begin(batch)?;
-        self.embed(backend, batch);
-        for index in 0..self.network.layers.len() {
-            self.network.run_layer(backend, index, &self.attention[index]);
+        self.network.embed(backend, batch.rows());
+        backend.run_all(&self.program.embedded);
+        self.network.begin(backend);
+        for (index, attention) in self.program.attention.iter().enumerate() {
+            self.network.run_layer(backend, index, attention);
             if index == 0 {
-                self.convolve(backend);
+                backend.run_all(&self.program.convolved);
             }
         }
         backend.end()
@@ -57,23 +59,15 @@ impl Encoder {
         batch: &Batch,
         logits: &mut [f32],
     ) -> Result<(), KernelError> {
-        let (vocab, norm) = (self.network.spec.vocab, self.network.spec.norm);
+        let vocab = self.network.spec.vocab;
         assert_eq!(logits.len(), batch.logit_rows.len() * vocab, "a row of logits for each asked for");
-        let (Some(head), Some(spec)) = (&self.masked_lm, self.network.spec.head.masked_lm()) else {
+        let Some(head) = &self.masked_lm else {
             panic!("this encoder has no head over the vocabulary; its spec says so")
         };
         backend.begin(batch)?;
         let matrix = self.network.head.as_ref().unwrap_or(&self.network.embedding).id();
-        let (hidden, [branch, free]) = self.network.hidden_and_free();
-        let (weight, bias) = (head.dense.id(), head.dense_bias.as_ref().map(ops::Vector::id));
-        backend.run(&Op::MatMulActivated {
-            weight,
-            bias,
-            activation: spec.activation,
-            x: hidden,
-            out: branch,
-        });
-        backend.run(&head.norm.op(norm, branch, free));
+        let (_, [_, free]) = self.network.hidden_and_free();
+        backend.run_all(&self.program.masked_lm);
         let computed = backend.compute_logits(&HeadOperands { matrix, adapted: None }, free, logits);
         // The step is ended whatever came of it, so that the device is given back.
         backend.end().and(computed)?;
@@ -84,40 +78,60 @@ impl Encoder {
         }
         Ok(())
     }
-
-    /// From tokens, positions and types to what the first layer reads.
-    fn embed(&mut self, backend: &mut AnyBackend, batch: &Batch) {
-        let convolution = self.network.spec.convolution;
-        self.network.embed(backend, batch.rows());
-        if let (Some(spec), Some(convolution)) = (convolution, &mut self.convolution) {
-            let unfolded = convolution.unfolded.as_mut().expect("prepared with the network's buffers");
-            backend.unfold(self.network.embedded(), spec.window, unfolded);
-        }
-        self.network.begin(backend);
-    }
-
-    /// Adds a convolution of the first layer's input to what the layer has given.
-    fn convolve(&mut self, backend: &mut AnyBackend) {
-        let (Some(spec), Some(convolution)) = (self.network.spec.convolution, &self.convolution) else {
-            return;
-        };
-        let x = convolution.unfolded.as_ref().expect("the step's input was written to it").id();
-        let (weight, bias) = (convolution.weight.id(), Some(convolution.bias.id()));
-        let Sum { residual, normed, branch } = self.network.sum_behind(0);
-        backend.run(&Op::MatMulActivated { weight, bias, activation: spec.activation, x, out: branch });
-        let norm = convolution.norm.add_op(self.network.spec.norm, residual, branch, normed);
-        backend.run(&norm);
-        // The norm is the sum.
-        backend.run(&Op::Row { op: RowOp::Take { x: normed, first: 0 }, out: residual });
-    }
 }
 
 impl Encoder {
-    /// Builds the ops of each layer's attention.
-    pub(super) fn build_attention(&mut self) {
+    /// Builds the ops that only encoders have.
+    pub(super) fn build_program(&mut self) {
         let network = &self.network;
         let of = |index| network.attention(index).over_sequences(0, self.distance.bias(index));
-        self.attention = (0..network.layers.len()).map(of).collect();
+        self.program = EncoderProgram {
+            embedded: self.unfold(),
+            attention: (0..network.layers.len()).map(of).collect(),
+            convolved: self.convolve(),
+            masked_lm: self.dense(),
+        };
+    }
+
+    /// Ops that keep the first layer's input for a convolution.
+    fn unfold(&self) -> Vec<Op> {
+        let (Some(spec), Some(convolution)) = (self.network.spec.convolution, &self.convolution) else {
+            return Vec::new();
+        };
+        vec![Op::Unfold { x: self.network.embedded(), window: spec.window, out: convolution.unfolded() }]
+    }
+
+    /// Ops that add a convolution of the first layer's input to the layer's output.
+    fn convolve(&self) -> Vec<Op> {
+        let (Some(spec), Some(convolution)) = (self.network.spec.convolution, &self.convolution) else {
+            return Vec::new();
+        };
+        let (x, Sum { residual, normed, branch }) = (convolution.unfolded(), self.network.sum_behind(0));
+        let mut p = ProgramBuilder::default();
+        p.activated(&convolution.weight, Some(&convolution.bias), spec.activation, x, branch);
+        p.add_norm(&convolution.norm, self.network.spec.norm, residual, branch, normed);
+        // The norm is the sum.
+        p.row(RowOp::Take { x: normed, first: 0 }, residual);
+        p.finish_ops()
+    }
+
+    /// Ops from hidden states to those that the masked language model's matrix reads.
+    fn dense(&self) -> Vec<Op> {
+        let (Some(head), Some(spec)) = (&self.masked_lm, self.network.spec.head.masked_lm()) else {
+            return Vec::new();
+        };
+        let (hidden, [branch, free]) = self.network.hidden_and_free();
+        let mut p = ProgramBuilder::default();
+        p.activated(&head.dense, head.dense_bias.as_ref(), spec.activation, hidden, branch);
+        p.norm(&head.norm, self.network.spec.norm, branch, free);
+        p.finish_ops()
+    }
+}
+
+impl Convolution {
+    /// Buffer of its unfolded input.
+    fn unfolded(&self) -> BufferId {
+        self.unfolded.as_ref().expect("prepared with the network's buffers").id()
     }
 }
 

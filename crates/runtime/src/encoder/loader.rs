@@ -4,7 +4,7 @@
 use hanzo_engine_kernels::AnyBackend;
 
 use super::head::{HeadNorm, dense};
-use super::{Convolution, DistanceTables, Encoder, EncoderFiles, LayerDistances, MaskedLm};
+use super::{Convolution, DistanceTables, Encoder, EncoderFiles, EncoderProgram, LayerDistances, MaskedLm};
 use crate::error::LoadError;
 use crate::network::{Group, Loader, WeightType, as_f32};
 use crate::spec::{Disentangled, Distance, LayerPart, Part, behind_table, learned_table};
@@ -23,7 +23,7 @@ pub(super) fn load(
         convolution: convolution(&mut loader)?,
         network: loader.network()?,
         distance,
-        attention: Vec::new(),
+        program: EncoderProgram::default(),
         masked_lm: masked_lm(&mut loader)?,
     })
 }

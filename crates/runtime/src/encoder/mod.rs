@@ -32,9 +32,18 @@ pub use crate::network::WeightType;
 pub struct Encoder {
     network: Network,
     distance: DistanceTables,
-    attention: Vec<Vec<Op>>, // of each layer
+    program: EncoderProgram,
     convolution: Option<Convolution>,
     masked_lm: Option<MaskedLm>,
+}
+
+/// Ops that only encoders have, between and behind those of the network.
+#[derive(Default)]
+struct EncoderProgram {
+    embedded: Vec<Op>,       // after the embeddings
+    attention: Vec<Vec<Op>>, // of each layer
+    convolved: Vec<Op>,      // after the first layer
+    masked_lm: Vec<Op>,      // from hidden states to the input of the head over the vocabulary
 }
 
 struct Convolution {
@@ -107,7 +116,7 @@ impl Encoder {
         if let Some(convolution) = &mut self.convolution {
             convolution.unfolded = Some(backend.buffer(BufferRole::Operand, limits.rows, cols)?);
         }
-        self.build_attention();
+        self.build_program();
         backend.reserve(limits)
     }
 }

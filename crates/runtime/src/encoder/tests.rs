@@ -193,7 +193,7 @@ pub(crate) fn last_hidden(files: &EncoderFiles, spec: TransformerSpec, tokens: &
     let mut encoder = Encoder {
         network,
         distance: DistanceTables::None,
-        attention: Vec::new(),
+        program: EncoderProgram::default(),
         convolution: None,
         masked_lm: None,
     };

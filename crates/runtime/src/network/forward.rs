@@ -18,7 +18,7 @@ use super::{
 use crate::spec::{AttentionSpec, Mask, NormKind, NormSpec, Projection, QkNorm, RopeSpec};
 
 const WIDE: &str = "a program's sums are in the buffers as wide as hidden states";
-const PREPARED: &str = "`prepare` is called before the first step, as its docs ask";
+pub(super) const PREPARED: &str = "`prepare` is called before the first step, as its docs ask";
 
 /// Attention of one layer: its weights, its shape, and the buffers that it reads and writes.
 pub(crate) struct Attention<'a> {
@@ -267,11 +267,9 @@ impl Network {
         self.buffers.as_mut().expect(PREPARED).hidden_wide_mut(id)
     }
 
-    /// Buffers of [`Network::given`], and one that is free before the first layer.
-    pub(crate) fn given_and_branch(&mut self) -> (&mut ops::Buffer, &mut ops::Buffer) {
-        let id = self.program().given;
-        let Buffers { residual, normed, branch, .. } = self.buffers.as_mut().expect(PREPARED);
-        (if residual.id() == id { residual } else { normed }, branch)
+    /// Buffer of [`Network::given`], and one that is free before the first layer.
+    pub(crate) fn given_and_branch(&self) -> [BufferId; 2] {
+        [self.program().given, self.buffers.as_ref().expect(PREPARED).branch.id()]
     }
 
     /// Sum that layers add to, between two of them. Layers whose norms stand before their halves keep it in one buffer.
@@ -285,8 +283,8 @@ impl Network {
     }
 
     /// Sum of the embeddings, before the first layer.
-    pub(crate) fn embedded(&self) -> &ops::Buffer {
-        self.buffers.as_ref().expect(PREPARED).hidden_wide(self.program().sum.residual)
+    pub(crate) fn embedded(&self) -> BufferId {
+        self.program().sum.residual
     }
 
     /// Output of a layer's first product: queries, keys and values where it has heads.
@@ -348,6 +346,13 @@ impl Network {
         }
     }
 
+    /// Ops of each layer's attention over whole sequences, without biases. Keys of the last `padding` rows of a sequence are not
+    /// read.
+    pub(crate) fn whole_attention(&self, padding: u32) -> Vec<Vec<Op>> {
+        let of = |index| self.attention(index).over_sequences(padding, PositionBias::None);
+        (0..self.layers.len()).map(of).collect()
+    }
+
     /// Runs a layer up to queries, keys and values.
     pub(crate) fn run_rows(&mut self, backend: &mut AnyBackend, index: usize) {
         self.run(backend, Stage::Layer(index), |program| &program.layers[index].rows);
@@ -361,14 +366,8 @@ impl Network {
     /// Runs one layer, with the ops of its attention.
     pub(crate) fn run_layer(&mut self, backend: &mut AnyBackend, index: usize, attention: &[Op]) {
         self.run_rows(backend, index);
-        attention.iter().for_each(|op| backend.run(op));
+        backend.run_all(attention);
         self.run_behind(backend, index);
-    }
-
-    /// Runs one layer over whole sequences, without biases.
-    pub(crate) fn run_whole_layer(&mut self, backend: &mut AnyBackend, index: usize, padding: u32) {
-        let attention = self.attention(index).over_sequences(padding, PositionBias::None);
-        self.run_layer(backend, index, &attention);
     }
 
     /// Runs the ops from the last layer's output to hidden states.

@@ -1,10 +1,13 @@
 //! Layers that read what a sequence remembers instead of itself (Llama 3.2 Vision): what makes keys and values of that, rows that
 //! see nothing of it, and steps in which nobody remembers anything, which pass such layers by.
 
-use hanzo_engine_kernels::{AnyBackend, BufferRole, KernelError, QkvParams, RowOp, Stage, ops};
+use hanzo_engine_kernels::ops::{self, KvId, Op};
+use hanzo_engine_kernels::{AnyBackend, BufferRole, KernelError, QkvParams, Stage};
 
 use super::Network;
-use crate::spec::{NormSpec, TransformerSpec};
+use super::forward::PREPARED;
+use super::program::{ProgramBuilder, ToMemory};
+use crate::spec::TransformerSpec;
 
 /// Activations of such layers.
 pub(crate) struct MemoryBuffers {
@@ -73,32 +76,34 @@ impl Network {
         }
     }
 
-    /// Puts keys and values of rows, `(n, hidden)`, where the batch of the step says, into what is remembered.
+    /// Ops that put keys and values of rows into what is remembered: those of [`Network::give_remembered`].
+    pub(crate) fn memory_ops(&self, memories: KvId) -> Vec<Op> {
+        let b = self.buffers.as_ref().expect(PREPARED);
+        let MemoryBuffers { pairs, own, .. } = b.memory.as_ref().expect("a layer remembers");
+        let mut p = ProgramBuilder::default();
+        for (layer, spec) in self.layers.iter().zip(&self.spec.layers) {
+            let Some(weight) = &layer.remembered else { continue };
+            let params = QkvParams {
+                k_norm: layer.k_norm.as_ref().map(|norm| norm.weight.id()),
+                norm_eps: self.spec.norm.eps,
+                ..QkvParams::plain(spec.attention.projection.head_shape())
+            };
+            let to = ToMemory { weight, bias: None, params, pairs: pairs.id(), own: own.id() };
+            p.remember(b.normed.id(), to, (memories, layer.cache));
+        }
+        p.finish_ops()
+    }
+
+    /// Writes rows that are to be remembered, `(n, hidden)`.
     ///
     /// # Errors
     /// The backend's.
-    pub(crate) fn remember(
+    pub(crate) fn give_remembered(
         &mut self,
         backend: &mut AnyBackend,
         rows: &[f32],
-        memories: &mut ops::Kv,
     ) -> Result<(), KernelError> {
-        let b = self.buffers.as_mut().expect("`prepare` is called before the first step, as its docs ask");
-        let MemoryBuffers { pairs, own, .. } = b.memory.as_mut().expect("a layer remembers");
-        let written = backend.write_rows(&mut b.normed, 0, rows);
-        let NormSpec { eps, .. } = self.spec.norm;
-        for (layer, spec) in self.layers.iter().zip(&self.spec.layers) {
-            let Some(matrix) = &layer.remembered else { continue };
-            let shape = spec.attention.projection.head_shape();
-            backend.matmul(matrix, None, &b.normed, pairs);
-            backend.row_op(&RowOp::Put { x: pairs, first: shape.q_width() }, own);
-            let params = QkvParams {
-                k_norm: layer.k_norm.as_ref().map(|norm| &norm.weight),
-                norm_eps: eps,
-                ..QkvParams::plain(shape)
-            };
-            backend.rope_to_cache(own, &params, memories, layer.cache);
-        }
-        written
+        let b = self.buffers.as_mut().expect(PREPARED);
+        backend.write_rows(&mut b.normed, 0, rows)
     }
 }

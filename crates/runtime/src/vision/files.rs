@@ -7,6 +7,7 @@ use std::sync::Arc;
 use hanzo_engine_kernels::DType;
 use hanzo_engine_media::Processor;
 
+use super::joiner::JoinerFiles;
 use super::layout::Layout;
 use super::mosaic::MosaicFiles;
 use super::perceiver::PerceiverFiles;
@@ -39,27 +40,6 @@ pub struct TowerFiles {
     pub(super) mosaic: Option<MosaicFiles>,
     pub(super) pooled: Option<PooledFiles>,
     pub(super) deep: Vec<JoinerFiles>,
-}
-
-/// Projector from squares of patches to the text model's rows.
-#[derive(Debug)]
-pub(super) struct JoinerFiles {
-    /// Weight and bias of a layer norm over squares.
-    pub(super) norm: Option<[Tensor; 2]>, // (square) each
-    /// Matrix that merges a square to one patch.
-    pub(super) merge: Option<Tensor>, // (hidden, square)
-    /// First matrix of an MLP, and its bias.
-    pub(super) up: Option<(Tensor, Option<Tensor>)>, // (inner, square or hidden), (inner)
-    pub(super) down: Tensor,              // (text hidden, inner or square)
-    pub(super) down_bias: Option<Tensor>, // (text hidden)
-}
-
-impl JoinerFiles {
-    pub(super) fn all(&self) -> impl Iterator<Item = &Tensor> {
-        let up = self.up.iter().flat_map(|(up, bias)| [up].into_iter().chain(bias));
-        let before = self.norm.iter().flatten().chain(&self.merge);
-        before.chain(up).chain([&self.down]).chain(&self.down_bias)
-    }
 }
 
 /// Settings of a directory's image processor, or `None` if it has none. They stand in their own file, or in the

@@ -12,6 +12,7 @@ mod files;
 mod gemma3;
 mod idefics2;
 mod idefics3;
+mod joiner;
 mod layout;
 mod llava;
 mod mllama;
@@ -33,6 +34,7 @@ pub(crate) mod vit;
 
 pub use files::TowerFiles;
 pub(crate) use files::{f32s, no_tokens};
+pub(crate) use joiner::{Joiner, JoinerBuffers, JoinerFiles, JoinerWidths};
 pub(crate) use layout::batch_of;
 pub use sight::{PICTURE, Sight};
 pub use spec::TowerSpec;

@@ -245,8 +245,7 @@ impl Tower {
         };
         let count = rows * cols;
         self.backend.begin(&batch_of(&[count]))?;
-        let written = self.backend.write_rows(&mut self.buffers.pixels, 0, &patches);
-        self.backend.matmul(&self.patch, None, &self.buffers.pixels, self.network.given());
+        let written = self.embed_patches(0..count, &patches);
         self.backend.end().and(written)?;
         let mut embedded = vec![0.0; count * self.spec.layers.hidden];
         self.backend.read_rows(self.network.given(), 0, &mut embedded)?;
@@ -255,6 +254,9 @@ impl Tower {
         let written = self.backend.write_rows(self.network.given(), 0, &numbers);
         self.network.embed(&mut self.backend, way.all.rows());
         self.network.begin(&mut self.backend);
+        // Rows behind those of the tiles are not read.
+        let padding = way.all.rows() - way.tiles * self.spec.tile_rows();
+        self.attention = self.network.whole_attention(padding as u32);
         self.mosaic_way = way;
         self.backend.end().and(written)
     }
@@ -293,11 +295,10 @@ impl Tower {
     pub(super) fn advance_mosaic(&mut self, layers: usize) -> Result<Option<Vec<f32>>, KernelError> {
         let count = self.network.layers.len();
         let mosaic = self.spec.mosaic.clone().expect("it has tiles");
-        let padding = self.mosaic_way.all.rows() - self.mosaic_way.tiles * self.spec.tile_rows();
         let end = count.min(self.mosaic_way.done + layers);
         for index in self.mosaic_way.done..end {
             self.backend.begin(&self.mosaic_way.all)?;
-            self.network.run_whole_layer(&mut self.backend, index, padding as u32);
+            self.network.run_layer(&mut self.backend, index, &self.attention[index]);
             self.backend.end()?;
             for (place, _) in mosaic.between.iter().enumerate().filter(|(_, layer)| **layer == index) {
                 self.mosaic_way.between[place] = self.tiles_now()?;
@@ -314,7 +315,7 @@ impl Tower {
     fn mosaic_given(&mut self) -> Result<Vec<f32>, KernelError> {
         let last = self.tiles_now()?;
         let between = std::mem::take(&mut self.mosaic_way.between);
-        let (hidden, rows, text) = (self.spec.layers.hidden, self.spec.tile_rows(), self.spec.text_hidden);
+        let (hidden, rows) = (self.spec.layers.hidden, self.spec.tile_rows());
         let joiner = self.joiner.as_ref().expect("a tower of tiles has a matrix behind it");
         let mut given = self.mosaic.as_ref().expect("it has tiles").image.clone();
         let batch = batch_of(&[rows]);
@@ -327,14 +328,7 @@ impl Tower {
                 // Interleave the layers: for each element, the values of all layers.
                 read.extend((at..at + hidden).flat_map(|place| between.iter().map(move |of| of[place])));
             }
-            self.backend.begin(&batch)?;
-            let written = self.backend.write_rows(&mut self.buffers.squares, 0, &read);
-            let (x, out) = (&self.buffers.squares, &mut self.buffers.given);
-            self.backend.matmul(&joiner.down, joiner.down_bias.as_ref(), x, out);
-            self.backend.end().and(written)?;
-            let first = given.len();
-            given.resize(first + rows * text, 0.0);
-            self.backend.read_rows(&self.buffers.given, 0, &mut given[first..])?;
+            given.extend(joiner.join(&mut self.backend, &batch, &mut self.buffers.joiner, &read)?);
         }
         Ok(given)
     }

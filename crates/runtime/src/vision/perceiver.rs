@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
+use hanzo_engine_kernels::ops::{self, Op};
 use hanzo_engine_kernels::{
-    AnyBackend, Batch, BufferRole, KernelError, MatrixShape, MatrixSource, PositionBias, QUERIES_PART,
-    SelfAttentionParams, ops,
+    AnyBackend, Batch, BufferRole, KernelError, MatrixShape, MatrixSource, QUERIES_PART,
 };
 
 use super::layout::batch_of;
@@ -16,6 +16,7 @@ use super::tower::norm_all;
 use super::towers::{MILLION, Products};
 use crate::error::LoadError;
 use crate::load::Found;
+use crate::network::{Attend, ProgramBuilder};
 use crate::tensor::Tensor;
 
 /// Maximum rows computed at once: those inside the MLP are wide.
@@ -135,6 +136,21 @@ pub(super) struct Perceiver {
     parts: bool, // whether only latents attend
     way: Way,
     buffers: Buffers,
+    program: PerceiverProgram,
+}
+
+/// Ops of the perceiver.
+#[derive(Default)]
+struct PerceiverProgram {
+    project: Vec<Op>, // from `patches` to `given`
+    layers: Vec<PerceiverOps>,
+}
+
+/// Ops of a layer, around its attention.
+struct PerceiverOps {
+    rows: Vec<Op>, // from `seen` to `made`
+    out: Vec<Op>,  // from `found` to `more`
+    mlp: Vec<Op>,  // from `latents` to `more`
 }
 
 /// Progress of the current frame.
@@ -246,7 +262,7 @@ impl Perceiver {
         let [patch_rows, inner, given, seen, made, qkv, attended, found, latents, between, more] =
             sizes(spec, own, (patches, parts))
                 .map(|[rows, cols]| backend.buffer(BufferRole::Operand, rows, cols));
-        Ok(Perceiver {
+        let mut perceiver = Perceiver {
             spec: own.clone(),
             hidden: spec.layers.hidden,
             text: spec.text_hidden,
@@ -270,7 +286,40 @@ impl Perceiver {
                 between: between?,
                 more: more?,
             },
-        })
+            program: PerceiverProgram::default(),
+        };
+        perceiver.program = perceiver.build();
+        Ok(perceiver)
+    }
+
+    fn build(&self) -> PerceiverProgram {
+        let (spec, b) = (&self.spec, &self.buffers);
+        let mut p = ProgramBuilder::default();
+        p.gated_mlp(
+            [&self.gate_up, &self.down],
+            spec.inner_activation,
+            b.patches.id(),
+            b.inner.id(),
+            b.given.id(),
+        );
+        let project = p.finish_ops();
+        let layer = |layer: &Layer| {
+            p.matmul(&layer.qkv, None, b.seen.id(), b.made.id());
+            let rows = p.finish_ops();
+            p.matmul(&layer.out, None, b.found.id(), b.more.id());
+            let out = p.finish_ops();
+            let matrices = [&layer.gate_up, &layer.down];
+            p.gated_mlp(matrices, spec.activation, b.latents.id(), b.between.id(), b.more.id());
+            PerceiverOps { rows, out, mlp: p.finish_ops() }
+        };
+        PerceiverProgram { project, layers: self.layers.iter().map(layer).collect() }
+    }
+
+    /// Attention over all rows.
+    fn attend(&self) -> Attend {
+        let heads = self.spec.heads;
+        let scale = 1.0 / (heads.head_dim as f32).sqrt();
+        Attend { qkv: self.buffers.qkv.id(), heads, scale, out: self.buffers.attended.id() }
     }
 
     /// Rows of a frame, `(latents, text hidden)`, from its patches after the layers, `(patches, hidden)`.
@@ -310,13 +359,9 @@ impl Perceiver {
 
     /// Projects at most [`ROWS_AT_ONCE`] patches to the text model's width.
     pub(super) fn project(&mut self, backend: &mut AnyBackend, some: &[f32]) -> Result<(), KernelError> {
-        let Buffers { patches, inner, given, .. } = &mut self.buffers;
-        let (gate_up, down, activation) = (&self.gate_up, &self.down, self.spec.inner_activation);
+        let Buffers { patches, given, .. } = &mut self.buffers;
         let batch = batch_of(&[some.len() / self.hidden]);
-        let wide =
-            of_few(backend, &batch, (patches, some), (given, self.text), |backend, patches, given| {
-                backend.gated_mlp(gate_up, down, activation, patches, inner, given);
-            })?;
+        let wide = of_few(backend, &batch, (patches, some), (given, self.text), &self.program.project)?;
         self.way.context.extend(wide);
         Ok(())
     }
@@ -329,7 +374,7 @@ impl Perceiver {
         rows: Range<usize>,
     ) -> Result<(), KernelError> {
         let (text, eps) = (self.text, self.spec.eps);
-        let Layer { norms: [of_context, of_latents, _], qkv, .. } = &self.layers[layer];
+        let [of_context, of_latents, _] = &self.layers[layer].norms;
         let Way { context, latents } = &self.way;
         let count = context.len() / text;
         let [mut read, mut own] = [
@@ -341,9 +386,8 @@ impl Perceiver {
         read.append(&mut own);
         let Buffers { seen, made, qkv: all, .. } = &mut self.buffers;
         let (batch, width) = (batch_of(&[rows.len()]), self.spec.heads.qkv_width());
-        let numbers = of_few(backend, &batch, (seen, &read), (made, width), |backend, seen, made| {
-            backend.matmul(qkv, None, seen, made);
-        })?;
+        let ops = &self.program.layers[layer].rows;
+        let numbers = of_few(backend, &batch, (seen, &read), (made, width), ops)?;
         backend.write_rows(all, rows.start, &numbers)
     }
 
@@ -351,35 +395,21 @@ impl Perceiver {
     pub(super) fn see(&mut self, backend: &mut AnyBackend, layer: usize) -> Result<(), KernelError> {
         let (text, latent_count, all) = (self.text, self.spec.latents, self.seen_rows());
         let (count, few) = (all - latent_count, batch_of(&[latent_count]));
-        let Layer { norms: [_, _, of_mlp], out, gate_up, down, .. } = &self.layers[layer];
-        let Buffers { qkv, attended, found, latents: rows, between, more, .. } = &mut self.buffers;
-        let params = SelfAttentionParams {
-            heads: self.spec.heads,
-            scale: 1.0 / (self.spec.heads.head_dim as f32).sqrt(),
-            reach: None,
-            padding: 0,
-            bias: PositionBias::None,
-        };
+        let (attend, [_, _, of_mlp]) = (self.attend(), &self.layers[layer].norms);
+        let Buffers { attended, found, latents: rows, more, .. } = &mut self.buffers;
+        let PerceiverOps { out, mlp, .. } = &self.program.layers[layer];
         let first = if self.parts { count / QUERIES_PART * QUERIES_PART } else { 0 };
         backend.begin(&batch_of(&[all - first]))?;
-        match self.parts {
-            true => backend.attend_part(qkv, (0..all, first..all), &params, attended),
-            false => backend.self_attention(qkv, &params, attended),
-        }
+        backend.run(&if self.parts { attend.part(0..all, first..all) } else { attend.whole() });
         backend.end()?;
         let mut read = vec![0.0; latent_count * self.spec.heads.q_width()];
         backend.read_rows(attended, count - first, &mut read)?;
-        let given = of_few(backend, &few, (found, &read), (more, text), |backend, found, more| {
-            backend.matmul(out, None, found, more);
-        })?;
+        let given = of_few(backend, &few, (found, &read), (more, text), out)?;
         let latents = &mut self.way.latents;
         add(latents, &given);
         let mut normed = latents.clone();
         norm_all(&mut normed, of_mlp, self.spec.eps);
-        let activation = self.spec.activation;
-        let given = of_few(backend, &few, (rows, &normed), (more, text), |backend, rows, more| {
-            backend.gated_mlp(gate_up, down, activation, rows, between, more);
-        })?;
+        let given = of_few(backend, &few, (rows, &normed), (more, text), mlp)?;
         add(latents, &given);
         Ok(())
     }
@@ -410,17 +440,17 @@ impl Perceiver {
     }
 }
 
-/// Runs ops on some rows and reads the result back: as many rows, of `cols` columns.
+/// Runs ops on some rows in `x` and reads the result in `out` back: as many rows, of `cols` columns.
 fn of_few(
     backend: &mut AnyBackend,
     batch: &Batch,
     (x, rows): (&mut ops::Buffer, &[f32]),
-    (out, cols): (&mut ops::Buffer, usize),
-    ops: impl FnOnce(&mut AnyBackend, &ops::Buffer, &mut ops::Buffer),
+    (out, cols): (&ops::Buffer, usize),
+    ops: &[Op],
 ) -> Result<Vec<f32>, KernelError> {
     backend.begin(batch)?;
     let written = backend.write_rows(x, 0, rows);
-    ops(backend, x, out);
+    backend.run_all(ops);
     backend.end().and(written)?;
     let mut read = vec![0.0; batch.rows() * cols];
     backend.read_rows(out, 0, &mut read)?;

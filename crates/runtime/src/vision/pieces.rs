@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::{
-    AnyBackend, Batch, BufferRole, HeadShape, KernelError, PositionBias, QUERIES_PART, RowOp, RowSource,
-    SelfAttentionParams, SequenceSpan, ops,
+    AnyBackend, Batch, BufferRole, HeadShape, KernelError, QUERIES_PART, RowSource, SequenceSpan,
+    ops::{self, Op},
 };
 
 use super::cuts::{Left, ROWS_UNIT, RowCost, columns_of, groups_of, heads_of, of_matrix, rows_for};
@@ -18,6 +18,7 @@ use super::perceiver::{self, Perceiver};
 use super::spec::TowerSpec;
 use super::tower::Tower;
 use super::towers::{MILLION, Piece, Products};
+use crate::network::{Attend, Network};
 use crate::spec::NormOrder;
 
 /// Maximum rows of a piece, and of a short sequence.
@@ -31,11 +32,12 @@ pub(super) struct Pieces {
     /// Heads that are computed together, and for each such group the queries, keys and values of a sequence.
     group: HeadShape,
     made: Vec<ops::Buffer>,
-    seen: ops::Buffer,  // (rows of a piece, the heads' elements): attention output
-    attended: Vec<f32>, // (rows of a block, all heads' elements)
-    sums: Vec<f32>,     // (rows, hidden): residual
-    given: Vec<f32>,    // (rows, hidden): output of the last layer's norm, if used
-    joined: Vec<f32>,   // (squares, text_hidden): finished rows
+    turned: Vec<Vec<Op>>, // of each layer: ops that norm and turn queries and keys
+    seen: ops::Buffer,    // (rows of a piece, the heads' elements): attention output
+    attended: Vec<f32>,   // (rows of a block, all heads' elements)
+    sums: Vec<f32>,       // (rows, hidden): residual
+    given: Vec<f32>,      // (rows, hidden): output of the last layer's norm, if used
+    joined: Vec<f32>,     // (squares, text_hidden): finished rows
     at: At,
     spent: Products, // cost of the last piece
 }
@@ -108,10 +110,6 @@ fn rows_of(span: &SequenceSpan) -> Range<usize> {
     span.row_first as usize..(span.row_first + span.rows) as usize
 }
 
-fn params<'a, V>(heads: HeadShape, scale: f32) -> SelfAttentionParams<&'a V, &'a [u32]> {
-    SelfAttentionParams { heads, scale, reach: None, padding: 0, bias: PositionBias::None }
-}
-
 impl Block {
     fn rows(self) -> usize {
         self.to - self.from
@@ -139,12 +137,18 @@ impl Pieces {
     ///
     /// # Errors
     /// The backend's, if it cannot give the memory.
-    pub(super) fn new(backend: &AnyBackend, spec: &TowerSpec, rows: usize) -> Result<Pieces, KernelError> {
+    pub(super) fn new(
+        backend: &AnyBackend,
+        network: &Network,
+        spec: &TowerSpec,
+        rows: usize,
+    ) -> Result<Pieces, KernelError> {
         let (group, groups) = groups_of(heads_of(spec));
         let buffer = |rows, cols| backend.buffer(BufferRole::Operand, rows, cols);
         Ok(Pieces {
             group,
             made: (0..groups).map(|_| buffer(rows, group.qkv_width())).collect::<Result<_, _>>()?,
+            turned: (0..network.layers.len()).map(|index| network.attention(index).turned()).collect(),
             seen: buffer(rows.min(PIECE_ROWS), group.q_width())?,
             attended: Vec::new(),
             sums: Vec::new(),
@@ -287,20 +291,11 @@ impl Tower {
         let rows = row..all.min(row + rows_for(left.millions, cost, ROWS_UNIT));
         let batch = part_of(&self.way.all, rows.clone(), None);
         let patches = self.way.layout.patches_of(&self.spec, &self.scale, &self.way.pixels, rows.clone());
-        let learned = self.learned_of_places(rows.clone());
-        let Tower { backend, network, pieces, buffers, patch, patch_bias, .. } = self;
+        self.backend.begin(&batch)?;
+        let written = self.embed_patches(rows.clone(), &patches);
+        let Tower { backend, network, pieces, .. } = self;
         let pieces = pieces.as_mut().expect("its caller was made for pieces");
         pieces.sums.resize(all * hidden, 0.0);
-        backend.begin(&batch)?;
-        let mut written = backend.write_rows(&mut buffers.pixels, 0, &patches);
-        if let Some(learned) = learned {
-            let (out, branch) = network.given_and_branch();
-            backend.matmul(patch, patch_bias.as_ref(), &buffers.pixels, branch);
-            written = written.and(backend.write_rows(out, 0, &learned));
-            backend.row_op(&RowOp::Add { x: branch, first: 0, factor: 1.0 }, out);
-        } else {
-            backend.matmul(patch, patch_bias.as_ref(), &buffers.pixels, network.given());
-        }
         network.embed(backend, rows.len());
         backend.end().and(written)?;
         let here = rows.start * hidden..rows.end * hidden;
@@ -331,12 +326,12 @@ impl Tower {
         let rows = row..rows_of(&batch.sequences[spans.end - 1]).end;
         let part = part_of(batch, rows.clone(), Some(spans));
         let here = self.numbers_of(&rows);
-        let Tower { backend, network, pieces, .. } = self;
+        let Tower { backend, network, pieces, attention, .. } = self;
         let pieces = pieces.as_mut().expect("its caller was made for pieces");
         backend.begin(&part)?;
         let written = backend.write_rows(network.residual(), 0, &pieces.sums[here]);
         network.norm_before(backend, index);
-        network.run_whole_layer(backend, index, 0);
+        network.run_layer(backend, index, &attention[index]);
         backend.end().and(written)?;
         self.keep_sums(index, rows.clone())?;
         let spent = Products {
@@ -362,7 +357,7 @@ impl Tower {
         network.norm_before(backend, index);
         let mut numbers = vec![0.0; rows.len() * shape.qkv_width()];
         network.run_rows(backend, index);
-        network.attention(index).turned().iter().for_each(|op| backend.run(op));
+        backend.run_all(&pieces.turned[index]);
         let read = backend.read_rows(network.own_rows(index), 0, &mut numbers);
         let mut own = Vec::with_capacity(rows.len() * pieces.group.qkv_width());
         for (group, kept) in pieces.made.iter_mut().enumerate() {
@@ -405,7 +400,8 @@ impl Tower {
         backend.begin(&part)?;
         for (group_at, kept) in made.iter().enumerate().take(now.end).skip(now.start) {
             let queries = block.from..block.to;
-            backend.attend_part(kept, (0..span.len(), queries), &params(*group, scale), seen);
+            let attend = Attend { qkv: kept.id(), heads: *group, scale, out: seen.id() };
+            backend.run(&attend.part(0..span.len(), queries));
             read = read.and(backend.read_rows(seen, 0, &mut numbers));
             for (row, from) in attended.chunks_exact_mut(width).zip(numbers.chunks_exact(own)) {
                 row[group_at * own..][..own].copy_from_slice(from);

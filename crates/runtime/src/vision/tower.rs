@@ -4,12 +4,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use hanzo_engine_kernels::ops::{self, Op};
 use hanzo_engine_kernels::{
-    Activation, AnyBackend, Batch, BufferRole, HeadShape, KernelError, LayerNormParams, MatrixShape,
-    MatrixSource, RowOp, StepLimits, ops,
+    AnyBackend, Batch, BufferRole, HeadShape, KernelError, MatrixShape, MatrixSource, RowOp, StepLimits,
 };
 
-use super::files::JoinerFiles;
+use super::joiner::{Joiner, JoinerBuffers, JoinerFiles, JoinerWidths};
 use super::layout::{Grid, Layout};
 use super::mosaic::{Mosaic, MosaicFiles, MosaicWay};
 use super::perceiver::{self, Perceiver, PerceiverFiles};
@@ -23,7 +23,7 @@ use crate::engine::EngineMemory;
 use crate::error::LoadError;
 use crate::limits::{PICTURE_ROWS_BYTES, PICTURE_VECTORS_BYTES};
 use crate::media::{LineEnds, MediaSpan};
-use crate::network::{self, Loader, Network};
+use crate::network::{self, Loader, Network, ProgramBuilder};
 use crate::tensor::Tensor;
 
 /// Vision tower: weights on its own backend, and the buffers to run them.
@@ -32,16 +32,18 @@ pub struct Tower {
     pub(super) network: Network,
     pub(super) spec: TowerSpec,
     pub(super) scale: [[f32; 256]; COLORS],
-    pub(super) patch: ops::Matrix,              // (hidden, patch_width)
-    pub(super) patch_bias: Option<ops::Vector>, // (hidden)
-    learned: Vec<f32>,                          // (side * side, hidden), or none
-    given_norm: Vec<f32>,                       // (hidden), or none
-    line_end: Vec<f32>,                         // (text_hidden), or none
-    pub(super) joiner: Option<Joiner>,          // projector from squares to rows
-    pub(super) perceiver: Option<Perceiver>,    // perceiver, if it makes the rows
-    pooled: Option<Pooled>,                     // pooling to a vector
-    pub(super) mosaic: Option<Mosaic>,          // tiles with mutual attention
+    patch: ops::Matrix,                      // (hidden, patch_width)
+    patch_bias: Option<ops::Vector>,         // (hidden)
+    learned: Vec<f32>,                       // (side * side, hidden), or none
+    given_norm: Vec<f32>,                    // (hidden), or none
+    line_end: Vec<f32>,                      // (text_hidden), or none
+    pub(super) joiner: Option<Joiner>,       // projector from squares to rows
+    pub(super) perceiver: Option<Perceiver>, // perceiver, if it makes the rows
+    pooled: Option<Pooled>,                  // pooling to a vector
+    pub(super) mosaic: Option<Mosaic>,       // tiles with mutual attention
     deep: Vec<Joiner>,
+    embed: Vec<Op>,                     // from pixels to embedded patches
+    pub(super) attention: Vec<Vec<Op>>, // of each layer over whole sequences; of tiles those of the current picture
     pub(super) buffers: Buffers,
     kept_bytes: usize,
     pub(super) way: Way,
@@ -49,23 +51,10 @@ pub struct Tower {
     pub(super) pieces: Option<Pieces>, // present if frames run in pieces of rows instead of layers
 }
 
-/// Projector from squares of patches to rows.
-pub(super) struct Joiner {
-    norm: Option<[ops::Vector; 2]>,                 // (square)
-    merge: Option<ops::Matrix>,                     // (hidden, square)
-    up: Option<(ops::Matrix, Option<ops::Vector>)>, // (inner, square or hidden), (inner)
-    pub(super) down: ops::Matrix,                   // (text_hidden, inner or square)
-    pub(super) down_bias: Option<ops::Vector>,      // (text_hidden)
-}
-
 /// Buffers for the largest frame.
 pub(super) struct Buffers {
-    pub(super) pixels: ops::Buffer,  // (patches, patch_width)
-    pub(super) squares: ops::Buffer, // (rows, square)
-    normed: Option<ops::Buffer>,     // (rows, square)
-    merged: Option<ops::Buffer>,     // (rows, hidden)
-    inner: Option<ops::Buffer>,      // (rows, inner)
-    pub(super) given: ops::Buffer,   // (rows, text_hidden)
+    pub(super) pixels: ops::Buffer, // (patches, patch_width)
+    pub(super) joiner: JoinerBuffers,
 }
 
 /// Progress of the current frame.
@@ -83,17 +72,16 @@ pub(super) struct Way {
     pub(super) pixels: Arc<[u8]>,      // for reading them piece by piece
 }
 
-/// Columns of the buffers of rows: of squares, normalised squares, merged squares, the MLP, and rows of the text
-/// model.
-fn row_widths(spec: &TowerSpec) -> [Option<usize>; 5] {
+/// Columns of the projectors' buffers.
+fn joiner_widths(spec: &TowerSpec) -> JoinerWidths {
     let (square, reads) = (spec.square_width(), spec.reads);
-    [
-        Some(square),
-        (!spec.deep.is_empty()).then_some(square),
-        reads.merged.then_some(spec.layers.hidden),
-        (reads.inner > 0).then_some(reads.inner),
-        Some(spec.text_hidden),
-    ]
+    JoinerWidths {
+        read: square,
+        normed: (!spec.deep.is_empty()).then_some(square),
+        merged: reads.merged.then_some(spec.layers.hidden),
+        inner: (reads.inner > 0).then_some(reads.inner),
+        given: spec.text_hidden,
+    }
 }
 
 fn limits(spec: &TowerSpec, patches: usize, cuts: bool) -> StepLimits {
@@ -103,7 +91,7 @@ fn limits(spec: &TowerSpec, patches: usize, cuts: bool) -> StepLimits {
         None => spec.squares_max,
     };
     let limits = spec.layers.step_limits(rows, sequences, rows);
-    let width = row_widths(spec).into_iter().flatten().fold(limits.width.max(spec.patch_width()), usize::max);
+    let width = joiner_widths(spec).all().fold(limits.width.max(spec.patch_width()), usize::max);
     let Some(own) = &spec.perceiver else { return StepLimits { width, ..limits } };
     let (heads, rows) = (limits.heads, rows.max(perceiver::rows_max(own, (patches, cuts))));
     StepLimits {
@@ -139,27 +127,6 @@ pub(crate) fn pack(backend: &AnyBackend, tensor: &Tensor) -> Result<ops::Matrix,
     Ok(packed)
 }
 
-impl Joiner {
-    fn load(backend: &AnyBackend, files: &JoinerFiles) -> Result<Self, LoadError> {
-        let vector = |tensor: &Tensor| Ok::<_, LoadError>(backend.vector(&tensor.to_f32()?)?);
-        Ok(Joiner {
-            norm: match &files.norm {
-                Some([factors, addends]) => Some([vector(factors)?, vector(addends)?]),
-                None => None,
-            },
-            merge: files.merge.as_ref().map(|merge| pack(backend, merge)).transpose()?,
-            up: match &files.up {
-                Some((weight, bias)) => {
-                    Some((pack(backend, weight)?, bias.as_ref().map(vector).transpose()?))
-                }
-                None => None,
-            },
-            down: pack(backend, &files.down)?,
-            down_bias: files.down_bias.as_ref().map(vector).transpose()?,
-        })
-    }
-}
-
 impl Tower {
     /// Memory that [`Tower::load`] takes.
     pub fn memory(backend: &AnyBackend, files: &TowerFiles, context_tokens_max: usize) -> EngineMemory {
@@ -183,8 +150,8 @@ impl Tower {
         let learned: usize = held.map(|table| table.elements() * size_of::<f32>()).sum();
         let (rows, cuts) = (rows_behind(spec, patches), pieces::cuts(backend, spec));
         let at_once = squares_at_once(spec, rows, cuts);
-        let widths = row_widths(spec).into_iter().flatten();
-        let behind = widths.map(|cols| backend.buffer_bytes(BufferRole::Operand, at_once, cols));
+        let behind =
+            joiner_widths(spec).all().map(|cols| backend.buffer_bytes(BufferRole::Operand, at_once, cols));
         let mut behind = behind.sum::<usize>() + kept_bytes(spec, rows);
         if cuts {
             behind += pieces::kept_bytes(backend, spec, spec.layer_rows(patches));
@@ -218,14 +185,15 @@ impl Tower {
         let vector = |tensor: &Tensor| Ok::<_, LoadError>(backend.vector(&tensor.to_f32()?)?);
         let patch = pack(&backend, &files.patch)?;
         let patch_bias = files.patch_bias.as_ref().map(vector).transpose()?;
-        let joiner = files.joiner.as_ref().map(|files| Joiner::load(&backend, files)).transpose()?;
+        let joiner_buffers = JoinerBuffers::new(&backend, at_once, joiner_widths(&spec))?;
+        let joiner_of = |files| Joiner::load(&backend, files, spec.layers.norm.eps, &joiner_buffers);
+        let joiner = files.joiner.as_ref().map(joiner_of).transpose()?;
         let pooled = files.pooled.as_ref().map(|files| Pooled::load(files, &spec)).transpose()?;
         let perceiver = match (&files.perceiver, &spec.perceiver) {
             (Some(files), Some(own)) => Some(Perceiver::load(&backend, files, &spec, own, patches)?),
             _ => None,
         };
-        let deep = files.deep.iter().map(|files| Joiner::load(&backend, files));
-        let deep = deep.collect::<Result<Vec<_>, _>>()?;
+        let deep = files.deep.iter().map(joiner_of).collect::<Result<Vec<_>, _>>()?;
         let mut silent = |_| ();
         let mut loader =
             Loader::new(&backend, &spec.layers, &files.tensors, WeightType::Stored, &mut silent)?;
@@ -233,22 +201,14 @@ impl Tower {
         let limits = limits(&spec, patches, cuts);
         network.prepare(&backend, limits.rows)?;
         backend.reserve(&limits)?;
-        let buffer = |rows, cols| backend.buffer(BufferRole::Operand, rows, cols);
-        let [_, normed, merged, inner, _] =
-            row_widths(&spec).map(|cols| cols.map(|cols| buffer(at_once, cols)).transpose());
-        let buffers = Buffers {
-            pixels: buffer(limits.rows, spec.patch_width())?,
-            squares: buffer(at_once, spec.square_width())?,
-            normed: normed?,
-            merged: merged?,
-            inner: inner?,
-            given: buffer(at_once, spec.text_hidden)?,
-        };
-        let pieces = cuts.then(|| Pieces::new(&backend, &spec, spec.layer_rows(patches))).transpose()?;
+        let pixels = backend.buffer(BufferRole::Operand, limits.rows, spec.patch_width())?;
+        let buffers = Buffers { pixels, joiner: joiner_buffers };
+        let pieces =
+            cuts.then(|| Pieces::new(&backend, &network, &spec, spec.layer_rows(patches))).transpose()?;
         let held = |tensor: &Option<Tensor>| {
             Ok::<_, LoadError>(tensor.as_ref().map(Tensor::to_f32).transpose()?.unwrap_or_default())
         };
-        Ok(Tower {
+        let mut tower = Tower {
             scale: files.processor.scale().table(),
             learned: held(&files.learned)?,
             given_norm: held(&files.given_norm)?,
@@ -265,16 +225,38 @@ impl Tower {
             pooled,
             deep,
             buffers,
+            embed: Vec::new(),
+            attention: network.whole_attention(0),
             network,
             spec,
             backend,
-        })
+        };
+        tower.embed = tower.build_embed();
+        Ok(tower)
+    }
+
+    /// Position embeddings that depend on the frame's size.
+    fn learned_by_frame(&self) -> Option<Learned> {
+        let own = |learned: &Learned| learned.between || self.spec.frame.is_none();
+        self.spec.learned.filter(own)
+    }
+
+    /// Ops that embed patches. They add to position embeddings that depend on the frame's size.
+    fn build_embed(&self) -> Vec<Op> {
+        let (pixels, [given, branch]) = (self.buffers.pixels.id(), self.network.given_and_branch());
+        let mut p = ProgramBuilder::default();
+        if self.learned_by_frame().is_some() {
+            p.matmul(&self.patch, self.patch_bias.as_ref(), pixels, branch);
+            p.row(RowOp::Add { x: branch, first: 0, factor: 1.0 }, given);
+        } else {
+            p.matmul(&self.patch, self.patch_bias.as_ref(), pixels, given);
+        }
+        p.finish_ops()
     }
 
     /// Position embeddings of some patches, `(patches, hidden)`, if they depend on the frame's size.
-    pub(super) fn learned_of_places(&self, patches: Range<usize>) -> Option<Vec<f32>> {
-        let own = |learned: &Learned| learned.between || self.spec.frame.is_none();
-        let learned = self.spec.learned.filter(own)?;
+    fn learned_of_places(&self, patches: Range<usize>) -> Option<Vec<f32>> {
+        let learned = self.learned_by_frame()?;
         let (layout, hidden) = (&self.way.layout, self.spec.layers.hidden);
         Some(match learned.between {
             true => layout.between(learned, &self.learned, hidden, patches),
@@ -285,18 +267,14 @@ impl Tower {
         })
     }
 
-    /// Embeds the patches and adds position embeddings that depend on the frame's size.
-    fn place(&mut self) -> Result<(), KernelError> {
-        let Some(numbers) = self.learned_of_places(0..self.way.layout.patches()) else {
-            let out = self.network.given();
-            self.backend.matmul(&self.patch, self.patch_bias.as_ref(), &self.buffers.pixels, out);
-            return Ok(());
-        };
-        let (out, branch) = self.network.given_and_branch();
-        self.backend.matmul(&self.patch, self.patch_bias.as_ref(), &self.buffers.pixels, branch);
-        self.backend.write_rows(out, 0, &numbers)?;
-        self.backend.row_op(&RowOp::Add { x: branch, first: 0, factor: 1.0 }, out);
-        Ok(())
+    /// Embeds some patches of the current frame, `(patches, patch_width)`, within an open step.
+    pub(super) fn embed_patches(&mut self, places: Range<usize>, patches: &[f32]) -> Result<(), KernelError> {
+        let mut written = self.backend.write_rows(&mut self.buffers.pixels, 0, patches);
+        if let Some(learned) = self.learned_of_places(places) {
+            written = written.and(self.backend.write_rows(self.network.given(), 0, &learned));
+        }
+        self.backend.run_all(&self.embed);
+        written
     }
 
     /// Projects the layers' output to rows, after the last layer or after a DeepStack layer.
@@ -327,30 +305,8 @@ impl Tower {
         }
         let joiner = deep.map_or(self.joiner.as_ref(), |index| self.deep.get(index));
         let joiner = joiner.expect("a tower without one joins nothing");
-        let Buffers { squares, normed, merged, inner, given, .. } = &mut self.buffers;
-        let backend = &mut self.backend;
-        backend.begin(batch)?;
         // The patches of a square are consecutive.
-        let written = backend.write_rows(squares, 0, &patches);
-        let mut x = &*squares;
-        if let (Some([weight, bias]), Some(normed)) = (&joiner.norm, normed) {
-            let params = LayerNormParams { weight, bias: Some(bias), eps: self.spec.layers.norm.eps };
-            backend.layer_norm(x, &params, normed);
-            x = normed;
-        }
-        if let (Some(merge), Some(merged)) = (&joiner.merge, merged) {
-            backend.matmul(merge, None, x, merged);
-            x = merged;
-        }
-        if let (Some((up, bias)), Some(inner)) = (&joiner.up, inner) {
-            backend.matmul_activated(up, bias.as_ref(), Activation::GeluErf, x, inner);
-            x = inner;
-        }
-        backend.matmul(&joiner.down, joiner.down_bias.as_ref(), x, given);
-        backend.end().and(written)?;
-        let mut given = vec![0.0; batch.rows() * self.spec.text_hidden];
-        backend.read_rows(&self.buffers.given, 0, &mut given)?;
-        Ok(given)
+        joiner.join(&mut self.backend, batch, &mut self.buffers.joiner, &patches)
     }
 
     /// Final result of the frame after its last layer.
@@ -506,8 +462,7 @@ impl Towers for Tower {
         let rows = 0..self.way.layout.rows();
         let patches = self.way.layout.patches_of(&self.spec, &self.scale, &span.pixels, rows);
         self.backend.begin(&self.way.all)?;
-        let written = self.backend.write_rows(&mut self.buffers.pixels, 0, &patches);
-        let written = written.and(self.place());
+        let written = self.embed_patches(0..self.way.layout.patches(), &patches);
         self.network.embed(&mut self.backend, self.way.all.rows());
         self.network.begin(&mut self.backend);
         self.backend.end().and(written)
@@ -528,7 +483,7 @@ impl Towers for Tower {
                 false => &self.way.all,
             };
             self.backend.begin(batch)?;
-            self.network.run_whole_layer(&mut self.backend, index, 0);
+            self.network.run_layer(&mut self.backend, index, &self.attention[index]);
             self.backend.end()?;
             if let Some(deep) = self.spec.deep.iter().position(|&layer| layer == index) {
                 let rows = self.join(Some(deep))?;
