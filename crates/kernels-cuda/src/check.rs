@@ -2,6 +2,7 @@
 //! kernels wrongly and a GPU that computes wrongly.
 
 use half::f16;
+use hanzo_engine_kernels::ops::Op;
 use hanzo_engine_kernels::{
     AnyBackend, AttentionParams, Batch, BufferRole, DType, HeadShape, KernelError, KvLayout, KvSpec, KvType,
     MatrixShape, MatrixSource, QkvParams, RowSource, StepLimits,
@@ -55,25 +56,33 @@ pub fn check<D: Device>(device: &D) -> Result<(), KernelError> {
     let (weight, packed) = (backend.vector(&weights)?, backend.pack(&[source])?);
     let layers = vec![KvLayout::Heads { kv_heads: SHAPE.kv_heads, head_dim: SHAPE.head_dim, window: None }];
     let spec = KvSpec { layers, blocks: 1, kv_type: KvType::F16, ..KvSpec::default() };
-    let mut kv = backend.kv(&spec)?;
+    let kv = backend.kv(&spec)?;
     let mut x = backend.buffer(BufferRole::Operand, ROWS, width)?;
-    let mut normed = backend.buffer(BufferRole::Operand, ROWS, width)?;
-    let mut qkv = backend.buffer(BufferRole::Operand, ROWS, width)?;
-    let mut out = backend.buffer(BufferRole::Operand, ROWS, SHAPE.q_width())?;
+    let normed = backend.buffer(BufferRole::Operand, ROWS, width)?;
+    let qkv = backend.buffer(BufferRole::Operand, ROWS, width)?;
+    let out = backend.buffer(BufferRole::Operand, ROWS, SHAPE.q_width())?;
     backend.write_rows(&mut x, 0, &given)?;
     let mut batch = Batch::default();
     batch.sources.extend((0..ROWS as u32).map(RowSource::Token));
     batch.push_sequence(ROWS, ROWS, |_, _| 0);
     let scale = 1.0 / (SHAPE.head_dim as f32).sqrt();
-    let attention = AttentionParams::of(SHAPE, scale);
+    let program = [
+        Op::RmsNorm { x: x.id(), weight: weight.id(), eps: EPS, out: normed.id() },
+        Op::MatMul { weight: packed.id(), bias: None, x: normed.id(), out: qkv.id() },
+        Op::RopeToCache { qkv: qkv.id(), params: QkvParams::plain(SHAPE), kv: kv.id(), layer: 0 },
+        Op::Attention {
+            qkv: qkv.id(),
+            params: AttentionParams::of(SHAPE, scale),
+            kv: kv.id(),
+            layer: 0,
+            out: out.id(),
+        },
+    ];
     let mut found = vec![0.0; ROWS * SHAPE.q_width()];
     // The second step's kernels are recorded, and the third replays the record.
     for _ in 0..3 {
         backend.begin(&batch)?;
-        backend.rms_norm(&x, &weight, EPS, &mut normed);
-        backend.matmul(&packed, None, &normed, &mut qkv);
-        backend.rope_to_cache(&mut qkv, &QkvParams::plain(SHAPE), &mut kv, 0);
-        backend.attention(&qkv, &attention, &kv, 0, &mut out);
+        backend.run_all(&program);
         backend.end()?;
         backend.read_rows(&out, 0, &mut found)?;
         let expected = expected(&given, &weights, &matrix, scale);

@@ -15,6 +15,7 @@
 
 mod attention;
 mod bounds;
+mod by_method;
 mod decoder;
 mod encoder;
 mod extent;

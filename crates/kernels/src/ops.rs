@@ -6,7 +6,6 @@
 mod any_backend;
 mod arena;
 mod executor;
-mod immediate;
 mod map;
 mod op;
 mod operands;
@@ -15,6 +14,7 @@ mod slots;
 mod tests;
 
 pub use any_backend::AnyBackend;
+pub(crate) use any_backend::{buffer, vector};
 pub(crate) use arena::Arena;
 pub use executor::{Allocation, Executor};
 pub use map::{Access, MappedOp, OperandMap};

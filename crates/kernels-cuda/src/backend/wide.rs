@@ -139,14 +139,17 @@ fn attention<D: Device>(backend: CudaBackend<D>, head_dim: usize) -> Result<Vec<
     backend.reserve(&limits(rows, shape.qkv_width(), head_dim))?;
     let layers = vec![KvLayout::Heads { kv_heads: 1, head_dim, window: None }];
     let blocks = rows.div_ceil(BLOCK_TOKENS);
-    let mut kv = backend.kv(&KvSpec { layers, blocks, kv_type: KvType::F16, ..KvSpec::default() })?;
+    let kv = backend.kv(&KvSpec { layers, blocks, kv_type: KvType::F16, ..KvSpec::default() })?;
     let mut qkv = backend.buffer(BufferRole::Operand, rows, shape.qkv_width())?;
-    let mut out = backend.buffer(BufferRole::Operand, rows, head_dim)?;
+    let out = backend.buffer(BufferRole::Operand, rows, head_dim)?;
     backend.write_rows(&mut qkv, 0, &numbers(rows * shape.qkv_width(), 6).collect::<Vec<_>>())?;
     backend.begin(&batch_of(rows))?;
-    backend.rope_to_cache(&mut qkv, &QkvParams::plain(shape), &mut kv, 0);
+    let (qkv, kv, layer) = (qkv.id(), kv.id(), 0);
     let params = AttentionParams::of(shape, ATTENTION_SCALE);
-    backend.attention(&qkv, &params, &kv, 0, &mut out);
+    backend.run_all(&[
+        Op::RopeToCache { qkv, params: QkvParams::plain(shape), kv, layer },
+        Op::Attention { qkv, params, kv, layer, out: out.id() },
+    ]);
     backend.end()?;
     let mut found = vec![0.0; rows * head_dim];
     backend.read_rows(&out, 0, &mut found)?;

@@ -112,11 +112,11 @@ impl AnyBackend {
     }
 }
 
-pub(super) fn vector(vector: &Vector) -> VectorId {
+pub(crate) fn vector(vector: &Vector) -> VectorId {
     vector.id()
 }
 
-pub(super) fn buffer(buffer: &Buffer) -> BufferId {
+pub(crate) fn buffer(buffer: &Buffer) -> BufferId {
     buffer.id()
 }
 

@@ -1,14 +1,12 @@
-//! Ops of [`AnyBackend`] by method, each run at once, for networks that are no programs.
+//! Ops of [`AnyBackend`] by method, each run at once: for checks, tests and measurements. Networks build lists of ops.
 
 use std::borrow::Borrow;
 use std::ops::Range;
 
-use super::any_backend::{AnyBackend, buffer, vector};
-use super::op::{Buckets, Op};
-use super::operands::{Buffer, Handle, Heads, Kv, LowRank, Matrix, Vector, VectorId};
+use crate::ops::{Buckets, Buffer, Handle, Heads, Kv, LowRank, Matrix, Op, Vector, VectorId, buffer, vector};
 use crate::{
-    Activation, AttentionParams, ConvolutionParams, LatentHeads, LatentParams, LayerNormParams, MoeParams,
-    MoeWeights, OutputGateParams, PositionBias, QkvParams, RecurrenceParams, RowIds, RowOp,
+    Activation, AnyBackend, AttentionParams, ConvolutionParams, LatentHeads, LatentParams, LayerNormParams,
+    MoeParams, MoeWeights, OutputGateParams, PositionBias, QkvParams, RecurrenceParams, RowIds, RowOp,
     SelfAttentionParams,
 };
 
@@ -194,12 +192,6 @@ impl AnyBackend {
     ) {
         let (gate_up, down, hidden) = (gate_up.id(), down.id(), hidden.id());
         self.run(&Op::GatedMlp { gate_up, down, activation, x: x.id(), hidden, out: out.id() });
-    }
-
-    /// Runs [`Op::Gated`].
-    pub fn gated(&mut self, gate_up: &Matrix, activation: Activation, x: &Buffer, hidden: &mut Buffer) {
-        let (gate_up, hidden) = (gate_up.id(), hidden.id());
-        self.run(&Op::Gated { gate_up, activation, x: x.id(), hidden });
     }
 
     /// Runs [`Op::AddLowRank`].
