@@ -19,6 +19,7 @@
 mod attention;
 mod encoder;
 mod experts;
+mod grid;
 mod kv_groups;
 mod kv_layout;
 mod kv_type;
@@ -40,6 +41,7 @@ pub use attention::{
 };
 pub use encoder::{LayerNormParams, PositionBias, QUERIES_PART, RowIds, SelfAttentionParams};
 pub use experts::{ExpertGroups, ExpertParts, ExpertScoring, MoeOperands, MoeParams, MoeWeights, NO_EXPERT};
+pub use grid::ConvParams;
 pub use kv_groups::{KvGroups, KvPlace};
 pub use kv_layout::{KvLayout, KvSpec};
 pub use kv_type::KvType;

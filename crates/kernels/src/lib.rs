@@ -21,9 +21,9 @@ pub mod sampling;
 pub mod tensor_parallel;
 
 pub use backend::{
-    Activation, AdaptedLogits, AttentionParams, Backend, BufferRole, ConvolutionParams, ExpertGroups,
-    ExpertParts, ExpertScoring, GateKind, HeadShape, KvGroups, KvLayout, KvPlace, KvSpec, KvType,
-    LatentHeads, LatentParams, LayerNormParams, LogitsHead, LowRankPair, LowRankShape, MatrixShape,
+    Activation, AdaptedLogits, AttentionParams, Backend, BufferRole, ConvParams, ConvolutionParams,
+    ExpertGroups, ExpertParts, ExpertScoring, GateKind, HeadShape, KvGroups, KvLayout, KvPlace, KvSpec,
+    KvType, LatentHeads, LatentParams, LayerNormParams, LogitsHead, LowRankPair, LowRankShape, MatrixShape,
     MatrixSource, MoeOperands, MoeParams, MoeWeights, NO_EXPERT, OperandTypes, Operands, OutputChange,
     OutputDelta, OutputGateParams, OutputNorm, Peers, PositionBias, QUERIES_PART, QkvParams, QueryScale,
     RecurrenceParams, Rope, RopeAxes, RopeKind, Rounding, RowIds, RowOp, SelfAttentionParams, Stage,

@@ -9,6 +9,7 @@ mod embeddings;
 mod encoder;
 mod experts;
 pub mod formulas;
+mod grid;
 mod heads;
 mod latent;
 mod low_rank;

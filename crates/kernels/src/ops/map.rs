@@ -278,6 +278,13 @@ impl Op {
                 params: params.with(|id| to.vector(id)),
                 out: to.write(*out, Write),
             },
+            &Op::Conv { x, weight, bias, params, out } => Op::Conv {
+                x: to.read(x, Read),
+                weight: to.matrix(weight),
+                bias: bias.map(|bias| to.vector(bias)),
+                params,
+                out: to.write(out, Write),
+            },
             &Op::Modulate { by, scale, shift, out } => {
                 Op::Modulate { by: to.read(by, Read), scale, shift, out: to.write(out, Change) }
             }

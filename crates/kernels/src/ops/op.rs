@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::operands::{BufferId, ExpertsId, HeadsId, KvId, LowRankId, MatrixId, VectorId};
 use crate::{
-    Activation, AttentionParams, ConvolutionParams, LatentHeads, LatentParams, LayerNormParams, MoeOperands,
-    MoeParams, OperandTypes, OutputGateParams, QkvParams, RecurrenceParams, RowIds, RowOp,
+    Activation, AttentionParams, ConvParams, ConvolutionParams, LatentHeads, LatentParams, LayerNormParams,
+    MoeOperands, MoeParams, OperandTypes, OutputGateParams, QkvParams, RecurrenceParams, RowIds, RowOp,
     SelfAttentionParams,
 };
 
@@ -439,6 +439,23 @@ pub enum Op<
         /// First column of the shifts.
         shift: usize,
         /// `(rows, cols)`, changed.
+        out: W,
+    },
+    /// Convolution over the grids of the batch, each a whole sequence: of two or three axes.
+    ///
+    /// `out[o][f] = bias[f] + Σ weight[f][c * taps + t] * x[i][c]`, over the channels c of f's group and the taps t of the
+    /// kernel, i being the place that t reads for o, `o * stride + t * dilation - padding` on each axis. Places outside the
+    /// grid are 0. The outputs of one grid follow those of the other, so that `out` may have more or fewer rows than the batch.
+    Conv {
+        /// `(rows, channels)`, read.
+        x: R,
+        /// `(outputs, channels / groups * taps)`
+        weight: M,
+        /// `(outputs)`
+        bias: Option<V>,
+        /// Extents, stride, padding, dilation, groups.
+        params: ConvParams,
+        /// `(grids * places of the output, outputs)`, written.
         out: W,
     },
     /// Norms and rotary embedding in place, without a cache.

@@ -368,6 +368,7 @@ impl ReferenceBackend {
                 self.attend_part(qkv, rows_and_queries, &params, out);
             }
             Op::GroupNorm { x, groups, params, out } => self.group_norm(x, groups, &params, out),
+            Op::Conv { x, weight, bias, params, out } => self.conv(x, weight, bias, &params, out),
             Op::Modulate { by, scale, shift, out } => self.modulate(by, (scale, shift), out),
             _ => unreachable!("`run_op` has the other ops"),
         }

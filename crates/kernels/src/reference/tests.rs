@@ -1,5 +1,7 @@
 //! Tests of the reference against numbers worked out by hand.
 
+mod grid;
+
 use super::formulas::{activate, attend, dot, rms_norm, rotate, route, score};
 use super::*;
 use crate::HeadShape;

@@ -1,0 +1,60 @@
+//! Convolutions over grids: sounds, pictures, and pictures over time.
+
+/// Sizes of a convolution over the grid of a sequence. A grid has three axes: depth, height, width. An axis that is not there
+/// has extent 1 on all sides, as [`ConvParams::plane`] and [`ConvParams::line`] make it. The sequence's rows are the grid's
+/// places, the last axis running fastest, and their columns are the channels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConvParams {
+    /// Extents of the input. Their product is the rows of each sequence of the batch.
+    pub input: [usize; 3],
+    /// Extents of the kernel.
+    pub kernel: [usize; 3],
+    /// Places from one output to the next; of a transposed convolution from one input's outputs to the next's.
+    pub stride: [usize; 3],
+    /// Zeros before and behind the input; of a transposed convolution places of the output that are cut off at either end.
+    pub padding: [[usize; 2]; 3],
+    /// Places from one tap of the kernel to the next.
+    pub dilation: [usize; 3],
+    /// Groups of neighbouring channels that are convolved apart from each other. A divisor of the channels of both sides.
+    pub groups: usize,
+}
+
+impl ConvParams {
+    /// A convolution of one group with stride 1, without padding and dilation.
+    pub fn new(input: [usize; 3], kernel: [usize; 3]) -> Self {
+        let ones = [1; 3];
+        Self { input, kernel, stride: ones, padding: [[0; 2]; 3], dilation: ones, groups: 1 }
+    }
+
+    /// The same over pictures of so many rows and columns.
+    pub fn plane([height, width]: [usize; 2], [rows, cols]: [usize; 2]) -> Self {
+        Self::new([1, height, width], [1, rows, cols])
+    }
+
+    /// The same over lines of `length` places.
+    pub fn line(length: usize, taps: usize) -> Self {
+        Self::new([1, 1, length], [1, 1, taps])
+    }
+
+    /// Taps of a channel.
+    pub fn taps(&self) -> usize {
+        self.kernel.iter().product()
+    }
+
+    /// Places that an axis of the kernel covers.
+    fn covered(&self, axis: usize) -> usize {
+        self.dilation[axis] * (self.kernel[axis] - 1) + 1
+    }
+
+    /// Extents of a convolution's output.
+    ///
+    /// # Panics
+    /// If the kernel covers more than the padded input.
+    pub fn output(&self) -> [usize; 3] {
+        std::array::from_fn(|axis| {
+            let padded = self.input[axis] + self.padding[axis].iter().sum::<usize>();
+            assert!(padded >= self.covered(axis), "a kernel larger than its input");
+            (padded - self.covered(axis)) / self.stride[axis] + 1
+        })
+    }
+}
