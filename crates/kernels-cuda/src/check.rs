@@ -66,17 +66,12 @@ pub fn check<D: Device>(device: &D) -> Result<(), KernelError> {
     batch.sources.extend((0..ROWS as u32).map(RowSource::Token));
     batch.push_sequence(ROWS, ROWS, |_, _| 0);
     let scale = 1.0 / (SHAPE.head_dim as f32).sqrt();
+    let params = AttentionParams::of(SHAPE, scale);
     let program = [
         Op::RmsNorm { x: x.id(), weight: weight.id(), eps: EPS, out: normed.id() },
         Op::MatMul { weight: packed.id(), bias: None, x: normed.id(), out: qkv.id() },
         Op::RopeToCache { qkv: qkv.id(), params: QkvParams::plain(SHAPE), kv: kv.id(), layer: 0 },
-        Op::Attention {
-            qkv: qkv.id(),
-            params: AttentionParams::of(SHAPE, scale),
-            kv: kv.id(),
-            layer: 0,
-            out: out.id(),
-        },
+        Op::Attention { qkv: qkv.id(), params, kv: kv.id(), layer: 0, out: out.id() },
     ];
     let mut found = vec![0.0; ROWS * SHAPE.q_width()];
     // The second step's kernels are recorded, and the third replays the record.
