@@ -57,4 +57,16 @@ impl ConvParams {
             (padded - self.covered(axis)) / self.stride[axis] + 1
         })
     }
+
+    /// Extents of a transposed convolution's output. Libraries' `output_padding` is padding less at the end.
+    ///
+    /// # Panics
+    /// If more is cut off than there is.
+    pub fn output_transposed(&self) -> [usize; 3] {
+        std::array::from_fn(|axis| {
+            let all = (self.input[axis] - 1) * self.stride[axis] + self.covered(axis);
+            let cut = self.padding[axis].iter().sum();
+            all.checked_sub(cut).filter(|&left| left > 0).expect("padding smaller than the output")
+        })
+    }
 }

@@ -285,6 +285,13 @@ impl Op {
                 params,
                 out: to.write(out, Write),
             },
+            &Op::ConvTranspose { x, weight, bias, params, out } => Op::ConvTranspose {
+                x: to.read(x, Read),
+                weight: to.matrix(weight),
+                bias: bias.map(|bias| to.vector(bias)),
+                params,
+                out: to.write(out, Write),
+            },
             &Op::Modulate { by, scale, shift, out } => {
                 Op::Modulate { by: to.read(by, Read), scale, shift, out: to.write(out, Change) }
             }

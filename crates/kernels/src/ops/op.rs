@@ -458,6 +458,23 @@ pub enum Op<
         /// `(grids * places of the output, outputs)`, written.
         out: W,
     },
+    /// Transposed convolution over the grids of the batch, each a whole sequence: of one, two or three axes.
+    ///
+    /// `out[o][f] = bias[f] + Σ weight[c][f * taps + t] * x[i][c]`, over the channels c of f's group, f counting in it, and over
+    /// the places i and taps t with `o = i * stride + t * dilation - padding` on each axis. The outputs of one grid follow those of
+    /// the other, so that `out` may have more or fewer rows than the batch.
+    ConvTranspose {
+        /// `(rows, channels)`, read.
+        x: R,
+        /// `(channels, outputs / groups * taps)`
+        weight: M,
+        /// `(outputs)`
+        bias: Option<V>,
+        /// Extents, stride, padding, dilation, groups.
+        params: ConvParams,
+        /// `(grids * places of the output, outputs)`, written.
+        out: W,
+    },
     /// Norms and rotary embedding in place, without a cache.
     ///
     /// Works in place on rows of `[q | k | v]`: norms queries and keys and rotates them by each row's position. Values

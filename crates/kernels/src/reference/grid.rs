@@ -13,13 +13,13 @@ fn row_of([z, y, x]: [usize; 3], [_, height, width]: [usize; 3]) -> usize {
     (z * height + y) * width + x
 }
 
-/// Place of the input that a tap of the kernel reads for an output; none in the padding.
-fn read_by(params: &ConvParams, at: [usize; 3], tap: [usize; 3]) -> Option<[usize; 3]> {
+/// Place at the other side of a tap, `at * stride + tap * dilation - padding`; none outside of `extents`.
+fn moved(params: &ConvParams, extents: [usize; 3], at: [usize; 3], tap: [usize; 3]) -> Option<[usize; 3]> {
     let mut place = [0; 3];
     for axis in 0..3 {
-        let padded = at[axis] * params.stride[axis] + tap[axis] * params.dilation[axis];
-        let own = padded.checked_sub(params.padding[axis][0])?;
-        place[axis] = Some(own).filter(|&own| own < params.input[axis])?;
+        let whole = at[axis] * params.stride[axis] + tap[axis] * params.dilation[axis];
+        let own = whole.checked_sub(params.padding[axis][0])?;
+        place[axis] = Some(own).filter(|&own| own < extents[axis])?;
     }
     Some(place)
 }
@@ -57,7 +57,7 @@ impl ReferenceBackend {
                     let group = of / (outputs / params.groups);
                     let mut sum = bias.map_or(0.0, |bias| f64::from(bias[of]));
                     for (tap, of_tap) in places(params.kernel).enumerate() {
-                        let Some(place) = read_by(params, at, of_tap) else { continue };
+                        let Some(place) = moved(params, params.input, at, of_tap) else { continue };
                         let read = &x.row(first + row_of(place, params.input))[group * channels..];
                         for (channel, &number) in read[..channels].iter().enumerate() {
                             let weight = weight.row(of)[channel * params.taps() + tap];
@@ -66,6 +66,47 @@ impl ReferenceBackend {
                     }
                     out.row_mut(grid * rows + row_of(at, output))[of] = sum as f32;
                 }
+            }
+        }
+    }
+
+    pub(super) fn conv_transpose(
+        &mut self,
+        x: &ReferenceBuffer,
+        weight: &ReferenceMatrix,
+        bias: Option<&Vec<f32>>,
+        params: &ConvParams,
+        out: &mut ReferenceBuffer,
+    ) {
+        let (grids, output) = (self.grids(params), params.output_transposed());
+        let rows: usize = output.iter().product();
+        let (channels, own) = (x.cols, weight.cols / params.taps());
+        let outputs = own * params.groups;
+        assert_eq!(weight.rows, channels, "weights for each channel");
+        assert!(weight.rows.max(weight.cols) <= self.limits().width, "a matrix wider than the step's limits");
+        assert!(channels.is_multiple_of(params.groups) && weight.cols.is_multiple_of(params.taps()));
+        x.check(self.step().rows(), channels, "x");
+        out.check(grids.len() * rows, outputs, "out");
+        for (grid, &first) in grids.iter().enumerate() {
+            let start = |of: usize| bias.map_or(0.0, |bias| f64::from(bias[of]));
+            let mut sums: Vec<f64> = (0..rows * outputs).map(|at| start(at % outputs)).collect();
+            for at in places(params.input) {
+                let read = x.row(first + row_of(at, params.input));
+                for (tap, of_tap) in places(params.kernel).enumerate() {
+                    let Some(place) = moved(params, output, at, of_tap) else { continue };
+                    let written = &mut sums[row_of(place, output) * outputs..][..outputs];
+                    for (channel, &number) in read.iter().enumerate() {
+                        let group = channel / (channels / params.groups);
+                        for (of, sum) in written[group * own..][..own].iter_mut().enumerate() {
+                            *sum +=
+                                f64::from(weight.row(channel)[of * params.taps() + tap]) * f64::from(number);
+                        }
+                    }
+                }
+            }
+            for (row, sums) in sums.chunks_exact(outputs).enumerate() {
+                let to = out.row_mut(grid * rows + row);
+                to.iter_mut().zip(sums).for_each(|(to, sum)| *to = *sum as f32);
             }
         }
     }

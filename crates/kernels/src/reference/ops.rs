@@ -369,6 +369,9 @@ impl ReferenceBackend {
             }
             Op::GroupNorm { x, groups, params, out } => self.group_norm(x, groups, &params, out),
             Op::Conv { x, weight, bias, params, out } => self.conv(x, weight, bias, &params, out),
+            Op::ConvTranspose { x, weight, bias, params, out } => {
+                self.conv_transpose(x, weight, bias, &params, out);
+            }
             Op::Modulate { by, scale, shift, out } => self.modulate(by, (scale, shift), out),
             _ => unreachable!("`run_op` has the other ops"),
         }

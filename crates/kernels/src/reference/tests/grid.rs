@@ -1,4 +1,5 @@
-//! Convolutions over grids against sums that are made the other way round: from each input to the outputs that it reaches.
+//! Convolutions over grids against sums that are made the other way round: from each input to the outputs that it reaches, and
+//! of transposed ones from each output to the inputs that reach it.
 
 use super::*;
 use crate::ConvParams;
@@ -24,9 +25,9 @@ struct Case {
 }
 
 impl Case {
-    /// Runs a convolution with weights of `shape` and output of extents `output`. Returns the input, the weights, the bias and
+    /// Runs a convolution, or a transposed one, with weights of `shape` and output of extents `output`. Returns the input, the weights, the bias and
     /// the output.
-    fn run(&self, shape: (usize, usize), output: [usize; 3]) -> [Vec<f32>; 4] {
+    fn run(&self, transposed: bool, shape: (usize, usize), output: [usize; 3]) -> [Vec<f32>; 4] {
         let (inside, outside) =
             (self.params.input.iter().product::<usize>(), output.iter().product::<usize>());
         let mut backend = ready(SHAPE);
@@ -36,8 +37,11 @@ impl Case {
         let read = buffer(&mut backend, self.channels, &x);
         let mut out = backend.buffer(BufferRole::Operand, self.grids * outside, self.outputs).unwrap();
         backend.begin(&grids(self.grids, inside)).unwrap();
-        let (params, bias_vector) = (self.params, Some(&bias));
-        backend.run(Op::Conv { x: &read, weight, bias: bias_vector, params, out: &mut out });
+        let (params, x_rows, bias_vector) = (self.params, &read, Some(&bias));
+        backend.run(match transposed {
+            false => Op::Conv { x: x_rows, weight, bias: bias_vector, params, out: &mut out },
+            true => Op::ConvTranspose { x: x_rows, weight, bias: bias_vector, params, out: &mut out },
+        });
         backend.end().unwrap();
         let found = out.values.clone();
         [x, weights, bias, found]
@@ -49,7 +53,7 @@ impl Case {
         let (output, taps) = (params.output(), params.taps());
         let (inside, outside) = (params.input.iter().product::<usize>(), output.iter().product::<usize>());
         let own = channels / params.groups;
-        let [x, weights, bias, found] = self.run((outputs, own * taps), output);
+        let [x, weights, bias, found] = self.run(false, (outputs, own * taps), output);
         let mut expected: Vec<f32> = bias.iter().copied().cycle().take(grids * outside * outputs).collect();
         for grid in 0..grids {
             for (place, at) in every(params.input).enumerate() {
@@ -59,6 +63,29 @@ impl Case {
                         let weight = weights[(of * own + channel % own) * taps + tap];
                         expected[(grid * outside + to) * outputs + of] +=
                             weight * x[(grid * inside + place) * channels + channel];
+                    }
+                }
+            }
+        }
+        close(&found, &expected);
+    }
+
+    /// A transposed convolution, checked.
+    fn check_transposed(&self) {
+        let Self { grids, channels, outputs, params } = *self;
+        let (output, taps) = (params.output_transposed(), params.taps());
+        let (inside, outside) = (params.input.iter().product::<usize>(), output.iter().product::<usize>());
+        let own = outputs / params.groups;
+        let [x, weights, bias, found] = self.run(true, (channels, own * taps), output);
+        let mut expected: Vec<f32> = bias.iter().copied().cycle().take(grids * outside * outputs).collect();
+        for grid in 0..grids {
+            for (place, at) in every(output).enumerate() {
+                for (tap, of_tap) in every(params.kernel).enumerate() {
+                    let Some(from) = reached(&params, params.input, at, of_tap) else { continue };
+                    for (channel, of) in pairs(channels, outputs, params.groups) {
+                        let weight = weights[(channel * own + of % own) * taps + tap];
+                        expected[(grid * outside + place) * outputs + of] +=
+                            weight * x[(grid * inside + from) * channels + channel];
                     }
                 }
             }
@@ -77,16 +104,16 @@ fn pairs(channels: usize, outputs: usize, groups: usize) -> impl Iterator<Item =
     all.filter(move |(channel, of)| channel * groups / channels == of * groups / outputs)
 }
 
-/// Output that reads an input by a tap, if one does.
-fn reached(params: &ConvParams, output: [usize; 3], at: [usize; 3], tap: [usize; 3]) -> Option<usize> {
+/// Place within `extents` from which a tap leads to another place, if one does.
+fn reached(params: &ConvParams, extents: [usize; 3], at: [usize; 3], tap: [usize; 3]) -> Option<usize> {
     let mut row = 0;
     for axis in 0..3 {
         let moved = (at[axis] + params.padding[axis][0]).checked_sub(tap[axis] * params.dilation[axis])?;
         let to = moved / params.stride[axis];
-        if moved % params.stride[axis] > 0 || to >= output[axis] {
+        if moved % params.stride[axis] > 0 || to >= extents[axis] {
             return None;
         }
-        row = row * output[axis] + to;
+        row = row * extents[axis] + to;
     }
     Some(row)
 }
@@ -116,4 +143,26 @@ fn convolutions_of_pictures_over_time_are_sums_over_their_inputs() {
     };
     assert_eq!(params.output(), [3, 2, 1]);
     Case { grids: 2, channels: 3, outputs: 2, params }.check();
+}
+
+#[test]
+fn transposed_convolutions_of_lines_are_sums_over_their_outputs() {
+    let params =
+        ConvParams { stride: [1, 1, 3], padding: [[0, 0], [0, 0], [1, 2]], ..ConvParams::line(5, 4) };
+    assert_eq!(params.output_transposed(), [1, 1, 13]);
+    Case { grids: 2, channels: 3, outputs: 2, params }.check_transposed();
+    let params = ConvParams { dilation: [1, 1, 2], groups: 2, ..params };
+    assert_eq!(params.output_transposed(), [1, 1, 16]);
+    Case { grids: 1, channels: 4, outputs: 6, params }.check_transposed();
+}
+
+#[test]
+fn transposed_convolutions_of_pictures_are_sums_over_their_outputs() {
+    let params = ConvParams {
+        stride: [1, 2, 2],
+        padding: [[0, 0], [1, 0], [1, 1]],
+        ..ConvParams::plane([3, 4], [3, 2])
+    };
+    assert_eq!(params.output_transposed(), [1, 6, 6]);
+    Case { grids: 3, channels: 2, outputs: 3, params }.check_transposed();
 }
