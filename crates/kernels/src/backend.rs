@@ -29,6 +29,7 @@ mod peers;
 mod rows;
 mod stage;
 mod states;
+mod vocoder;
 
 use crate::ops::{Allocation, DeviceOp};
 use crate::{
@@ -52,6 +53,7 @@ pub use stage::Stage;
 pub use states::{
     ConvolutionParams, GateKind, OutputGateParams, OutputNorm, RecurrenceParams, StateRule, StateShape,
 };
+pub use vocoder::PointActivation;
 
 /// Shape of one part of a matrix: `rows` outputs, each the dot product of `cols` inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

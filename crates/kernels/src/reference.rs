@@ -20,6 +20,7 @@ mod states;
 mod storage;
 #[cfg(test)]
 mod tests;
+mod vocoder;
 
 use crate::ops::{Allocation, DeviceOp, Op};
 use crate::quant::{can_dequantize, dequantize_row};

@@ -164,6 +164,9 @@ impl Op {
                 shared: to.read(shared, Read),
                 out: to.write(out, Change),
             },
+            Op::Activate { ref activation, out } => {
+                Op::Activate { activation: activation.with(vector), out: to.write(out, Change) }
+            }
             Op::AllReduce { x } => Op::AllReduce { x: to.write(x, Change) },
             _ => return None,
         })

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::operands::{BufferId, ExpertsId, HeadsId, KvId, LowRankId, MatrixId, VectorId};
 use crate::{
     Activation, AttentionParams, ConvParams, ConvolutionParams, LatentHeads, LatentParams, LayerNormParams,
-    MoeOperands, MoeParams, OperandTypes, OutputGateParams, QkvParams, RecurrenceParams, RowIds, RowOp,
-    SelfAttentionParams,
+    MoeOperands, MoeParams, OperandTypes, OutputGateParams, PointActivation, QkvParams, RecurrenceParams,
+    RowIds, RowOp, SelfAttentionParams,
 };
 
 /// Buckets of a disentangled position bias.
@@ -390,6 +390,15 @@ pub enum Op<
         /// `(rows, experts_used * ffn)`, scratch.
         hidden: W,
         /// `(rows, outputs)`, written.
+        out: W,
+    },
+    /// Non-linearity of each number.
+    ///
+    /// `out[r] = activation(out[r])`.
+    Activate {
+        /// The non-linearity.
+        activation: PointActivation<V>,
+        /// `(rows, cols)`, changed.
         out: W,
     },
     /// Sum over the devices of a tensor-parallel group.

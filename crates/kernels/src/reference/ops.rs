@@ -34,6 +34,7 @@ impl ReferenceBackend {
             Op::Gate { activation, both, hidden } => self.gate(activation, both, hidden),
             Op::AddShared { gate, x, shared, out } => self.add_shared(gate, x, shared, out),
             Op::Moe { weights, params, x, hidden, out } => self.moe(&weights, &params, x, hidden, out),
+            Op::Activate { activation, out } => self.activate(&activation, out),
             Op::AllReduce { .. } => {}
             op => self.run_over_sequences(op),
         }
