@@ -167,6 +167,12 @@ impl Op {
             Op::Activate { ref activation, out } => {
                 Op::Activate { activation: activation.with(vector), out: to.write(out, Change) }
             }
+            Op::CodebookLookup { tables, entries, codes, out } => Op::CodebookLookup {
+                tables: to.matrix(tables),
+                entries,
+                codes: to.read(codes, Read),
+                out: to.write(out, Write),
+            },
             Op::AllReduce { x } => Op::AllReduce { x: to.write(x, Change) },
             _ => return None,
         })

@@ -401,6 +401,20 @@ pub enum Op<
         /// `(rows, cols)`, changed.
         out: W,
     },
+    /// Sum of entries of codebooks, as residual vector quantisation has it (arxiv.org/abs/2107.03312).
+    ///
+    /// `out[r] = Σ tables[b * entries + codes[r][b]]` over the codebooks b.
+    CodebookLookup {
+        /// `(codebooks * entries, cols)`
+        tables: M,
+        /// Entries of a codebook.
+        entries: usize,
+        /// `(rows, codebooks)`, read: whole numbers below `entries`. The role is [`BufferRole::Residual`](crate::BufferRole), so
+        /// that none is rounded.
+        codes: R,
+        /// `(rows, cols)`, written.
+        out: W,
+    },
     /// Sum over the devices of a tensor-parallel group.
     ///
     /// All-reduce: sums the batch's rows of `x` over the ranks that share this model, in order, and leaves the sum on

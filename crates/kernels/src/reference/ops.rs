@@ -35,6 +35,9 @@ impl ReferenceBackend {
             Op::AddShared { gate, x, shared, out } => self.add_shared(gate, x, shared, out),
             Op::Moe { weights, params, x, hidden, out } => self.moe(&weights, &params, x, hidden, out),
             Op::Activate { activation, out } => self.activate(&activation, out),
+            Op::CodebookLookup { tables, entries, codes, out } => {
+                self.codebook_lookup(tables, entries, codes, out);
+            }
             Op::AllReduce { .. } => {}
             op => self.run_over_sequences(op),
         }

@@ -1,6 +1,6 @@
 //! Reference implementation of the ops of codecs and vocoders.
 
-use super::{ReferenceBackend, ReferenceBuffer};
+use super::{ReferenceBackend, ReferenceBuffer, ReferenceMatrix};
 use crate::PointActivation;
 
 /// Added to the frequency of a snake that is divided by.
@@ -26,6 +26,30 @@ impl ReferenceBackend {
                     PointActivation::LeakyRelu { .. } | PointActivation::Elu { .. } => x,
                 };
                 *number = activated as f32;
+            }
+        }
+    }
+
+    pub(super) fn codebook_lookup(
+        &mut self,
+        tables: &ReferenceMatrix,
+        entries: usize,
+        codes: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) {
+        let rows = self.step().rows();
+        assert_eq!(tables.rows, codes.cols * entries, "a table for each column of codes");
+        codes.check(rows, codes.cols, "codes");
+        out.check(rows, tables.cols, "out");
+        for row in 0..rows {
+            let chosen = codes.row(row).iter().enumerate().map(|(book, &code)| {
+                let entry = code as usize;
+                assert!(entry as f32 == code && entry < entries, "code {code} of {entries}");
+                tables.row(book * entries + entry)
+            });
+            let chosen: Vec<&[f32]> = chosen.collect();
+            for (col, out) in out.row_mut(row).iter_mut().enumerate() {
+                *out = chosen.iter().map(|entry| f64::from(entry[col])).sum::<f64>() as f32;
             }
         }
     }

@@ -34,3 +34,24 @@ fn leaky_relu_and_elu_bend_at_zero() {
     // 2 / e² - 2, 2 / √e - 2, 2 / e⁸ - 2
     close(&elu, &[-1.729_329_4, -0.786_938_7, 0.0, 0.25, 3.0, -1.999_329_1]);
 }
+
+#[test]
+fn codes_are_looked_up_and_summed() {
+    const ENTRIES: usize = 5;
+    let mut backend = ready(SHAPE);
+    let tables = numbers(2, 3 * ENTRIES * 4);
+    let matrix = f32_matrix(&backend, 3 * ENTRIES, &tables);
+    let codes = [[0, 4, 2], [3, 3, 3], [1, 0, 4]];
+    let read = codes.as_flattened().iter().map(|&code| code as f32).collect::<Vec<_>>();
+    let read = buffer(&mut backend, 3, &read);
+    let mut out = backend.buffer(BufferRole::Operand, 3, 4).unwrap();
+    backend.begin(&prompt(3)).unwrap();
+    backend.run(Op::CodebookLookup { tables: &matrix, entries: ENTRIES, codes: &read, out: &mut out });
+    backend.end().unwrap();
+    for (row, [first, second, third]) in codes.into_iter().enumerate() {
+        let of = |book: usize, code: usize, col: usize| tables[(book * ENTRIES + code) * 4 + col];
+        let expected: Vec<f32> =
+            (0..4).map(|col| of(0, first, col) + of(1, second, col) + of(2, third, col)).collect();
+        close(&out.values[row * 4..][..4], &expected);
+    }
+}
