@@ -9,7 +9,7 @@ use hanzo_engine_proto::v1;
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     error::ApiError,
     fields::Fields,
     names::SentFields,
@@ -19,7 +19,7 @@ use crate::{
 pub(crate) async fn load(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<String, ApiError> {
     allowed(&app, &asker)?;
     let received = body::read(&app, incoming).await?;
@@ -35,7 +35,7 @@ pub(crate) async fn load(
 pub(crate) async fn unload(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<String, ApiError> {
     allowed(&app, &asker)?;
     let received = body::read(&app, incoming).await?;

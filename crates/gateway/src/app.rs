@@ -20,14 +20,14 @@ use crate::{
     limits::BODIES_READ_MAX,
     media_hosts::MediaHosts,
     metrics::Metrics,
-    reload::Settings,
+    reload::CurrentSettings,
     responses::store::Responses,
 };
 
 /// State of the gateway. It holds nothing of a single request. Only responses on disk outlive the process.
 #[derive(Debug)]
 pub(crate) struct App {
-    pub(crate) config: Settings,
+    pub(crate) config: CurrentSettings,
     engine: Engine,
     /// Accepted API keys.
     pub(crate) access: Arc<Access>,
@@ -90,7 +90,7 @@ impl App {
             media_hosts: MediaHosts::of(&config)?,
             vectors: Arc::new(Semaphore::new(config.embeddings_bytes_max)),
             responses: Responses::open(&config)?,
-            config: Settings::new(config),
+            config: CurrentSettings::new(config),
         })
     }
 

@@ -29,7 +29,7 @@ pub(crate) struct Bodies {
     reserve: Arc<Semaphore>,
     next: Arc<Turns<()>>, // turn to draw on the reserve
     share_bytes: usize,
-    shares: Mutex<HashMap<Client, Weak<Semaphore>>>, // those in use, and some that were
+    shares: Mutex<HashMap<ShareOwner, Weak<Semaphore>>>, // those in use, and some that were
 }
 
 /// Limit of one client's memory: a quarter of the total, or one maximum-size body.
@@ -38,7 +38,7 @@ pub(crate) struct Share(Arc<Semaphore>);
 
 /// Identity of a client whose requests use the same share.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Client {
+pub(crate) enum ShareOwner {
     /// Key of that name.
     Key(String),
     /// Network address, for clients without a key.
@@ -63,7 +63,7 @@ impl Bodies {
     }
 
     /// Share of a client, over all its connections.
-    pub(crate) fn share_of(&self, client: Client) -> Share {
+    pub(crate) fn share_of(&self, client: ShareOwner) -> Share {
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(share) = shares.get(&client).and_then(Weak::upgrade) {
             return Share(share);
@@ -177,7 +177,7 @@ fn merge(held: &mut Option<OwnedSemaphorePermit>, more: OwnedSemaphorePermit) {
 mod tests {
     use std::time::Duration;
 
-    use super::{Bodies, Client};
+    use super::{Bodies, ShareOwner};
 
     const STEP: usize = super::BODY_STEP_BYTES;
 
@@ -228,7 +228,7 @@ mod tests {
     #[tokio::test]
     async fn a_client_has_one_share_over_all_its_connections() {
         let bodies = Bodies::new(16 * STEP, 4 * STEP);
-        let of = |name: &str| bodies.room(Some(bodies.share_of(Client::Key(name.to_owned()))));
+        let of = |name: &str| bodies.room(Some(bodies.share_of(ShareOwner::Key(name.to_owned()))));
         let (mut one, mut two, mut three) = (of("alice"), of("alice"), of("alice"));
         assert!(grows(&mut one, 4 * STEP, 4 * STEP).await);
         // Bodies use the reserve in turn.
@@ -238,12 +238,12 @@ mod tests {
         drop((one, two));
         assert!(grows(&mut three, 4 * STEP, 4 * STEP).await);
         for i in 0..5000_u32 {
-            bodies.share_of(Client::Address(std::net::Ipv4Addr::from(i).into()));
+            bodies.share_of(ShareOwner::Address(std::net::Ipv4Addr::from(i).into()));
         }
         let kept = bodies.shares.lock().unwrap().len();
         assert!(
             kept <= super::SHARES_KEPT
-                && bodies.shares.lock().unwrap().contains_key(&Client::Key("alice".to_owned()))
+                && bodies.shares.lock().unwrap().contains_key(&ShareOwner::Key("alice".to_owned()))
         );
     }
 

@@ -28,7 +28,7 @@ const BODIES_HELD: &str = "the server holds as many request bodies as it may; tr
 
 /// Request body that has not arrived yet.
 #[derive(Debug)]
-pub(crate) struct Incoming {
+pub(crate) struct IncomingBody {
     headers: HeaderMap,
     share: Option<Share>, // share of its client; None: unlimited
     peer: Option<Peer>,
@@ -36,7 +36,7 @@ pub(crate) struct Incoming {
     bare: bool, // see `needs_no_media_type`
 }
 
-impl Incoming {
+impl IncomingBody {
     /// Splits the request into headers, share and raw body, for bodies that are not JSON.
     pub(crate) fn into_parts(self) -> (HeaderMap, Option<Share>, Body) {
         (self.headers, self.share, self.body)
@@ -48,20 +48,20 @@ impl Incoming {
     }
 }
 
-impl<S: Sync> FromRequest<S> for Incoming {
+impl<S: Sync> FromRequest<S> for IncomingBody {
     type Rejection = Infallible;
 
-    async fn from_request(request: Request, _: &S) -> Result<Incoming, Infallible> {
+    async fn from_request(request: Request, _: &S) -> Result<IncomingBody, Infallible> {
         let (head, body) = request.into_parts();
         let (share, peer) = (head.extensions.get().cloned(), head.extensions.get().cloned());
         let bare = needs_no_media_type(head.uri.path(), &head.headers);
-        Ok(Incoming { share, peer, headers: head.headers, body, bare })
+        Ok(IncomingBody { share, peer, headers: head.headers, body, bare })
     }
 }
 
 /// Received body and its memory.
 #[derive(Debug)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedBody {
     text: String,
     room: Room,
     app: Arc<App>,
@@ -72,7 +72,7 @@ pub(crate) struct Received {
 /// # Errors
 /// 415 for another media type, 413 over the limit, 408 if it arrives too slowly, 503 if no memory becomes free
 /// in that time, 400 if it is not UTF-8.
-pub(crate) async fn read(app: &Arc<App>, incoming: Incoming) -> Result<Received, ApiError> {
+pub(crate) async fn read(app: &Arc<App>, incoming: IncomingBody) -> Result<ReceivedBody, ApiError> {
     if !incoming.bare {
         media_type(&incoming.headers)?;
     }
@@ -80,10 +80,10 @@ pub(crate) async fn read(app: &Arc<App>, incoming: Incoming) -> Result<Received,
     let text = String::from_utf8(bytes).map_err(|e| {
         ApiError::body(format!("the body is not valid UTF-8 at byte {}", e.utf8_error().valid_up_to()))
     })?;
-    Ok(Received { text, room, app: Arc::clone(app) })
+    Ok(ReceivedBody { text, room, app: Arc::clone(app) })
 }
 
-impl Received {
+impl ReceivedBody {
     /// Text of the body, and its memory.
     pub(crate) fn text(self) -> (String, Room) {
         (self.text, self.room)
@@ -107,7 +107,7 @@ impl Received {
     /// Copy of the text, with memory reserved for it.
     ///
     /// # Errors
-    /// As for [`Received::hold`].
+    /// As for [`ReceivedBody::hold`].
     pub(crate) async fn copied(&mut self) -> Result<String, ApiError> {
         self.hold(self.text.len()).await?;
         Ok(self.text.clone())
@@ -122,7 +122,7 @@ impl Received {
         self,
         read: impl FnOnce(Fields<'_>, &Config) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<(T, Room), ApiError> {
-        let (Received { mut room, .. }, value) = self.peek(read).await?;
+        let (ReceivedBody { mut room, .. }, value) = self.peek(read).await?;
         room.settle();
         Ok((value, room))
     }
@@ -130,26 +130,29 @@ impl Received {
     /// Parses the fields with `read` and keeps the body for another reading.
     ///
     /// # Errors
-    /// As for [`Received::into`].
+    /// As for [`ReceivedBody::into`].
     pub(crate) async fn look<T: Send + 'static>(
         &mut self,
         read: impl FnOnce(Fields<'_>, &Config) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let none =
-            Received { text: String::new(), room: self.app.bodies.room(None), app: Arc::clone(&self.app) };
+        let none = ReceivedBody {
+            text: String::new(),
+            room: self.app.bodies.room(None),
+            app: Arc::clone(&self.app),
+        };
         let (received, value) = std::mem::replace(self, none).peek(read).await?;
         *self = received;
         Ok(value)
     }
 
-    /// Like [`Received::into`], but returns the body for another reading.
+    /// Like [`ReceivedBody::into`], but returns the body for another reading.
     ///
     /// # Errors
-    /// As for [`Received::into`].
+    /// As for [`ReceivedBody::into`].
     pub(crate) async fn peek<T: Send + 'static>(
         self,
         read: impl FnOnce(Fields<'_>, &Config) -> Result<T, ApiError> + Send + 'static,
-    ) -> Result<(Received, T), ApiError> {
+    ) -> Result<(ReceivedBody, T), ApiError> {
         let turn = match self.text.len() {
             0..=INLINE_BODY_BYTES => None,
             // The semaphore is never closed.
@@ -203,8 +206,8 @@ fn media_type(headers: &HeaderMap) -> Result<(), ApiError> {
     Ok(())
 }
 
-async fn arrived(app: &App, incoming: Incoming) -> Result<(Vec<u8>, Room), ApiError> {
-    let Incoming { headers, share, mut body, .. } = incoming;
+async fn arrived(app: &App, incoming: IncomingBody) -> Result<(Vec<u8>, Room), ApiError> {
+    let IncomingBody { headers, share, mut body, .. } = incoming;
     let bytes_max = app.config.body_bytes_max;
     let time = Duration::from_secs(app.config.body_timeout_s);
     let too_large = async |body: &mut Body| {

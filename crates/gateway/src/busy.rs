@@ -22,7 +22,7 @@ impl Default for Answers {
 
 /// Running answer, until dropped. It travels with the request.
 #[derive(Debug, Clone)]
-pub(crate) struct Work(#[expect(dead_code, reason = "held")] Arc<Answer>);
+pub(crate) struct AnswerGuard(#[expect(dead_code, reason = "held")] Arc<Answer>);
 
 #[derive(Debug)]
 struct Answer(Busy);
@@ -35,9 +35,9 @@ impl Drop for Answer {
 
 impl Busy {
     /// Counts a request as running.
-    pub(crate) fn works(&self) -> Work {
+    pub(crate) fn works(&self) -> AnswerGuard {
         self.count(|running| running + 1);
-        Work(Arc::new(Answer(self.clone())))
+        AnswerGuard(Arc::new(Answer(self.clone())))
     }
 
     fn count(&self, change: impl FnOnce(u32) -> u32) {

@@ -52,13 +52,13 @@ pub(crate) type Carrier = BoxCloneSyncService<http::Request<Body>, http::Respons
 /// Client of one engine. Dereferences to the client of the service Engine; the other services have names.
 /// Cloning is cheap.
 #[derive(Clone, Debug)]
-pub(crate) struct Client {
+pub(crate) struct DaemonClient {
     engine: EngineClient<Carrier>,
     pub(crate) speech: SpeechClient<Carrier>,
     pub(crate) store: StoreClient<Carrier>,
 }
 
-impl Deref for Client {
+impl Deref for DaemonClient {
     type Target = EngineClient<Carrier>;
 
     fn deref(&self) -> &EngineClient<Carrier> {
@@ -66,7 +66,7 @@ impl Deref for Client {
     }
 }
 
-impl DerefMut for Client {
+impl DerefMut for DaemonClient {
     fn deref_mut(&mut self) -> &mut EngineClient<Carrier> {
         &mut self.engine
     }
@@ -108,9 +108,9 @@ pub(crate) fn local(engine: impl LocalEngine) -> Carrier {
 }
 
 /// Client that uses a transport.
-pub(crate) fn client(carrier: Carrier) -> Client {
+pub(crate) fn client(carrier: Carrier) -> DaemonClient {
     let speech = SpeechClient::new(carrier.clone()).max_decoding_message_size(ENGINE_MESSAGE_BYTES_MAX);
     let store = StoreClient::new(carrier.clone());
     let engine = EngineClient::new(carrier).max_decoding_message_size(ENGINE_MESSAGE_BYTES_MAX);
-    Client { engine, speech, store }
+    DaemonClient { engine, speech, store }
 }

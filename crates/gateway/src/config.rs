@@ -10,7 +10,7 @@ use figment::{
     Figment,
     providers::{Env, Format, Serialized, Toml, Yaml},
 };
-use hanzo_engine_access::{Access, ClientTls, Limits, Secret, Settings, TlsSettings};
+use hanzo_engine_access::{Access, AccessSettings, ClientTls, Limits, Secret, TlsSettings};
 use hanzo_engine_process::settings;
 use hanzo_engine_telemetry::{Protocol, TracesConfig};
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use crate::{
     cloud::{self, CloudSettings},
     cors,
     error::GatewayError,
-    fleet::{Target, one_or_list},
+    fleet::{Upstream, one_or_list},
     limits::{ADDRESS_SHARE, SECONDS_MAX, UPSTREAMS_MAX},
     media_hosts,
     reload::values,
@@ -346,7 +346,7 @@ impl Config {
         let targets = self.targets()?;
         let tls = match &targets[..] {
             [] => self.engine.starts_with("https://"),
-            targets => targets.iter().any(Target::tls),
+            targets => targets.iter().any(Upstream::tls),
         };
         if self.engine_tls() != ClientTls::default() && !tls {
             return refuse("engine_ca, engine_cert: only an engine at https:// is spoken to by TLS");
@@ -393,8 +393,8 @@ impl Config {
     }
 
     /// Sources of API keys.
-    pub fn access(&self) -> Settings {
-        Settings { api_key: self.api_key.clone(), api_keys_file: self.api_keys_file.clone() }
+    pub fn access(&self) -> AccessSettings {
+        AccessSettings { api_key: self.api_key.clone(), api_keys_file: self.api_keys_file.clone() }
     }
 
     /// TLS files of the HTTPS port.
@@ -416,12 +416,12 @@ impl Config {
     }
 
     /// Engines listed in `upstreams`.
-    pub(crate) fn targets(&self) -> Result<Vec<Target>, GatewayError> {
+    pub(crate) fn targets(&self) -> Result<Vec<Upstream>, GatewayError> {
         let refuse = |problem: String| GatewayError::Config(format!("upstreams: {problem}"));
         if self.upstreams.len() > UPSTREAMS_MAX {
             return Err(refuse(format!("at most {UPSTREAMS_MAX}")));
         }
-        self.upstreams.iter().map(|text| Target::parse(text).map_err(refuse)).collect()
+        self.upstreams.iter().map(|text| Upstream::parse(text).map_err(refuse)).collect()
     }
 
     /// Connection limits of the port.

@@ -48,17 +48,17 @@ fn is_origin(origin: &str) -> bool {
 
 /// Value of `Access-Control-Allow-Origin` for an allowed page.
 #[derive(Debug, Clone)]
-pub(crate) struct Allowed(HeaderValue);
+pub(crate) struct AllowedOrigin(HeaderValue);
 
-impl Allowed {
+impl AllowedOrigin {
     /// Checks the origin of a request. None: it is not allowed, or the request names none.
-    pub(crate) fn of(origins: &[String], headers: &HeaderMap) -> Option<Allowed> {
+    pub(crate) fn of(origins: &[String], headers: &HeaderMap) -> Option<AllowedOrigin> {
         let origin = headers.get(header::ORIGIN)?;
         let named = origins.iter().any(|allowed| allowed.as_bytes().eq_ignore_ascii_case(origin.as_bytes()));
         match () {
-            () if named => Some(Allowed(origin.clone())),
+            () if named => Some(AllowedOrigin(origin.clone())),
             () if origins.iter().any(|allowed| allowed == ANY) => {
-                Some(Allowed(HeaderValue::from_static(ANY)))
+                Some(AllowedOrigin(HeaderValue::from_static(ANY)))
             }
             () => None,
         }

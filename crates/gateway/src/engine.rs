@@ -15,10 +15,10 @@ use tonic::{Code, Response, Status};
 
 use crate::{
     asker::Asker,
-    carrier::{Carrier, Client, LocalEngine, client, dial, local},
+    carrier::{Carrier, DaemonClient, LocalEngine, client, dial, local},
     cloud::{Cloud, Payer},
     error::{ApiError, GatewayError},
-    fleet::{Fleet, Has, MemberView, Resolve, Route, Target},
+    fleet::{Fleet, Has, MemberView, Resolve, Route, Upstream},
     head::Head,
     limits::{ENGINE_STATE_TIMEOUT, ENGINE_TOKENS_TIMEOUT},
     metrics::Metrics,
@@ -44,7 +44,7 @@ pub(crate) struct Engine {
 /// Connection to one engine or several.
 #[derive(Clone, Debug)]
 enum Link {
-    One(Client),
+    One(DaemonClient),
     Fleet(Arc<Fleet>),
 }
 
@@ -54,7 +54,7 @@ impl Link {
         &self,
         model: &str,
         request: R,
-        call: impl Fn(Client, R) -> F,
+        call: impl Fn(DaemonClient, R) -> F,
     ) -> Result<Response<T>, Status>
     where
         R: Clone,
@@ -72,7 +72,7 @@ impl Link {
         model: &str,
         wanted: impl Fn(Has) -> bool,
         request: R,
-        call: impl Fn(Client, R) -> F,
+        call: impl Fn(DaemonClient, R) -> F,
     ) -> Result<Response<T>, Status>
     where
         R: Clone,
@@ -98,12 +98,12 @@ impl Engine {
 
     /// Client of the daemons at `targets`. A single fixed target gets a plain connection.
     pub(crate) async fn connect_all(
-        targets: Vec<Target>,
+        targets: Vec<Upstream>,
         resolver: Arc<dyn Resolve>,
         key: Option<&Secret>,
         tls: &ClientTls,
     ) -> Result<Engine, GatewayError> {
-        if let [Target::Fixed(uri)] = &targets[..] {
+        if let [Upstream::Fixed(uri)] = &targets[..] {
             return Engine::connect_lazy(uri, key, tls);
         }
         let fleet = Fleet::start(targets, resolver, key, tls).await?;
@@ -298,7 +298,7 @@ impl Engine {
         let mut reservation = self.reserve_inputs(InputsNeed::embed(&request))?;
         let bound = reservation.inputs_bound();
         let (model, head) = (request.model.clone(), self.head(deadline));
-        let call = |mut client: Client, request| {
+        let call = |mut client: DaemonClient, request| {
             let head = head.clone();
             async move { client.embed(bound_inputs(head.over(request), bound)).await }
         };
@@ -322,7 +322,7 @@ impl Engine {
         let mut reservation = self.reserve_inputs(InputsNeed::rerank(&request))?;
         let bound = reservation.inputs_bound();
         let (model, head) = (request.model.clone(), self.head(deadline));
-        let call = |mut client: Client, request| {
+        let call = |mut client: DaemonClient, request| {
             let head = head.clone();
             async move { client.rerank(bound_inputs(head.over(request), bound)).await }
         };
@@ -346,7 +346,7 @@ impl Engine {
         let mut reservation = self.reserve_inputs(InputsNeed::classify(&request))?;
         let bound = reservation.inputs_bound();
         let (model, head) = (request.model.clone(), self.head(deadline));
-        let call = |mut client: Client, request| {
+        let call = |mut client: DaemonClient, request| {
             let head = head.clone();
             async move { client.classify(bound_inputs(head.over(request), bound)).await }
         };
@@ -394,7 +394,8 @@ impl Engine {
     pub(crate) async fn show(&mut self, model: String) -> Result<v1::ShowResponse, Status> {
         self.use_model(&model)?;
         let request = v1::ShowRequest { model: model.clone(), known_only: true };
-        let call = |mut client: Client, request| async move { within_state(client.show(request)).await };
+        let call =
+            |mut client: DaemonClient, request| async move { within_state(client.show(request)).await };
         self.said(self.link.ask(&model, request, call).await)
     }
 
@@ -405,7 +406,7 @@ impl Engine {
     ) -> Result<v1::LoadAdapterResponse, Status> {
         self.admin("to load adapters")?;
         let model = request.model.clone();
-        let call = |mut client: Client, request| async move { client.load_adapter(request).await };
+        let call = |mut client: DaemonClient, request| async move { client.load_adapter(request).await };
         self.said(self.link.ask_all(&model, Has::is_loaded, request, call).await)
     }
 
@@ -416,8 +417,9 @@ impl Engine {
     ) -> Result<v1::UnloadAdapterResponse, Status> {
         self.admin("to unload adapters")?;
         let model = request.model.clone();
-        let call =
-            |mut client: Client, request| async move { within_state(client.unload_adapter(request)).await };
+        let call = |mut client: DaemonClient, request| async move {
+            within_state(client.unload_adapter(request)).await
+        };
         self.said(self.link.ask_all(&model, Has::is_loaded, request, call).await)
     }
 
@@ -430,7 +432,7 @@ impl Engine {
     ) -> Result<(), Status> {
         self.use_here(&nothing.model)?;
         let (model, head) = (nothing.model.clone(), self.head(deadline));
-        let call = |mut client: Client, request| {
+        let call = |mut client: DaemonClient, request| {
             let head = head.clone();
             async move { client.tokenize(head.over(request)).await }
         };
@@ -444,7 +446,7 @@ impl Engine {
     ) -> Result<v1::TokenizeResponse, Status> {
         self.use_here(&request.model)?;
         let (model, head) = (request.model.clone(), self.head(None));
-        let call = |mut client: Client, request| {
+        let call = |mut client: DaemonClient, request| {
             let head = head.clone();
             async move { within(ENGINE_TOKENS_TIMEOUT, client.tokenize(head.over(request))).await }
         };
@@ -458,7 +460,7 @@ impl Engine {
     ) -> Result<v1::DetokenizeResponse, Status> {
         self.use_here(&request.model)?;
         let (model, head) = (request.model.clone(), self.head(None));
-        let call = |mut client: Client, request| {
+        let call = |mut client: DaemonClient, request| {
             let head = head.clone();
             async move { within(ENGINE_TOKENS_TIMEOUT, client.detokenize(head.over(request))).await }
         };

@@ -18,7 +18,7 @@ use crate::{
 
 /// Body that fields belong to, and whether unknown fields are allowed.
 #[derive(Debug, Clone, Copy)]
-struct Source<'a> {
+struct FieldSource<'a> {
     body: Json<'a>,
     lenient: bool,
 }
@@ -26,7 +26,7 @@ struct Source<'a> {
 /// JSON object whose fields are being read.
 #[derive(Debug, Clone)]
 pub(crate) struct Fields<'a> {
-    source: Source<'a>,
+    source: FieldSource<'a>,
     object: Json<'a>,
     members: Vec<(Cow<'a, str>, Json<'a>)>,
 }
@@ -34,7 +34,7 @@ pub(crate) struct Fields<'a> {
 /// Value that is present and not null. Cheap to copy.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Field<'a> {
-    source: Source<'a>,
+    source: FieldSource<'a>,
     value: Json<'a>,
 }
 
@@ -44,7 +44,7 @@ impl<'a> Fields<'a> {
         if !body.is_object() {
             return Err(ApiError::body(format!("the body must be a JSON object, got {}", describe(body))));
         }
-        Field { source: Source { body, lenient }, value: body }.object()
+        Field { source: FieldSource { body, lenient }, value: body }.object()
     }
 
     /// Removes and returns a field.
@@ -207,19 +207,19 @@ impl<'a> Field<'a> {
 
     /// Reads an array of at most `max` elements; `what` names them in the error. A longer one is refused before
     /// anything is built of it, because a request must not take many times its size in memory.
-    pub(crate) fn list_up_to(self, max: usize, what: &str) -> Result<List<'a>, ApiError> {
+    pub(crate) fn list_up_to(self, max: usize, what: &str) -> Result<ElementList<'a>, ApiError> {
         self.list()?.up_to(max, what, self)
     }
 
     /// Reads an array, element by element.
-    pub(crate) fn list(self) -> Result<List<'a>, ApiError> {
+    pub(crate) fn list(self) -> Result<ElementList<'a>, ApiError> {
         self.as_list().ok_or_else(|| self.mismatch("an array"))
     }
 
     /// Elements, if the value is an array. Use this or [`Field::value`] for a value that may also have another
     /// type: building an error searches for its path, which would be wasted.
-    pub(crate) fn as_list(self) -> Option<List<'a>> {
-        Some(List { source: self.source, elements: self.value.elements()?, counted: 0 })
+    pub(crate) fn as_list(self) -> Option<ElementList<'a>> {
+        Some(ElementList { source: self.source, elements: self.value.elements()?, counted: 0 })
     }
 
     /// Reads an array of token ids. Allocates nothing per element, because a body may hold millions.
@@ -245,13 +245,13 @@ impl<'a> Field<'a> {
 
 /// Elements of an array; an element may be null.
 #[derive(Debug, Clone)]
-pub(crate) struct List<'a> {
-    source: Source<'a>,
+pub(crate) struct ElementList<'a> {
+    source: FieldSource<'a>,
     elements: Elements<'a>,
     counted: usize,
 }
 
-impl<'a> Iterator for List<'a> {
+impl<'a> Iterator for ElementList<'a> {
     type Item = Field<'a>;
 
     fn next(&mut self) -> Option<Field<'a>> {
@@ -264,7 +264,7 @@ impl<'a> Iterator for List<'a> {
     }
 }
 
-impl List<'_> {
+impl ElementList<'_> {
     /// Checks that the list of `field` has at most `max` elements: see [`Field::list_up_to`].
     pub(crate) fn up_to(mut self, max: usize, what: &str, field: Field) -> Result<Self, ApiError> {
         self.counted = self.elements.clone().take(max + 1).count();

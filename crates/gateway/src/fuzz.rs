@@ -15,7 +15,7 @@ use crate::{
     scores::tasks,
     tei::words,
     tokens,
-    vectors::json::Shape,
+    vectors::json::VectorFormat,
 };
 
 /// Parses a body as every route does.
@@ -35,7 +35,7 @@ pub fn body(bytes: &[u8]) {
         drop(tasks::ranking(again(), &config));
         drop(tasks::scoring(again(), &config));
         drop(tasks::classifying(again(), &config));
-        for shape in [Shape::Vectors, Shape::TokenVectors, Shape::SparseVectors] {
+        for shape in [VectorFormat::Vectors, VectorFormat::TokenVectors, VectorFormat::SparseVectors] {
             drop(words::embedding(again(), &config, &shape));
         }
         drop(words::ranking(again(), &config));

@@ -7,7 +7,7 @@ use std::{
 use axum::{Router, body::Body};
 use futures_util::future::BoxFuture;
 use hanzo_engine_access::{
-    Access, Connection, Opening, Permit, ServerTls, Stream, connections, connections_until,
+    Access, Connection, OpeningStream, Permit, ServerTls, Stream, connections, connections_until,
 };
 use hyper::{
     Request, Response, Version,
@@ -36,9 +36,9 @@ use crate::{
     listener::{self, Socket},
     mcp::Mcp,
     peer::{self, Peer},
+    read_deadline::ReadDeadline,
     reload::Reload,
     routes::{mcp_router, router},
-    taking::Taking,
     track,
 };
 
@@ -271,7 +271,7 @@ impl Connections {
                 let socket = peer::Socket::new(stream);
                 builder.http1().half_close(true);
                 let service = self.service(router, from, Some(peer.clone()), busy.clone());
-                let io = TokioIo::new(Opening::new(Taking::new(socket.clone(), idle), headers));
+                let io = TokioIo::new(OpeningStream::new(ReadDeadline::new(socket.clone(), idle), headers));
                 let served = builder.serve_connection(io, service).into_owned();
                 let gone = async move { peer.gone(socket).await };
                 self.run(self.graceful.watch(served), gone, busy, permit);
@@ -279,7 +279,7 @@ impl Connections {
             // A client that closes its half of TLS has left, because nothing can be sent unencrypted.
             Stream::Tls(stream) => {
                 let service = self.service(router, from, None, busy.clone());
-                let io = TokioIo::new(Opening::new(Taking::new(stream, idle), headers));
+                let io = TokioIo::new(OpeningStream::new(ReadDeadline::new(stream, idle), headers));
                 let served = builder.serve_connection(io, service).into_owned();
                 self.run(self.graceful.watch(served), std::future::pending(), busy, permit);
             }

@@ -14,7 +14,7 @@ use clap::{CommandFactory as _, Parser};
 use hanzo_engine_gateway::{Config, Gateway, GatewayError, LogFormat, Reload};
 use hanzo_engine_process::{
     documents,
-    settings::Changed,
+    settings::SettingsChange,
     systemd::{self, Is},
 };
 use serde::Serialize;
@@ -313,7 +313,7 @@ async fn run(args: Args) -> Result<(), Failure> {
     tokio::spawn(async move {
         while hangups.recv().await.is_some() {
             systemd::tell(Is::Reloading);
-            Changed::log(read_again(&args, &settings, &level));
+            SettingsChange::log(read_again(&args, &settings, &level));
             systemd::tell(Is::Ready);
         }
     });
@@ -337,7 +337,7 @@ fn filter(level: &str) -> Result<EnvFilter, ParseError> {
 }
 
 /// Reloads the settings and applies those that can change.
-fn read_again(args: &Args, settings: &Reload, level: &Level) -> Result<Changed, Failure> {
+fn read_again(args: &Args, settings: &Reload, level: &Level) -> Result<SettingsChange, Failure> {
     let config = Config::load(args.config.as_deref(), &args.flags)?;
     let filter = filter(&config.log_level)?;
     let changed = settings.reload(config)?;

@@ -27,10 +27,10 @@ const INTERIM: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// State of a client that its requests share. Cloning is cheap.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Peer(Arc<State>);
+pub(crate) struct Peer(Arc<PeerState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct PeerState {
     asked: Notify,
     awaits: Mutex<u32>, // answers that have not begun
     shut_down: CancellationToken,
@@ -38,10 +38,10 @@ struct State {
 
 impl Peer {
     /// Counts an HTTP/1.1 request whose answer has not begun, until dropped.
-    pub(crate) fn asks(&self) -> Awaited {
+    pub(crate) fn asks(&self) -> AwaitGuard {
         *locked(&self.0.awaits) += 1;
         self.0.asked.notify_one();
-        Awaited(self.clone())
+        AwaitGuard(self.clone())
     }
 
     /// Resolves when the client has closed its writing side, or is gone.
@@ -81,9 +81,9 @@ impl Peer {
 
 /// Guard of [`Peer::asks`].
 #[derive(Debug)]
-pub(crate) struct Awaited(Peer);
+pub(crate) struct AwaitGuard(Peer);
 
-impl Drop for Awaited {
+impl Drop for AwaitGuard {
     fn drop(&mut self) {
         *locked(&self.0.0.awaits) -= 1;
     }

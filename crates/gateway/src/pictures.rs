@@ -89,7 +89,7 @@ const NAMED: &str = "at ";
 pub(crate) const NAMED_SOUND: &str = "sound at ";
 
 /// Image or audio given by URL.
-pub(crate) struct Named<'a> {
+pub(crate) struct MediaUrl<'a> {
     /// Path in the body.
     pub(crate) path: &'a str,
     pub(crate) url: &'a str,
@@ -97,13 +97,13 @@ pub(crate) struct Named<'a> {
 }
 
 /// URL and path of a part that was given by URL.
-pub(crate) fn named(media: &v1::Media) -> Option<Named<'_>> {
+pub(crate) fn named(media: &v1::Media) -> Option<MediaUrl<'_>> {
     let of = |start| media.mime_type.strip_prefix(start);
     let (path, is_sound) = match of(NAMED) {
         Some(path) => (path, false),
         None => (of(NAMED_SOUND)?, true),
     };
-    Some(Named { path, url: std::str::from_utf8(&media.data).ok()?, is_sound })
+    Some(MediaUrl { path, url: std::str::from_utf8(&media.data).ok()?, is_sound })
 }
 
 /// Whether a part is audio.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use hanzo_engine_access::{Level, Standing};
+use hanzo_engine_access::{Level, RemainingLimits};
 
 /// Headers for the limit, the rest, and the time until it is full again.
 type Names = [HeaderName; 3];
@@ -20,7 +20,7 @@ const TOKENS: Names = [
 ];
 
 /// Sets the headers. A key without limits gets none.
-pub(crate) fn tell(standing: Standing, headers: &mut HeaderMap) {
+pub(crate) fn tell(standing: RemainingLimits, headers: &mut HeaderMap) {
     for (names, level) in [(REQUESTS, standing.requests), (TOKENS, standing.tokens)] {
         let Some(Level { limit, remaining, reset }) = level else { continue };
         let [of_limit, of_remaining, of_reset] = names;

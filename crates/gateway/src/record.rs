@@ -13,11 +13,11 @@ use tonic::{Code, Status};
 
 /// Record that all calls of a request share. Cloning is cheap.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Record(Arc<Mutex<Recorded>>);
+pub(crate) struct Record(Arc<Mutex<RecordFacts>>);
 
 /// Facts known so far.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordFacts {
     pub(crate) model: Option<String>,
     pub(crate) prompt_tokens: u64,
     pub(crate) cached_tokens: u64,
@@ -42,30 +42,30 @@ pub(crate) struct Times {
 }
 
 impl Record {
-    fn lock(&self) -> MutexGuard<'_, Recorded> {
+    fn lock(&self) -> MutexGuard<'_, RecordFacts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Facts known so far.
-    pub(crate) fn so_far(&self) -> Recorded {
+    pub(crate) fn so_far(&self) -> RecordFacts {
         self.lock().clone()
     }
 
     /// Records the requested model.
     pub(crate) fn asked(&self, model: &str) {
-        let mut known = self.lock();
-        if known.model.is_none() && !model.is_empty() {
-            known.model = Some(model.to_owned());
+        let mut facts = self.lock();
+        if facts.model.is_none() && !model.is_empty() {
+            facts.model = Some(model.to_owned());
         }
     }
 
     /// Records the model and prompt tokens of a call that is not streamed.
     pub(crate) fn answered(&self, model: &str, prompt_tokens: u32) {
-        let mut known = self.lock();
+        let mut facts = self.lock();
         if !model.is_empty() {
-            known.model = Some(model.to_owned());
+            facts.model = Some(model.to_owned());
         }
-        known.prompt_tokens += u64::from(prompt_tokens);
+        facts.prompt_tokens += u64::from(prompt_tokens);
     }
 
     /// Records that an upstream server answers.
@@ -80,14 +80,14 @@ impl Record {
 
     /// Adds read and written tokens.
     pub(crate) fn generated(&self, prompt_tokens: u32, completion_tokens: u32) {
-        let mut known = self.lock();
-        known.prompt_tokens += u64::from(prompt_tokens);
-        known.completion_tokens += u64::from(completion_tokens);
+        let mut facts = self.lock();
+        facts.prompt_tokens += u64::from(prompt_tokens);
+        facts.completion_tokens += u64::from(completion_tokens);
     }
 
     /// Starts to record a generation of `choices` choices.
-    pub(crate) fn generation(&self, choices: u32) -> Generated {
-        Generated { record: self.clone(), begun: false, choices, counted: BTreeMap::new() }
+    pub(crate) fn generation(&self, choices: u32) -> GenerationRecorder {
+        GenerationRecorder { record: self.clone(), begun: false, choices, counted: BTreeMap::new() }
     }
 
     /// Records that an answer broke off after it had begun.
@@ -98,23 +98,23 @@ impl Record {
 
 /// Recorder of one generation's events.
 #[derive(Debug)]
-pub(crate) struct Generated {
+pub(crate) struct GenerationRecorder {
     record: Record,
     begun: bool,
     choices: u32,
     counted: BTreeMap<u32, u32>, // tokens of each choice that has begun
 }
 
-impl Generated {
+impl GenerationRecorder {
     /// Records an event.
     pub(crate) fn see(&mut self, event: &InferEvent) {
         match &event.event {
             Some(Event::Started(started)) if !self.begun => {
                 self.begun = true;
-                let mut known = self.record.lock();
-                known.model = Some(started.model.clone());
-                known.prompt_tokens += u64::from(started.prompt_tokens);
-                known.cached_tokens += u64::from(started.cached_tokens);
+                let mut facts = self.record.lock();
+                facts.model = Some(started.model.clone());
+                facts.prompt_tokens += u64::from(started.prompt_tokens);
+                facts.cached_tokens += u64::from(started.cached_tokens);
             }
             Some(Event::Delta(delta)) => {
                 let tokens = u32::try_from(delta.token_ids.len()).unwrap_or(u32::MAX);
@@ -142,7 +142,7 @@ impl Generated {
     }
 }
 
-impl Recorded {
+impl RecordFacts {
     fn took(&mut self, timings: &Timings) {
         let times = self.times.get_or_insert_default();
         // The engine's queue time begins with the request's arrival and includes the load.
@@ -204,10 +204,10 @@ mod tests {
         // Another prompt of the request, whose client leaves. Events of a choice that it does not have are
         // ignored.
         see(&record, 1, vec![started(), delta(0), delta(5)]);
-        let known = record.so_far();
-        assert_eq!((known.prompt_tokens, known.cached_tokens, known.completion_tokens), (14, 6, 7));
-        assert_eq!(known.model.as_deref(), Some("owner/m"));
-        let timing = known.server_timing().unwrap();
+        let facts = record.so_far();
+        assert_eq!((facts.prompt_tokens, facts.cached_tokens, facts.completion_tokens), (14, 6, 7));
+        assert_eq!(facts.model.as_deref(), Some("owner/m"));
+        let timing = facts.server_timing().unwrap();
         assert_eq!(timing, "queue;dur=1.0, prefill;dur=2.5, decode;dur=9.0");
         assert_eq!(Record::default().so_far().server_timing(), None);
     }

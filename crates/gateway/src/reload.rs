@@ -7,7 +7,7 @@ use std::{
 };
 
 use hanzo_engine_access::ServerTls;
-use hanzo_engine_process::settings::Changed;
+use hanzo_engine_process::settings::SettingsChange;
 use serde_json::Value;
 
 use crate::{app::App, config::Config, error::GatewayError};
@@ -15,15 +15,15 @@ use crate::{app::App, config::Config, error::GatewayError};
 /// Current settings. A reader keeps the version that it got for as long as it wants. Replaced versions are
 /// never freed: about a kilobyte for each change by the operator.
 #[derive(Debug)]
-pub(crate) struct Settings(RwLock<&'static Config>);
+pub(crate) struct CurrentSettings(RwLock<&'static Config>);
 
-impl Settings {
-    pub(crate) fn new(config: Config) -> Settings {
-        Settings(RwLock::new(Box::leak(Box::new(config))))
+impl CurrentSettings {
+    pub(crate) fn new(config: Config) -> CurrentSettings {
+        CurrentSettings(RwLock::new(Box::leak(Box::new(config))))
     }
 }
 
-impl Deref for Settings {
+impl Deref for CurrentSettings {
     type Target = Config;
 
     fn deref(&self) -> &Config {
@@ -44,20 +44,20 @@ impl Reload {
     ///
     /// # Errors
     /// [`GatewayError`] if the resulting settings are invalid. Then everything stays as it was.
-    pub fn reload(&self, read: Config) -> Result<Changed, GatewayError> {
+    pub fn reload(&self, read: Config) -> Result<SettingsChange, GatewayError> {
         let now: &Config = &self.app.config;
         let next = taken(now, &read).checked()?;
         self.app.access.set(next.access())?;
         if let Some(tls) = &self.tls {
             tls.reload();
         }
-        let mut changed = Changed::between(&values(now), &values(&next), &values(&read));
+        let mut changed = SettingsChange::between(&values(now), &values(&next), &values(&read));
         if now.api_key.is_some() && next.api_key.is_some() && now.api_key != next.api_key {
             // Both versions are shown as hidden, so the comparison does not see the change.
             changed.taken.push("api_key".to_owned());
         }
         if *now != next {
-            let settings = Settings::new(next).0.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let settings = CurrentSettings::new(next).0.into_inner().unwrap_or_else(PoisonError::into_inner);
             *self.app.config.0.write().unwrap_or_else(PoisonError::into_inner) = settings;
         }
         Ok(changed)

@@ -7,7 +7,7 @@ use hanzo_engine_proto::v1::{self, TruncateSide};
 
 use crate::{
     error::{ApiError, quote},
-    fields::{Field, Fields, List},
+    fields::{ElementList, Field, Fields},
     limits::{KEEP_ALIVE_BYTES_MAX, MODEL_NAME_BYTES_MAX},
 };
 
@@ -62,7 +62,7 @@ pub(crate) fn filled(field: Field) -> Result<String, ApiError> {
 }
 
 /// Reads a list of 1 to `max` elements.
-pub(crate) fn elements(field: Field<'_>, max: usize) -> Result<List<'_>, ApiError> {
+pub(crate) fn elements(field: Field<'_>, max: usize) -> Result<ElementList<'_>, ApiError> {
     let list = field.list()?;
     match list.clone().count() {
         0 => Err(ApiError::empty(&field.path())),

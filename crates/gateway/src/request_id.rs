@@ -23,22 +23,22 @@ pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-i
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RequestId {
     text: String,
-    client: Option<Client>,
+    client: Option<ClientIdentity>,
 }
 
 /// Identity of a client.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Client(Arc<str>);
+pub(crate) struct ClientIdentity(Arc<str>);
 
-impl Client {
+impl ClientIdentity {
     /// Client at an address, over all its connections.
-    pub(crate) fn of(address: IpAddr) -> Client {
-        Client(address.to_canonical().to_string().into())
+    pub(crate) fn of(address: IpAddr) -> ClientIdentity {
+        ClientIdentity(address.to_canonical().to_string().into())
     }
 
     /// Client with the key of that name.
-    pub(crate) fn with_key(name: &str) -> Client {
-        Client(format!("key {name}").into())
+    pub(crate) fn with_key(name: &str) -> ClientIdentity {
+        ClientIdentity(format!("key {name}").into())
     }
 }
 
@@ -59,7 +59,7 @@ impl RequestId {
     }
 
     /// Sets the client.
-    pub(crate) fn asked_by(self, client: Option<Client>) -> RequestId {
+    pub(crate) fn asked_by(self, client: Option<ClientIdentity>) -> RequestId {
         RequestId { client, ..self }
     }
 

@@ -7,7 +7,7 @@ use crate::{app::App, asker::Asker, error::ApiError};
 
 /// Model to ask, and the capability to use.
 #[derive(Debug)]
-pub(crate) struct Selected {
+pub(crate) struct ModelChoice {
     pub(crate) model: String,
     /// First of the wanted capabilities that the model has.
     pub(crate) capability: Capability,
@@ -24,12 +24,12 @@ pub(crate) async fn select(
     asker: &Asker,
     model: String,
     wanted: &[Capability],
-) -> Result<Selected, ApiError> {
+) -> Result<ModelChoice, ApiError> {
     let can = |status: &ModelStatus| wanted.iter().copied().find(|c| has(status, *c));
     let first = wanted.first().copied().unwrap_or(Capability::Unspecified);
     if model.is_empty() {
         let stats = sole(app, asker, wanted).await?.status.unwrap_or_default();
-        return Ok(Selected { capability: can(&stats).unwrap_or(first), model: stats.name });
+        return Ok(ModelChoice { capability: can(&stats).unwrap_or(first), model: stats.name });
     }
     let capability = match wanted {
         [_, _, ..] => {
@@ -41,7 +41,7 @@ pub(crate) async fn select(
         _ => None,
     };
     // If it has none of the capabilities, the engine's refusal says what it can do.
-    Ok(Selected { model, capability: capability.unwrap_or(first) })
+    Ok(ModelChoice { model, capability: capability.unwrap_or(first) })
 }
 
 /// Only loaded model with the first of the `wanted` capabilities that any model has.

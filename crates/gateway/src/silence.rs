@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tonic::{Status, Streaming};
 
 use crate::{
-    carrier::Client,
+    carrier::DaemonClient,
     fleet::Again,
     limits::{ENGINE_QUESTION_TIMEOUT, ENGINE_SILENCE, ENGINE_SILENT_MAX},
 };
@@ -19,7 +19,7 @@ use crate::{
 /// # Errors
 /// The answer's error, or the loss of an engine that sends nothing.
 pub(crate) async fn while_alive<T>(
-    engine: &Client,
+    engine: &DaemonClient,
     answer: impl Future<Output = Result<T, Status>>,
 ) -> Result<T, Status> {
     // Boxed, because callers keep this future on the stack.
@@ -44,7 +44,7 @@ pub(crate) async fn while_alive<T>(
 
 /// Events of an engine's stream for as long as the engine answers.
 pub(crate) fn events_while_alive<T: Send + 'static>(
-    engine: Client,
+    engine: DaemonClient,
     events: Streaming<T>,
 ) -> impl Stream<Item = Result<T, Status>> + Send + Unpin {
     Box::pin(stream::unfold(Some((engine, events)), |state| async move {
@@ -57,7 +57,7 @@ pub(crate) fn events_while_alive<T: Send + 'static>(
 }
 
 /// Whether an engine answers, even with an error.
-async fn is_alive(engine: &Client) -> bool {
+async fn is_alive(engine: &DaemonClient) -> bool {
     let mut engine = engine.clone();
     // No model has this name, so the answer is as short as possible.
     let question = engine.stats(v1::StatsRequest { model: "?".to_owned() });

@@ -9,7 +9,7 @@ use crate::fleet::MemberView;
 
 /// Model in a list. The fields after `owned_by` are extensions, which OpenAI's clients ignore.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Model {
+pub(crate) struct ModelObject {
     pub(crate) id: String,
     pub(crate) object: &'static str,
     pub(crate) created: i64, // Unix seconds
@@ -109,11 +109,11 @@ pub fn capability_word(capability: Capability) -> Option<&'static str> {
 }
 
 /// Loaded models, ready ones first, then those that are only stored; each group by name.
-pub(crate) fn models_of(stats: v1::StatsResponse, list: v1::ListResponse) -> Vec<Model> {
-    let mut loaded: Vec<Model> =
+pub(crate) fn models_of(stats: v1::StatsResponse, list: v1::ListResponse) -> Vec<ModelObject> {
+    let mut loaded: Vec<ModelObject> =
         stats.models.into_iter().filter_map(|m| m.status).flat_map(with_adapters).collect();
     loaded.sort_by_key(|model| (model.state != "ready", model.id.clone()));
-    let mut stored: Vec<Model> = list.models.into_iter().map(model_of_store).collect();
+    let mut stored: Vec<ModelObject> = list.models.into_iter().map(model_of_store).collect();
     stored.retain(|model| loaded.iter().all(|other| other.id != model.id));
     stored.sort_by(|a, b| a.id.cmp(&b.id));
     loaded.append(&mut stored);
@@ -121,23 +121,23 @@ pub(crate) fn models_of(stats: v1::StatsResponse, list: v1::ListResponse) -> Vec
 }
 
 /// Model with its adapters as separate entries, as vLLM lists them.
-fn with_adapters(mut status: v1::ModelStatus) -> Vec<Model> {
+fn with_adapters(mut status: v1::ModelStatus) -> Vec<ModelObject> {
     let adapters = std::mem::take(&mut status.adapters);
     let model = model_of_status(status);
-    let of = |adapter: v1::Adapter| Model {
+    let of = |adapter: v1::Adapter| ModelObject {
         id: format!("{}:{}", model.id, adapter.name),
         created: adapter.loaded_at_unix_ms / 1000,
         root: Some(adapter.path),
         parent: Some(model.id.clone()),
         ..model.clone()
     };
-    let adapters: Vec<Model> = adapters.into_iter().map(of).collect();
+    let adapters: Vec<ModelObject> = adapters.into_iter().map(of).collect();
     [vec![model], adapters].concat()
 }
 
 /// Model of an upstream server.
-pub(crate) fn model_elsewhere(id: &str, owner: &str) -> Model {
-    Model {
+pub(crate) fn model_elsewhere(id: &str, owner: &str) -> ModelObject {
+    ModelObject {
         id: id.to_owned(),
         object: "model",
         created: 0,
@@ -154,7 +154,7 @@ pub(crate) fn model_elsewhere(id: &str, owner: &str) -> Model {
 }
 
 /// Model as the engine describes it; `id` is its name if it has none.
-pub(crate) fn model_of_show(id: String, shown: v1::ShowResponse) -> Model {
+pub(crate) fn model_of_show(id: String, shown: v1::ShowResponse) -> ModelObject {
     match (shown.status, shown.model) {
         (Some(status), _) => model_of_status(status),
         (None, stored) => {
@@ -197,7 +197,7 @@ pub(crate) fn card(id: String, shown: v1::ShowResponse) -> Value {
 }
 
 /// Loaded model.
-pub(crate) fn model_of_status(status: v1::ModelStatus) -> Model {
+pub(crate) fn model_of_status(status: v1::ModelStatus) -> ModelObject {
     let failed = status.state() == ModelState::Failed;
     let meta = Meta::of(&status);
     let capabilities = status.capabilities().filter_map(capability_word).collect();
@@ -206,7 +206,7 @@ pub(crate) fn model_of_status(status: v1::ModelStatus) -> Model {
         ModelState::Queued | ModelState::Loading => "loading",
         ModelState::Unspecified | ModelState::Unloaded | ModelState::Failed => "unloaded",
     };
-    Model {
+    ModelObject {
         object: "model",
         created: status.loaded_at_unix_ms / 1000,
         owned_by: owner(&status.name),
@@ -223,8 +223,8 @@ pub(crate) fn model_of_status(status: v1::ModelStatus) -> Model {
 }
 
 /// Stored model.
-pub(crate) fn model_of_store(model: v1::StoredModel) -> Model {
-    Model {
+pub(crate) fn model_of_store(model: v1::StoredModel) -> ModelObject {
+    ModelObject {
         object: "model",
         created: model.modified_at_unix_ms / 1000,
         owned_by: owner(&model.name),

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     error::ApiError,
     fields::{Field, Fields},
     limits::CHAT_TOOLS_MAX,
@@ -40,8 +40,8 @@ pub(crate) async fn count(
 pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
-) -> Result<Json<Tokenized>, ApiError> {
+    incoming: IncomingBody,
+) -> Result<Json<TokenizeAnswer>, ApiError> {
     let received = body::read(&app, incoming).await?;
     let read = SentFields::beside(|fields, _| tokenize_request(fields));
     let (((mut request, shown), sent), _room) = received.into(read).await?;
@@ -58,7 +58,7 @@ pub(crate) async fn tokenize(
 pub(crate) async fn detokenize(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Json<Value>, ApiError> {
     let received = body::read(&app, incoming).await?;
     let read = SentFields::beside(|fields, _| detokenize_request(fields));
@@ -72,7 +72,7 @@ pub(crate) async fn detokenize(
 
 /// Format of the tokens in an answer of `/tokenize`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Shown {
+pub(crate) enum TokenFormat {
     Ids,
     /// vLLM's: ids, and a separate list of the tokens' texts.
     Strings,
@@ -82,7 +82,7 @@ pub(crate) enum Shown {
 
 /// Parses a request of `/tokenize`, and the format of its answer. The request has `prompt`, or `messages` with
 /// the fields of a chat's prompt, as in vLLM; or `content`, as in llama.cpp.
-pub(crate) fn tokenize_request(mut fields: Fields) -> Result<(v1::TokenizeRequest, Shown), ApiError> {
+pub(crate) fn tokenize_request(mut fields: Fields) -> Result<(v1::TokenizeRequest, TokenFormat), ApiError> {
     let model = model(&mut fields)?;
     let content = fields.take("content");
     // The defaults of vLLM and llama.cpp differ.
@@ -114,12 +114,12 @@ pub(crate) fn tokenize_request(mut fields: Fields) -> Result<(v1::TokenizeReques
             let problem = "cannot be combined with return_token_strs: tokens are shown in one way";
             return Err(ApiError::field("with_pieces", problem));
         }
-        (true, false) => Shown::Strings,
-        (false, true) => Shown::Pieces,
-        (false, false) => Shown::Ids,
+        (true, false) => TokenFormat::Strings,
+        (false, true) => TokenFormat::Pieces,
+        (false, false) => TokenFormat::Ids,
     };
     fields.finish()?;
-    let pieces = shown != Shown::Ids;
+    let pieces = shown != TokenFormat::Ids;
     let input = Some(input);
     let request = v1::TokenizeRequest {
         model,
@@ -145,7 +145,7 @@ fn tools(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
 /// Answer of `/tokenize`. It is serialised directly, because a JSON value takes eighteen times the memory of an
 /// id.
 #[derive(Debug, Serialize)]
-pub(crate) struct Tokenized {
+pub(crate) struct TokenizeAnswer {
     tokens: Tokens,
     count: usize,
     max_model_len: u32,
@@ -164,31 +164,31 @@ enum Tokens {
 #[derive(Debug, Serialize)]
 struct Token {
     id: u32,
-    piece: Piece,
+    piece: TokenText,
 }
 
 /// Text of a token, or its bytes if it is only a part of a character.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-enum Piece {
+enum TokenText {
     Text(String),
     Bytes(Vec<u8>),
 }
 
-impl Shown {
+impl TokenFormat {
     /// Answer of `/tokenize`.
-    fn answer(self, answer: v1::TokenizeResponse) -> Tokenized {
+    fn answer(self, answer: v1::TokenizeResponse) -> TokenizeAnswer {
         let v1::TokenizeResponse { ids, text, context_tokens_max, pieces } = answer;
         let strings = || pieces.iter().map(|piece| String::from_utf8_lossy(piece).into_owned()).collect();
-        Tokenized {
+        TokenizeAnswer {
             count: ids.len(),
             max_model_len: context_tokens_max,
             prompt: text,
-            token_strs: (self == Shown::Strings).then(strings),
+            token_strs: (self == TokenFormat::Strings).then(strings),
             tokens: match self {
-                Shown::Ids | Shown::Strings => Tokens::Ids(ids),
-                Shown::Pieces => {
-                    let token = |(id, piece)| Token { id, piece: Piece::of(piece) };
+                TokenFormat::Ids | TokenFormat::Strings => Tokens::Ids(ids),
+                TokenFormat::Pieces => {
+                    let token = |(id, piece)| Token { id, piece: TokenText::of(piece) };
                     Tokens::Pieces(ids.into_iter().zip(&pieces).map(token).collect())
                 }
             },
@@ -196,11 +196,11 @@ impl Shown {
     }
 }
 
-impl Piece {
-    fn of(piece: &Bytes) -> Piece {
+impl TokenText {
+    fn of(piece: &Bytes) -> TokenText {
         match std::str::from_utf8(piece) {
-            Ok(text) => Piece::Text(text.to_owned()),
-            Err(_) => Piece::Bytes(piece.to_vec()),
+            Ok(text) => TokenText::Text(text.to_owned()),
+            Err(_) => TokenText::Bytes(piece.to_vec()),
         }
     }
 }

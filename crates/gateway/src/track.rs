@@ -20,14 +20,14 @@ use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use tonic::Status;
 
-use hanzo_engine_access::{KeyEnd, Pass, Presented, Running, check_origin};
+use hanzo_engine_access::{KeyEnd, Pass, PresentedKeys, RunningRequest, check_origin};
 use hanzo_engine_telemetry::TraceContext;
 
 use crate::{
     app::App,
     asker::Asker,
-    bodies::Client,
-    busy::Work,
+    bodies::ShareOwner,
+    busy::AnswerGuard,
     cloud::SENT_TO,
     cors,
     drain::Admission,
@@ -35,8 +35,8 @@ use crate::{
     mcp, page, quota,
     record::Record,
     request_id::{self, RequestId, X_REQUEST_ID},
+    request_trace::RequestTrace,
     surface,
-    watched::Watched,
 };
 
 /// Routes about the server itself, which answer even while it drains.
@@ -54,7 +54,7 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 pub(crate) struct ClientAddress(pub(crate) IpAddr);
 
 /// Request being tracked. It is counted until dropped.
-struct Tracked {
+struct TrackedRequest {
     app: Arc<App>,
     id: RequestId,
     method: Method,
@@ -64,38 +64,38 @@ struct Tracked {
     status: Option<StatusCode>, // None: the client left before there was an answer
     key: Option<String>,        // the name of its key
     record: Record,
-    watched: Watched,
+    request_trace: RequestTrace,
     done: bool, // the answer's last byte was handed over
-    _admitted: Option<Admitted>,
-    _work: Option<Work>, // on its connection
+    _admitted: Option<RequestGuards>,
+    _work: Option<AnswerGuard>, // on its connection
 }
 
 /// Guards that a request holds until it has ended.
-struct Admitted {
+struct RequestGuards {
     pass: Pass,
-    _running: Running,
+    _running: RunningRequest,
     _admission: Option<Admission>, // None: it is about the server itself
 }
 
 /// Client whose requests share a memory limit for bodies. None: the connection has its own limit, as on the
 /// loopback, where a proxy may connect from.
-fn client_of(pass: &Pass, request: &Request) -> Option<Client> {
+fn client_of(pass: &Pass, request: &Request) -> Option<ShareOwner> {
     if let Some(name) = pass.name() {
-        return Some(Client::Key(name.to_owned()));
+        return Some(ShareOwner::Key(name.to_owned()));
     }
     let ClientAddress(address) = *request.extensions().get()?;
-    Some(hanzo_engine_access::client_of(address)).filter(|ip| !ip.is_loopback()).map(Client::Address)
+    Some(hanzo_engine_access::client_of(address)).filter(|ip| !ip.is_loopback()).map(ShareOwner::Address)
 }
 
 /// Error of a request that is not admitted, and its key.
-struct Refused {
+struct RefusedRequest {
     error: Box<ApiError>,
     pass: Option<Pass>, // None: it has no known key, or the key was not checked
 }
 
-impl From<ApiError> for Refused {
-    fn from(error: ApiError) -> Refused {
-        Refused { error: Box::new(error), pass: None }
+impl From<ApiError> for RefusedRequest {
+    fn from(error: ApiError) -> RefusedRequest {
+        RefusedRequest { error: Box::new(error), pass: None }
     }
 }
 
@@ -112,7 +112,7 @@ fn is_plain_read(method: &Method, route: &str) -> bool {
 }
 
 /// Admits a request, or returns the reason for refusing it.
-fn admit(app: &App, request: &Request, route: &str) -> Result<Admitted, Refused> {
+fn admit(app: &App, request: &Request, route: &str) -> Result<RequestGuards, RefusedRequest> {
     app.hosts.check(request.uri(), request.headers())?;
     if !is_plain_read(request.method(), route) {
         let page = check_origin(&app.config.cors_origins, request.uri(), request.headers());
@@ -120,22 +120,27 @@ fn admit(app: &App, request: &Request, route: &str) -> Result<Admitted, Refused>
     }
     let operation = is_operation(request.method(), route);
     if operation && !(app.config.private_metrics && PRIVATE.contains(&route)) {
-        return Ok(Admitted { pass: Pass::anyone(), _running: Running::default(), _admission: None });
+        return Ok(RequestGuards {
+            pass: Pass::anyone(),
+            _running: RunningRequest::default(),
+            _admission: None,
+        });
     }
     // Streams that wait for messages of the server must not delay the drain, and MCP tools count themselves.
     let (mcp, looks) = (route == mcp::PATH, matches!(*request.method(), Method::GET | Method::HEAD));
     let _admission = if operation { None } else { Some(app.drain.admit()?).filter(|_| !(mcp && looks)) };
     let from = request.extensions().get::<ClientAddress>().map(|from| from.0);
-    let pass = app.access.admit(&Presented::of(request.headers()), from);
+    let pass = app.access.admit(&PresentedKeys::of(request.headers()), from);
     let pass = pass.map_err(|refusal| app.refuse(&refusal))?;
     // Read-only requests do not count against the key's limits, as with other servers.
     let _running = match () {
-        () if looks || mcp => Running::default(),
-        () => pass
-            .enter()
-            .map_err(|refusal| Refused { error: Box::new(app.refuse(&refusal)), pass: Some(pass.clone()) })?,
+        () if looks || mcp => RunningRequest::default(),
+        () => pass.enter().map_err(|refusal| RefusedRequest {
+            error: Box::new(app.refuse(&refusal)),
+            pass: Some(pass.clone()),
+        })?,
     };
-    Ok(Admitted { pass, _running, _admission })
+    Ok(RequestGuards { pass, _running, _admission })
 }
 
 /// Middleware around every route and fallback.
@@ -143,12 +148,13 @@ pub(crate) async fn track(State(app): State<Arc<App>>, mut request: Request, nex
     let route = request.extensions().get::<MatchedPath>();
     let route = route.map_or("unmatched", MatchedPath::as_str).to_owned();
     let operation = is_operation(request.method(), &route);
-    let from = request.extensions().get::<ClientAddress>().map(|from| request_id::Client::of(from.0));
+    let from = request.extensions().get::<ClientAddress>().map(|from| request_id::ClientIdentity::of(from.0));
     let id = RequestId::of(request.headers()).asked_by(from);
-    let page = cors::Allowed::of(&app.config.cors_origins, request.headers());
+    let page = cors::AllowedOrigin::of(&app.config.cors_origins, request.headers());
     app.metrics.http_requests_in_flight.inc();
-    let watched = Watched::arrival(&app.traces, request.method(), &route, operation, request.headers());
-    let mut tracked = Tracked {
+    let request_trace =
+        RequestTrace::arrival(&app.traces, request.method(), &route, operation, request.headers());
+    let mut tracked = TrackedRequest {
         id: id.clone(),
         method: request.method().clone(),
         route,
@@ -157,7 +163,7 @@ pub(crate) async fn track(State(app): State<Arc<App>>, mut request: Request, nex
         status: None,
         key: None,
         record: Record::default(),
-        watched,
+        request_trace,
         done: false,
         _admitted: None,
         _work: request.extensions_mut().remove(),
@@ -212,7 +218,7 @@ fn is_grpc(headers: &HeaderMap) -> bool {
 }
 
 /// Answers an admitted request, or refuses it.
-async fn answer(tracked: &mut Tracked, mut request: Request, next: Next) -> Response {
+async fn answer(tracked: &mut TrackedRequest, mut request: Request, next: Next) -> Response {
     if is_grpc(request.headers()) {
         let problem = "this port speaks HTTP; the daemon's gRPC has a port of its own (36901, unless server.grpc_port or \
                        --grpc-port says otherwise)";
@@ -220,7 +226,7 @@ async fn answer(tracked: &mut Tracked, mut request: Request, next: Next) -> Resp
     }
     let admitted = match admit(&tracked.app, &request, &tracked.route) {
         Ok(admitted) => admitted,
-        Err(Refused { error, pass }) => {
+        Err(RefusedRequest { error, pass }) => {
             let mut response = surface::refuse(request.uri().path(), *error);
             if let Some(pass) = pass {
                 tracked.key = pass.name().map(str::to_owned);
@@ -237,10 +243,10 @@ async fn answer(tracked: &mut Tracked, mut request: Request, next: Next) -> Resp
     }
     let id = match pass.name() {
         // All requests with the same key belong to one client, whatever their addresses.
-        Some(name) => tracked.id.clone().asked_by(Some(request_id::Client::with_key(name))),
+        Some(name) => tracked.id.clone().asked_by(Some(request_id::ClientIdentity::with_key(name))),
         None => tracked.id.clone(),
     };
-    let (record, trace) = (tracked.record.clone(), tracked.watched.trace.clone());
+    let (record, trace) = (tracked.record.clone(), tracked.request_trace.trace.clone());
     request.extensions_mut().insert(Asker { id, pass: pass.clone(), record, trace });
     let closes = request.version() <= Version::HTTP_11;
     let mut response = next.run(request).await;
@@ -253,20 +259,20 @@ async fn answer(tracked: &mut Tracked, mut request: Request, next: Next) -> Resp
     response
 }
 
-impl Drop for Tracked {
+impl Drop for TrackedRequest {
     fn drop(&mut self) {
         let metrics = &self.app.metrics;
         let seconds = self.started.elapsed().as_secs_f64();
         let status = self.status.map_or(499, |status| status.as_u16());
         metrics.http_requests_in_flight.dec();
         metrics.http_requests_total.with_label_values(&[self.route.as_str(), &status.to_string()]).inc();
-        let trace = self.watched.trace.take();
+        let trace = self.request_trace.trace.take();
         metrics.http_request(&self.route, seconds, trace.as_ref());
         self.tell(status, seconds, trace.as_ref());
     }
 }
 
-impl Tracked {
+impl TrackedRequest {
     /// Writes the log line.
     fn tell(&mut self, status: u16, seconds: f64, trace: Option<&TraceContext>) {
         let (id, method, route) = (self.id.as_str(), &self.method, &self.route);
@@ -304,7 +310,7 @@ impl Tracked {
                 "request"
             );
         }
-        self.watched.end((id, route.as_str()), status, outcome, &known);
+        self.request_trace.end((id, route.as_str()), status, outcome, &known);
     }
 }
 
@@ -313,7 +319,7 @@ struct TrackedBody {
     body: Body,
     trailers: bool, // the engine's timings follow it
     key_end: Option<KeyEnd>,
-    tracked: Tracked,
+    tracked: TrackedRequest,
 }
 
 impl HttpBody for TrackedBody {

@@ -10,7 +10,7 @@ use super::{error::AnthropicError, request};
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     error::ApiError,
     fields::Fields,
     names::SentFields,
@@ -22,7 +22,7 @@ use crate::{
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Json<Value>, AnthropicError> {
     let received = body::read(&app, incoming).await?;
     let ((asked, sent), _room) = received.into(SentFields::beside(|fields, _| read(fields))).await?;

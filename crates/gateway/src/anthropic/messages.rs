@@ -14,14 +14,14 @@ use crate::{
     answers,
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     config::Config,
     error::ApiError,
     fields::Fields,
     openai::{
         answer::{collect, stream},
         generation::Generation,
-        shape::{Head, Shape as _},
+        shape::{AnswerShape as _, Head},
     },
 };
 
@@ -32,7 +32,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Response {
     let header: HeaderValue = asker.id.header();
     let answered = answer(&app, &asker, incoming).await;
@@ -41,7 +41,7 @@ pub(crate) async fn handle(
     response
 }
 
-async fn answer(app: &Arc<App>, asker: &Asker, incoming: Incoming) -> Result<Response, ApiError> {
+async fn answer(app: &Arc<App>, asker: &Asker, incoming: IncomingBody) -> Result<Response, ApiError> {
     let peer = incoming.peer();
     let id = asker.id.clone();
     let read = move |fields: Fields<'_>, config: &Config| request::read(fields, config, &id);

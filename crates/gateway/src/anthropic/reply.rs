@@ -11,7 +11,7 @@ use crate::{
     openai::{
         frames::Frames,
         generation::Event,
-        shape::{CollectedChoice, Head, Shape},
+        shape::{AnswerShape, CollectedChoice, Head},
         usage_count::UsageCount,
     },
 };
@@ -21,15 +21,15 @@ use crate::{
 pub(super) struct Reply {
     max_tokens: u32,
     thinking_omitted: bool,
-    begun: bool,        // `message_start` was sent
-    open: Option<Open>, // content block being written
-    blocks: usize,      // opened so far
-    space: String,      // white space between blocks, sent only before text
+    begun: bool,             // `message_start` was sent
+    open: Option<OpenBlock>, // content block being written
+    blocks: usize,           // opened so far
+    space: String,           // white space between blocks, sent only before text
     end: (FinishReason, String),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Open {
+enum OpenBlock {
     Thinking,
     Text,
     Call(u32),
@@ -55,11 +55,11 @@ pub(super) struct Message<'a> {
     content: [Value; 0],
     stop_reason: Option<&'static str>,
     stop_sequence: Option<&'a str>,
-    usage: Usage,
+    usage: MessagesUsage,
 }
 
 #[derive(Serialize)]
-struct Usage {
+struct MessagesUsage {
     /// Prompt tokens that were not found in the prefix cache.
     input_tokens: u32,
     cache_creation_input_tokens: u32,
@@ -73,9 +73,9 @@ struct OutputTokensDetails {
     thinking_tokens: u32,
 }
 
-fn usage(used: &UsageCount) -> Usage {
+fn usage(used: &UsageCount) -> MessagesUsage {
     let cached = used.cached_tokens();
-    Usage {
+    MessagesUsage {
         input_tokens: used.prompt_tokens().saturating_sub(cached),
         cache_creation_input_tokens: 0,
         cache_read_input_tokens: cached,
@@ -158,7 +158,7 @@ impl Reply {
     }
 
     /// Continues the block `with`. If another one is open, it is closed and a new one begins with `start`.
-    fn go_on(&mut self, with: Open, start: impl FnOnce() -> Value, frames: &mut Frames) {
+    fn go_on(&mut self, with: OpenBlock, start: impl FnOnce() -> Value, frames: &mut Frames) {
         if self.open == Some(with) {
             return;
         }
@@ -182,13 +182,13 @@ impl Reply {
     }
 
     fn text(&mut self, text: &str, frames: &mut Frames) {
-        let starts = self.open != Some(Open::Text);
+        let starts = self.open != Some(OpenBlock::Text);
         if text.is_empty() || starts && text.trim().is_empty() {
             self.space.push_str(text);
             return;
         }
         let space = std::mem::take(&mut self.space);
-        self.go_on(Open::Text, || json!({"type": "text", "text": ""}), frames);
+        self.go_on(OpenBlock::Text, || json!({"type": "text", "text": ""}), frames);
         self.delta(json!({"type": "text_delta", "text": space + text}), frames);
     }
 
@@ -199,14 +199,14 @@ impl Reply {
             return self.close(frames);
         }
         let start = || json!({"type": "tool_use", "id": id, "name": name, "input": {}});
-        self.go_on(Open::Call(index), start, frames);
+        self.go_on(OpenBlock::Call(index), start, frames);
         if !arguments_json.is_empty() {
             self.delta(json!({"type": "input_json_delta", "partial_json": arguments_json}), frames);
         }
     }
 }
 
-impl Shape for Reply {
+impl AnswerShape for Reply {
     const ID_PREFIX: &'static str = "msg_";
     const KEEP_ALIVE: &'static [u8] = b"event: ping\ndata: {\"type\": \"ping\"}\n\n";
     type Choice = ();
@@ -218,7 +218,7 @@ impl Shape for Reply {
             Event::Delta { delta, .. } => {
                 if !delta.reasoning.is_empty() {
                     let start = || json!({"type": "thinking", "thinking": "", "signature": ""});
-                    self.go_on(Open::Thinking, start, frames);
+                    self.go_on(OpenBlock::Thinking, start, frames);
                     if !self.thinking_omitted {
                         self.delta(json!({"type": "thinking_delta", "thinking": delta.reasoning}), frames);
                     }
@@ -232,7 +232,7 @@ impl Shape for Reply {
             }
             Event::Finished { reason, stop_string, .. } => {
                 if self.blocks == 0 {
-                    self.go_on(Open::Text, || json!({"type": "text", "text": ""}), frames);
+                    self.go_on(OpenBlock::Text, || json!({"type": "text", "text": ""}), frames);
                 }
                 self.close(frames);
                 self.end = (reason, stop_string);

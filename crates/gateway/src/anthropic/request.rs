@@ -10,17 +10,17 @@ use crate::{
     limits::CHAT_TOOLS_MAX,
     media_bounds::MediaBounds,
     openai::{
-        plan::{self, Plan, Streaming},
+        plan::{self, RequestPlan, StreamOptions},
         prompt,
-        thinking::Thinking,
+        thinking::ReasoningSettings,
     },
     request_id::RequestId,
 };
 
 /// Parsed request.
 #[derive(Debug)]
-pub(super) struct Asked {
-    pub(super) plan: Plan,
+pub(super) struct MessagesRequest {
+    pub(super) plan: RequestPlan,
     pub(super) max_tokens: u32,
     /// Reasoning is not sent to the client.
     pub(super) thinking_omitted: bool,
@@ -28,7 +28,7 @@ pub(super) struct Asked {
 
 /// Fields that make up the prompt.
 #[derive(Debug)]
-pub(super) struct Prompted {
+pub(super) struct PromptFields {
     pub(super) chat: v1::Chat,
     tools: Option<ToolUse>,
     reasoning: Option<v1::Reasoning>,
@@ -37,7 +37,7 @@ pub(super) struct Prompted {
 }
 
 /// Parses a messages request.
-pub(super) fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Asked, ApiError> {
+pub(super) fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<MessagesRequest, ApiError> {
     let mut plan = plan::common(&mut fields, config, id)?;
     if plan.choices != 1 {
         return Err(ApiError::field("n", "an answer is one message here; send several requests"));
@@ -66,22 +66,22 @@ pub(super) fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Resul
     request.tool_use = prompted.tools;
     request.prompt = Some(Prompt::Chat(prompted.chat));
     // The last event of a stream reports usage.
-    plan.streaming = Streaming { include_usage: true, ..plan.streaming };
+    plan.streaming = StreamOptions { include_usage: true, ..plan.streaming };
     plan.sent.know_messages_as_one();
-    Ok(Asked { plan, max_tokens, thinking_omitted: prompted.thinking_omitted })
+    Ok(MessagesRequest { plan, max_tokens, thinking_omitted: prompted.thinking_omitted })
 }
 
 /// Parses the conversation, the tools and the reasoning settings.
-pub(super) fn prompt(fields: &mut Fields) -> Result<Prompted, ApiError> {
+pub(super) fn prompt(fields: &mut Fields) -> Result<PromptFields, ApiError> {
     let mut conversation = blocks::conversation(fields)?;
     MediaBounds::of_request(fields)?.apply(&mut conversation.messages);
     let tools = tools(fields)?;
-    let (mut thinking, mut thinking_omitted) = (Thinking::default(), false);
+    let (mut thinking, mut thinking_omitted) = (ReasoningSettings::default(), false);
     if let Some(field) = fields.take("thinking") {
         let mut own = field.object()?;
         let display = own.take("display").map(|field| field.word(&["summarized", "omitted"])).transpose()?;
         thinking_omitted = display == Some("omitted");
-        thinking = Thinking::of_object(own)?;
+        thinking = ReasoningSettings::of_object(own)?;
     }
     let mut format = None;
     if let Some(field) = fields.take("output_config") {
@@ -109,7 +109,7 @@ pub(super) fn prompt(fields: &mut Fields) -> Result<Prompted, ApiError> {
         add_generation_prompt: conversation.is_begun.then_some(false),
         continue_final_message: conversation.is_begun,
     };
-    Ok(Prompted { chat, tools: tools.1, reasoning: thinking.bounds(), format, thinking_omitted })
+    Ok(PromptFields { chat, tools: tools.1, reasoning: thinking.bounds(), format, thinking_omitted })
 }
 
 /// Schema in `{"type":"json_schema","schema":{…}}`.

@@ -21,7 +21,7 @@ use tokio::{sync::mpsc, time::Instant};
 use crate::{
     app::App,
     bodies::Room,
-    body::{Incoming, Pace},
+    body::{IncomingBody, Pace},
     error::{ApiError, quote},
     limits::{
         FORM_BYTES_BESIDE, FORM_FIELD_BYTES_MAX, FORM_FIELDS_MAX, FORM_HEAD_BYTES_MAX, SOUND_HELD_BYTES,
@@ -36,7 +36,7 @@ pub(crate) struct Form {
     /// Fields without the file, by their names without `[]`.
     pub(crate) fields: Map<String, Value>,
     /// Name and type of the file; None: the form has no file.
-    pub(crate) file: Option<File>,
+    pub(crate) file: Option<FileInfo>,
     /// Buffered bytes of the file.
     pub(crate) held: VecDeque<Bytes>,
     /// Rest of the form, if it has not ended.
@@ -46,7 +46,7 @@ pub(crate) struct Form {
 
 /// Metadata of the file.
 #[derive(Debug, Default)]
-pub(crate) struct File {
+pub(crate) struct FileInfo {
     pub(crate) name: String,
     pub(crate) mime_type: String,
 }
@@ -73,7 +73,7 @@ type Unread = Arc<AtomicUsize>;
 /// # Errors
 /// 415 for another media type, 400 for a malformed form, 413 over the limit, 408 if it arrives too slowly, 503
 /// if there is no memory for it.
-pub(crate) async fn read(app: &Arc<App>, incoming: Incoming) -> Result<Form, ApiError> {
+pub(crate) async fn read(app: &Arc<App>, incoming: IncomingBody) -> Result<Form, ApiError> {
     let (headers, share, body) = incoming.into_parts();
     let media = headers.get(axum::http::header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let boundary = media.ok_or(()).and_then(|media| multer::parse_boundary(media).map_err(drop));
@@ -87,8 +87,8 @@ pub(crate) async fn read(app: &Arc<App>, incoming: Incoming) -> Result<Form, Api
     let mut form = Form { fields: Map::new(), file: None, held: VecDeque::new(), rest: Some(rest), room };
     while let Some(part) = form.next().await? {
         match part {
-            Part::Field(name, value) => form.put(name, value)?,
-            Part::Piece(piece) => {
+            FormPart::Field(name, value) => form.put(name, value)?,
+            FormPart::Piece(piece) => {
                 let held = form.held_bytes() + piece.len();
                 let time = Duration::from_secs(app.config.body_timeout_s);
                 if tokio::time::timeout(time, form.room.grow(held, bytes_max)).await.is_err() {
@@ -105,7 +105,7 @@ pub(crate) async fn read(app: &Arc<App>, incoming: Incoming) -> Result<Form, Api
 }
 
 /// Next part of a form.
-enum Part {
+enum FormPart {
     Field(String, String),
     Piece(Bytes),
 }
@@ -123,12 +123,12 @@ impl Form {
         self.room.settle();
         while let Some(part) = self.next().await? {
             match part {
-                Part::Piece(piece) => {
+                FormPart::Piece(piece) => {
                     if to.send(piece).await.is_err() {
                         return Ok(());
                     }
                 }
-                Part::Field(name, _) => {
+                FormPart::Field(name, _) => {
                     let problem = format!(
                         "must come before the file in the form, where that has over {SOUND_HELD_BYTES} bytes"
                     );
@@ -169,7 +169,7 @@ impl Form {
     }
 
     /// Next field, or next piece of the file; None: end of the form.
-    async fn next(&mut self) -> Result<Option<Part>, ApiError> {
+    async fn next(&mut self) -> Result<Option<FormPart>, ApiError> {
         let Some(rest) = &mut self.rest else { return Ok(None) };
         let part = rest.next(&mut self.file).await;
         if !matches!(part, Ok(Some(_))) {
@@ -189,7 +189,7 @@ impl Rest {
         Rest { parts, file: None, trouble, unread, bytes: 0, bytes_max }
     }
 
-    async fn next(&mut self, said: &mut Option<File>) -> Result<Option<Part>, ApiError> {
+    async fn next(&mut self, said: &mut Option<FileInfo>) -> Result<Option<FormPart>, ApiError> {
         loop {
             if let Some(file) = &mut self.file {
                 let piece = file.chunk().await;
@@ -203,7 +203,7 @@ impl Rest {
                         if piece.is_empty() {
                             continue;
                         }
-                        return Ok(Some(Part::Piece(piece)));
+                        return Ok(Some(FormPart::Piece(piece)));
                     }
                     Ok(None) => self.file = None,
                     Err(fault) => return Err(self.fault(fault)),
@@ -224,12 +224,12 @@ impl Rest {
                 }
                 let mime_type = field.content_type().map_or(String::new(), ToString::to_string);
                 let file_name = field.file_name().unwrap_or_default().to_owned();
-                *said = Some(File { name: file_name, mime_type });
+                *said = Some(FileInfo { name: file_name, mime_type });
                 self.file = Some(field);
                 continue;
             }
             let text = self.text(&name, field).await?;
-            return Ok(Some(Part::Field(name, text)));
+            return Ok(Some(FormPart::Field(name, text)));
         }
     }
 
@@ -360,7 +360,9 @@ mod tests {
         let (mut form, taken) = endless(b"--q\r\ncontent-disposition: form-data; name=\"file\"\r\n\r\n");
         let mut file = None;
         for pieces in 1..100 {
-            let Ok(Some(Part::Piece(_))) = form.next(&mut file).await else { panic!("a file has pieces") };
+            let Ok(Some(FormPart::Piece(_))) = form.next(&mut file).await else {
+                panic!("a file has pieces")
+            };
             assert!(taken.load(Relaxed) <= pieces + 3, "{taken:?} taken for {pieces}");
         }
     }

@@ -13,11 +13,11 @@ use futures_util::stream;
 use hanzo_engine_proto::v1::{TranscribeFinished, TranscriptSegment, transcribe_event::Event};
 use serde_json::{Value, json};
 
-use super::{reply::logprob, work::Begun};
+use super::{reply::logprob, work::RunningTranscription};
 use crate::{error::ApiError, openai::frames::Frames, peer::Peer};
 
-struct Live {
-    begun: Begun,
+struct TranscriptStream {
+    transcription: RunningTranscription,
     /// Events received before the response began.
     early: VecDeque<Event>,
     /// Log probabilities of the segments so far, if requested.
@@ -32,10 +32,21 @@ struct Live {
 }
 
 /// Streamed response. Dropping it ends the engine's work.
-pub(crate) fn response(mut begun: Begun, keep_alive: Duration, peer: Option<Peer>) -> Response {
-    let early = std::mem::take(&mut begun.events).into();
-    let live =
-        Live { begun, early, logprobs: Vec::new(), ahead: String::new(), first: true, keep_alive, peer };
+pub(crate) fn response(
+    mut transcription: RunningTranscription,
+    keep_alive: Duration,
+    peer: Option<Peer>,
+) -> Response {
+    let early = std::mem::take(&mut transcription.events).into();
+    let live = TranscriptStream {
+        transcription,
+        early,
+        logprobs: Vec::new(),
+        ahead: String::new(),
+        first: true,
+        keep_alive,
+        peer,
+    };
     let frames = stream::unfold(Some(live), |live| async {
         let (bytes, live) = live?.frame().await;
         Some((Ok::<_, Infallible>(bytes), live))
@@ -49,9 +60,9 @@ pub(crate) fn response(mut begun: Begun, keep_alive: Duration, peer: Option<Peer
     (headers, Body::from_stream(frames)).into_response()
 }
 
-impl Live {
+impl TranscriptStream {
     /// Next bytes to send, and the stream unless it has ended.
-    async fn frame(mut self) -> (Bytes, Option<Live>) {
+    async fn frame(mut self) -> (Bytes, Option<TranscriptStream>) {
         let mut frames = Frames::default();
         loop {
             let event = match self.early.pop_front() {
@@ -93,7 +104,7 @@ impl Live {
     }
 
     fn segment(&mut self, segment: &TranscriptSegment, frames: &mut Frames) {
-        if self.begun.logprobs {
+        if self.transcription.logprobs {
             self.logprobs.extend(segment.tokens.iter().filter_map(logprob));
         }
         // Deltas come before the segment that repeats their text; the rest of the segment is sent now.
@@ -121,7 +132,7 @@ impl Live {
                 "total_tokens": input + output,
             },
         });
-        if self.begun.logprobs {
+        if self.transcription.logprobs {
             done["logprobs"] = std::mem::take(&mut self.logprobs).into();
         }
         done
@@ -140,7 +151,7 @@ impl Live {
         let silence = if is_shut { crate::limits::PEER_LOOK } else { self.keep_alive };
         tokio::select! {
             biased;
-            event = self.begun.next() => Some(event),
+            event = self.transcription.next() => Some(event),
             () = tokio::time::sleep(silence) => None,
             () = shuts_down, if !is_shut => None,
         }

@@ -16,14 +16,14 @@ use std::sync::Arc;
 use axum::{Extension, extract::State, response::Response};
 use hanzo_engine_proto::v1::Capability;
 
-use crate::{app::App, asker::Asker, body::Incoming, error::ApiError, select::select, until::Until};
-use request::{Asked, Task};
+use crate::{app::App, asker::Asker, body::IncomingBody, error::ApiError, select::select, until::Until};
+use request::{Task, TranscriptionRequest};
 
 /// Transcribes speech.
 pub(crate) async fn transcriptions(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, ApiError> {
     handle(app, asker, incoming, Task::Transcribe).await
 }
@@ -32,28 +32,36 @@ pub(crate) async fn transcriptions(
 pub(crate) async fn translations(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, ApiError> {
     handle(app, asker, incoming, Task::Translate).await
 }
 
-async fn handle(app: Arc<App>, asker: Asker, incoming: Incoming, task: Task) -> Result<Response, ApiError> {
+async fn handle(
+    app: Arc<App>,
+    asker: Asker,
+    incoming: IncomingBody,
+    task: Task,
+) -> Result<Response, ApiError> {
     let until = Until::of(&app);
     let peer = incoming.peer();
     let mut form = form::read(&app, incoming).await?;
     let started = async {
-        let Asked { mut config, shape, stream } = request::read(&form, task, app.config.lenient)?;
+        let TranscriptionRequest { mut config, shape, stream } =
+            request::read(&form, task, app.config.lenient)?;
         config.request_id = asker.id.as_str().to_owned();
         config.client = asker.id.client();
         config.model = select(&app, &asker, config.model, &[Capability::Transcribe]).await?.model;
-        let begun = work::begin(&app, &asker, config, &mut form, until.clone(), stream, task).await?;
-        Ok((begun, shape, stream))
+        let transcription = work::begin(&app, &asker, config, &mut form, until.clone(), stream, task).await?;
+        Ok((transcription, shape, stream))
     };
     match started.await {
-        Ok((begun, _, true)) => {
-            Ok(live::response(begun, std::time::Duration::from_secs(app.config.sse_keep_alive_s), peer))
-        }
-        Ok((begun, shape, false)) => Ok(reply::response(&begun.events, shape, task)),
+        Ok((transcription, _, true)) => Ok(live::response(
+            transcription,
+            std::time::Duration::from_secs(app.config.sse_keep_alive_s),
+            peer,
+        )),
+        Ok((transcription, shape, false)) => Ok(reply::response(&transcription.events, shape, task)),
         Err(error) => {
             // Many clients send the whole body before they read the answer.
             form.discard(&app).await;

@@ -10,19 +10,19 @@ use serde_json::{Value, json};
 
 use super::{
     languages,
-    request::{Shape, Task},
+    request::{Task, TranscriptFormat},
     subtitles::{srt, vtt},
     work::whole,
 };
 
 /// Response of a transcription in the requested format.
-pub(crate) fn response(events: &[Event], shape: Shape, task: Task) -> Response {
+pub(crate) fn response(events: &[Event], shape: TranscriptFormat, task: Task) -> Response {
     let said = whole(events);
     let finished = said.finished.cloned().unwrap_or_default();
     let segments = &said.segments;
     let usage = json!({"type": "duration", "seconds": finished.duration_s});
     match shape {
-        Shape::Json { logprobs } => {
+        TranscriptFormat::Json { logprobs } => {
             let mut body = json!({"text": finished.text, "usage": usage});
             if logprobs {
                 let tokens = segments.iter().flat_map(|segment| &segment.tokens);
@@ -30,7 +30,7 @@ pub(crate) fn response(events: &[Event], shape: Shape, task: Task) -> Response {
             }
             Json(body).into_response()
         }
-        Shape::Verbose { segments: with_segments, words } => {
+        TranscriptFormat::Verbose { segments: with_segments, words } => {
             let language = match task {
                 Task::Translate => "english".to_owned(),
                 Task::Transcribe => languages::name(said.started.map_or("", |started| &started.language)),
@@ -52,9 +52,9 @@ pub(crate) fn response(events: &[Event], shape: Shape, task: Task) -> Response {
             body["usage"] = usage;
             Json(body).into_response()
         }
-        Shape::Text => text(format!("{}\n", finished.text)),
-        Shape::Srt => text(srt(segments.iter().copied())),
-        Shape::Vtt => text(vtt(segments.iter().copied())),
+        TranscriptFormat::Text => text(format!("{}\n", finished.text)),
+        TranscriptFormat::Srt => text(srt(segments.iter().copied())),
+        TranscriptFormat::Vtt => text(vtt(segments.iter().copied())),
     }
 }
 

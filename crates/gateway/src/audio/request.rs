@@ -21,7 +21,7 @@ pub(crate) enum Task {
 
 /// Format of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum TranscriptFormat {
     Json { logprobs: bool },
     Text,
     Srt,
@@ -31,15 +31,15 @@ pub(crate) enum Shape {
 
 /// Parsed form.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct TranscriptionRequest {
     /// Without the request's id and client.
     pub(crate) config: TranscribeConfig,
-    pub(crate) shape: Shape,
+    pub(crate) shape: TranscriptFormat,
     pub(crate) stream: bool,
 }
 
 /// Parses a form.
-pub(crate) fn read(form: &Form, task: Task, lenient: bool) -> Result<Asked, ApiError> {
+pub(crate) fn read(form: &Form, task: Task, lenient: bool) -> Result<TranscriptionRequest, ApiError> {
     let Some(file) = &form.file else { return Err(ApiError::field(FILE, "required")) };
     let text = Value::Object(form.fields.clone()).to_string();
     let fields = Fields::of_body(body::parse(&text)?, lenient)?;
@@ -48,7 +48,7 @@ pub(crate) fn read(form: &Form, task: Task, lenient: bool) -> Result<Asked, ApiE
     Ok(asked)
 }
 
-fn of_fields(mut fields: Fields<'_>, task: Task) -> Result<Asked, ApiError> {
+fn of_fields(mut fields: Fields<'_>, task: Task) -> Result<TranscriptionRequest, ApiError> {
     let model = model(&mut fields)?;
     let prompt = fields.take("prompt").map(Field::string).transpose()?.unwrap_or_default();
     let temperature = fields.take("temperature").map(|field| field.number(0.0..=1.0)).transpose()?;
@@ -92,11 +92,11 @@ fn of_fields(mut fields: Fields<'_>, task: Task) -> Result<Asked, ApiError> {
     unsupported::transcription(&mut fields)?;
     fields.finish()?;
     let shape = match format {
-        "text" => Shape::Text,
-        "srt" => Shape::Srt,
-        "vtt" => Shape::Vtt,
-        "verbose_json" => Shape::Verbose { segments, words: by_word },
-        _ => Shape::Json { logprobs },
+        "text" => TranscriptFormat::Text,
+        "srt" => TranscriptFormat::Srt,
+        "vtt" => TranscriptFormat::Vtt,
+        "verbose_json" => TranscriptFormat::Verbose { segments, words: by_word },
+        _ => TranscriptFormat::Json { logprobs },
     };
     let config = TranscribeConfig {
         model,
@@ -113,7 +113,7 @@ fn of_fields(mut fields: Fields<'_>, task: Task) -> Result<Asked, ApiError> {
         priority,
         ..TranscribeConfig::default()
     };
-    Ok(Asked { config, shape, stream })
+    Ok(TranscriptionRequest { config, shape, stream })
 }
 
 /// Reads a list of `words`, or a single one.

@@ -22,7 +22,7 @@ use tonic::Status;
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     error::ApiError,
     fields::{Field, Fields},
     limits::SPEECH_CHARS_MAX,
@@ -44,7 +44,7 @@ const FORMATS: [(&str, SoundFormat); 6] = [
 ];
 
 /// Parsed request.
-struct Asked {
+struct SpeechRequest {
     /// Without the request's id and client.
     request: SpeakRequest,
     events: bool,
@@ -54,10 +54,10 @@ struct Asked {
 pub(crate) async fn speak(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, ApiError> {
     let received = body::read(&app, incoming).await?;
-    let (Asked { mut request, events }, room) = received.into(|fields, _| read(fields)).await?;
+    let (SpeechRequest { mut request, events }, room) = received.into(|fields, _| read(fields)).await?;
     request.request_id = asker.id.as_str().to_owned();
     request.client = asker.id.client();
     request.model = select(&app, &asker, request.model, &[Capability::Speak]).await?.model;
@@ -180,7 +180,7 @@ async fn frame((early, mut sound): Rest, silence: Duration) -> (Result<Bytes, In
     (Ok(frames.bytes().into()), rest)
 }
 
-fn read(mut fields: Fields<'_>) -> Result<Asked, ApiError> {
+fn read(mut fields: Fields<'_>) -> Result<SpeechRequest, ApiError> {
     let model = model(&mut fields)?;
     let bounded = |field: Field| {
         let path = field.path();
@@ -221,7 +221,7 @@ fn read(mut fields: Fields<'_>) -> Result<Asked, ApiError> {
         ..SpeakRequest::default()
     };
     fields.finish()?;
-    Ok(Asked { request, events: stream_format == Some("sse") })
+    Ok(SpeechRequest { request, events: stream_format == Some("sse") })
 }
 
 fn format_of(field: Field<'_>) -> Result<SoundFormat, ApiError> {

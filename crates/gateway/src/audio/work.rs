@@ -18,7 +18,7 @@ use crate::{app::App, asker::Asker, error::ApiError, limits::SOUND_PIECES_MAX, u
 pub(crate) type Events = Pin<Box<dyn Stream<Item = Result<TranscribeEvent, Status>> + Send>>;
 
 /// Started transcription whose file has arrived.
-pub(crate) struct Begun {
+pub(crate) struct RunningTranscription {
     /// Events so far: all of them if the answer is not streamed.
     pub(crate) events: Vec<Event>,
     /// Events to come.
@@ -28,7 +28,7 @@ pub(crate) struct Begun {
     task: Task,
 }
 
-impl Begun {
+impl RunningTranscription {
     /// Next event, within the request's time limit; None: the end.
     pub(crate) async fn next(&mut self) -> Option<Result<Event, ApiError>> {
         let events = self.rest.as_mut()?;
@@ -62,20 +62,21 @@ pub(crate) async fn begin(
     until: Until,
     stream: bool,
     task: Task,
-) -> Result<Begun, ApiError> {
+) -> Result<RunningTranscription, ApiError> {
     let logprobs = config.logprobs;
     let (to, file) = mpsc::channel(SOUND_PIECES_MAX);
     let mut engine = app.engine(asker);
     let calling = engine.transcribe(config, file, until.deadline);
-    let mut begun = Begun { events: Vec::new(), rest: None, until: until.clone(), logprobs, task };
+    let mut transcription =
+        RunningTranscription { events: Vec::new(), rest: None, until: until.clone(), logprobs, task };
     let mut sending = Box::pin(form.send(to));
     let mut calling = Box::pin(calling);
     let mut sent = false;
     loop {
-        if sent && stream && begun.rest.is_some() && !begun.events.is_empty() {
-            return Ok(begun);
+        if sent && stream && transcription.rest.is_some() && !transcription.events.is_empty() {
+            return Ok(transcription);
         }
-        let answered = begun.rest.is_some();
+        let answered = transcription.rest.is_some();
         tokio::select! {
             biased;
             done = &mut sending, if !sent => {
@@ -84,16 +85,16 @@ pub(crate) async fn begin(
             }
             events = until.run(async { (&mut calling).await }), if !answered => {
                 let events: Events = Box::pin(events.map_err(|error| named(error, task))?);
-                begun.rest = Some(events);
+                transcription.rest = Some(events);
             }
-            event = begun.next(), if answered => match event {
-                Some(event) => begun.events.push(event?),
+            event = transcription.next(), if answered => match event {
+                Some(event) => transcription.events.push(event?),
                 None => break,
             },
         }
     }
-    match begun.events.last() {
-        Some(Event::Finished(_)) => Ok(begun),
+    match transcription.events.last() {
+        Some(Event::Finished(_)) => Ok(transcription),
         _ => Err(ApiError::internal("the engine's stream ended before the transcription had")),
     }
 }
@@ -110,15 +111,15 @@ fn named(error: ApiError, task: Task) -> ApiError {
 }
 
 /// Events of a whole transcription, by kind.
-pub(crate) struct Whole<'a> {
+pub(crate) struct TranscriptEvents<'a> {
     pub(crate) started: Option<&'a TranscribeStarted>,
     pub(crate) segments: Vec<&'a TranscriptSegment>,
     pub(crate) finished: Option<&'a TranscribeFinished>,
 }
 
 /// Sorts events by kind.
-pub(crate) fn whole(events: &[Event]) -> Whole<'_> {
-    let mut whole = Whole { started: None, segments: Vec::new(), finished: None };
+pub(crate) fn whole(events: &[Event]) -> TranscriptEvents<'_> {
+    let mut whole = TranscriptEvents { started: None, segments: Vec::new(), finished: None };
     for event in events {
         match event {
             Event::Started(started) => whole.started = Some(started),

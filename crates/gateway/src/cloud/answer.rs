@@ -30,12 +30,12 @@ const TOKEN_BYTES: usize = 4;
 
 /// Usage in an answer; its other fields are not read.
 #[derive(Deserialize)]
-struct Told {
-    usage: Option<Usage>,
+struct AnswerUsage {
+    usage: Option<CloudUsage>,
 }
 
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
-pub(super) struct Usage {
+pub(super) struct CloudUsage {
     #[serde(default)]
     prompt_tokens: u32,
     #[serde(default)]
@@ -54,7 +54,7 @@ struct OfCompletion {
     reasoning_tokens: Option<u32>,
 }
 
-impl Usage {
+impl CloudUsage {
     /// Converts to the engine's message.
     pub(super) fn wire(&self) -> v1::Usage {
         v1::Usage {
@@ -102,7 +102,7 @@ impl Payer {
         self.owes_prompt = false;
     }
 
-    fn charge(&mut self, usage: &Usage) {
+    fn charge(&mut self, usage: &CloudUsage) {
         self.owes_prompt = false;
         let tokens = usage.prompt_tokens.saturating_add(usage.completion_tokens);
         match &mut self.reservation {
@@ -113,8 +113,8 @@ impl Payer {
     }
 
     /// Estimated usage of an answer that does not state it.
-    fn guessed(&self, completion_tokens: u32) -> Usage {
-        Usage { prompt_tokens: self.prompt, completion_tokens, ..Usage::default() }
+    fn guessed(&self, completion_tokens: u32) -> CloudUsage {
+        CloudUsage { prompt_tokens: self.prompt, completion_tokens, ..CloudUsage::default() }
     }
 
     /// Records that the request has left this machine.
@@ -149,7 +149,7 @@ pub(super) async fn of(
         }
         (200, "application/json") => {
             let (text, room) = whole(app, &mut answered, &until, usize::MAX).await?;
-            let told = serde_json::from_slice::<Told>(&text);
+            let told = serde_json::from_slice::<AnswerUsage>(&text);
             let told = told.map_err(|_| ApiError::cloud("its answer is no JSON"))?;
             let guessed = u32::try_from(text.len() / TOKEN_BYTES).unwrap_or(u32::MAX);
             payer.charge(&told.usage.unwrap_or_else(|| payer.guessed(guessed)));
@@ -229,25 +229,25 @@ pub(super) fn events(
     payer: Payer,
     until: Option<Until>,
 ) -> impl Stream<Item = Result<Vec<u8>, ApiError>> + Send + 'static {
-    let reading = Reading { answered, until, held: BytesMut::new(), counted: Counted::new(payer) };
-    stream::unfold(Some(reading), |reading| async move {
-        let mut reading = reading?;
-        match reading.next().await {
-            Ok(Some(events)) => Some((Ok(events), Some(reading))),
+    let reader = AnswerReader { answered, until, held: BytesMut::new(), counted: StreamCharge::new(payer) };
+    stream::unfold(Some(reader), |reader| async move {
+        let mut reader = reader?;
+        match reader.next().await {
+            Ok(Some(events)) => Some((Ok(events), Some(reader))),
             Ok(None) => None,
             Err(error) => Some((Err(error), None)),
         }
     })
 }
 
-struct Reading {
+struct AnswerReader {
     answered: reqwest::Response,
     until: Option<Until>, // None: the caller enforces the time limit
     held: BytesMut,       // beginning of an incomplete event
-    counted: Counted,
+    counted: StreamCharge,
 }
 
-impl Reading {
+impl AnswerReader {
     async fn next(&mut self) -> Result<Option<Vec<u8>>, ApiError> {
         loop {
             let piece = match self.until.clone() {
@@ -279,22 +279,22 @@ fn last_end(text: &[u8]) -> Option<usize> {
 }
 
 /// Charge of a stream: its reported usage, or else one token for each event and the estimated prompt.
-struct Counted {
+struct StreamCharge {
     payer: Payer,
     events: u32,
-    usage: Option<Usage>,
+    usage: Option<CloudUsage>,
 }
 
-impl Counted {
-    fn new(payer: Payer) -> Counted {
-        Counted { payer, events: 0, usage: None }
+impl StreamCharge {
+    fn new(payer: Payer) -> StreamCharge {
+        StreamCharge { payer, events: 0, usage: None }
     }
 
     fn see(&mut self, events: &[u8]) {
         for line in events.split(|byte| *byte == b'\n') {
             let Some(data) = line.strip_prefix(b"data:") else { continue };
             self.events = self.events.saturating_add(1);
-            if let Ok(Told { usage: Some(usage) }) = serde_json::from_slice(data) {
+            if let Ok(AnswerUsage { usage: Some(usage) }) = serde_json::from_slice(data) {
                 self.usage = Some(usage);
             }
         }
@@ -302,7 +302,7 @@ impl Counted {
 }
 
 /// Charges also if the client has left.
-impl Drop for Counted {
+impl Drop for StreamCharge {
     fn drop(&mut self) {
         let usage = self.usage.take().unwrap_or_else(|| self.payer.guessed(self.events));
         self.payer.charge(&usage);

@@ -9,12 +9,12 @@ use hanzo_engine_proto::v1;
 use tonic::{Code, Status, metadata::MetadataMap};
 
 use super::{
-    Cloud, Reason, Sending,
+    Cloud, Destination, Reason,
     answer::{self, Payer},
     chat,
+    chunks::{Broken, ChunkConverter},
     estimate::{self, Answers},
-    settings::Named,
-    told::{Broken, Told},
+    settings::ModelMapping,
 };
 use crate::{error::ApiError, limits::CLOUD_ERROR_BYTES_MAX};
 
@@ -24,7 +24,7 @@ const ROUTE: &str = "chat/completions";
 /// Model that an upstream server answers for.
 #[derive(Debug, Clone)]
 pub(crate) struct There {
-    model: Named,
+    model: ModelMapping,
     reason: Reason,
 }
 
@@ -51,9 +51,9 @@ impl Cloud {
         let There { model, reason } = there;
         let body = chat::body(request, &model.there)?;
         let id = request.request_id.clone();
-        let sending = Sending { id: &id, route: ROUTE, model, reason: *reason };
+        let destination = Destination { id: &id, route: ROUTE, model, reason: *reason };
         payer.sends(estimate::need(&body, Answers::of(ROUTE)).prompt());
-        let answered = match self.send(&sending, body).await {
+        let answered = match self.send(&destination, body).await {
             Ok(answered) => begun(answered).await,
             Err(error) => Err(status_of(&error)),
         };
@@ -64,24 +64,24 @@ impl Cloud {
             payer.owes_nothing();
         }
         let answered = answered?;
-        payer.sent_to(&self.told(&sending));
-        let told = Told::new(model.here.clone(), id, request.choices.max(1) as usize);
+        payer.sent_to(&self.sent_to(&destination));
+        let converter = ChunkConverter::new(model.here.clone(), id, request.choices.max(1) as usize);
         let events = Box::pin(answer::events(answered, payer, None));
         Ok(stream::try_unfold(
-            (events, told, VecDeque::new(), false),
-            |(mut events, mut told, mut ready, mut over)| async move {
+            (events, converter, VecDeque::new(), false),
+            |(mut events, mut converter, mut ready, mut over)| async move {
                 loop {
                     if let Some(event) = ready.pop_front() {
-                        return Ok(Some((event, (events, told, ready, over))));
+                        return Ok(Some((event, (events, converter, ready, over))));
                     }
                     if over {
                         return Ok(None);
                     }
                     let come = match events.next().await {
-                        Some(text) => told.see(&text.map_err(|error| status_of(&error))?),
+                        Some(text) => converter.see(&text.map_err(|error| status_of(&error))?),
                         None => {
                             over = true;
-                            told.end()
+                            converter.end()
                         }
                     };
                     ready.extend(come.map_err(|Broken(why)| status_of(&ApiError::cloud(why)))?);

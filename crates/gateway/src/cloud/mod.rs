@@ -6,10 +6,10 @@
 
 mod answer;
 mod chat;
+mod chunks;
 mod estimate;
 mod infer;
 mod settings;
-mod told;
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(crate) use settings::{CloudSettings, check};
 use crate::{
     app::App,
     asker::Asker,
-    body::Received,
+    body::ReceivedBody,
     error::{ApiError, GatewayError},
     fields::{Field, Fields},
     json::Json,
@@ -48,8 +48,8 @@ pub(crate) struct Cloud {
     client: Client,
     base: Url,
     key: Option<Secret>,
-    models: Vec<settings::Named>,
-    overflow: Vec<settings::Named>,
+    models: Vec<settings::ModelMapping>,
+    overflow: Vec<settings::ModelMapping>,
     asked: IntCounterVec, // by reason and outcome
 }
 
@@ -72,18 +72,18 @@ impl Reason {
 }
 
 /// Request to be sent upstream.
-struct Leaving<'a> {
+struct UpstreamRequest<'a> {
     asker: &'a Asker,
     peer: Option<Peer>,
     body: String,
-    sending: Sending<'a>,
+    destination: Destination<'a>,
 }
 
 /// Destination of a request, and the reason.
-struct Sending<'a> {
+struct Destination<'a> {
     id: &'a str,
     route: &'static str,
-    model: &'a settings::Named,
+    model: &'a settings::ModelMapping,
     reason: Reason,
 }
 
@@ -127,20 +127,20 @@ pub(crate) async fn or_there<F>(
     asker: &Asker,
     peer: Option<Peer>,
     route: &'static str,
-    mut received: Received,
-    here: impl FnOnce(Received) -> F,
+    mut received: ReceivedBody,
+    here: impl FnOnce(ReceivedBody) -> F,
 ) -> Result<Response, ApiError>
 where
     F: Future<Output = Result<Response, ApiError>>,
 {
     let Some(cloud) = &app.cloud else { return here(received).await };
     let asked = received.look(|fields, _| model(fields)).await?;
-    let of = |list: &'_ [settings::Named]| list.iter().find(|named| named.is(&asked)).cloned();
+    let of = |list: &'_ [settings::ModelMapping]| list.iter().find(|named| named.is(&asked)).cloned();
     if let Some(model) = of(&cloud.models) {
         let (body, _room) = received.text();
-        let sending = Sending { id: asker.id.as_str(), route, model: &model, reason: Reason::Model };
-        let leaving = Leaving { asker, peer, body, sending };
-        return cloud.ask(app, leaving).await;
+        let destination = Destination { id: asker.id.as_str(), route, model: &model, reason: Reason::Model };
+        let upstream_request = UpstreamRequest { asker, peer, body, destination };
+        return cloud.ask(app, upstream_request).await;
     }
     let Some(model) = of(&cloud.overflow) else { return here(received).await };
     // The body is kept for a second use while `here` runs.
@@ -151,9 +151,9 @@ where
         Err(error) if error.is_of_load() => error,
         answered => return answered,
     };
-    let sending = Sending { id: asker.id.as_str(), route, model: &model, reason: Reason::Overloaded };
-    let leaving = Leaving { asker, peer, body, sending };
-    cloud.ask(app, leaving).await.map_err(|there| {
+    let destination = Destination { id: asker.id.as_str(), route, model: &model, reason: Reason::Overloaded };
+    let upstream_request = UpstreamRequest { asker, peer, body, destination };
+    cloud.ask(app, upstream_request).await.map_err(|there| {
         tracing::warn!(
             request_id = asker.id.as_str(),
             reason = there.message(),
@@ -169,20 +169,20 @@ fn model(mut fields: Fields<'_>) -> Result<String, ApiError> {
 }
 
 impl Cloud {
-    async fn ask(&self, app: &App, leaving: Leaving<'_>) -> Result<Response, ApiError> {
-        let Leaving { asker, peer, body, sending } = leaving;
-        asker.record.asked(&sending.model.here);
-        asker.pass.use_model(&sending.model.here).map_err(|refusal| app.refuse(&refusal))?;
-        let answers = Answers::of(sending.route);
+    async fn ask(&self, app: &App, upstream_request: UpstreamRequest<'_>) -> Result<Response, ApiError> {
+        let UpstreamRequest { asker, peer, body, destination } = upstream_request;
+        asker.record.asked(&destination.model.here);
+        asker.pass.use_model(&destination.model.here).map_err(|refusal| app.refuse(&refusal))?;
+        let answers = Answers::of(destination.route);
         let need = estimate::need(&body, answers);
         let reserved = asker.pass.reserve_forwarded(&need);
         let ForwardReservation { reservation, bound } = reserved.map_err(|refusal| app.refuse(&refusal))?;
-        let bytes = renamed(&body, &sending.model.there, answers.bound_to(bound));
+        let bytes = renamed(&body, &destination.model.there, answers.bound_to(bound));
         drop(body);
         let until = Until::of(app);
         let mut payer = Payer::reserved(asker, reservation);
         payer.sends(need.prompt());
-        let answered = match until.run(self.send(&sending, bytes)).await {
+        let answered = match until.run(self.send(&destination, bytes)).await {
             Ok(answered) => answer::of(app, peer, answered, until, payer).await,
             Err(error) => {
                 payer.owes_nothing();
@@ -190,22 +190,22 @@ impl Cloud {
             }
         };
         let outcome = answered.as_ref().map_or_else(ApiError::status, Response::status);
-        self.count(sending.reason, outcome.as_str());
+        self.count(destination.reason, outcome.as_str());
         let mut answered = answered?;
-        if let Ok(told) = HeaderValue::from_str(&self.told(&sending)) {
-            answered.headers_mut().insert(SENT_TO, told);
+        if let Ok(value) = HeaderValue::from_str(&self.sent_to(&destination)) {
+            answered.headers_mut().insert(SENT_TO, value);
         }
         Ok(answered)
     }
 
-    fn url(&self, sending: &Sending<'_>) -> String {
-        format!("{}{}", self.base, sending.route)
+    fn url(&self, destination: &Destination<'_>) -> String {
+        format!("{}{}", self.base, destination.route)
     }
 
     /// Value of the header [`SENT_TO`].
-    fn told(&self, sending: &Sending<'_>) -> String {
-        let Sending { model, reason, .. } = sending;
-        format!("{}; model={}; reason={}", self.url(sending), model.there, reason.word())
+    fn sent_to(&self, destination: &Destination<'_>) -> String {
+        let Destination { model, reason, .. } = destination;
+        format!("{}; model={}; reason={}", self.url(destination), model.there, reason.word())
     }
 
     fn count(&self, reason: Reason, status: &str) {
@@ -213,10 +213,10 @@ impl Cloud {
     }
 
     /// Sends a body upstream and logs it.
-    async fn send(&self, sending: &Sending<'_>, body: String) -> Result<reqwest::Response, ApiError> {
-        let (url, id) = (self.url(sending), sending.id);
+    async fn send(&self, destination: &Destination<'_>, body: String) -> Result<reqwest::Response, ApiError> {
+        let (url, id) = (self.url(destination), destination.id);
         let (to, called, length, why) =
-            (url.as_str(), sending.model.there.as_str(), body.len(), sending.reason.word());
+            (url.as_str(), destination.model.there.as_str(), body.len(), destination.reason.word());
         tracing::info!(
             request_id = id,
             to,

@@ -21,12 +21,12 @@ pub(crate) struct CloudSettings {
 
 /// Local and upstream name of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Named {
+pub(crate) struct ModelMapping {
     pub(crate) here: String,
     pub(crate) there: String,
 }
 
-impl Named {
+impl ModelMapping {
     /// Whether a request names this model, ignoring case.
     pub(crate) fn is(&self, asked: &str) -> bool {
         self.here.eq_ignore_ascii_case(asked)
@@ -93,7 +93,7 @@ pub(crate) fn check(settings: &CloudSettings) -> Result<(), String> {
 }
 
 /// Parses the names in `NAME` and `NAME=THEIRS`.
-pub(crate) fn named(list: &[String]) -> Result<Vec<Named>, String> {
+pub(crate) fn named(list: &[String]) -> Result<Vec<ModelMapping>, String> {
     if list.len() > CLOUD_MODELS_MAX {
         return Err(format!("has {} models, at most {CLOUD_MODELS_MAX}", list.len()));
     }
@@ -106,7 +106,7 @@ pub(crate) fn named(list: &[String]) -> Result<Vec<Named>, String> {
                 && name.bytes().all(|byte| byte.is_ascii_graphic())
         };
         match is_name(here) && is_name(there) {
-            true => Ok(Named { here: here.to_owned(), there: there.to_owned() }),
+            true => Ok(ModelMapping { here: here.to_owned(), there: there.to_owned() }),
             false => Err(format!("{text:?}: expected NAME, or NAME=WHAT-IT-IS-CALLED-THERE")),
         }
     };

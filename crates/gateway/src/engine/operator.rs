@@ -8,11 +8,11 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use super::{Engine, Link, of_the_gateway, within_state};
-use crate::{carrier::Client, fleet::Has};
+use crate::{carrier::DaemonClient, fleet::Has};
 
 impl Engine {
     /// The engine, if there is only one.
-    fn only(&self) -> Result<Client, Status> {
+    fn only(&self) -> Result<DaemonClient, Status> {
         match &self.link {
             Link::One(client) => Ok(client.clone()),
             Link::Fleet(_) => Err(of_several()),
@@ -37,7 +37,7 @@ impl Engine {
             self.show(request.draft_model.clone()).await.map_err(of_draft)?;
         }
         let (model, head) = (request.model.clone(), self.head(deadline));
-        let call = |mut client: Client, request| {
+        let call = |mut client: DaemonClient, request| {
             let head = head.clone();
             async move { client.load(head.over(request)).await }
         };
@@ -53,7 +53,7 @@ impl Engine {
         self.admin("to unload models")?;
         self.use_model(&request.model)?;
         let (model, head) = (request.model.clone(), self.head(deadline));
-        let call = |mut client: Client, request| {
+        let call = |mut client: DaemonClient, request| {
             let head = head.clone();
             async move { client.unload(head.over(request)).await }
         };
@@ -105,7 +105,7 @@ impl Engine {
     pub(crate) async fn remove(&mut self, model: String) -> Result<v1::RemoveResponse, Status> {
         self.admin("to remove models")?;
         self.use_model(&model)?;
-        let call = |mut client: Client, request| async move { client.remove(request).await };
+        let call = |mut client: DaemonClient, request| async move { client.remove(request).await };
         let request = v1::RemoveRequest { model: model.clone() };
         self.said(self.link.ask_all(&model, is_there, request, call).await)
     }
@@ -115,7 +115,7 @@ impl Engine {
         self.admin("to name models")?;
         self.use_model(&model)?;
         let call =
-            |mut client: Client, request| async move { within_state(client.store.copy(request)).await };
+            |mut client: DaemonClient, request| async move { within_state(client.store.copy(request)).await };
         let request = v1::CopyRequest { model: model.clone(), alias };
         self.said(self.link.ask_all(&model, is_there, request, call).await)
     }
@@ -126,7 +126,7 @@ impl Engine {
         if !request.model.is_empty() {
             self.use_model(&request.model)?;
         }
-        let call = |mut client: Client, request| async move { client.store.derive(request).await };
+        let call = |mut client: DaemonClient, request| async move { client.store.derive(request).await };
         if !request.files.is_empty() {
             return self.said(call(self.only()?, request).await);
         }

@@ -20,7 +20,7 @@ use tonic::{Response, Status, Streaming};
 
 use super::{Engine, Link, of_the_gateway};
 use crate::{
-    carrier::Client,
+    carrier::DaemonClient,
     fleet::Route,
     limits::SOUND_MESSAGE_BYTES,
     record::Record,
@@ -30,16 +30,16 @@ use crate::{
 /// File on its way to an engine. If that engine refuses the request, another one can get it: bytes are sent
 /// only after one has accepted.
 #[derive(Clone)]
-struct File {
+struct FileUpload {
     config: TranscribeConfig,
     bytes: Arc<Mutex<mpsc::Receiver<Bytes>>>,
 }
 
 /// Signal that an engine has accepted a request. The engine sends it before it reads the file.
 #[derive(Clone, Default)]
-struct Taken(Arc<(AtomicBool, Notify)>);
+struct AcceptSignal(Arc<(AtomicBool, Notify)>);
 
-impl Taken {
+impl AcceptSignal {
     fn say(&self) {
         self.0.0.store(true, SeqCst);
         self.0.1.notify_one();
@@ -52,13 +52,13 @@ impl Taken {
     }
 }
 
-impl File {
+impl FileUpload {
     /// Messages of a request.
-    fn messages(self, taken: Taken) -> impl Stream<Item = TranscribeRequest> + Send + 'static {
+    fn messages(self, accepted: AcceptSignal) -> impl Stream<Item = TranscribeRequest> + Send + 'static {
         let config = TranscribeRequest { part: Some(Part::Config(self.config)) };
         let bytes = self.bytes;
         let data = stream::once(async move {
-            taken.heard().await;
+            accepted.heard().await;
             bytes.lock_owned().await
         });
         let data = data.flat_map(|bytes| {
@@ -90,14 +90,14 @@ impl Engine {
         config.priority = self.pass.priority(config.priority);
         let mut spend = TranscriptSpend::reserve(&self.pass).map_err(|refusal| self.refused(refusal))?;
         let (model, head) = (config.model.clone(), self.head(deadline));
-        let file = File { config, bytes: Arc::new(Mutex::new(bytes)) };
-        let call = move |mut client: Client, file: File| {
+        let file = FileUpload { config, bytes: Arc::new(Mutex::new(bytes)) };
+        let call = move |mut client: DaemonClient, file: FileUpload| {
             let head = head.clone();
             async move {
-                let taken = Taken::default();
-                let answer = client.speech.transcribe(head.over(file.messages(taken.clone()))).await;
+                let accepted = AcceptSignal::default();
+                let answer = client.speech.transcribe(head.over(file.messages(accepted.clone()))).await;
                 if answer.is_ok() {
-                    taken.say();
+                    accepted.say();
                 }
                 answer
             }
@@ -126,7 +126,7 @@ impl Engine {
         let mut reservation = self.reserve(Need::speak(&request))?;
         let mut charged = 0;
         let (model, head) = (request.model.clone(), self.head(deadline));
-        let call = move |mut client: Client, request| {
+        let call = move |mut client: DaemonClient, request| {
             let head = head.clone();
             async move { client.speech.speak(head.over(request)).await }
         };
@@ -164,7 +164,7 @@ impl Engine {
     ) -> Result<impl Stream<Item = Result<T, Status>> + Send + use<R, T, C, F, S>, Status>
     where
         R: Clone,
-        C: Fn(Client, R) -> F,
+        C: Fn(DaemonClient, R) -> F,
         S: FnMut(&T, &Record) -> Result<(), Refusal> + Send,
         T: Send + 'static,
         F: Future<Output = Result<Response<Streaming<T>>, Status>>,
@@ -205,7 +205,7 @@ impl Engine {
     ) -> Result<v1::VoicesResponse, Status> {
         self.use_here(&model)?;
         let head = self.head(deadline);
-        let call = |mut client: Client, request| {
+        let call = |mut client: DaemonClient, request| {
             let head = head.clone();
             async move { client.speech.voices(head.over(request)).await }
         };

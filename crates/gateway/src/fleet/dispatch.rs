@@ -15,29 +15,29 @@ use tonic::{Response, Status};
 
 use super::{
     affinity::{hash, mixed},
-    health::State,
-    keeper::Keeping,
+    health::DaemonState,
+    keeper::KeeperTask,
     member::{Lease, Member, MemberView},
     metrics::FleetMetrics,
     pick::{Candidate, pick},
     pull,
     report::Has,
     retry::{Again, Attempts, is_gone},
-    target::{Resolve, Target},
+    target::{Resolve, Upstream},
     union,
 };
-use crate::{carrier::Client, engine::within_state, error::GatewayError, silence::while_alive};
+use crate::{carrier::DaemonClient, engine::within_state, error::GatewayError, silence::while_alive};
 
 /// Several daemons.
 pub(crate) struct Fleet {
     members: RwLock<Arc<[Arc<Member>]>>,
-    pub(super) targets: Vec<Target>,
+    pub(super) targets: Vec<Upstream>,
     pub(super) resolver: Arc<dyn Resolve>,
     pub(super) key: Option<Secret>,
     pub(super) tls: ClientTls,
     pub(crate) metrics: FleetMetrics,
     drawn: AtomicU64,
-    keeping: OnceLock<Keeping>, // task that maintains the members
+    keeping: OnceLock<KeeperTask>, // task that maintains the members
 }
 
 /// Routing information of a call.
@@ -68,7 +68,7 @@ impl Fleet {
     /// # Errors
     /// Fault of an address or of the TLS files.
     pub(crate) async fn start(
-        targets: Vec<Target>,
+        targets: Vec<Upstream>,
         resolver: Arc<dyn Resolve>,
         key: Option<&Secret>,
         tls: &ClientTls,
@@ -84,7 +84,7 @@ impl Fleet {
             drawn: AtomicU64::new(0),
             keeping: OnceLock::new(),
         });
-        let keeping = Keeping::begin(&fleet).await?;
+        let keeping = KeeperTask::begin(&fleet).await?;
         // Set here only, so it cannot fail.
         let _ = fleet.keeping.set(keeping);
         Ok(fleet)
@@ -162,7 +162,7 @@ impl Fleet {
         &self,
         route: Route<'_>,
         request: &R,
-        call: impl Fn(Client, R) -> F,
+        call: impl Fn(DaemonClient, R) -> F,
         attempts: &mut Attempts,
     ) -> Result<(Lease, Has, Response<T>), Status>
     where
@@ -187,7 +187,7 @@ impl Fleet {
         &self,
         route: Route<'_>,
         request: R,
-        call: impl Fn(Client, R) -> F,
+        call: impl Fn(DaemonClient, R) -> F,
     ) -> Result<Response<T>, Status>
     where
         R: Clone,
@@ -202,7 +202,7 @@ impl Fleet {
         &self,
         route: Route<'_>,
         request: R,
-        call: impl Fn(Client, R) -> F,
+        call: impl Fn(DaemonClient, R) -> F,
     ) -> Result<(Lease, Response<T>), Status>
     where
         R: Clone,
@@ -220,14 +220,16 @@ impl Fleet {
         model: &str,
         wanted: impl Fn(Has) -> bool,
         request: R,
-        call: impl Fn(Client, R) -> F,
+        call: impl Fn(DaemonClient, R) -> F,
     ) -> Result<Response<T>, Status>
     where
         R: Clone,
         F: Future<Output = Result<Response<T>, Status>>,
     {
         let members = self.members();
-        let up = members.iter().filter(|member| matches!(member.state(), State::Up { .. } | State::Unknown));
+        let up = members
+            .iter()
+            .filter(|member| matches!(member.state(), DaemonState::Up { .. } | DaemonState::Unknown));
         let all: Vec<&Arc<Member>> = up.filter(|member| wanted(member.has(model))).collect();
         if all.is_empty() {
             return self.ask(Route::to(model), request, call).await;
@@ -261,7 +263,7 @@ impl Fleet {
     /// one answers: they may be back, and the others may be gone.
     async fn every<T>(
         &self,
-        ask: impl AsyncFn(Client) -> Result<Response<T>, Status>,
+        ask: impl AsyncFn(DaemonClient) -> Result<Response<T>, Status>,
     ) -> Result<Vec<T>, Status> {
         let (out, not_out) = self.out_and_not();
         let (mut good, mut bad) = (Vec::new(), None);
@@ -286,18 +288,18 @@ impl Fleet {
     /// Ejected daemons, and the others.
     pub(super) fn out_and_not(&self) -> (Vec<Arc<Member>>, Vec<Arc<Member>>) {
         let members = self.members();
-        members.iter().cloned().partition(|member| matches!(member.state(), State::Out { .. }))
+        members.iter().cloned().partition(|member| matches!(member.state(), DaemonState::Out { .. }))
     }
 
     /// Statistics of all loaded models.
     pub(crate) async fn stats(&self) -> Result<v1::StatsResponse, Status> {
-        let ask = async |mut client: Client| client.stats(v1::StatsRequest::default()).await;
+        let ask = async |mut client: DaemonClient| client.stats(v1::StatsRequest::default()).await;
         Ok(union::stats(self.every(ask).await?))
     }
 
     /// All aliases, each once.
     pub(crate) async fn aliases(&self) -> Result<v1::AliasesResponse, Status> {
-        let ask = async |mut client: Client| client.store.aliases(v1::AliasesRequest::default()).await;
+        let ask = async |mut client: DaemonClient| client.store.aliases(v1::AliasesRequest::default()).await;
         let mut aliases: Vec<v1::Alias> =
             self.every(ask).await?.into_iter().flat_map(|one| one.aliases).collect();
         let mut seen = HashSet::new();
@@ -307,7 +309,7 @@ impl Fleet {
 
     /// All running downloads. A download on several daemons is reported as one.
     pub(crate) async fn pulls(&self) -> Result<v1::PullsResponse, Status> {
-        let ask = async |mut client: Client| client.store.pulls(v1::PullsRequest::default()).await;
+        let ask = async |mut client: DaemonClient| client.store.pulls(v1::PullsRequest::default()).await;
         let mut by_model: BTreeMap<String, Vec<v1::PullProgress>> = BTreeMap::new();
         for pull in self.every(ask).await?.into_iter().flat_map(|one| one.running) {
             by_model.entry(pull.model.clone()).or_default().push(pull);
@@ -318,7 +320,7 @@ impl Fleet {
 
     /// All stored models.
     pub(crate) async fn list(&self) -> Result<v1::ListResponse, Status> {
-        let ask = async |mut client: Client| client.list(v1::ListRequest::default()).await;
+        let ask = async |mut client: DaemonClient| client.list(v1::ListRequest::default()).await;
         Ok(union::lists(self.every(ask).await?))
     }
 }

@@ -8,7 +8,7 @@ use crate::limits::{EJECTED_FIRST, EJECTED_MAX, FAILURES_IN_A_ROW_MAX, SOUND_AFT
 
 /// State of a daemon.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum State {
+pub(crate) enum DaemonState {
     /// Not heard from yet.
     Unknown,
     /// Serving since `since`.
@@ -19,14 +19,14 @@ pub(crate) enum State {
     Out { until: Instant, reason: String },
 }
 
-impl State {
+impl DaemonState {
     /// Word in metrics and `/health`.
     pub(crate) fn word(&self) -> &'static str {
         match self {
-            State::Unknown => "unknown",
-            State::Up { .. } => "up",
-            State::Draining => "draining",
-            State::Out { .. } => "out",
+            DaemonState::Unknown => "unknown",
+            DaemonState::Up { .. } => "up",
+            DaemonState::Draining => "draining",
+            DaemonState::Out { .. } => "out",
         }
     }
 }
@@ -34,7 +34,7 @@ impl State {
 /// State of a daemon, and its recent failures.
 #[derive(Debug)]
 pub(crate) struct Health {
-    state: State,
+    state: DaemonState,
     failures: u32,  // failed requests in a row
     ejections: u32, // ejections since it last served for a while
 }
@@ -42,36 +42,36 @@ pub(crate) struct Health {
 impl Health {
     /// Health of a daemon that has not been asked yet.
     pub(crate) fn new() -> Health {
-        Health { state: State::Unknown, failures: 0, ejections: 0 }
+        Health { state: DaemonState::Unknown, failures: 0, ejections: 0 }
     }
 
     /// Current state.
-    pub(crate) fn state(&self) -> &State {
+    pub(crate) fn state(&self) -> &DaemonState {
         &self.state
     }
 
     /// Records that it reports to serve. An ejected daemon stays ejected until its time is over.
     pub(crate) fn serves(&mut self, now: Instant) {
         match &self.state {
-            State::Up { .. } => {}
-            State::Out { until, .. } if now < *until => {}
-            State::Unknown | State::Draining | State::Out { .. } => {
+            DaemonState::Up { .. } => {}
+            DaemonState::Out { until, .. } if now < *until => {}
+            DaemonState::Unknown | DaemonState::Draining | DaemonState::Out { .. } => {
                 self.failures = 0;
-                self.state = State::Up { since: now };
+                self.state = DaemonState::Up { since: now };
             }
         }
     }
 
     /// Records that it takes no new requests.
     pub(crate) fn drains(&mut self) {
-        self.state = State::Draining;
+        self.state = DaemonState::Draining;
     }
 
     /// Records that it was unreachable or the connection broke. Returns whether it was in use until now.
     pub(crate) fn lost(&mut self, now: Instant, reason: &str) -> bool {
-        let asked = !matches!(self.state, State::Out { .. });
+        let asked = !matches!(self.state, DaemonState::Out { .. });
         // Calls that break at the same time count as one loss.
-        let over = matches!(&self.state, State::Out { until, .. } if now >= *until);
+        let over = matches!(&self.state, DaemonState::Out { until, .. } if now >= *until);
         if asked || over {
             self.leave_alone(now, reason);
         }
@@ -81,7 +81,7 @@ impl Health {
     /// Records a failed request that is the daemon's fault. Returns whether it is ejected now.
     pub(crate) fn failed(&mut self, now: Instant) -> bool {
         self.failures += 1;
-        if self.failures < FAILURES_IN_A_ROW_MAX || !matches!(self.state, State::Up { .. }) {
+        if self.failures < FAILURES_IN_A_ROW_MAX || !matches!(self.state, DaemonState::Up { .. }) {
             return false;
         }
         let reason = format!("{} requests in a row failed", self.failures);
@@ -95,20 +95,20 @@ impl Health {
     }
 
     fn leave_alone(&mut self, now: Instant, reason: &str) {
-        if matches!(&self.state, State::Up { since } if now.duration_since(*since) >= SOUND_AFTER) {
+        if matches!(&self.state, DaemonState::Up { since } if now.duration_since(*since) >= SOUND_AFTER) {
             self.ejections = 0;
         }
         let time = EJECTED_FIRST.saturating_mul(1 << self.ejections.min(16)).min(EJECTED_MAX);
         self.ejections += 1;
         self.failures = 0;
-        self.state = State::Out { until: now + time, reason: reason.to_owned() };
+        self.state = DaemonState::Out { until: now + time, reason: reason.to_owned() };
     }
 
     /// Time until an ejected daemon may be asked again.
     pub(crate) fn left_alone_for(&self, now: Instant) -> Duration {
         match &self.state {
-            State::Out { until, .. } => until.saturating_duration_since(now),
-            State::Unknown | State::Up { .. } | State::Draining => Duration::ZERO,
+            DaemonState::Out { until, .. } => until.saturating_duration_since(now),
+            DaemonState::Unknown | DaemonState::Up { .. } | DaemonState::Draining => Duration::ZERO,
         }
     }
 }
@@ -173,8 +173,8 @@ mod tests {
         let now = Instant::now();
         let mut health = Health::new();
         health.drains();
-        assert_eq!(health.state(), &State::Draining);
+        assert_eq!(health.state(), &DaemonState::Draining);
         health.serves(now);
-        assert_eq!(health.state(), &State::Up { since: now });
+        assert_eq!(health.state(), &DaemonState::Up { since: now });
     }
 }

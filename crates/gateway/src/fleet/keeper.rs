@@ -15,7 +15,7 @@ use super::{
     dispatch::Fleet,
     member::Member,
     probe::follow,
-    target::{Place, Target},
+    target::{DaemonAddress, Upstream},
 };
 use crate::{
     error::GatewayError,
@@ -24,9 +24,9 @@ use crate::{
 
 /// Task that maintains the members. Dropping this ends it and the tasks that follow the members.
 #[derive(Debug)]
-pub(super) struct Keeping(AbortHandle);
+pub(super) struct KeeperTask(AbortHandle);
 
-impl Drop for Keeping {
+impl Drop for KeeperTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -35,17 +35,17 @@ impl Drop for Keeping {
 /// State of the task.
 struct Keeper {
     /// Last known addresses of each target.
-    places: Vec<Vec<Place>>,
-    members: BTreeMap<Place, (Arc<Member>, AbortHandle)>,
+    places: Vec<Vec<DaemonAddress>>,
+    members: BTreeMap<DaemonAddress, (Arc<Member>, AbortHandle)>,
     following: JoinSet<()>,
 }
 
-impl Keeping {
+impl KeeperTask {
     /// Finds the members for the first time, and starts the task.
     ///
     /// # Errors
     /// Fault of an address or of the TLS files.
-    pub(super) async fn begin(fleet: &Arc<Fleet>) -> Result<Keeping, GatewayError> {
+    pub(super) async fn begin(fleet: &Arc<Fleet>) -> Result<KeeperTask, GatewayError> {
         let mut keeper = Keeper {
             places: vec![Vec::new(); fleet.targets.len()],
             members: BTreeMap::new(),
@@ -62,7 +62,7 @@ impl Keeping {
                 }
             }
         });
-        Ok(Keeping(keeping.abort_handle()))
+        Ok(KeeperTask(keeping.abort_handle()))
     }
 }
 
@@ -77,7 +77,7 @@ impl Keeper {
                 Err(_) => tell(target, &"no answer in time"),
             }
         }
-        let mut places: Vec<&Place> = Vec::new();
+        let mut places: Vec<&DaemonAddress> = Vec::new();
         for place in self.places.iter().flatten() {
             if !places.iter().any(|other| other.name == place.name) {
                 places.push(place);
@@ -109,8 +109,8 @@ impl Keeper {
     }
 }
 
-fn tell(target: &Target, error: &dyn std::fmt::Display) {
-    if let Target::Name { host, .. } = target {
+fn tell(target: &Upstream, error: &dyn std::fmt::Display) {
+    if let Upstream::Name { host, .. } = target {
         tracing::warn!(name = host, %error, "a name of engines is not resolved; those that are known stay");
     }
 }

@@ -12,25 +12,25 @@ use tonic_health::pb::health_client::HealthClient;
 
 use super::{
     affinity::hash,
-    health::{Health, State},
+    health::{DaemonState, Health},
     metrics::{FleetMetrics, MemberMetrics},
     pick::Candidate,
-    report::{Has, Report},
-    target::Place,
+    report::{DaemonReport, Has},
+    target::DaemonAddress,
 };
 use crate::{
-    carrier::{Carrier, Client, client, dial},
+    carrier::{Carrier, DaemonClient, client, dial},
     error::GatewayError,
 };
 
 /// Daemon behind the gateway.
 #[derive(Debug)]
 pub(crate) struct Member {
-    pub(super) place: Place,
+    pub(super) place: DaemonAddress,
     pub(super) id: u64,
-    pub(super) client: Client,
+    pub(super) client: DaemonClient,
     pub(super) health_client: HealthClient<Carrier>,
-    known: Mutex<Known>,
+    status: Mutex<MemberStatus>,
     in_flight: AtomicUsize,
     /// Wakes the task that asks for its state.
     pub(super) poke: Notify,
@@ -38,9 +38,9 @@ pub(crate) struct Member {
 }
 
 #[derive(Debug)]
-struct Known {
+struct MemberStatus {
     health: Health,
-    report: Report,
+    report: DaemonReport,
     in_flight_then: usize, // of this gateway, at the time of the report
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Lease(pub(super) Arc<Member>);
 impl Member {
     /// Creates a member without connecting to it.
     pub(super) fn new(
-        place: Place,
+        place: DaemonAddress,
         key: Option<&Secret>,
         tls: &ClientTls,
         metrics: &FleetMetrics,
@@ -71,35 +71,39 @@ impl Member {
             id: hash(&place.name),
             client: client(carrier.clone()),
             health_client: HealthClient::new(carrier),
-            known: Mutex::new(Known { health: Health::new(), report: Report::default(), in_flight_then: 0 }),
+            status: Mutex::new(MemberStatus {
+                health: Health::new(),
+                report: DaemonReport::default(),
+                in_flight_then: 0,
+            }),
             in_flight: AtomicUsize::new(0),
             poke: Notify::new(),
             metrics: metrics.of(&place.name),
             place,
         };
-        member.metrics.state(member.known().health.state());
+        member.metrics.state(member.status().health.state());
         Ok(member)
     }
 
     /// Records that it has stored that model.
     pub(super) fn keeps(&self, model: String) {
-        self.known().report.keep(model);
+        self.status().report.keep(model);
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn status(&self) -> MutexGuard<'_, MemberStatus> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes its health, and reports a change of state.
     fn change<T>(&self, change: impl FnOnce(&mut Health) -> T) -> T {
-        let mut known = self.known();
-        let before = known.health.state().word();
-        let changed = change(&mut known.health);
-        let state = known.health.state();
+        let mut status = self.status();
+        let before = status.health.state().word();
+        let changed = change(&mut status.health);
+        let state = status.health.state();
         if state.word() != before {
             let reason = match state {
-                State::Out { reason, .. } => Some(reason.as_str()),
-                State::Unknown | State::Up { .. } | State::Draining => None,
+                DaemonState::Out { reason, .. } => Some(reason.as_str()),
+                DaemonState::Unknown | DaemonState::Up { .. } | DaemonState::Draining => None,
             };
             tracing::info!(upstream = self.place.name, state = state.word(), reason, "an engine changed");
             self.metrics.state(state);
@@ -133,38 +137,38 @@ impl Member {
 
     /// Records a successful request.
     pub(super) fn worked(&self) {
-        self.known().health.worked();
+        self.status().health.worked();
     }
 
     /// Time until its ejection ends.
     pub(super) fn left_alone_for(&self) -> std::time::Duration {
-        self.known().health.left_alone_for(Instant::now())
+        self.status().health.left_alone_for(Instant::now())
     }
 
     /// Records its statistics, and this gateway's requests at that time.
     pub(super) fn report(&self, stats: v1::StatsResponse) {
-        let mut known = self.known();
-        known.in_flight_then = self.in_flight();
-        known.report.take_stats(stats);
+        let mut status = self.status();
+        status.in_flight_then = self.in_flight();
+        status.report.take_stats(stats);
     }
 
     /// Records its stored models.
     pub(super) fn stores(&self, list: v1::ListResponse) {
-        self.known().report.take_list(list);
+        self.status().report.take_list(list);
     }
 
     /// State of that model on the daemon.
     pub(super) fn has(&self, model: &str) -> Has {
-        self.known().report.has(model)
+        self.status().report.has(model)
     }
 
     /// State of its health.
-    pub(super) fn state(&self) -> State {
-        self.known().health.state().clone()
+    pub(super) fn state(&self) -> DaemonState {
+        self.status().health.state().clone()
     }
 
     /// Client of the daemon.
-    pub(crate) fn client(&self) -> &Client {
+    pub(crate) fn client(&self) -> &DaemonClient {
         &self.client
     }
 
@@ -175,15 +179,15 @@ impl Member {
 
     /// The daemon as a candidate for a request for that model. None: it is draining.
     pub(super) fn candidate(&self, model: &str) -> Option<Candidate> {
-        let known = self.known();
-        let out = match known.health.state() {
-            State::Draining => return None,
-            State::Out { .. } => true,
-            State::Unknown | State::Up { .. } => false,
+        let status = self.status();
+        let out = match status.health.state() {
+            DaemonState::Draining => return None,
+            DaemonState::Out { .. } => true,
+            DaemonState::Unknown | DaemonState::Up { .. } => false,
         };
         // Load of other clients as of its last report, plus this gateway's own as of now.
-        let others = known.report.requests.saturating_sub(known.in_flight_then);
-        Some(Candidate { id: self.id, has: known.report.has(model), out, load: others + self.in_flight() })
+        let others = status.report.requests.saturating_sub(status.in_flight_then);
+        Some(Candidate { id: self.id, has: status.report.has(model), out, load: others + self.in_flight() })
     }
 
     /// State for `/health`.
@@ -192,7 +196,7 @@ impl Member {
         MemberView {
             name: self.place.name.clone(),
             state: state.word(),
-            reason: if let State::Out { reason, .. } = &state { Some(reason.clone()) } else { None },
+            reason: if let DaemonState::Out { reason, .. } = &state { Some(reason.clone()) } else { None },
             in_flight: self.in_flight(),
         }
     }
@@ -200,7 +204,7 @@ impl Member {
 
 impl Lease {
     /// Client of the daemon.
-    pub(crate) fn client(&self) -> &Client {
+    pub(crate) fn client(&self) -> &DaemonClient {
         self.0.client()
     }
 

@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
-use super::{health::State, pick::Why, retry::Again};
+use super::{health::DaemonState, pick::Why, retry::Again};
 
 const STATES: [&str; 4] = ["unknown", "up", "draining", "out"];
 
@@ -89,7 +89,7 @@ impl FleetMetrics {
 
 impl MemberMetrics {
     /// Sets its state.
-    pub(super) fn state(&self, state: &State) {
+    pub(super) fn state(&self, state: &DaemonState) {
         for word in STATES {
             self.all.state.with_label_values(&[&self.name, word]).set(i64::from(word == state.word()));
         }

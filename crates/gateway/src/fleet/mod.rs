@@ -27,4 +27,4 @@ pub(crate) use metrics::FleetMetrics;
 pub(crate) use report::Has;
 pub(crate) use retry::Again;
 pub use target::{Resolve, SystemResolver};
-pub(crate) use target::{Target, one_or_list};
+pub(crate) use target::{Upstream, one_or_list};

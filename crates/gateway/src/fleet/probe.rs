@@ -22,7 +22,7 @@ pub(super) async fn follow(member: Arc<Member>) {
 }
 
 /// Source of a daemon's serving state.
-enum Serving {
+enum ServingSource {
     /// Stream of state changes, and the last state.
     Told(Streaming<HealthCheckResponse>, bool),
     /// Asked at each probe, because a draining daemon waits for clients that hold a stream.
@@ -42,20 +42,20 @@ async fn talk(member: &Member) -> Result<std::convert::Infallible, Status> {
     let mut serving = watch(member).await?;
     loop {
         let says = match &serving {
-            Serving::Told(_, state) => *state,
-            Serving::Asked => check(member).await?,
-            Serving::Assumed => true,
+            ServingSource::Told(_, state) => *state,
+            ServingSource::Asked => check(member).await?,
+            ServingSource::Assumed => true,
         };
         let draining = ask(member, probes.is_multiple_of(PROBES_PER_LIST)).await?;
         probes = probes.wrapping_add(1);
         serving = match serving {
             other if says && !draining => {
                 member.serves();
-                if matches!(other, Serving::Asked) { watch(member).await? } else { other }
+                if matches!(other, ServingSource::Asked) { watch(member).await? } else { other }
             }
             other => {
                 member.drains();
-                if matches!(other, Serving::Told(..)) { Serving::Asked } else { other }
+                if matches!(other, ServingSource::Told(..)) { ServingSource::Asked } else { other }
             }
         };
         // An ejected daemon is asked no sooner.
@@ -65,22 +65,22 @@ async fn talk(member: &Member) -> Result<std::convert::Infallible, Status> {
             () = member.poke.notified() => {}
             () = sleep(wait) => {}
         }
-        if matches!(serving, Serving::Told(_, false)) {
+        if matches!(serving, ServingSource::Told(_, false)) {
             member.drains();
         }
     }
 }
 
 /// Opens the stream of its state changes, and waits for the first.
-async fn watch(member: &Member) -> Result<Serving, Status> {
+async fn watch(member: &Member) -> Result<ServingSource, Status> {
     let mut client = member.health_client.clone();
     let begin = async {
         let mut states = client.watch(HealthCheckRequest::default()).await?.into_inner();
         let first = states.message().await?.ok_or_else(ended)?;
-        Ok(Serving::Told(states, serves(&first)))
+        Ok(ServingSource::Told(states, serves(&first)))
     };
     match within(begin).await {
-        Err(status) if status.code() == Code::Unimplemented => Ok(Serving::Assumed),
+        Err(status) if status.code() == Code::Unimplemented => Ok(ServingSource::Assumed),
         told => told,
     }
 }
@@ -100,8 +100,8 @@ fn ended() -> Status {
 }
 
 /// Resolves when the state changes.
-async fn changed(serving: &mut Serving) -> Result<(), Status> {
-    let Serving::Told(states, state) = serving else { return std::future::pending().await };
+async fn changed(serving: &mut ServingSource) -> Result<(), Status> {
+    let ServingSource::Told(states, state) = serving else { return std::future::pending().await };
     *state = serves(&states.message().await?.ok_or_else(ended)?);
     Ok(())
 }

@@ -13,7 +13,7 @@ use tonic::Status;
 
 use super::{
     dispatch::{Fleet, blame},
-    health::State,
+    health::DaemonState,
     member::Member,
     retry::is_gone,
     union,
@@ -37,7 +37,7 @@ impl Fleet {
         request: PullRequest,
     ) -> Result<impl Stream<Item = Step> + Send + use<>, Status> {
         let (out, mut serving) = self.out_and_not();
-        serving.retain(|member| !matches!(member.state(), State::Draining));
+        serving.retain(|member| !matches!(member.state(), DaemonState::Draining));
         let (mut streams, mut gone) = (Vec::new(), None);
         for members in [serving, out] {
             for (member, begun) in begin(members, &request).await {

@@ -26,28 +26,28 @@ impl Has {
 
 /// Last report of one daemon.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Report {
-    models: Vec<Loaded>,
+pub(crate) struct DaemonReport {
+    models: Vec<LoadedModel>,
     stored: BTreeSet<String>,
     /// Running and waiting requests of all clients.
     pub(crate) requests: usize,
 }
 
 #[derive(Debug, Clone)]
-struct Loaded {
+struct LoadedModel {
     name: String,
     adapters: Vec<String>,
     state: ModelState,
 }
 
-impl Report {
+impl DaemonReport {
     /// Takes over the loaded models and the load; the stored models stay.
     pub(crate) fn take_stats(&mut self, stats: v1::StatsResponse) {
         let statuses = stats.models.into_iter().filter_map(|model| model.status);
         let statuses: Vec<v1::ModelStatus> = statuses.collect();
         let requests = |status: &v1::ModelStatus| status.requests_running + status.requests_waiting;
         self.requests = statuses.iter().map(|status| requests(status) as usize).sum();
-        let loaded = |status: v1::ModelStatus| Loaded {
+        let loaded = |status: v1::ModelStatus| LoadedModel {
             state: status.state(),
             name: status.name,
             adapters: status.adapters.into_iter().map(|adapter| adapter.name).collect(),
@@ -67,7 +67,7 @@ impl Report {
 
     /// State of a model. An empty name means any loaded model.
     pub(crate) fn has(&self, model: &str) -> Has {
-        let named = |loaded: &&Loaded| model.is_empty() || loaded.answers_to(model);
+        let named = |loaded: &&LoadedModel| model.is_empty() || loaded.answers_to(model);
         let best = self.models.iter().filter(named).map(|loaded| match loaded.state {
             ModelState::Ready => Has::Ready,
             ModelState::Loading | ModelState::Queued => Has::Loading,
@@ -81,7 +81,7 @@ impl Report {
     }
 }
 
-impl Loaded {
+impl LoadedModel {
     fn answers_to(&self, asked: &str) -> bool {
         stands_for(asked, &self.name)
             || asked.rsplit_once(':').is_some_and(|(model, adapter)| {
@@ -103,8 +103,8 @@ fn stands_for(asked: &str, name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn report(models: &[(&str, ModelState, &str)], stored: &[&str]) -> Report {
-        let mut report = Report::default();
+    fn report(models: &[(&str, ModelState, &str)], stored: &[&str]) -> DaemonReport {
+        let mut report = DaemonReport::default();
         let stats = |(name, state, adapter): &(&str, ModelState, &str)| v1::ModelStats {
             status: Some(v1::ModelStatus {
                 name: (*name).to_owned(),

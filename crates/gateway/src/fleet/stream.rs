@@ -14,12 +14,12 @@ use super::{
     report::Has,
     retry::Attempts,
 };
-use crate::{carrier::Client, head::Head, silence::while_alive};
+use crate::{carrier::DaemonClient, head::Head, silence::while_alive};
 
 /// State of a generation.
-enum Phase {
+enum GenerationPhase {
     /// No event yet.
-    Begun(Box<Begun>),
+    Begun(Box<RetryContext>),
     /// Events have been passed on.
     Going {
         events: Streaming<InferEvent>,
@@ -29,7 +29,7 @@ enum Phase {
 }
 
 /// State needed to ask another daemon.
-struct Begun {
+struct RetryContext {
     fleet: Arc<Fleet>,
     request: InferRequest,
     key: Option<u64>,
@@ -54,12 +54,12 @@ impl Fleet {
     ) -> Result<impl Stream<Item = Result<InferEvent, Status>> + Send + use<>, Status> {
         let (key, mut attempts) = (key_of(&request), Attempts::default());
         let on = begin(self, &request, key, &head, &mut attempts).await?;
-        let begun = Begun { fleet: Arc::clone(self), request, key, head, attempts, on };
-        Ok(stream::unfold(Phase::Begun(Box::new(begun)), |phase| async move {
+        let retry = RetryContext { fleet: Arc::clone(self), request, key, head, attempts, on };
+        Ok(stream::unfold(GenerationPhase::Begun(Box::new(retry)), |phase| async move {
             match phase {
-                Phase::Begun(begun) => first(*begun).await,
-                Phase::Going { events, lease } => next(events, lease).await,
-                Phase::Over => None,
+                GenerationPhase::Begun(retry) => first(*retry).await,
+                GenerationPhase::Going { events, lease } => next(events, lease).await,
+                GenerationPhase::Over => None,
             }
         }))
     }
@@ -73,7 +73,7 @@ async fn begin(
     attempts: &mut Attempts,
 ) -> Result<On, Status> {
     let route = Route { model: &request.model, key };
-    let call = |mut client: Client, request: InferRequest| {
+    let call = |mut client: DaemonClient, request: InferRequest| {
         let head = head.clone();
         async move { client.infer(head.over(request)).await }
     };
@@ -82,28 +82,28 @@ async fn begin(
     Ok(On { events: answer.into_inner(), lease, has })
 }
 
-type Step = Option<(Result<InferEvent, Status>, Phase)>;
+type Step = Option<(Result<InferEvent, Status>, GenerationPhase)>;
 
-async fn first(mut begun: Begun) -> Step {
+async fn first(mut retry: RetryContext) -> Step {
     loop {
-        let Begun { fleet, request, key, head, attempts, on } = &mut begun;
+        let RetryContext { fleet, request, key, head, attempts, on } = &mut retry;
         let status = match while_alive(&on.lease.0.client, on.events.message()).await {
             Ok(None) => return None,
             Ok(Some(event)) if matches!(event.event, Some(Event::Loading(_))) => {
-                return Some((Ok(event), Phase::Begun(Box::new(begun))));
+                return Some((Ok(event), GenerationPhase::Begun(Box::new(retry))));
             }
             Ok(Some(event)) => {
-                let On { events, lease, .. } = begun.on;
-                return Some((Ok(event), Phase::Going { events, lease }));
+                let On { events, lease, .. } = retry.on;
+                return Some((Ok(event), GenerationPhase::Going { events, lease }));
             }
             Err(status) => status,
         };
         if let Err(status) = fleet.judge(&on.lease, on.has, status, attempts) {
-            return Some((Err(status), Phase::Over));
+            return Some((Err(status), GenerationPhase::Over));
         }
         match begin(fleet, request, *key, head, attempts).await {
             Ok(another) => *on = another,
-            Err(status) => return Some((Err(status), Phase::Over)),
+            Err(status) => return Some((Err(status), GenerationPhase::Over)),
         }
     }
 }
@@ -111,10 +111,10 @@ async fn first(mut begun: Begun) -> Step {
 async fn next(mut events: Streaming<InferEvent>, lease: Lease) -> Step {
     match while_alive(&lease.0.client, events.message()).await {
         Ok(None) => None,
-        Ok(Some(event)) => Some((Ok(event), Phase::Going { events, lease })),
+        Ok(Some(event)) => Some((Ok(event), GenerationPhase::Going { events, lease })),
         Err(status) => {
             blame(&lease.0, &status);
-            Some((Err(status), Phase::Over))
+            Some((Err(status), GenerationPhase::Over))
         }
     }
 }

@@ -42,7 +42,7 @@ impl Resolve for SystemResolver {
 
 /// Entry of `upstreams`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum Upstream {
     /// Single daemon at a URI that needs no lookup: an IP address, `localhost`, or a Unix socket.
     Fixed(String),
     /// Name whose every address is a daemon.
@@ -51,7 +51,7 @@ pub(crate) enum Target {
 
 /// Address of one daemon.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Place {
+pub(crate) struct DaemonAddress {
     /// Name in metrics and logs: `HOST:PORT` or `unix:PATH`.
     pub(crate) name: String,
     /// URI to connect to. Its host is the expected name of a certificate.
@@ -60,19 +60,19 @@ pub(crate) struct Place {
     pub(crate) at: Option<SocketAddr>,
 }
 
-impl Target {
+impl Upstream {
     /// Parses `HOST[:PORT]`, `http://…`, `https://…`, `dns://…`, `dns:///…` or `unix:PATH`.
     ///
     /// # Errors
     /// Description of the fault.
-    pub(crate) fn parse(text: &str) -> Result<Target, String> {
+    pub(crate) fn parse(text: &str) -> Result<Upstream, String> {
         let expected = || {
             format!(
                 "{text}: expected HOST:PORT, http://HOST:PORT, https://HOST:PORT, dns://NAME:PORT or unix:PATH"
             )
         };
         if let Some(path) = text.strip_prefix("unix:") {
-            return if path.is_empty() { Err(expected()) } else { Ok(Target::Fixed(text.to_owned())) };
+            return if path.is_empty() { Err(expected()) } else { Ok(Upstream::Fixed(text.to_owned())) };
         }
         let (scheme, rest) = match text.split_once("://") {
             Some(("dns", rest)) => ("dns", rest.strip_prefix('/').unwrap_or(rest)),
@@ -95,31 +95,31 @@ impl Target {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         let address = bare.parse::<std::net::IpAddr>().is_ok();
         if scheme != "dns" && (address || host.eq_ignore_ascii_case("localhost")) {
-            return Ok(Target::Fixed(format!("{scheme}://{host}:{port}")));
+            return Ok(Upstream::Fixed(format!("{scheme}://{host}:{port}")));
         }
         if address {
-            return Ok(Target::Fixed(format!("http://{host}:{port}")));
+            return Ok(Upstream::Fixed(format!("http://{host}:{port}")));
         }
-        Ok(Target::Name { tls, host, port })
+        Ok(Upstream::Name { tls, host, port })
     }
 
     /// Whether TLS is used.
     pub(crate) fn tls(&self) -> bool {
         match self {
-            Target::Fixed(uri) => uri.starts_with("https://"),
-            Target::Name { tls, .. } => *tls,
+            Upstream::Fixed(uri) => uri.starts_with("https://"),
+            Upstream::Name { tls, .. } => *tls,
         }
     }
 
     /// Current daemons. A daemon may have an IPv4 and an IPv6 address, so only one family is used. It is that
     /// of the first address, or the other one if nothing answers at the first.
-    pub(crate) async fn places(&self, resolver: &dyn Resolve) -> io::Result<Vec<Place>> {
+    pub(crate) async fn places(&self, resolver: &dyn Resolve) -> io::Result<Vec<DaemonAddress>> {
         let (tls, host, port) = match self {
-            Target::Fixed(uri) => {
+            Upstream::Fixed(uri) => {
                 let name = uri.split_once("://").map_or(uri.as_str(), |(_, rest)| rest);
-                return Ok(vec![Place { name: name.to_owned(), uri: uri.clone(), at: None }]);
+                return Ok(vec![DaemonAddress { name: name.to_owned(), uri: uri.clone(), at: None }]);
             }
-            Target::Name { tls, host, port } => (*tls, host, *port),
+            Upstream::Name { tls, host, port } => (*tls, host, *port),
         };
         let found = resolver.resolve(host, port).await?;
         let first_is_v6 = found.first().is_some_and(SocketAddr::is_ipv6);
@@ -132,8 +132,12 @@ impl Target {
             .take(MEMBERS_MAX)
             .map(|at| match tls {
                 // The certificate is checked against the name.
-                true => Place { name: at.to_string(), uri: format!("https://{host}:{port}"), at: Some(at) },
-                false => Place { name: at.to_string(), uri: format!("http://{at}"), at: None },
+                true => DaemonAddress {
+                    name: at.to_string(),
+                    uri: format!("https://{host}:{port}"),
+                    at: Some(at),
+                },
+                false => DaemonAddress { name: at.to_string(), uri: format!("http://{at}"), at: None },
             })
             .collect())
     }
@@ -163,15 +167,15 @@ pub(crate) fn one_or_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use super::Target;
+    use super::Upstream;
 
-    fn name(tls: bool, host: &str, port: u16) -> Target {
-        Target::Name { tls, host: host.to_owned(), port }
+    fn name(tls: bool, host: &str, port: u16) -> Upstream {
+        Upstream::Name { tls, host: host.to_owned(), port }
     }
 
     #[test]
     fn an_upstream_is_an_address_a_name_or_a_socket() {
-        let fixed = |uri: &str| Target::Fixed(uri.to_owned());
+        let fixed = |uri: &str| Upstream::Fixed(uri.to_owned());
         for (text, expected) in [
             ("10.0.0.1:7", fixed("http://10.0.0.1:7")),
             ("http://10.0.0.1:7", fixed("http://10.0.0.1:7")),
@@ -185,12 +189,12 @@ mod tests {
             ("http://engines:7", name(false, "engines", 7)),
             ("https://engines:7", name(true, "engines", 7)),
         ] {
-            assert_eq!(Target::parse(text), Ok(expected), "{text}");
+            assert_eq!(Upstream::parse(text), Ok(expected), "{text}");
         }
         for wrong in
             ["", "ftp://x:1", "unix:", "http://", "a b:1", "http://u@x:1", "x:99999", "http://x:1/path"]
         {
-            assert!(Target::parse(wrong).is_err(), "{wrong}");
+            assert!(Upstream::parse(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -12,13 +12,13 @@ use crate::{
     app::App,
     error::ApiError,
     limits::LOGPROB_BYTES,
-    llamacpp::{ask::Shown, settings},
+    llamacpp::{ask::AnswerFields, settings},
     openai::{
         events::{Timings, decode_rate, timings},
         frames::Frames,
         generation::{Event, Generation},
-        plan::Plan,
-        shape::{CollectedChoice, Head, Shape},
+        plan::RequestPlan,
+        shape::{AnswerShape, CollectedChoice, Head},
         usage_count::UsageCount,
     },
 };
@@ -28,7 +28,7 @@ const NO_SLOT: i32 = -1;
 
 /// Writer of completions.
 pub(super) struct Llama {
-    shown: Shown,
+    shown: AnswerFields,
     choices: u32, // of each prompt
     /// Only the prompt is read; the generated token is not shown.
     reads_only: bool,
@@ -57,7 +57,7 @@ struct End {
 
 /// Part of a completion.
 #[derive(Serialize)]
-struct Piece {
+struct CompletionPart {
     index: u32,
     content: String,
     tokens: Vec<u32>,
@@ -71,9 +71,9 @@ struct Piece {
 
 /// Last part of a stream, or a whole completion.
 #[derive(Serialize)]
-struct Whole<'a> {
+struct FinalCompletion<'a> {
     #[serde(flatten)]
-    piece: Piece,
+    piece: CompletionPart,
     model: &'a str,
     generation_settings: Value,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -155,7 +155,7 @@ impl Probability {
 }
 
 impl Llama {
-    pub(super) fn new(plan: &Plan, shown: Shown) -> Llama {
+    pub(super) fn new(plan: &RequestPlan, shown: AnswerFields) -> Llama {
         let prompts = plan.requests.len();
         Llama {
             shown,
@@ -193,11 +193,11 @@ impl Llama {
         text
     }
 
-    fn piece(&mut self, index: u32, content: String, used: &UsageCount) -> Piece {
+    fn piece(&mut self, index: u32, content: String, used: &UsageCount) -> CompletionPart {
         let (tokens_evaluated, _) = used.of_prompt(self.prompt_of(index));
         let so_far = &mut self.so_far[index as usize];
         let logprobs = std::mem::take(&mut so_far.logprobs).into_iter().map(Probability::new);
-        Piece {
+        CompletionPart {
             index,
             content,
             tokens: std::mem::take(&mut so_far.tokens),
@@ -225,7 +225,7 @@ impl Llama {
         let settings = settings::together(settings::sampling(&drawn), self.asked.clone());
         let spent = end.timings.as_ref().or(used.timings.as_ref());
         let limit = end.reason == FinishReason::Length;
-        let whole = json!(Whole {
+        let whole = json!(FinalCompletion {
             model,
             generation_settings: settings::together(settings, own),
             prompt: self.shown.prompts.get(prompt).map(|prompt| match prompt {
@@ -309,7 +309,7 @@ pub(super) async fn collect(
     })
 }
 
-impl Shape for Llama {
+impl AnswerShape for Llama {
     const ID_PREFIX: &'static str = "cmpl-";
     type Choice = String;
 

@@ -11,7 +11,7 @@ use crate::{
     limits::{CHAT_LOGPROBS_MAX, INFILL_FILES_MAX, RESPONSE_FIELDS_MAX},
     openai::{
         lines::LineLimits,
-        plan::{self, Plan, max_tokens, set_max_tokens},
+        plan::{self, RequestPlan, max_tokens, set_max_tokens},
     },
     request::either,
     request_id::RequestId,
@@ -22,14 +22,14 @@ use crate::{
 const SEEDS_TO_DRAW: [u64; 2] = [u32::MAX as u64, u64::MAX];
 
 /// Validated request.
-pub(super) struct Asked {
-    pub(super) plan: Plan,
-    pub(super) shown: Shown,
+pub(super) struct CompletionRequest {
+    pub(super) plan: RequestPlan,
+    pub(super) shown: AnswerFields,
 }
 
 /// Parts of the answer to show in addition to its text.
 #[derive(Debug, Default)]
-pub(super) struct Shown {
+pub(super) struct AnswerFields {
     /// Paths of the fields in a whole answer; empty: all.
     pub(super) fields: Vec<String>,
     /// Whether to show the probability of each token and of its alternatives.
@@ -44,7 +44,11 @@ pub(super) struct Shown {
 }
 
 /// Parses a completion request of one or several texts.
-pub(super) fn completion(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Asked, ApiError> {
+pub(super) fn completion(
+    mut fields: Fields,
+    config: &Config,
+    id: &RequestId,
+) -> Result<CompletionRequest, ApiError> {
     let mut plan = common(&mut fields, config, id)?;
     let (prompts, several) = prompts(fields.require("prompt")?, config.prompts_max)?;
     let parse_special = fields.take("parse_special").map(Field::boolean).transpose()?;
@@ -67,11 +71,15 @@ pub(super) fn completion(mut fields: Fields, config: &Config, id: &RequestId) ->
             ..base.clone()
         })
         .collect();
-    Ok(Asked { plan, shown })
+    Ok(CompletionRequest { plan, shown })
 }
 
 /// Parses an infill request.
-pub(super) fn infill(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Asked, ApiError> {
+pub(super) fn infill(
+    mut fields: Fields,
+    config: &Config,
+    id: &RequestId,
+) -> Result<CompletionRequest, ApiError> {
     let mut plan = common(&mut fields, config, id)?;
     let text = |fields: &mut Fields, name: &str| fields.take(name).map(Field::string).transpose();
     let prefix = fields.require("input_prefix")?.string()?;
@@ -106,11 +114,11 @@ pub(super) fn infill(mut fields: Fields, config: &Config, id: &RequestId) -> Res
         request.suffix = suffix.clone();
         request.infill = Some(v1::Infill { files: files.clone(), middle: middle.clone() });
     }
-    Ok(Asked { plan, shown })
+    Ok(CompletionRequest { plan, shown })
 }
 
 /// Plan of the fields that both share with OpenAI's completions.
-fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, ApiError> {
+fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<RequestPlan, ApiError> {
     let mut plan = plan::common(fields, config, id)?;
     for sampling in plan.requests.iter_mut().filter_map(|request| request.sampling.as_mut()) {
         sampling.seed = sampling.seed.filter(|seed| !SEEDS_TO_DRAW.contains(seed));
@@ -118,21 +126,27 @@ fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, 
     Ok(plan)
 }
 
-fn shown(fields: &mut Fields) -> Result<Shown, ApiError> {
+fn shown(fields: &mut Fields) -> Result<AnswerFields, ApiError> {
     let paths = fields.take("response_fields").map(response_fields).transpose()?.unwrap_or_default();
     let probabilities = either(fields, "n_probs", "logprobs")?;
     let alternatives =
         probabilities.map(|f| f.integer(0..=CHAT_LOGPROBS_MAX)).transpose()?.unwrap_or(0) as u32;
     let tokens = fields.flag("return_tokens")?;
-    Ok(Shown { fields: paths, probabilities: alternatives > 0, alternatives, tokens, ..Shown::default() })
+    Ok(AnswerFields {
+        fields: paths,
+        probabilities: alternatives > 0,
+        alternatives,
+        tokens,
+        ..AnswerFields::default()
+    })
 }
 
-fn probabilities(request: &mut v1::InferRequest, shown: &Shown) {
+fn probabilities(request: &mut v1::InferRequest, shown: &AnswerFields) {
     (request.logprobs, request.top_logprobs) = (shown.probabilities, shown.alternatives);
 }
 
 /// Reads limits that end a completion early. With zero tokens the prompt is only read.
-fn line_limits(fields: &mut Fields, plan: &mut Plan) -> Result<plan::MaxTokens, ApiError> {
+fn line_limits(fields: &mut Fields, plan: &mut RequestPlan) -> Result<plan::MaxTokens, ApiError> {
     let indent = fields.take("n_indent").map(|f| f.integer(0..=u32::MAX)).transpose()?.unwrap_or(0);
     let time = fields.take("t_max_predict_ms").map(|f| f.integer(-1..=i64::from(u32::MAX))).transpose()?;
     let time = time.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0).map(Duration::from_millis);

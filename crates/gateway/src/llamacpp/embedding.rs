@@ -9,7 +9,7 @@ use hanzo_engine_proto::v1::{self, Capability, EmbedOutput};
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     config::Config,
     error::ApiError,
     fields::Fields,
@@ -20,7 +20,7 @@ use crate::{
     vectors::{
         calls::Caller,
         inputs::{Inputs, field_name, inputs, options},
-        json::Shape,
+        json::VectorFormat,
         response,
     },
 };
@@ -29,7 +29,7 @@ use crate::{
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, ApiError> {
     let received = body::read(&app, incoming).await?;
     let (((mut request, inputs, called), sent), room) = received.into(SentFields::beside(read)).await?;
@@ -37,7 +37,7 @@ pub(crate) async fn handle(
     let single = inputs.single;
     let name = move |field: &str| field_name(field, called, single, &sent);
     let calls = Caller::new(&app, &asker, room).embed(request, inputs.inputs, name);
-    response::respond(&app, calls, Shape::LlamaCpp).await
+    response::respond(&app, calls, VectorFormat::LlamaCpp).await
 }
 
 /// Reads the inputs, the options, and the client's name of the input field. Vectors have length 1 unless

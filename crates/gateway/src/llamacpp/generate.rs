@@ -8,13 +8,13 @@ use axum::{Extension, extract::State, response::Response};
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     config::Config,
     error::ApiError,
     fields::Fields,
     llamacpp::{
         answer::{Llama, collect},
-        ask::{self, Asked},
+        ask::{self, CompletionRequest},
     },
     openai::{answer::answer, generation::Generation},
     request_id::RequestId,
@@ -24,7 +24,7 @@ use crate::{
 pub(crate) async fn completion(
     app: State<Arc<App>>,
     asker: Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, ApiError> {
     run(app, asker, incoming, ask::completion).await
 }
@@ -33,7 +33,7 @@ pub(crate) async fn completion(
 pub(crate) async fn infill(
     app: State<Arc<App>>,
     asker: Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, ApiError> {
     run(app, asker, incoming, ask::infill).await
 }
@@ -41,12 +41,12 @@ pub(crate) async fn infill(
 async fn run(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
-    read: fn(Fields<'_>, &Config, &RequestId) -> Result<Asked, ApiError>,
+    incoming: IncomingBody,
+    read: fn(Fields<'_>, &Config, &RequestId) -> Result<CompletionRequest, ApiError>,
 ) -> Result<Response, ApiError> {
     let (peer, id) = (incoming.peer(), asker.id.clone());
     let read = move |fields: Fields<'_>, config: &Config| read(fields, config, &id);
-    let (Asked { plan, shown }, room) = body::read(&app, incoming).await?.into(read).await?;
+    let (CompletionRequest { plan, shown }, room) = body::read(&app, incoming).await?.into(read).await?;
     let (stream, choices) = (plan.stream, plan.requests.len() * plan.choices as usize);
     let mut shape = Llama::new(&plan, shown);
     if stream {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     config::Config,
     error::ApiError,
     fields::Fields,
@@ -22,7 +22,7 @@ use crate::{
 pub(crate) async fn apply(
     app: State<Arc<App>>,
     asker: Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Json<Value>, ApiError> {
     let answer = tokenized(app, asker, incoming).await?;
     Ok(Json(json!({"prompt": answer.text})))
@@ -32,7 +32,7 @@ pub(crate) async fn apply(
 pub(crate) async fn count(
     app: State<Arc<App>>,
     asker: Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Json<Value>, ApiError> {
     let answer = tokenized(app, asker, incoming).await?;
     Ok(Json(json!({"object": "response.input_tokens", "input_tokens": answer.ids.len()})))
@@ -41,7 +41,7 @@ pub(crate) async fn count(
 async fn tokenized(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<v1::TokenizeResponse, ApiError> {
     let received = body::read(&app, incoming).await?;
     let id = asker.id.clone();

@@ -19,12 +19,12 @@ use serde_json::{Value, json};
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     error::ApiError,
     fields::{Field, Fields},
     limits::MCP_RESULT_BYTES_MAX,
     mcp::{
-        progress::Progress,
+        progress::ProgressChannel,
         tools::{EMBED_FIELDS, LOAD_FIELDS, PULL_FIELDS, RERANK_FIELDS, UNLOAD_FIELDS, known},
     },
     openai::{embeddings, models},
@@ -39,7 +39,7 @@ pub(super) async fn embed(
     app: &Arc<App>,
     asker: &Asker,
     arguments: JsonObject,
-    mut progress: Progress,
+    mut progress: ProgressChannel,
 ) -> Result<CallToolResult, ApiError> {
     let arguments = known(arguments, &EMBED_FIELDS)?;
     let model = model_of(&arguments);
@@ -67,7 +67,7 @@ pub(super) async fn rerank(
     app: &Arc<App>,
     asker: &Asker,
     arguments: JsonObject,
-    mut progress: Progress,
+    mut progress: ProgressChannel,
 ) -> Result<CallToolResult, ApiError> {
     let arguments = known(arguments, &RERANK_FIELDS)?;
     let model = model_of(&arguments);
@@ -102,7 +102,7 @@ pub(super) async fn pull(
     app: &App,
     asker: &Asker,
     arguments: JsonObject,
-    mut progress: Progress,
+    mut progress: ProgressChannel,
 ) -> Result<CallToolResult, ApiError> {
     let text = Value::Object(known(arguments, &PULL_FIELDS)?).to_string();
     let request = {
@@ -145,7 +145,7 @@ pub(super) async fn load(
     app: &App,
     asker: &Asker,
     arguments: JsonObject,
-    mut progress: Progress,
+    mut progress: ProgressChannel,
 ) -> Result<CallToolResult, ApiError> {
     let text = Value::Object(known(arguments, &LOAD_FIELDS)?).to_string();
     let request = {
@@ -204,11 +204,11 @@ fn model_of(arguments: &JsonObject) -> String {
 }
 
 /// Wraps arguments as the body of the equivalent HTTP request.
-async fn incoming(body: JsonObject) -> Incoming {
+async fn incoming(body: JsonObject) -> IncomingBody {
     let mut request = Request::new(Body::from(Value::Object(body).to_string()));
     let json = header::HeaderValue::from_static("application/json");
     request.headers_mut().insert(header::CONTENT_TYPE, json);
-    let Ok(incoming) = Incoming::from_request(request, &()).await;
+    let Ok(incoming) = IncomingBody::from_request(request, &()).await;
     incoming
 }
 

@@ -11,11 +11,11 @@ use crate::{
     body,
     error::ApiError,
     fields::Fields,
-    mcp::{progress::Progress, tools},
+    mcp::{progress::ProgressChannel, tools},
     openai::{
         events::finish_reason,
         generation::{Event, Generation},
-        plan::{self, Plan},
+        plan::{self, RequestPlan},
         shape::CollectedChoice,
     },
 };
@@ -25,11 +25,11 @@ pub(super) async fn infer(
     app: &Arc<App>,
     asker: &Asker,
     arguments: JsonObject,
-    mut progress: Progress,
+    mut progress: ProgressChannel,
 ) -> Result<CallToolResult, ApiError> {
     let (of_app, id) = (Arc::clone(app), asker.id.clone());
     // Arguments may be megabytes, so they are parsed on a blocking thread.
-    let plan = move || -> Result<Plan, ApiError> {
+    let plan = move || -> Result<RequestPlan, ApiError> {
         let text = Value::Object(chat(arguments)?).to_string();
         plan::chat(Fields::of_body(body::parse(&text)?, of_app.config.lenient)?, &of_app.config, &id)
     };

@@ -32,7 +32,7 @@ pub use stdio::serve_stdio;
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     error::ApiError,
     limits::{MCP_INITIALIZE_BYTES_MAX, MCP_REFUSAL_BYTES_MAX},
 };
@@ -97,7 +97,7 @@ async fn answer(app: &Arc<App>, mcp: Mcp, asker: Asker, request: Request) -> Res
     }
     let (mut text, mut room) = (String::new(), None);
     if method == Method::POST {
-        let Ok(incoming) = Incoming::from_request(request, &()).await;
+        let Ok(incoming) = IncomingBody::from_request(request, &()).await;
         let (read, held) = body::read(app, incoming).await?.text();
         // This limits the nesting depth, which the SDK does not.
         if !body::parse(&read)?.is_object() {

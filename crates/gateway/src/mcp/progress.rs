@@ -17,19 +17,19 @@ use crate::{
 };
 
 /// Progress channel of one call.
-pub(super) struct Progress {
+pub(super) struct ProgressChannel {
     to: Option<(Peer<RoleServer>, ProgressToken)>, // None: not requested
     reached: f64,
     message: String, // text since the last notification
     told: Option<Instant>,
 }
 
-impl Progress {
+impl ProgressChannel {
     /// Progress channel that the call asks for.
-    pub(super) fn of(context: &RequestContext<RoleServer>) -> Progress {
+    pub(super) fn of(context: &RequestContext<RoleServer>) -> ProgressChannel {
         let token = context.meta.get_progress_token();
         let to = token.map(|token| (context.peer.clone(), token));
-        Progress { to, reached: 0.0, message: String::new(), told: None }
+        ProgressChannel { to, reached: 0.0, message: String::new(), told: None }
     }
 
     /// Whether progress was requested.
@@ -37,7 +37,7 @@ impl Progress {
         self.to.is_some()
     }
 
-    /// Like [`Progress::tell`], but `word` is not joined with earlier text.
+    /// Like [`ProgressChannel::tell`], but `word` is not joined with earlier text.
     pub(super) async fn say(&mut self, reached: f64, total: Option<f64>, word: &str, last: bool) {
         self.message.clear();
         self.tell(reached, total, word, last).await;

@@ -27,7 +27,7 @@ use crate::{
     error::ApiError,
     mcp::{
         SESSION, calls, infer,
-        progress::Progress,
+        progress::ProgressChannel,
         resources,
         sessions::Sessions,
         tools::{self, Name},
@@ -82,7 +82,7 @@ impl Server {
         tool: Name,
         request: CallToolRequestParams,
         asker: &Asker,
-        progress: Progress,
+        progress: ProgressChannel,
     ) -> Result<CallToolResult, ApiError> {
         let _admitted = self.app.drain.admit()?;
         let _running = asker.pass.enter().map_err(|refusal| self.app.refuse(&refusal))?;
@@ -170,7 +170,7 @@ impl ServerHandler for Server {
         let session = session.and_then(|id| id.to_str().ok());
         let _call = self.sessions.as_ref().zip(session).map(|(sessions, id)| sessions.call(id));
         let begun = std::time::Instant::now();
-        let progress = Progress::of(&context);
+        let progress = ProgressChannel::of(&context);
         let done = tokio::select! {
             biased;
             // The running tool is dropped, which cancels the engine's work.

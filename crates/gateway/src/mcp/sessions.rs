@@ -29,13 +29,13 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Sessions {
     local: LocalSessionManager,
-    known: Mutex<HashMap<SessionId, Known>>,
+    known: Mutex<HashMap<SessionId, SessionState>>,
     max: usize,
 }
 
 /// State of a session.
 #[derive(Debug)]
-struct Known {
+struct SessionState {
     owner: Option<String>, // name of the opener's key
     client: String,        // the opener; empty if unknown
     used: Instant,
@@ -52,7 +52,7 @@ impl Sessions {
         Sessions { local, known: Mutex::default(), max }
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<SessionId, Known>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<SessionId, SessionState>> {
         // The state is consistent even if a thread panicked while holding the lock.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -97,34 +97,34 @@ impl Sessions {
     }
 
     /// Counts a tool call of a session until dropped.
-    pub(super) fn call(self: &Arc<Self>, id: &str) -> Call {
+    pub(super) fn call(self: &Arc<Self>, id: &str) -> ToolCallGuard {
         let id: SessionId = Arc::from(id);
         if let Some(known) = self.known().get_mut(&id) {
             known.calls += 1;
         }
-        Call { sessions: Arc::clone(self), id }
+        ToolCallGuard { sessions: Arc::clone(self), id }
     }
 }
 
 /// Longest idle session of the client with the most sessions, among the clients that have an idle one.
-fn longest_idle_of_most(known: &HashMap<SessionId, Known>) -> Option<SessionId> {
+fn longest_idle_of_most(known: &HashMap<SessionId, SessionState>) -> Option<SessionId> {
     let mut counts = HashMap::<&str, usize>::new();
     for one in known.values() {
         *counts.entry(&one.client).or_default() += 1;
     }
-    let count = |one: &Known| counts.get(one.client.as_str()).copied().unwrap_or_default();
+    let count = |one: &SessionState| counts.get(one.client.as_str()).copied().unwrap_or_default();
     let idle = known.iter().filter(|(_, one)| one.calls == 0);
     let first = idle.min_by_key(|(_, one)| (Reverse(count(one)), one.used));
     first.map(|(id, _)| Arc::clone(id))
 }
 
 /// Running tool call.
-pub(super) struct Call {
+pub(super) struct ToolCallGuard {
     sessions: Arc<Sessions>,
     id: SessionId,
 }
 
-impl Drop for Call {
+impl Drop for ToolCallGuard {
     fn drop(&mut self) {
         if let Some(known) = self.sessions.known().get_mut(&self.id) {
             known.calls = known.calls.saturating_sub(1);
@@ -139,7 +139,7 @@ impl SessionManager for Sessions {
 
     async fn create_session(&self) -> Result<(SessionId, Self::Transport), Self::Error> {
         let (id, transport) = self.local.create_session().await?;
-        let known = Known { owner: None, client: String::new(), used: Instant::now(), calls: 0 };
+        let known = SessionState { owner: None, client: String::new(), used: Instant::now(), calls: 0 };
         self.known().insert(Arc::clone(&id), known);
         Ok((id, transport))
     }
@@ -197,12 +197,12 @@ mod tests {
         time::{Duration, Instant},
     };
 
-    use super::{Known, longest_idle_of_most};
+    use super::{SessionState, longest_idle_of_most};
 
     #[test]
     fn a_client_with_many_sessions_makes_room_itself() {
         let start = Instant::now();
-        let known = |client: &str, seconds, calls| Known {
+        let known = |client: &str, seconds, calls| SessionState {
             owner: None,
             client: client.to_owned(),
             used: start + Duration::from_secs(seconds),
@@ -214,7 +214,7 @@ mod tests {
             ("second", known("10.0.0.2", 3, 0)),
             ("first", known("10.0.0.2", 2, 0)),
         ];
-        let mut all: HashMap<Arc<str>, Known> =
+        let mut all: HashMap<Arc<str>, SessionState> =
             sessions.into_iter().map(|(id, known)| (Arc::from(id), known)).collect();
         for left in ["first", "second", "other"] {
             assert_eq!(longest_idle_of_most(&all).as_deref(), Some(left));

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     error::ApiError,
     fields::{Field, Fields},
     limits::OVERRIDES_MAX,
@@ -24,7 +24,7 @@ use crate::{
 pub(crate) async fn load(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Json<Value>, ApiError> {
     admin(&app, &asker, "to load models")?;
     let received = body::read(&app, incoming).await?;
@@ -45,7 +45,7 @@ pub(crate) async fn load(
 pub(crate) async fn unload(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Json<Value>, ApiError> {
     admin(&app, &asker, "to unload models")?;
     let received = body::read(&app, incoming).await?;

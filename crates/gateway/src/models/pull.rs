@@ -21,7 +21,7 @@ use super::{
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     error::ApiError,
     fields::{Field, Fields},
     limits::PULL_GLOBS_MAX,
@@ -36,7 +36,7 @@ pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
     headers: HeaderMap,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, ApiError> {
     admin(&app, &asker, "to pull models")?;
     let peer = incoming.peer();

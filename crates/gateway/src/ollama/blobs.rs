@@ -18,7 +18,7 @@ use super::error::OllamaError;
 use crate::{
     app::App,
     asker::Asker,
-    body::Incoming,
+    body::IncomingBody,
     error::ApiError,
     limits::{BLOB_MESSAGE_BYTES, BLOB_PIECES_MAX},
     models::load::admin,
@@ -40,7 +40,7 @@ pub(crate) async fn put(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
     Path(digest): Path<String>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<StatusCode, OllamaError> {
     admin(&app, &asker, "to make models")?;
     let sha256 = checked(&digest)?;

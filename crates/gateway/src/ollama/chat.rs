@@ -16,13 +16,13 @@ use super::{
     format::{can_think, format, think},
     messages, names,
     options::{self, check_context},
-    reply::{Kind, Reply},
+    reply::{AnswerField, Reply},
 };
 use crate::{
     app::App,
     asker::Asker,
     bodies::Room,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     config::Config,
     error::ApiError,
     fields::{Field, Fields},
@@ -31,7 +31,7 @@ use crate::{
     openai::{
         answer::{collect, stream},
         generation::Generation,
-        plan::{Plan, Streaming},
+        plan::{RequestPlan, StreamOptions},
         prompt::template_kwargs,
         tools,
     },
@@ -45,19 +45,19 @@ use crate::{
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, OllamaError> {
     let (peer, id, began) = (incoming.peer(), asker.id.clone(), Instant::now());
     let read = move |fields: Fields<'_>, config: &Config| read(fields, config, &id);
     let (asked, room) = body::read(&app, incoming).await?.into(read).await?;
-    Ok(run(&app, &asker, asked, room, peer, Kind::Chat, began).await?)
+    Ok(run(&app, &asker, asked, room, peer, AnswerField::Chat, began).await?)
 }
 
 /// Parsed request.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct ChatRequest {
     /// Plan of the request; its model has the client's name.
-    pub(super) plan: Plan,
+    pub(super) plan: RequestPlan,
     /// Whether the request only loads or unloads the model.
     pub(super) nothing: bool,
     pub(super) thinks: bool,
@@ -69,7 +69,7 @@ pub(super) struct Asked {
 }
 
 /// Parses the fields that `/api/chat` and `/api/generate` share: everything but the prompt.
-pub(super) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Asked, ApiError> {
+pub(super) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<ChatRequest, ApiError> {
     let sent = SentFields::of_ollama(fields);
     let model = names::model(fields)?;
     let stream = fields.take("stream").map(Field::boolean).transpose()?.unwrap_or(true);
@@ -101,12 +101,12 @@ pub(super) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Re
             "not supported by this build; use /apply-template",
         ));
     }
-    let plan = Plan {
+    let plan = RequestPlan {
         requests: vec![request],
         choices: 1,
         stream,
         // The last line of a stream reports usage.
-        streaming: Streaming { include_usage: true, ..Streaming::default() },
+        streaming: StreamOptions { include_usage: true, ..StreamOptions::default() },
         sent,
         old_calls: false,
         line_limits: None,
@@ -114,10 +114,10 @@ pub(super) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Re
         until: None,
     };
     let (nothing, thinks, bare, shortened) = (false, false, None, false);
-    Ok(Asked { plan, nothing, thinks, num_ctx: options.num_ctx, bare, shortened })
+    Ok(ChatRequest { plan, nothing, thinks, num_ctx: options.num_ctx, bare, shortened })
 }
 
-fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Asked, ApiError> {
+fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<ChatRequest, ApiError> {
     let mut asked = common(&mut fields, config, id)?;
     let messages = messages::read(&mut fields)?;
     let tools = tools::read(&mut fields)?;
@@ -145,10 +145,10 @@ fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Asked, Ap
 pub(super) async fn run(
     app: &Arc<App>,
     asker: &Asker,
-    asked: Asked,
+    asked: ChatRequest,
     room: Room,
     peer: Option<Peer>,
-    kind: Kind,
+    kind: AnswerField,
     began: Instant,
 ) -> Result<Response, ApiError> {
     let called = asked.plan.requests[0].model.clone();
@@ -160,12 +160,12 @@ pub(super) async fn run(
 async fn answered(
     app: &Arc<App>,
     asker: &Asker,
-    asked: Asked,
+    asked: ChatRequest,
     room: Room,
     peer: Option<Peer>,
     mut reply: Reply,
 ) -> Result<Response, ApiError> {
-    let Asked { mut plan, nothing, thinks, num_ctx, bare, shortened } = asked;
+    let ChatRequest { mut plan, nothing, thinks, num_ctx, bare, shortened } = asked;
     let request = &mut plan.requests[0];
     let called = std::mem::take(&mut request.model);
     request.model = names::known(app, asker, called.clone()).await?;

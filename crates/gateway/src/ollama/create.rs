@@ -21,7 +21,7 @@ use super::{
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     error::ApiError,
     fields::{Field, Fields},
     limits::CHAT_MESSAGES_MAX,
@@ -45,7 +45,7 @@ const REFUSED: [(&str, &str); 5] = [
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, OllamaError> {
     admin(&app, &asker, "to make models")?;
     let received = body::read(&app, incoming).await?;

@@ -21,7 +21,7 @@ use crate::{
     app::App,
     asker::Asker,
     bodies::Room,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     config::Config,
     error::ApiError,
     fields::{Field, Fields},
@@ -31,7 +31,7 @@ use crate::{
     vectors::{
         calls::Caller,
         inputs::{field_name, text_input},
-        json::Shape,
+        json::VectorFormat,
         response,
     },
 };
@@ -40,7 +40,7 @@ use crate::{
 pub(crate) async fn embed(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, OllamaError> {
     let began = Instant::now();
     let (asked, room) = body::read(&app, incoming).await?.into(many).await?;
@@ -51,7 +51,7 @@ pub(crate) async fn embed(
 pub(crate) async fn embeddings(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, OllamaError> {
     let began = Instant::now();
     let (asked, room) = body::read(&app, incoming).await?.into(one).await?;
@@ -59,7 +59,7 @@ pub(crate) async fn embeddings(
 }
 
 /// Parsed request.
-struct Asked {
+struct OllamaEmbedRequest {
     /// Request to the engine; its model has the client's name.
     request: v1::EmbedRequest,
     inputs: Vec<v1::EmbedInput>,
@@ -71,7 +71,7 @@ struct Asked {
 async fn answer(
     app: &App,
     asker: &Asker,
-    asked: Asked,
+    asked: OllamaEmbedRequest,
     room: Room,
     began: Instant,
     input: &'static str,
@@ -84,12 +84,12 @@ async fn answer(
 async fn answered(
     app: &App,
     asker: &Asker,
-    asked: Asked,
+    asked: OllamaEmbedRequest,
     room: Room,
     began: Instant,
     input: &'static str,
 ) -> Result<Response, ApiError> {
-    let Asked { mut request, inputs, single, num_ctx, sent } = asked;
+    let OllamaEmbedRequest { mut request, inputs, single, num_ctx, sent } = asked;
     let called = std::mem::take(&mut request.model);
     request.model = names::known(app, asker, called.clone()).await?;
     check_context(app, asker, &request.model, num_ctx).await?;
@@ -106,7 +106,7 @@ async fn answered(
     let name = move |field: &str| field_name(field, input, single, &sent);
     let calls = Caller::new(app, asker, room).embed(request, inputs, name);
     if !old {
-        return response::respond(app, calls, Shape::Ollama { model: called, began }).await;
+        return response::respond(app, calls, VectorFormat::Ollama { model: called, began }).await;
     }
     let answers: Vec<v1::EmbedResponse> = calls.try_collect().await?;
     let packed = answers.into_iter().flat_map(|answer| answer.embeddings).next().unwrap_or_default().packed;
@@ -121,7 +121,7 @@ struct Embedding {
     embedding: Vec<f32>,
 }
 
-fn common(fields: &mut Fields, config: &Config) -> Result<Asked, ApiError> {
+fn common(fields: &mut Fields, config: &Config) -> Result<OllamaEmbedRequest, ApiError> {
     let sent = SentFields::of_ollama(fields);
     let model = names::model(fields)?;
     // Sampling options have no effect on embeddings.
@@ -134,10 +134,10 @@ fn common(fields: &mut Fields, config: &Config) -> Result<Asked, ApiError> {
         keep_alive: keep_alive(fields)?,
         ..v1::EmbedRequest::default()
     };
-    Ok(Asked { request, inputs: Vec::new(), single: true, num_ctx, sent })
+    Ok(OllamaEmbedRequest { request, inputs: Vec::new(), single: true, num_ctx, sent })
 }
 
-fn many(mut fields: Fields<'_>, config: &Config) -> Result<Asked, ApiError> {
+fn many(mut fields: Fields<'_>, config: &Config) -> Result<OllamaEmbedRequest, ApiError> {
     let mut asked = common(&mut fields, config)?;
     asked.request.normalize = Some(true);
     asked.request.truncate = fields.take("truncate").map(Field::boolean).transpose()?.unwrap_or(true);
@@ -159,7 +159,7 @@ fn many(mut fields: Fields<'_>, config: &Config) -> Result<Asked, ApiError> {
     Ok(asked)
 }
 
-fn one(mut fields: Fields<'_>, config: &Config) -> Result<Asked, ApiError> {
+fn one(mut fields: Fields<'_>, config: &Config) -> Result<OllamaEmbedRequest, ApiError> {
     let mut asked = common(&mut fields, config)?;
     let prompt = fields.take("prompt").map(Field::string).transpose()?;
     asked.inputs.extend(prompt.filter(|text| !text.is_empty()).map(text_input));

@@ -8,7 +8,7 @@ use crate::{
     asker::Asker,
     error::{ApiError, quote},
     fields::Fields,
-    openai::thinking::Thinking,
+    openai::thinking::ReasoningSettings,
 };
 
 /// Reads `format`: `json` or a schema.
@@ -28,8 +28,8 @@ pub(super) fn format(fields: &mut Fields) -> Result<Option<v1::Constraint>, ApiE
 }
 
 /// Reads `think`: a boolean or a level. Also returns whether it asks for reasoning.
-pub(super) fn think(fields: &mut Fields) -> Result<(Thinking, bool), ApiError> {
-    let mut thinking = Thinking::default();
+pub(super) fn think(fields: &mut Fields) -> Result<(ReasoningSettings, bool), ApiError> {
+    let mut thinking = ReasoningSettings::default();
     let Some(field) = fields.take("think") else { return Ok((thinking, false)) };
     if let Some(think) = field.value().as_bool() {
         thinking.enable(field, think)?;

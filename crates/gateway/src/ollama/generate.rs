@@ -7,16 +7,16 @@ use axum::{Extension, extract::State, response::Response};
 use hanzo_engine_proto::v1::{self, infer_request::Prompt};
 
 use super::{
-    chat::{Asked, common, run},
+    chat::{ChatRequest, common, run},
     error::OllamaError,
     format::think,
     messages::{images, part},
-    reply::Kind,
+    reply::AnswerField,
 };
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     config::Config,
     error::ApiError,
     fields::{Field, Fields},
@@ -28,15 +28,15 @@ use crate::{
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, OllamaError> {
     let (peer, id, began) = (incoming.peer(), asker.id.clone(), Instant::now());
     let read = move |fields: Fields<'_>, config: &Config| read(fields, config, &id);
     let (asked, room) = body::read(&app, incoming).await?.into(read).await?;
-    Ok(run(&app, &asker, asked, room, peer, Kind::Prompt, began).await?)
+    Ok(run(&app, &asker, asked, room, peer, AnswerField::Prompt, began).await?)
 }
 
-fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Asked, ApiError> {
+fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<ChatRequest, ApiError> {
     let mut asked = common(&mut fields, config, id)?;
     let text = |fields: &mut Fields, name: &str| -> Result<String, ApiError> {
         Ok(fields.take(name).map(Field::string).transpose()?.unwrap_or_default())
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::fields::fields_of;
 
-    fn check(change: Value) -> Result<Asked, String> {
+    fn check(change: Value) -> Result<ChatRequest, String> {
         let mut body = json!({"model": "m", "prompt": "p"});
         body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
         let id = RequestId::of(&HeaderMap::new());

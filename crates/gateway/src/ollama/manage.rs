@@ -20,7 +20,7 @@ use super::{
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     error::ApiError,
     fields::{Field, Fields},
     models::{
@@ -35,7 +35,7 @@ use crate::{
 pub(crate) async fn pull(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, OllamaError> {
     admin(&app, &asker, "to pull models")?;
     let peer = incoming.peer();
@@ -53,7 +53,7 @@ pub(crate) async fn pull(
         pin!(progress).try_fold((), |(), _| async { Ok(()) }).await?;
         return Ok(Json(json!({"status": "success"})).into_response());
     }
-    let mut told = Told::default();
+    let mut told = DownloadState::default();
     let lines = progress.map_ok(move |step| told.lines(step));
     Ok(respond(&app, peer, LINES, lines, error::body).await?)
 }
@@ -107,13 +107,13 @@ fn reference(model: &str, is_alias: impl Fn(&str) -> bool) -> Result<String, Api
 
 /// State of a download's progress lines.
 #[derive(Default)]
-struct Told {
+struct DownloadState {
     manifest: bool,
     verifying: bool,
     done: HashSet<String>, // finished files
 }
 
-impl Told {
+impl DownloadState {
     /// Lines for a progress event.
     fn lines(&mut self, step: v1::PullProgress) -> Vec<u8> {
         let mut lines = Vec::new();
@@ -158,7 +158,7 @@ impl Told {
 pub(crate) async fn remove(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<StatusCode, OllamaError> {
     admin(&app, &asker, "to remove models")?;
     let read = |mut fields: Fields<'_>, _: &_| {
@@ -200,7 +200,7 @@ async fn unload(app: &App, asker: &Asker, name: &str) -> Result<(), ApiError> {
 pub(crate) async fn copy(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<StatusCode, OllamaError> {
     admin(&app, &asker, "to name models")?;
     let read = |mut fields: Fields<'_>, _: &_| {

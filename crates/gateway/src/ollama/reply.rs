@@ -18,14 +18,14 @@ use crate::{
         events::finite,
         frames::Frames,
         generation::Event,
-        shape::{CollectedCall, CollectedChoice, Head, Shape},
+        shape::{AnswerShape, CollectedCall, CollectedChoice, Head},
         usage_count::UsageCount,
     },
 };
 
 /// Position of an answer's text.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum AnswerField {
     /// In a message.
     Chat,
     /// In `response`.
@@ -35,7 +35,7 @@ pub(super) enum Kind {
 /// Answer being written.
 #[derive(Debug)]
 pub(super) struct Reply {
-    kind: Kind,
+    kind: AnswerField,
     model: String, // client's name
     began: Instant,
     loaded: Duration,
@@ -46,7 +46,7 @@ pub(super) struct Reply {
 
 /// Content of a line.
 #[derive(Debug, Default)]
-struct Said {
+struct LineContent {
     text: String,
     thinking: String,
     calls: Vec<Value>,
@@ -55,7 +55,7 @@ struct Said {
 
 impl Reply {
     /// Answer to a request that began at `began`.
-    pub(super) fn new(kind: Kind, model: String, began: Instant) -> Reply {
+    pub(super) fn new(kind: AnswerField, model: String, began: Instant) -> Reply {
         Reply {
             kind,
             model,
@@ -74,7 +74,7 @@ impl Reply {
 
     /// Answer to a request that only loads or unloads the model.
     pub(super) fn of_nothing(&self, reason: &str) -> Value {
-        let mut line = self.line(Said::default(), true);
+        let mut line = self.line(LineContent::default(), true);
         line["done_reason"] = json!(reason);
         line
     }
@@ -96,36 +96,36 @@ impl Reply {
         json!({"id": call.id, "function": {"index": index, "name": call.name, "arguments": arguments}})
     }
 
-    fn line(&self, said: Said, done: bool) -> Value {
+    fn line(&self, content: LineContent, done: bool) -> Value {
         let mut line = json!({"model": self.model, "created_at": now()});
         match self.kind {
-            Kind::Chat => {
-                let mut message = json!({"role": "assistant", "content": said.text});
-                if !said.thinking.is_empty() {
-                    message["thinking"] = json!(said.thinking);
+            AnswerField::Chat => {
+                let mut message = json!({"role": "assistant", "content": content.text});
+                if !content.thinking.is_empty() {
+                    message["thinking"] = json!(content.thinking);
                 }
-                if !said.calls.is_empty() {
-                    message["tool_calls"] = json!(said.calls);
+                if !content.calls.is_empty() {
+                    message["tool_calls"] = json!(content.calls);
                 }
                 line["message"] = message;
             }
-            Kind::Prompt => {
-                line["response"] = json!(said.text);
-                if !said.thinking.is_empty() {
-                    line["thinking"] = json!(said.thinking);
+            AnswerField::Prompt => {
+                line["response"] = json!(content.text);
+                if !content.thinking.is_empty() {
+                    line["thinking"] = json!(content.thinking);
                 }
             }
         }
         line["done"] = json!(done);
-        if !said.logprobs.is_empty() {
-            line["logprobs"] = said.logprobs.iter().map(logprob).collect();
+        if !content.logprobs.is_empty() {
+            line["logprobs"] = content.logprobs.iter().map(logprob).collect();
         }
         line
     }
 
     /// Last line, with its content.
-    fn end(&self, said: Said, used: &UsageCount) -> Value {
-        let mut line = self.line(said, true);
+    fn end(&self, content: LineContent, used: &UsageCount) -> Value {
+        let mut line = self.line(content, true);
         let spent = used.timings.unwrap_or_default();
         line["done_reason"] = json!(if self.reason == FinishReason::Length { "length" } else { "stop" });
         line["total_duration"] = json!(ns(self.began.elapsed()));
@@ -145,7 +145,7 @@ impl Reply {
         self.reason = whole.reason;
         let CollectedChoice { text, reasoning, calls, logprobs, .. } = whole;
         let calls = calls.into_iter().map(|call| self.call(call)).collect();
-        self.end(Said { text, thinking: reasoning, calls, logprobs }, used)
+        self.end(LineContent { text, thinking: reasoning, calls, logprobs }, used)
     }
 }
 
@@ -164,7 +164,7 @@ fn logprob(token: &TokenLogprob) -> Value {
     one
 }
 
-impl Shape for Reply {
+impl AnswerShape for Reply {
     const ID_PREFIX: &'static str = "";
     const CONTENT_TYPE: &'static str = crate::models::progress::NDJSON;
     // White space before a line is ignored.
@@ -178,21 +178,21 @@ impl Shape for Reply {
             Event::Delta { delta, .. } => {
                 self.calls.add_calls(delta.tool_calls);
                 let (text, thinking, logprobs) = (delta.text, delta.reasoning, delta.logprobs);
-                let said = Said { calls: self.whole_calls(false), text, thinking, logprobs };
-                if said.text.is_empty()
-                    && said.thinking.is_empty()
-                    && said.calls.is_empty()
-                    && said.logprobs.is_empty()
+                let content = LineContent { calls: self.whole_calls(false), text, thinking, logprobs };
+                if content.text.is_empty()
+                    && content.thinking.is_empty()
+                    && content.calls.is_empty()
+                    && content.logprobs.is_empty()
                 {
                     return;
                 }
-                frames.line(&self.line(said, false));
+                frames.line(&self.line(content, false));
             }
             Event::Finished { reason, .. } => {
                 self.reason = reason;
                 let calls = self.whole_calls(true);
                 if !calls.is_empty() {
-                    frames.line(&self.line(Said { calls, ..Said::default() }, false));
+                    frames.line(&self.line(LineContent { calls, ..LineContent::default() }, false));
                 }
             }
         }
@@ -201,7 +201,7 @@ impl Shape for Reply {
     fn scored(&mut self, _: u32, _: v1::PromptLogprobs) {}
 
     fn usage(&mut self, _: &Head, used: &UsageCount, frames: &mut Frames) {
-        frames.line(&self.end(Said::default(), used));
+        frames.line(&self.end(LineContent::default(), used));
     }
 
     /// The last line ends the answer.

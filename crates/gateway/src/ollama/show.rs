@@ -15,7 +15,7 @@ use super::{
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     error::ApiError,
     fields::Fields,
 };
@@ -24,7 +24,7 @@ use crate::{
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Json<Value>, OllamaError> {
     let (called, _room) = body::read(&app, incoming).await?.into(|fields, _| read(fields)).await?;
     let of_model = |error: ApiError| of_model(error, &called);

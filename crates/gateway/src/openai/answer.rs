@@ -14,8 +14,8 @@ use crate::{
     limits::LOGPROB_BYTES,
     openai::{
         generation::{Event, Generation},
-        plan::{Plan, Streaming},
-        shape::{CollectedChoice, Head, Shape},
+        plan::{RequestPlan, StreamOptions},
+        shape::{AnswerShape, CollectedChoice, Head},
         sse,
     },
     peer::Peer,
@@ -23,10 +23,10 @@ use crate::{
 
 /// Runs a plan and answers in its format. A stream begins when the engine has accepted the request, which may
 /// still be queued. So a refusal has its own HTTP status, and a later error is an event of the stream.
-pub(crate) async fn answer<S: Shape>(
+pub(crate) async fn answer<S: AnswerShape>(
     app: &App,
     asker: &Asker,
-    plan: Plan,
+    plan: RequestPlan,
     room: Room,
     peer: Option<Peer>,
     mut shape: S,
@@ -46,11 +46,11 @@ pub(crate) async fn answer<S: Shape>(
 }
 
 /// Streams the events of a generation.
-pub(crate) fn stream<S: Shape>(
+pub(crate) fn stream<S: AnswerShape>(
     app: &App,
     generation: Generation,
     shape: S,
-    streaming: Streaming,
+    streaming: StreamOptions,
     peer: Option<Peer>,
 ) -> Response {
     let keep_alive = Duration::from_secs(app.config.sse_keep_alive_s);
@@ -58,7 +58,7 @@ pub(crate) fn stream<S: Shape>(
 }
 
 /// Collects all choices of a generation, and the memory reserved for them.
-pub(crate) async fn collect<S: Shape>(
+pub(crate) async fn collect<S: AnswerShape>(
     app: &App,
     generation: &mut Generation,
     shape: &mut S,

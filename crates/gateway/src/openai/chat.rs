@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming, Received},
+    body::{self, IncomingBody, ReceivedBody},
     cloud,
     config::Config,
     error::ApiError,
@@ -21,8 +21,8 @@ use crate::{
         },
         frames::Frames,
         generation::Event,
-        plan::{self, Streaming},
-        shape::{CollectedCall, CollectedChoice, Head, Shape},
+        plan::{self, StreamOptions},
+        shape::{AnswerShape, CollectedCall, CollectedChoice, Head},
         turns::{ServerCall, offer},
         usage_count::UsageCount,
     },
@@ -33,7 +33,7 @@ use crate::{
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, ApiError> {
     let peer = incoming.peer();
     let received = body::read(&app, incoming).await?;
@@ -41,7 +41,12 @@ pub(crate) async fn handle(
     cloud::or_there(&app, &asker, peer.clone(), "chat/completions", received, here).await
 }
 
-async fn run(app: &App, asker: &Asker, peer: Option<Peer>, received: Received) -> Result<Response, ApiError> {
+async fn run(
+    app: &App,
+    asker: &Asker,
+    peer: Option<Peer>,
+    received: ReceivedBody,
+) -> Result<Response, ApiError> {
     let id = asker.id.clone();
     let read = move |fields: Fields<'_>, config: &Config| plan::chat(fields, config, &id);
     let (mut plan, room) = received.into(read).await?;
@@ -65,7 +70,7 @@ struct Chat {
     opened: Vec<bool>, // by choice: its first chunk, with the role, was sent
     logprobs: bool,
     prompt: Option<PromptLogprobs>, // if requested
-    streaming: Streaming,
+    streaming: StreamOptions,
     old_calls: bool,                    // as `function_call`
     server_calls: Option<Vec<McpCall>>, // None: no tools were offered
 }
@@ -132,14 +137,14 @@ struct Message {
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    tool_calls: Vec<Call>,
+    tool_calls: Vec<ToolCallObject>,
     #[serde(skip_serializing_if = "Option::is_none")]
     function_call: Option<Function>,
 }
 
 /// Tool call, or a part of one in a chunk.
 #[derive(Serialize)]
-struct Call {
+struct ToolCallObject {
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<u32>, // in a chunk
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -156,10 +161,10 @@ struct Function {
     arguments: String,
 }
 
-impl Call {
+impl ToolCallObject {
     /// Part of a streamed call. The first part has the name.
-    fn of_part(part: v1::ToolCallDelta) -> Call {
-        Call {
+    fn of_part(part: v1::ToolCallDelta) -> ToolCallObject {
+        ToolCallObject {
             index: Some(part.index),
             kind: (!part.id.is_empty()).then_some("function"),
             id: part.id,
@@ -167,8 +172,8 @@ impl Call {
         }
     }
 
-    fn of_whole(call: CollectedCall) -> Call {
-        Call {
+    fn of_whole(call: CollectedCall) -> ToolCallObject {
+        ToolCallObject {
             index: None,
             kind: Some("function"),
             id: call.id,
@@ -211,7 +216,7 @@ struct ChunkDelta {
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    tool_calls: Vec<Call>,
+    tool_calls: Vec<ToolCallObject>,
     #[serde(skip_serializing_if = "Option::is_none")]
     function_call: Option<Function>,
 }
@@ -249,7 +254,7 @@ impl Chat {
     }
 }
 
-impl Shape for Chat {
+impl AnswerShape for Chat {
     const ID_PREFIX: &'static str = "chatcmpl-";
     type Choice = Choice;
 
@@ -270,13 +275,17 @@ impl Shape for Chat {
                 let logprobs = (!delta.logprobs.is_empty()).then(|| chat_logprobs(&delta.logprobs));
                 let (text, reasoning) = (!delta.text.is_empty(), !delta.reasoning.is_empty());
                 // A malformed call is not shown here; its text follows.
-                let mut calls: Vec<Call> =
-                    delta.tool_calls.into_iter().filter(|part| !part.broken).map(Call::of_part).collect();
+                let mut calls: Vec<ToolCallObject> = delta
+                    .tool_calls
+                    .into_iter()
+                    .filter(|part| !part.broken)
+                    .map(ToolCallObject::of_part)
+                    .collect();
                 let called = !calls.is_empty();
                 if !text && !reasoning && !called && logprobs.is_none() {
                     return;
                 }
-                let first = |call: Call| call.function;
+                let first = |call: ToolCallObject| call.function;
                 let function_call = self.old_calls.then(|| calls.drain(..).next().map(first)).flatten();
                 let delta = ChunkDelta {
                     role: None,
@@ -323,7 +332,7 @@ impl Shape for Chat {
     }
 
     fn choice(&self, index: u32, whole: CollectedChoice) -> Choice {
-        let mut calls: Vec<Call> = whole.calls.into_iter().map(Call::of_whole).collect();
+        let mut calls: Vec<ToolCallObject> = whole.calls.into_iter().map(ToolCallObject::of_whole).collect();
         let content = (calls.is_empty() || !whole.text.is_empty()).then_some(whole.text);
         let function_call =
             self.old_calls.then(|| calls.drain(..).next().map(|call| call.function)).flatten();

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming, Received},
+    body::{self, IncomingBody, ReceivedBody},
     cloud,
     config::Config,
     error::ApiError,
@@ -22,8 +22,8 @@ use crate::{
         },
         frames::Frames,
         generation::Event,
-        plan::{self, ShownLogprobs, Streaming},
-        shape::{CollectedChoice, Head, Shape},
+        plan::{self, ShownLogprobs, StreamOptions},
+        shape::{AnswerShape, CollectedChoice, Head},
         usage_count::UsageCount,
     },
     peer::Peer,
@@ -33,7 +33,7 @@ use crate::{
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, ApiError> {
     let peer = incoming.peer();
     let received = body::read(&app, incoming).await?;
@@ -41,11 +41,16 @@ pub(crate) async fn handle(
     cloud::or_there(&app, &asker, peer.clone(), "completions", received, here).await
 }
 
-async fn run(app: &App, asker: &Asker, peer: Option<Peer>, received: Received) -> Result<Response, ApiError> {
+async fn run(
+    app: &App,
+    asker: &Asker,
+    peer: Option<Peer>,
+    received: ReceivedBody,
+) -> Result<Response, ApiError> {
     let id = asker.id.clone();
     let read = move |fields: Fields<'_>, config: &Config| plan::completion(fields, config, &id);
     let ((plan, logprobs), room) = received.into(read).await?;
-    let shape = Text {
+    let shape = TextCompletion {
         offsets: vec![TextOffset::default(); plan.requests.len() * plan.choices as usize],
         prompts: vec![v1::PromptLogprobs::default(); plan.requests.len()],
         choices: plan.choices,
@@ -55,12 +60,12 @@ async fn run(app: &App, asker: &Asker, peer: Option<Peer>, received: Received) -
     answer(app, asker, plan, room, peer, shape).await
 }
 
-struct Text {
+struct TextCompletion {
     offsets: Vec<TextOffset>,         // by index
     prompts: Vec<v1::PromptLogprobs>, // by prompt, if the answer is collected
     choices: u32,                     // of each prompt
     logprobs: ShownLogprobs,
-    streaming: Streaming,
+    streaming: StreamOptions,
 }
 
 /// Completion or chunk of one. They differ only in that a chunk's choice may be unfinished.
@@ -95,7 +100,7 @@ impl Choice {
     }
 }
 
-impl Text {
+impl TextCompletion {
     fn completion<'a>(&self, head: &'a Head, used: &UsageCount, choices: Vec<Choice>) -> Completion<'a> {
         Completion {
             id: &head.id,
@@ -110,7 +115,7 @@ impl Text {
     }
 }
 
-impl Shape for Text {
+impl AnswerShape for TextCompletion {
     const ID_PREFIX: &'static str = "cmpl-";
     type Choice = Choice;
 

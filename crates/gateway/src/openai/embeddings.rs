@@ -9,7 +9,7 @@ use hanzo_engine_proto::v1::{self, Capability, EmbedOutput};
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming, Received},
+    body::{self, IncomingBody, ReceivedBody},
     cloud,
     config::Config,
     error::ApiError,
@@ -21,7 +21,7 @@ use crate::{
     vectors::{
         calls::Caller,
         inputs::{Inputs, conversation, field_name, options, pictured},
-        json::Shape,
+        json::VectorFormat,
         response,
     },
 };
@@ -30,7 +30,7 @@ use crate::{
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, ApiError> {
     let peer = incoming.peer();
     let received = body::read(&app, incoming).await?;
@@ -38,7 +38,7 @@ pub(crate) async fn handle(
     cloud::or_there(&app, &asker, peer, "embeddings", received, here).await
 }
 
-async fn run(app: &App, asker: &Asker, received: Received) -> Result<Response, ApiError> {
+async fn run(app: &App, asker: &Asker, received: ReceivedBody) -> Result<Response, ApiError> {
     let ((asked, sent), room) = received.into(SentFields::beside(request)).await?;
     let Embeddings { mut request, mut inputs, base64 } = asked;
     request.model = select(app, asker, request.model, &[Capability::Embed]).await?.model;
@@ -46,7 +46,7 @@ async fn run(app: &App, asker: &Asker, received: Received) -> Result<Response, A
     let single = inputs.single;
     let name = move |field: &str| field_name(field, "input", single, &sent);
     let calls = Caller::new(app, asker, room).embed(request, inputs.inputs, name);
-    response::respond(app, calls, Shape::OpenAi { base64 }).await
+    response::respond(app, calls, VectorFormat::OpenAi { base64 }).await
 }
 
 /// Parsed request.

@@ -15,7 +15,7 @@ use crate::{
     limits::EARLY_EVENTS_MAX,
     openai::{
         lines::{LineLimits, Lines},
-        plan::Plan,
+        plan::RequestPlan,
         turns::{ServerCall, Turns},
         usage_count::UsageCount,
     },
@@ -48,13 +48,13 @@ pub(crate) enum Event {
 }
 
 /// Message about a prompt.
-enum Seen {
+enum PromptMessage {
     /// The engine has accepted the prompt.
     Accepted,
     Event(infer_event::Event),
 }
 
-type Events = Pin<Box<dyn Stream<Item = Result<(u32, Seen), ApiError>> + Send>>;
+type Events = Pin<Box<dyn Stream<Item = Result<(u32, PromptMessage), ApiError>> + Send>>;
 
 /// Events of all prompts of a request. Dropping it cancels the running work in the engine.
 pub(crate) struct Generation {
@@ -77,7 +77,11 @@ pub(crate) struct Generation {
 
 impl Generation {
     /// Starts the plan's requests, and waits until the engine has accepted as many as may run at the same time.
-    pub(crate) async fn start(app: &App, asker: &Asker, mut plan: Plan) -> Result<Generation, ApiError> {
+    pub(crate) async fn start(
+        app: &App,
+        asker: &Asker,
+        mut plan: RequestPlan,
+    ) -> Result<Generation, ApiError> {
         app.media_hosts.fetch(&mut plan.requests, app.config.body_bytes_max).await?;
         let until = plan.until.unwrap_or_else(|| Until::of(app));
         let deadline = until.deadline;
@@ -121,8 +125,8 @@ impl Generation {
         // If one prompt has many events before another is accepted, the answer begins.
         while waiting > 0 && generation.early.len() < EARLY_EVENTS_MAX {
             match generation.seen().await? {
-                Some((_, Seen::Accepted)) => waiting -= 1,
-                Some((prompt, Seen::Event(event))) => generation.early.push_back((prompt, event)),
+                Some((_, PromptMessage::Accepted)) => waiting -= 1,
+                Some((prompt, PromptMessage::Event(event))) => generation.early.push_back((prompt, event)),
                 None => return Err(ApiError::internal("the engine accepted nothing and refused nothing")),
             }
         }
@@ -218,14 +222,14 @@ impl Generation {
         }
         loop {
             match self.seen().await? {
-                Some((prompt, Seen::Event(event))) => return Ok(Some((prompt, event))),
-                Some((_, Seen::Accepted)) => {}
+                Some((prompt, PromptMessage::Event(event))) => return Ok(Some((prompt, event))),
+                Some((_, PromptMessage::Accepted)) => {}
                 None => return Ok(None),
             }
         }
     }
 
-    async fn seen(&mut self) -> Result<Option<(u32, Seen)>, ApiError> {
+    async fn seen(&mut self) -> Result<Option<(u32, PromptMessage)>, ApiError> {
         let Some(events) = &mut self.events else { return Ok(None) };
         let seen = self.until.run(async { events.next().await.transpose() }).await;
         if !matches!(seen, Ok(Some(_))) {
@@ -316,14 +320,14 @@ fn run(
     prompt: u32,
     request: v1::InferRequest,
     deadline: Option<Instant>,
-) -> impl Stream<Item = Result<(u32, Seen), Status>> + Send {
+) -> impl Stream<Item = Result<(u32, PromptMessage), Status>> + Send {
     stream::once(async move { engine.infer(request, deadline).await })
         .map_ok(move |events| {
             // An event of a kind unknown to this version is ignored.
             let events = events.try_filter_map(move |event| async move {
-                Ok(event.event.map(|event| (prompt, Seen::Event(event))))
+                Ok(event.event.map(|event| (prompt, PromptMessage::Event(event))))
             });
-            stream::once(async move { Ok((prompt, Seen::Accepted)) }).chain(events)
+            stream::once(async move { Ok((prompt, PromptMessage::Accepted)) }).chain(events)
         })
         .try_flatten()
 }

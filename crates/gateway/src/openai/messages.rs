@@ -69,7 +69,7 @@ fn message(mut fields: Fields, old: &mut OldCalls) -> Result<v1::Message, ApiErr
         Some(_) | None => String::new(),
     };
     let tool_calls = tool_calls(&mut fields, assistant, old)?;
-    let mut said = Said::default();
+    let mut said = MessageContent::default();
     match fields.take("content") {
         Some(field) => said.content(field, assistant)?,
         None if assistant || matches!(role, "tool" | "function") => {}
@@ -109,12 +109,12 @@ fn part(text: String) -> v1::ContentPart {
 
 /// Content of a message.
 #[derive(Default)]
-struct Said {
+struct MessageContent {
     text: Vec<v1::ContentPart>,
     reasoning: String,
 }
 
-impl Said {
+impl MessageContent {
     fn content(&mut self, field: Field, assistant: bool) -> Result<(), ApiError> {
         match field.value() {
             // Capacity for one part; a growing list would start with four.

@@ -13,7 +13,7 @@ use crate::{
     app::App,
     asker::Asker,
     error::ApiError,
-    status::{Model, model_elsewhere, model_of_show, models_of},
+    status::{ModelObject, model_elsewhere, model_of_show, models_of},
 };
 
 /// Handler of `GET /v1/models`.
@@ -29,7 +29,7 @@ pub(crate) async fn show(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
     id: Result<Path<String>, PathRejection>,
-) -> Result<Json<Model>, ApiError> {
+) -> Result<Json<ModelObject>, ApiError> {
     let Path(id) = id.map_err(|rejection| ApiError::field("model", rejection.body_text()))?;
     if let Some(model) = models(&app, &asker).await?.into_iter().find(|model| model.id == id) {
         return Ok(Json(model));
@@ -38,7 +38,7 @@ pub(crate) async fn show(
 }
 
 /// Lists loaded models, then stored ones, then those of the upstream server.
-pub(crate) async fn models(app: &App, asker: &Asker) -> Result<Vec<Model>, Status> {
+pub(crate) async fn models(app: &App, asker: &Asker) -> Result<Vec<ModelObject>, Status> {
     let (mut one, mut other) = (app.engine(asker), app.engine(asker));
     let (stats, list) = tokio::try_join!(one.stats(), other.list())?;
     let mut models = models_of(stats, list);

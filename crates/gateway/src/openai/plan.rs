@@ -9,7 +9,7 @@ use crate::{
     fields::{Field, Fields},
     limits::{CHAT_LOGPROBS_MAX, COMPLETION_LOGPROBS_MAX, STOP_BYTES_MAX, STOP_TOKEN_IDS_MAX},
     names::SentFields,
-    openai::{constraint, lines::LineLimits, prompt, sampling, tools, turns::Offered},
+    openai::{constraint, lines::LineLimits, prompt, sampling, tools, turns::OfferedTools},
     request::{either, keep_alive, model, priority},
     request_id::RequestId,
     unsupported,
@@ -21,13 +21,13 @@ const COMPLETION_MAX_TOKENS: u32 = 16;
 
 /// Validated request: requests to the engine, and how to answer.
 #[derive(Debug, Clone)]
-pub(crate) struct Plan {
+pub(crate) struct RequestPlan {
     /// Requests to the engine, one for each prompt.
     pub(crate) requests: Vec<v1::InferRequest>,
     /// Choices of each prompt. Choice `c` of prompt `p` has the index `p * choices + c` in the answer.
     pub(crate) choices: u32,
     pub(crate) stream: bool,
-    pub(crate) streaming: Streaming,
+    pub(crate) streaming: StreamOptions,
     /// Names of fields that the client has sent.
     pub(crate) sent: SentFields,
     /// Whether tool calls are answered in the older `function_call` format.
@@ -35,12 +35,12 @@ pub(crate) struct Plan {
     /// Limits that end choices early.
     pub(crate) line_limits: Option<LineLimits>,
     /// MCP tools that the model may call.
-    pub(crate) offered: Option<Offered>,
+    pub(crate) offered: Option<OfferedTools>,
     /// Time limit, if it began before the engine is asked.
     pub(crate) until: Option<Until>,
 }
 
-impl Plan {
+impl RequestPlan {
     /// Messages of a chat's only request.
     pub(crate) fn messages(&mut self) -> Option<&mut Vec<v1::Message>> {
         match self.requests.first_mut()?.prompt.as_mut()? {
@@ -52,7 +52,7 @@ impl Plan {
 
 /// Additional content of a stream.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Streaming {
+pub(crate) struct StreamOptions {
     /// Whether the last chunk has the usage, and the others null.
     pub(crate) include_usage: bool,
     /// Whether every chunk has the usage so far.
@@ -62,7 +62,7 @@ pub(crate) struct Streaming {
 }
 
 /// Plan of a chat completion.
-pub(crate) fn chat(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Plan, ApiError> {
+pub(crate) fn chat(mut fields: Fields, config: &Config, id: &RequestId) -> Result<RequestPlan, ApiError> {
     let mut plan = common(&mut fields, config, id)?;
     let prompt_logprobs = prompt_logprobs(&mut fields, plan.stream)?;
     let max_tokens = max_tokens(&mut fields, None, prompt_logprobs.is_some())?;
@@ -101,7 +101,7 @@ pub(crate) fn completion(
     mut fields: Fields,
     config: &Config,
     id: &RequestId,
-) -> Result<(Plan, ShownLogprobs), ApiError> {
+) -> Result<(RequestPlan, ShownLogprobs), ApiError> {
     let mut plan = common(&mut fields, config, id)?;
     let prompts = prompts(fields.require("prompt")?, config.prompts_max)?;
     let echo = fields.flag("echo")?;
@@ -169,14 +169,14 @@ fn suffix(field: Field, echo: bool, prompts: &[Prompt]) -> Result<String, ApiErr
 }
 
 /// Parses the fields that chats and completions share, into a plan with one request without a prompt.
-pub(crate) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, ApiError> {
+pub(crate) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<RequestPlan, ApiError> {
     let sent = SentFields::of(fields);
     let model = model(fields)?;
     let choices = either(fields, "n", "n_cmpl")?;
     let choices = choices.map(|f| f.integer(1..=config.choices_max)).transpose()?.unwrap_or(1);
     let stream = fields.flag("stream")?;
     let streaming = match fields.take("stream_options") {
-        None => Streaming::default(),
+        None => StreamOptions::default(),
         Some(field) if !stream => return Err(field.error("only allowed with stream: true")),
         Some(field) => stream_options(field.object()?)?,
     };
@@ -207,7 +207,7 @@ pub(crate) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Re
         constraint: constraint::read(fields)?,
         ..Default::default()
     };
-    Ok(Plan {
+    Ok(RequestPlan {
         requests: vec![request],
         choices,
         stream,
@@ -220,8 +220,8 @@ pub(crate) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Re
     })
 }
 
-fn stream_options(mut options: Fields) -> Result<Streaming, ApiError> {
-    let streaming = Streaming {
+fn stream_options(mut options: Fields) -> Result<StreamOptions, ApiError> {
+    let streaming = StreamOptions {
         include_usage: options.flag("include_usage")?,
         // Field of vLLM.
         continuous_usage: options.flag("continuous_usage_stats")?,

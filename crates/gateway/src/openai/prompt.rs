@@ -6,15 +6,15 @@ use crate::{
     error::ApiError,
     fields::{Field, Fields},
     media_bounds::MediaBounds,
-    openai::{messages, thinking::Thinking},
+    openai::{messages, thinking::ReasoningSettings},
 };
 
 /// Reads the fields of a chat's prompt: messages, template variables and ending. Also returns the reasoning
 /// settings.
-pub(crate) fn chat(fields: &mut Fields) -> Result<(v1::Chat, Thinking), ApiError> {
+pub(crate) fn chat(fields: &mut Fields) -> Result<(v1::Chat, ReasoningSettings), ApiError> {
     let mut messages = messages::read(fields.require("messages")?)?;
     MediaBounds::of_request(fields)?.apply(&mut messages);
-    let thinking = Thinking::read(fields)?;
+    let thinking = ReasoningSettings::read(fields)?;
     let template_kwargs_json = template_kwargs(fields, &thinking)?;
     let generation = fields.take("add_generation_prompt").map(Field::boolean).transpose()?;
     let continue_final_message = fields.flag("continue_final_message")?;
@@ -34,7 +34,7 @@ pub(crate) fn chat(fields: &mut Fields) -> Result<(v1::Chat, Thinking), ApiError
 }
 
 /// Template variables: those of the request, and those derived from its reasoning settings.
-pub(crate) fn template_kwargs(fields: &mut Fields, thinking: &Thinking) -> Result<String, ApiError> {
+pub(crate) fn template_kwargs(fields: &mut Fields, thinking: &ReasoningSettings) -> Result<String, ApiError> {
     let given = fields.take("chat_template_kwargs").map(Field::object).transpose()?;
     let mut json = given.as_ref().map_or_else(|| "{}".to_owned(), |given| given.object().to_text());
     // Variables derived from other fields are appended, unless the object has them already.

@@ -9,7 +9,7 @@ use crate::{
         events::{Usage, usage},
         frames::Frames,
         generation::Event,
-        plan::Streaming,
+        plan::StreamOptions,
         turns::ServerCall,
         usage_count::UsageCount,
     },
@@ -62,7 +62,7 @@ pub(crate) struct Head {
 }
 
 /// JSON format of an answer: chat or completion.
-pub(crate) trait Shape: Send + 'static {
+pub(crate) trait AnswerShape: Send + 'static {
     /// Prefix of the answer's id.
     const ID_PREFIX: &'static str;
     /// Media type of a stream.
@@ -118,7 +118,7 @@ impl Head {
     }
 }
 
-impl Streaming {
+impl StreamOptions {
     /// Value of `usage` in a chunk before the last. Absent if no usage was requested.
     pub(crate) fn usage_so_far(self, used: &UsageCount) -> Option<Option<Usage>> {
         let asked = self.include_usage || self.continuous_usage;

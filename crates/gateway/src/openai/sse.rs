@@ -18,17 +18,17 @@ use crate::{
     openai::{
         frames::Frames,
         generation::{Event, Generation},
-        plan::Streaming,
-        shape::{Head, Shape},
+        plan::StreamOptions,
+        shape::{AnswerShape, Head},
     },
     peer::Peer,
 };
 
-struct Live<S> {
+struct AnswerStream<S> {
     generation: Generation,
     shape: S,
     head: Option<Head>, // None until the model's name is known
-    streaming: Streaming,
+    streaming: StreamOptions,
     keep_alive: Duration,
     silent: bool, // nothing was sent yet
     peer: Option<Peer>,
@@ -36,14 +36,14 @@ struct Live<S> {
 
 /// Streamed response. It owns the generation: when the client leaves, hyper drops the body and so cancels the
 /// engine's streams.
-pub(crate) fn response<S: Shape>(
+pub(crate) fn response<S: AnswerShape>(
     generation: Generation,
     shape: S,
-    streaming: Streaming,
+    streaming: StreamOptions,
     keep_alive: Duration,
     peer: Option<Peer>,
 ) -> Response {
-    let live = Live { generation, shape, head: None, streaming, keep_alive, silent: true, peer };
+    let live = AnswerStream { generation, shape, head: None, streaming, keep_alive, silent: true, peer };
     let frames = stream::unfold(Some(live), |live| async {
         let (bytes, live) = live?.frame().await;
         Some((Ok::<_, Infallible>(bytes), live))
@@ -57,9 +57,9 @@ pub(crate) fn response<S: Shape>(
     (headers, Body::from_stream(frames)).into_response()
 }
 
-impl<S: Shape> Live<S> {
+impl<S: AnswerShape> AnswerStream<S> {
     /// Next bytes to send, and the stream unless it has ended.
-    async fn frame(mut self) -> (Bytes, Option<Live<S>>) {
+    async fn frame(mut self) -> (Bytes, Option<AnswerStream<S>>) {
         let mut frames = Frames { obfuscate: self.streaming.obfuscate, ..Frames::default() };
         while frames.bytes.is_empty() {
             let Some(event) = self.event().await else {

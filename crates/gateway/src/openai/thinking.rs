@@ -21,16 +21,16 @@ const BUDGETS: [&str; 5] = [
 
 /// Reasoning settings of a request.
 #[derive(Debug, Default)]
-pub(crate) struct Thinking {
+pub(crate) struct ReasoningSettings {
     enabled: Option<bool>,
     effort: Option<&'static str>,
     tokens_max: Option<i64>, // -1: no bound
 }
 
-impl Thinking {
+impl ReasoningSettings {
     /// Reads all reasoning fields. Contradictory ones are refused.
-    pub(crate) fn read(fields: &mut Fields) -> Result<Thinking, ApiError> {
-        let mut thinking = Thinking::default();
+    pub(crate) fn read(fields: &mut Fields) -> Result<ReasoningSettings, ApiError> {
+        let mut thinking = ReasoningSettings::default();
         if let Some(field) = fields.take("reasoning_effort") {
             thinking.set_effort(field)?;
         }
@@ -74,8 +74,8 @@ impl Thinking {
     }
 
     /// Reads that object alone.
-    pub(crate) fn of_object(own: Fields) -> Result<Thinking, ApiError> {
-        let mut thinking = Thinking::default();
+    pub(crate) fn of_object(own: Fields) -> Result<ReasoningSettings, ApiError> {
+        let mut thinking = ReasoningSettings::default();
         thinking.object(own)?;
         Ok(thinking)
     }
@@ -134,7 +134,8 @@ mod tests {
 
     fn read(body: Value) -> Result<(Value, Option<u32>), String> {
         let mut fields = fields_of(&body, false);
-        let read = Thinking::read(&mut fields).and_then(|thinking| fields.finish().map(|()| thinking));
+        let read =
+            ReasoningSettings::read(&mut fields).and_then(|thinking| fields.finish().map(|()| thinking));
         let thinking = read.map_err(|error| error.json()["error"]["param"].as_str().unwrap().to_owned())?;
         let value = |(name, json): (&str, String)| (name.to_owned(), serde_json::from_str(&json).unwrap());
         let bound = thinking.bounds().and_then(|bounds| bounds.tokens_max);

@@ -1,6 +1,6 @@
 //! MCP tools within one answer: the model may call them, the gateway makes the calls, and the model continues
 //! with the results, for a bounded number of turns. Calls of the client's own tools end the answer as usual.
-//! The maker of a chat's [`Plan`] may [`offer`] the tools; [`Generation`](super::generation::Generation) runs
+//! The maker of a chat's [`RequestPlan`] may [`offer`] the tools; [`Generation`](super::generation::Generation) runs
 //! the turns.
 
 use std::{collections::VecDeque, pin::Pin, sync::Arc};
@@ -15,14 +15,14 @@ use crate::{
     asker::Asker,
     error::ApiError,
     limits::{CHAT_TOOLS_MAX, MCP_CALLS_OF_TURN_MAX, MCP_CALLS_RUNNING_MAX, MCP_TOOLS_MAX, MCP_TURNS_MAX},
-    openai::{generation::Event, plan::Plan},
+    openai::{generation::Event, plan::RequestPlan},
     select::sole,
     until::Until,
 };
 
 /// MCP tools that are offered to a request's model.
 #[derive(Debug, Clone)]
-pub(crate) struct Offered {
+pub(crate) struct OfferedTools {
     servers: Arc<Servers>,
     tools: Vec<Tool>,
     /// Maximum number of calls, over all turns.
@@ -48,7 +48,7 @@ pub(crate) struct ServerCall {
 pub(crate) async fn offer(
     app: &App,
     asker: &Asker,
-    plan: &mut Plan,
+    plan: &mut RequestPlan,
     calls_max: Option<u32>,
 ) -> Result<(), ApiError> {
     let Some(servers) = &app.mcp_servers else { return Ok(()) };
@@ -84,7 +84,7 @@ pub(crate) async fn offer(
             json!({"name": tool.name, "description": tool.description, "parameters": tool.parameters});
         json!({"type": "function", "function": function}).to_string()
     }));
-    plan.offered = Some(Offered { servers: Arc::clone(servers), tools, calls_max });
+    plan.offered = Some(OfferedTools { servers: Arc::clone(servers), tools, calls_max });
     Ok(())
 }
 
@@ -110,7 +110,7 @@ type Running = Pin<Box<dyn Future<Output = Vec<Outcome>> + Send>>;
 
 /// Turns of one answer.
 pub(super) struct Turns {
-    offered: Offered,
+    offered: OfferedTools,
     request: v1::InferRequest, // of the current turn
     turn: usize,
     made: u32,                     // calls, over all turns
@@ -125,7 +125,7 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    pub(super) fn new(offered: Offered, request: v1::InferRequest) -> Turns {
+    pub(super) fn new(offered: OfferedTools, request: v1::InferRequest) -> Turns {
         let (text, reasoning) = (String::new(), String::new());
         let (calls, own, told) = (Vec::new(), Vec::new(), VecDeque::new());
         Turns { offered, request, turn: 0, made: 0, text, reasoning, calls, own, told, running: None }

@@ -62,7 +62,7 @@ struct Route {
     answer: &'static str,
     event: Option<&'static str>,
     about: &'static str,
-    query: Vec<schema::Line<'static>>,
+    query: Vec<schema::FieldLine<'static>>,
     examples: Vec<Value>,
 }
 

@@ -14,12 +14,12 @@ struct Written<'a> {
     about: Vec<&'a str>,
     /// Whether additional fields are allowed.
     open: bool,
-    fields: Vec<Line<'a>>,
+    fields: Vec<FieldLine<'a>>,
 }
 
 /// Line of a field.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Line<'a> {
+pub(super) struct FieldLine<'a> {
     required: bool,
     pub(super) name: &'a str,
     pub(super) kind: &'a str,
@@ -60,11 +60,11 @@ pub(super) fn read(
 }
 
 /// Parses `* name : type : about`.
-pub(super) fn field(line: &str) -> Option<Line<'_>> {
+pub(super) fn field(line: &str) -> Option<FieldLine<'_>> {
     let (required, line) = line.strip_prefix("* ").map_or((false, line), |rest| (true, rest));
     let (name, rest) = line.split_once(" : ")?;
     let (kind, about) = rest.split_once(" : ")?;
-    Some(Line { required, name, kind, about })
+    Some(FieldLine { required, name, kind, about })
 }
 
 fn object(
@@ -75,7 +75,7 @@ fn object(
 ) -> Value {
     let mut properties = Map::new();
     let mut required: Vec<String> = Vec::new();
-    let mut add = |line: &Line<'_>| {
+    let mut add = |line: &FieldLine<'_>| {
         properties.insert(line.name.to_owned(), described(kind(line.kind), line.about));
         if line.required && !required.iter().any(|name| name == line.name) {
             required.push(line.name.to_owned());

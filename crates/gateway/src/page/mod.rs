@@ -20,7 +20,7 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 
 /// File of the page.
-struct File {
+struct PageFile {
     #[cfg(test)]
     name: &'static str,
     path: &'static str,
@@ -30,12 +30,12 @@ struct File {
 
 macro_rules! files {
     ($($path:literal, $kind:expr, $name:literal;)*) => {
-        [$(File { #[cfg(test)] name: $name, path: $path, kind: $kind, text: include_str!(concat!("static/", $name)) },)*]
+        [$(PageFile { #[cfg(test)] name: $name, path: $path, kind: $kind, text: include_str!(concat!("static/", $name)) },)*]
     };
 }
 
 /// All files.
-static FILES: [File; FILES_COUNT] = files! {
+static FILES: [PageFile; FILES_COUNT] = files! {
     "/", HTML, "index.html";
     "/page/icon.svg", "image/svg+xml", "icon.svg";
     "/docs", HTML, "docs.html";
@@ -75,13 +75,13 @@ pub(crate) fn is_own(route: &str) -> bool {
     FILES.iter().any(|file| file.path == route)
 }
 
-fn serve<S: Clone + Send + Sync + 'static>(file: &'static File) -> MethodRouter<S> {
+fn serve<S: Clone + Send + Sync + 'static>(file: &'static PageFile) -> MethodRouter<S> {
     let tag = tag(file.text);
     get(move |headers: HeaderMap| std::future::ready(answer(file, &tag, &headers)))
 }
 
 /// Sends the file, or 304 if the browser has it.
-fn answer(file: &File, tag: &HeaderValue, asked: &HeaderMap) -> Response {
+fn answer(file: &PageFile, tag: &HeaderValue, asked: &HeaderMap) -> Response {
     let known = asked.get_all(header::IF_NONE_MATCH).iter().any(|value| names(value, tag));
     let mut response = match known {
         true => StatusCode::NOT_MODIFIED.into_response(),

@@ -12,7 +12,7 @@ use hanzo_engine_proto::v1::{self, content_part::Part};
 
 use super::{
     custom,
-    kept::{Kept, member, quoted},
+    stored::{StoredResponse, member, quoted},
     tools::name_shown,
 };
 use crate::{
@@ -40,7 +40,7 @@ fn unsealed(text: &str) -> Option<String> {
 /// Context before the input: the previous response, and referenced items.
 #[derive(Debug, Default)]
 pub(super) struct Before<'a> {
-    pub(super) previous: Option<&'a Kept>,
+    pub(super) previous: Option<&'a StoredResponse>,
     pub(super) items: HashMap<String, String>, // by id, as JSON
 }
 
@@ -72,8 +72,8 @@ pub(super) fn read(
     conversation
         .messages
         .extend(instructions.filter(|text| !text.is_empty()).map(|text| message("system", text)));
-    if let Some(kept) = before.previous {
-        for list in [kept.input.as_str(), &kept.output()] {
+    if let Some(stored) = before.previous {
+        for list in [stored.input.as_str(), &stored.output()] {
             let list = Json::parse(list).map_err(|_| ApiError::internal("a kept response is no JSON"))?;
             for item in list.elements().into_iter().flatten() {
                 conversation.item(Fields::of_body(item, true)?)?;

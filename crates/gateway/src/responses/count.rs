@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 
 use super::{
     conversation::Before,
-    create::{Found, owner},
+    create::{ReferencedObjects, owner},
     request,
 };
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     error::ApiError,
     fields::Fields,
     names::SentFields,
@@ -26,10 +26,10 @@ use crate::{
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Json<Value>, ApiError> {
     let mut received = body::read(&app, incoming).await?;
-    let mut found = Found::of(&app, &owner(&asker), &mut received).await?;
+    let mut found = ReferencedObjects::of(&app, &owner(&asker), &mut received).await?;
     let lenient = app.config.lenient;
     let read = SentFields::beside(move |fields, _| read(fields, lenient, &found.known()));
     let ((asked, sent), _room) = received.into(read).await?;

@@ -6,16 +6,16 @@ use axum::{Extension, extract::State, response::Response};
 
 use super::{
     conversation::Before,
-    kept::{Kept, response_of},
-    reply::{Keeping, Reply},
-    request::{self, Named, Read},
+    reply::{Reply, StorePlan},
+    request::{self, CreateRequest, References},
+    stored::{StoredResponse, response_of},
     truncation::drop_oldest,
 };
 use crate::{
     answers,
     app::App,
     asker::Asker,
-    body::{self, Incoming, Received},
+    body::{self, IncomingBody, ReceivedBody},
     config::Config,
     error::ApiError,
     fields::Fields,
@@ -24,45 +24,49 @@ use crate::{
         answer::stream,
         frames::Frames,
         generation::Generation,
-        plan::Plan,
-        shape::{Head, Shape as _},
+        plan::RequestPlan,
+        shape::{AnswerShape as _, Head},
         turns::offer,
     },
 };
 
 /// Stored response and items that a request references.
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    previous: Option<Arc<Kept>>,
+pub(super) struct ReferencedObjects {
+    previous: Option<Arc<StoredResponse>>,
     items: HashMap<String, String>, // by id
 }
 
-impl Found {
+impl ReferencedObjects {
     /// Looks up what a request references, among the requester's responses. Memory is reserved for it as for
     /// the body.
-    pub(super) async fn of(app: &App, owner: &str, received: &mut Received) -> Result<Found, ApiError> {
-        let Named { previous, items } = received.look(|fields, _| request::named(fields)).await?;
-        let (mut found, mut bytes) = (Found::default(), 0);
+    pub(super) async fn of(
+        app: &App,
+        owner: &str,
+        received: &mut ReceivedBody,
+    ) -> Result<ReferencedObjects, ApiError> {
+        let References { previous, items } = received.look(|fields, _| request::named(fields)).await?;
+        let (mut found, mut bytes) = (ReferencedObjects::default(), 0);
         if let Some(id) = &previous {
             bytes = app.responses.bytes(id).await;
             received.hold(bytes).await?;
             found.previous = app.responses.load(owner, id).await;
         }
-        let mut last: Option<(String, Option<Arc<Kept>>)> = None;
+        let mut last: Option<(String, Option<Arc<StoredResponse>>)> = None;
         for id in items {
             let Some(response) = response_of(&id) else { continue };
             // Items of one response are usually adjacent.
-            let kept = match last.take() {
-                Some((known, kept)) if known == response => kept,
+            let stored = match last.take() {
+                Some((known, stored)) if known == response => stored,
                 _ => app.responses.load(owner, &response).await,
             };
             // Repeated references count each time.
-            if let Some(item) = found.items.get(&id).cloned().or_else(|| kept.as_ref()?.item(&id)) {
+            if let Some(item) = found.items.get(&id).cloned().or_else(|| stored.as_ref()?.item(&id)) {
                 bytes += item.len();
                 received.hold(bytes).await?;
                 found.items.insert(id, item);
             }
-            last = Some((response, kept));
+            last = Some((response, stored));
         }
         Ok(found)
     }
@@ -82,16 +86,16 @@ pub(super) fn owner(asker: &Asker) -> String {
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, ApiError> {
     let (peer, id) = (incoming.peer(), asker.id.clone());
     let mut received = body::read(&app, incoming).await?;
     let (owner, keeps) = (owner(&asker), app.responses.are_kept());
-    let mut found = Found::of(&app, &owner, &mut received).await?;
+    let mut found = ReferencedObjects::of(&app, &owner, &mut received).await?;
     let before = found.previous.clone();
     let read =
         move |fields: Fields<'_>, config: &Config| request::read(fields, config, &id, &found.known(), keeps);
-    let (Read { mut plan, asked, truncates, server_calls_max }, room) = received.into(read).await?;
+    let (CreateRequest { mut plan, asked, truncates, server_calls_max }, room) = received.into(read).await?;
     offer(&app, &asker, &mut plan, server_calls_max).await?;
     // The parts of the request to store are held as long as the answer.
     let mut held = app.answers.room();
@@ -101,8 +105,8 @@ pub(crate) async fn handle(
     // The engine has the request, so the body's memory is free.
     drop(room);
     let responses = app.responses.clone();
-    let keeping = asked.frame.store.then_some(Keeping { responses, owner, before });
-    let mut reply = Reply::new(asked, keeping, held);
+    let store_plan = asked.frame.store.then_some(StorePlan { responses, owner, before });
+    let mut reply = Reply::new(asked, store_plan, held);
     if streamed {
         return Ok(stream(&app, generation, reply, streaming, peer));
     }
@@ -122,7 +126,12 @@ pub(crate) async fn handle(
 }
 
 /// Starts the plan. With `truncates`, a prompt that does not fit loses its oldest messages until it does.
-async fn start(app: &App, asker: &Asker, mut plan: Plan, truncates: bool) -> Result<Generation, ApiError> {
+async fn start(
+    app: &App,
+    asker: &Asker,
+    mut plan: RequestPlan,
+    truncates: bool,
+) -> Result<Generation, ApiError> {
     if !truncates {
         return Generation::start(app, asker, plan).await;
     }

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::kept::quoted;
+use super::stored::quoted;
 use crate::json::partial::partial_object;
 
 /// Name of the parameter.

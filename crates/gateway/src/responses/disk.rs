@@ -8,7 +8,7 @@ use std::{
     time::SystemTime,
 };
 
-use super::kept::{Kept, RESPONSE, is_id};
+use super::stored::{RESPONSE, StoredResponse, is_id};
 use crate::{error::GatewayError, request_id::random_id};
 
 /// Directory of responses.
@@ -50,9 +50,9 @@ impl Disk {
     }
 
     /// Writes a response.
-    pub(super) fn write(&self, id: &str, kept: &Kept) -> io::Result<()> {
+    pub(super) fn write(&self, id: &str, stored: &StoredResponse) -> io::Result<()> {
         let half = self.dir.join(format!("{id}-{}.tmp", &random_id()[..8]));
-        let written = private(&half).and_then(|mut file| file.write_all(&kept.to_file()));
+        let written = private(&half).and_then(|mut file| file.write_all(&stored.to_file()));
         let written = written.and_then(|()| hanzo_engine_files::rename_over(&half, &self.path(id)));
         if written.is_err() {
             let _ = fs::remove_file(&half);
@@ -66,10 +66,10 @@ impl Disk {
     }
 
     /// Reads the response of that id, and marks it as used.
-    pub(super) fn read(&self, id: &str) -> Option<Kept> {
+    pub(super) fn read(&self, id: &str) -> Option<StoredResponse> {
         let bytes = fs::read(self.path(id)).ok()?;
-        let kept = Kept::of_file(bytes);
-        if kept.is_none() {
+        let stored = StoredResponse::of_file(bytes);
+        if stored.is_none() {
             tracing::warn!(id, "the file of a response is damaged and was removed (responses_dir)");
             self.remove(id);
             return None;
@@ -77,7 +77,7 @@ impl Disk {
         // The time decides which file is removed first after the next start; failing to set it is harmless.
         let file = File::options().append(true).open(self.path(id));
         let _ = file.and_then(|file| file.set_modified(SystemTime::now()));
-        kept
+        stored
     }
 
     /// Removes the response of that id.

@@ -5,13 +5,13 @@ pub(crate) mod count;
 pub(crate) mod create;
 mod custom;
 mod disk;
-mod kept;
 mod object;
 mod reply;
 mod request;
 pub(crate) mod saved;
 mod server_call;
 pub(crate) mod store;
+mod stored;
 mod tools;
 mod truncation;
 
@@ -23,7 +23,7 @@ pub(crate) fn read(fields: Fields, config: &Config, id: &RequestId) -> Result<()
     let read = request::read(fields, config, id, &conversation::Before::default(), true)?;
     for item in &read.asked.items {
         let item = item.named("an-id");
-        let id = Json::parse(&item).ok().and_then(|json| kept::member(json, "id"));
+        let id = Json::parse(&item).ok().and_then(|json| stored::member(json, "id"));
         assert!(id.is_some_and(|id| id.is_string()), "{item:?} has no id");
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::kept::quoted;
+use super::stored::quoted;
 use crate::{
     error::ApiError,
     fields::Fields,
@@ -47,7 +47,7 @@ pub(super) fn repeated(fields: &Fields) -> String {
 }
 
 /// State of a response.
-pub(super) enum State<'a> {
+pub(super) enum ResponseState<'a> {
     InProgress,
     Completed,
     /// The token limit was reached.
@@ -64,7 +64,7 @@ pub(super) struct Frame {
 }
 
 #[derive(Serialize)]
-struct Usage {
+struct ResponseUsage {
     input_tokens: u32,
     input_tokens_details: InputTokensDetails,
     output_tokens: u32,
@@ -83,9 +83,9 @@ struct OutputTokensDetails {
     reasoning_tokens: u32,
 }
 
-fn usage(used: &UsageCount) -> Usage {
+fn usage(used: &UsageCount) -> ResponseUsage {
     let (input_tokens, output_tokens) = (used.prompt_tokens(), used.completion_tokens());
-    Usage {
+    ResponseUsage {
         input_tokens,
         input_tokens_details: InputTokensDetails {
             cached_tokens: used.cached_tokens(),
@@ -107,16 +107,18 @@ impl Frame {
         &self,
         head: &Head,
         used: Option<&UsageCount>,
-        state: &State,
+        state: &ResponseState,
         items: &[String],
     ) -> String {
         let (status, mut error, mut incomplete) = match state {
-            State::InProgress => ("in_progress", "null".to_owned(), "null"),
-            State::Completed => ("completed", "null".to_owned(), "null"),
-            State::Incomplete => ("incomplete", "null".to_owned(), r#"{"reason":"max_output_tokens"}"#),
-            State::Failed(_) => ("failed", "null".to_owned(), "null"),
+            ResponseState::InProgress => ("in_progress", "null".to_owned(), "null"),
+            ResponseState::Completed => ("completed", "null".to_owned(), "null"),
+            ResponseState::Incomplete => {
+                ("incomplete", "null".to_owned(), r#"{"reason":"max_output_tokens"}"#)
+            }
+            ResponseState::Failed(_) => ("failed", "null".to_owned(), "null"),
         };
-        if let State::Failed(failure) = state {
+        if let ResponseState::Failed(failure) = state {
             let code = match failure.status().as_u16() {
                 429 => "rate_limit_exceeded",
                 400..=499 => "invalid_prompt",
@@ -126,10 +128,10 @@ impl Frame {
             incomplete = "null";
         }
         let completed_at = match state {
-            State::Completed => unix_seconds().to_string(),
+            ResponseState::Completed => unix_seconds().to_string(),
             _ => "null".to_owned(),
         };
-        let ended = used.filter(|_| !matches!(state, State::InProgress));
+        let ended = used.filter(|_| !matches!(state, ResponseState::InProgress));
         let usage = ended.map_or_else(|| "null".to_owned(), |used| json(&usage(used)));
         let spent: Option<Timings> = ended.and_then(|used| used.timings.as_ref()).map(timings);
         let timings = spent.map(|spent| format!(",\"timings\":{}", json(&spent))).unwrap_or_default();

@@ -9,11 +9,11 @@ use serde::Serialize;
 use super::{
     conversation::{Item, sealed},
     custom,
-    kept::{Kept, RESPONSE, item_id, quoted},
-    object::{Frame, State},
+    object::{Frame, ResponseState},
     server_call,
     store::Responses,
-    tools::Called,
+    stored::{RESPONSE, StoredResponse, item_id, quoted},
+    tools::ClientTool,
 };
 use crate::{
     answers::AnswerRoom,
@@ -23,7 +23,7 @@ use crate::{
         events::token_logprobs,
         frames::Frames,
         generation::Event,
-        shape::{CollectedChoice, Head, Shape},
+        shape::{AnswerShape, CollectedChoice, Head},
         turns::ServerCall,
         usage_count::UsageCount,
     },
@@ -31,10 +31,10 @@ use crate::{
 
 /// Settings of the answer in the request.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct ReplySettings {
     pub(super) frame: Frame,
     /// Tools that the model sees under another name or form, by the model's name of each.
-    pub(super) called: HashMap<String, Called>,
+    pub(super) called: HashMap<String, ClientTool>,
     /// Whether reasoning is sent as a summary.
     pub(super) summary: bool,
     /// Whether reasoning is also sent in `encrypted_content`.
@@ -48,18 +48,18 @@ pub(super) struct Asked {
 
 /// How to store the response when it is complete.
 #[derive(Debug)]
-pub(super) struct Keeping {
+pub(super) struct StorePlan {
     pub(super) responses: Responses,
     pub(super) owner: String,
     /// Previous response.
-    pub(super) before: Option<Arc<Kept>>,
+    pub(super) before: Option<Arc<StoredResponse>>,
 }
 
 /// Answer being written.
 #[derive(Debug)]
 pub(super) struct Reply {
-    asked: Asked,
-    keeping: Option<Keeping>,
+    settings: ReplySettings,
+    store_plan: Option<StorePlan>,
     room: AnswerRoom,
     fault: Option<ApiError>,
     head: Option<Head>, // None until the answer has begun
@@ -67,7 +67,7 @@ pub(super) struct Reply {
     items: Vec<String>, // complete items
     begun: usize,       // items, complete or not
     has_answer: bool,   // a text or a call
-    open: Option<Open>,
+    open: Option<OpenItem>,
     space: String,                 // white space between items, sent only before text
     early: Vec<String>,            // log probabilities of withheld text
     reason: FinishReason,          // reason of the end
@@ -77,7 +77,7 @@ pub(super) struct Reply {
 
 /// Item being written.
 #[derive(Debug)]
-enum Open {
+enum OpenItem {
     Reasoning { text: String },
     Message { text: String, logprobs: Vec<String> },
     Call { index: u32, id: String, name: String, arguments: String },
@@ -88,10 +88,10 @@ fn json(value: &impl Serialize) -> String {
 }
 
 impl Reply {
-    pub(super) fn new(asked: Asked, keeping: Option<Keeping>, room: AnswerRoom) -> Reply {
+    pub(super) fn new(settings: ReplySettings, store_plan: Option<StorePlan>, room: AnswerRoom) -> Reply {
         Reply {
-            asked,
-            keeping,
+            settings,
+            store_plan,
             room,
             fault: None,
             head: None,
@@ -115,7 +115,7 @@ impl Reply {
 
     /// Writes an event whose other members are `rest`.
     fn tell(&mut self, frames: &mut Frames, name: &str, rest: &str) {
-        if self.asked.streamed {
+        if self.settings.streamed {
             frames.text(name, &self.event_text(name, rest), false);
             self.sequence += 1;
         }
@@ -123,8 +123,8 @@ impl Reply {
 
     /// Writes an event with a part of a text, padded if requested.
     fn tell_piece(&mut self, frames: &mut Frames, name: &str, rest: &str) {
-        if self.asked.streamed {
-            frames.text(name, &self.event_text(name, rest), self.asked.obfuscate);
+        if self.settings.streamed {
+            frames.text(name, &self.event_text(name, rest), self.settings.obfuscate);
             self.sequence += 1;
         }
     }
@@ -138,8 +138,8 @@ impl Reply {
             return;
         }
         self.head = Some(head.clone());
-        if self.asked.streamed {
-            let response = self.asked.frame.response(head, None, &State::InProgress, &[]);
+        if self.settings.streamed {
+            let response = self.settings.frame.response(head, None, &ResponseState::InProgress, &[]);
             let response = format!("\"response\":{response}");
             self.tell(frames, "response.created", &response);
             self.tell(frames, "response.in_progress", &response);
@@ -148,13 +148,13 @@ impl Reply {
 
     /// Whether a tool takes a text; `name` is the model's name of it.
     fn is_custom(&self, name: &str) -> bool {
-        self.asked.called.get(name).is_some_and(|called| called.custom)
+        self.settings.called.get(name).is_some_and(|called| called.custom)
     }
 
     /// Id of the last item that has begun.
     fn id(&self, kind: &str) -> String {
         let response = self.head.as_ref().map_or("", |head| &head.id);
-        item_id(kind, response, self.asked.items.len() + self.begun - 1)
+        item_id(kind, response, self.settings.items.len() + self.begun - 1)
     }
 
     /// Position of an event: the item, and its part in `list`.
@@ -164,51 +164,51 @@ impl Reply {
     }
 
     /// Begins an item, which the next events continue.
-    fn start(&mut self, open: Open, frames: &mut Frames) {
+    fn start(&mut self, open: OpenItem, frames: &mut Frames) {
         self.close(frames, "completed");
         self.begun += 1;
-        self.has_answer |= !matches!(open, Open::Reasoning { .. });
+        self.has_answer |= !matches!(open, OpenItem::Reasoning { .. });
         let (item, id) = self.item(&open, "in_progress");
         let added = format!("\"output_index\":{},\"item\":{item}", self.begun - 1);
         self.tell(frames, "response.output_item.added", &added);
         match &open {
-            Open::Reasoning { .. } if self.asked.summary => {
+            OpenItem::Reasoning { .. } if self.settings.summary => {
                 let part = format!("{},\"part\":{}", self.place(&id, "summary_index"), summary_text(""));
                 self.tell(frames, "response.reasoning_summary_part.added", &part);
             }
-            Open::Reasoning { .. } => {
+            OpenItem::Reasoning { .. } => {
                 let part = format!("{},\"part\":{}", self.place(&id, "content_index"), reasoning_text(""));
                 self.tell(frames, "response.content_part.added", &part);
             }
-            Open::Message { .. } => {
+            OpenItem::Message { .. } => {
                 let part = format!("{},\"part\":{}", self.place(&id, "content_index"), output_text("", &[]));
                 self.tell(frames, "response.content_part.added", &part);
             }
-            Open::Call { .. } => {}
+            OpenItem::Call { .. } => {}
         }
         self.open = Some(open);
     }
 
     /// JSON of an item in that state, and its id.
-    fn item(&self, open: &Open, status: &str) -> (String, String) {
+    fn item(&self, open: &OpenItem, status: &str) -> (String, String) {
         let begins = status == "in_progress";
         match open {
-            Open::Reasoning { text } => {
+            OpenItem::Reasoning { text } => {
                 let id = self.id("rs");
                 let text = text.as_str();
-                let (summary, content) = match (begins, self.asked.summary) {
+                let (summary, content) = match (begins, self.settings.summary) {
                     (true, _) => (String::new(), String::new()),
                     (false, true) => (summary_text(text), String::new()),
                     (false, false) => (String::new(), reasoning_text(text)),
                 };
                 let put_away =
-                    if self.asked.sealed && !begins { quoted(&sealed(text)) } else { "null".to_owned() };
+                    if self.settings.sealed && !begins { quoted(&sealed(text)) } else { "null".to_owned() };
                 let item = format!(
                     "{{\"id\":\"{id}\",\"type\":\"reasoning\",\"status\":\"{status}\",\"summary\":[{summary}],\"content\":[{content}],\"encrypted_content\":{put_away}}}"
                 );
                 (item, id)
             }
-            Open::Message { text, logprobs } => {
+            OpenItem::Message { text, logprobs } => {
                 let id = self.id("msg");
                 let content = if begins { String::new() } else { output_text(text, logprobs) };
                 let item = format!(
@@ -216,9 +216,9 @@ impl Reply {
                 );
                 (item, id)
             }
-            Open::Call { id: call, name, arguments, .. } => {
+            OpenItem::Call { id: call, name, arguments, .. } => {
                 let is_custom = self.is_custom(name);
-                let known = self.asked.called.get(name);
+                let known = self.settings.called.get(name);
                 let name = known.map_or(name, |called| &called.name);
                 let namespace = known.and_then(|called| called.namespace.as_deref());
                 let namespace = namespace.map(|text| format!("\"namespace\":{},", quoted(text)));
@@ -245,7 +245,7 @@ impl Reply {
     fn close(&mut self, frames: &mut Frames, status: &str) {
         let Some(open) = self.open.take() else { return };
         let (item, id) = self.item(&open, status);
-        if self.asked.streamed {
+        if self.settings.streamed {
             self.tell_ends(&open, &id, frames);
         }
         let done = format!("\"output_index\":{},\"item\":{item}", self.begun - 1);
@@ -254,23 +254,23 @@ impl Reply {
     }
 
     /// Writes the events that end the parts of an item.
-    fn tell_ends(&mut self, open: &Open, id: &str, frames: &mut Frames) {
+    fn tell_ends(&mut self, open: &OpenItem, id: &str, frames: &mut Frames) {
         match open {
-            Open::Reasoning { text } if self.asked.summary => {
+            OpenItem::Reasoning { text } if self.settings.summary => {
                 let at = self.place(id, "summary_index");
                 let text_done = format!("{at},\"text\":{}", quoted(text));
                 self.tell(frames, "response.reasoning_summary_text.done", &text_done);
                 let part = format!("{at},\"part\":{}", summary_text(text));
                 self.tell(frames, "response.reasoning_summary_part.done", &part);
             }
-            Open::Reasoning { text } => {
+            OpenItem::Reasoning { text } => {
                 let at = self.place(id, "content_index");
                 let text_done = format!("{at},\"text\":{}", quoted(text));
                 self.tell(frames, "response.reasoning_text.done", &text_done);
                 let part = format!("{at},\"part\":{}", reasoning_text(text));
                 self.tell(frames, "response.content_part.done", &part);
             }
-            Open::Message { text, logprobs } => {
+            OpenItem::Message { text, logprobs } => {
                 let at = self.place(id, "content_index");
                 let text_done =
                     format!("{at},\"text\":{},\"logprobs\":[{}]", quoted(text), logprobs.join(","));
@@ -278,7 +278,7 @@ impl Reply {
                 let part = format!("{at},\"part\":{}", output_text(text, logprobs));
                 self.tell(frames, "response.content_part.done", &part);
             }
-            Open::Call { name, arguments, .. } if self.is_custom(name) => {
+            OpenItem::Call { name, arguments, .. } if self.is_custom(name) => {
                 let (at, input) = (self.place(id, ""), quoted(&custom::input(arguments)));
                 self.tell_piece(
                     frames,
@@ -287,8 +287,8 @@ impl Reply {
                 );
                 self.tell(frames, "response.custom_tool_call_input.done", &format!("{at},\"input\":{input}"));
             }
-            Open::Call { name, arguments, .. } => {
-                let name = self.asked.called.get(name).map_or(name, |called| &called.name);
+            OpenItem::Call { name, arguments, .. } => {
+                let name = self.settings.called.get(name).map_or(name, |called| &called.name);
                 let done = format!(
                     "{},\"name\":{},\"arguments\":{}",
                     self.place(id, ""),
@@ -301,13 +301,13 @@ impl Reply {
     }
 
     fn reasoning(&mut self, piece: &str, frames: &mut Frames) {
-        if !matches!(self.open, Some(Open::Reasoning { .. })) {
-            self.start(Open::Reasoning { text: String::new() }, frames);
+        if !matches!(self.open, Some(OpenItem::Reasoning { .. })) {
+            self.start(OpenItem::Reasoning { text: String::new() }, frames);
         }
-        if let Some(Open::Reasoning { text }) = &mut self.open {
+        if let Some(OpenItem::Reasoning { text }) = &mut self.open {
             text.push_str(piece);
         }
-        let (name, list) = match self.asked.summary {
+        let (name, list) = match self.settings.summary {
             true => ("response.reasoning_summary_text.delta", "summary_index"),
             false => ("response.reasoning_text.delta", "content_index"),
         };
@@ -316,7 +316,7 @@ impl Reply {
     }
 
     fn text(&mut self, piece: &str, mut logprobs: Vec<String>, frames: &mut Frames) {
-        let starts = !matches!(self.open, Some(Open::Message { .. }));
+        let starts = !matches!(self.open, Some(OpenItem::Message { .. }));
         if starts && piece.trim().is_empty() {
             self.space.push_str(piece);
             self.early.append(&mut logprobs);
@@ -329,7 +329,7 @@ impl Reply {
             return;
         }
         if starts {
-            self.start(Open::Message { text: String::new(), logprobs: Vec::new() }, frames);
+            self.start(OpenItem::Message { text: String::new(), logprobs: Vec::new() }, frames);
         }
         let rest = format!(
             "{},\"delta\":{},\"logprobs\":[{}]",
@@ -337,7 +337,7 @@ impl Reply {
             quoted(&piece),
             added.join(",")
         );
-        if let Some(Open::Message { text, logprobs }) = &mut self.open {
+        if let Some(OpenItem::Message { text, logprobs }) = &mut self.open {
             text.push_str(&piece);
             logprobs.extend(added);
         }
@@ -351,10 +351,10 @@ impl Reply {
             self.open = None;
             return;
         }
-        if !matches!(&self.open, Some(Open::Call { index: open, .. }) if *open == index) {
-            self.start(Open::Call { index, id, name, arguments: String::new() }, frames);
+        if !matches!(&self.open, Some(OpenItem::Call { index: open, .. }) if *open == index) {
+            self.start(OpenItem::Call { index, id, name, arguments: String::new() }, frames);
         }
-        let Some(Open::Call { name, arguments, .. }) = &mut self.open else { return };
+        let Some(OpenItem::Call { name, arguments, .. }) = &mut self.open else { return };
         arguments.push_str(&arguments_json);
         let name = name.clone();
         // The text of a custom tool is known when its arguments are complete.
@@ -371,7 +371,7 @@ impl Reply {
             self.fault.get_or_insert(error);
         }
         let response = self.head.as_ref().map_or("", |head| &head.id).to_owned();
-        let before = self.asked.items.len();
+        let before = self.settings.items.len();
         let id = |place: usize| item_id("mcp", &response, before + place);
         let at = |place: usize| format!("\"item_id\":\"{}\",\"output_index\":{place}", id(place));
         if call.outcome.is_none() {
@@ -408,7 +408,7 @@ impl Reply {
         if !self.has_answer && (reason != FinishReason::Length || self.begun == 0) {
             let text = std::mem::take(&mut self.space);
             let logprobs = std::mem::take(&mut self.early);
-            self.start(Open::Message { text, logprobs }, frames);
+            self.start(OpenItem::Message { text, logprobs }, frames);
         }
         self.close(frames, status);
     }
@@ -427,16 +427,17 @@ impl Reply {
 
     /// Stores the complete response.
     async fn keep(&mut self, head: &Head, response: String) -> bool {
-        let Some(keeping) = self.keeping.take() else { return false };
+        let Some(store_plan) = self.store_plan.take() else { return false };
         let named = |(place, item): (usize, &Item)| {
             item.named(&item_id(item.unnamed.unwrap_or_default(), &head.id, place))
         };
-        let before = keeping.before.map(|kept| kept.items()).unwrap_or_default();
+        let before = store_plan.before.map(|stored| stored.items()).unwrap_or_default();
         let before = Some(before).filter(|items| !items.is_empty());
-        let own = self.asked.items.iter().enumerate().map(named);
+        let own = self.settings.items.iter().enumerate().map(named);
         let input: Vec<String> = before.into_iter().chain(own).collect();
-        let kept = Kept { owner: keeping.owner, input: format!("[{}]", input.join(",")), response };
-        keeping.responses.keep(head.id.clone(), kept).await
+        let stored =
+            StoredResponse { owner: store_plan.owner, input: format!("[{}]", input.join(",")), response };
+        store_plan.responses.keep(head.id.clone(), stored).await
     }
 }
 
@@ -456,7 +457,7 @@ fn summary_text(text: &str) -> String {
     format!("{{\"type\":\"summary_text\",\"text\":{}}}", quoted(text))
 }
 
-impl Shape for Reply {
+impl AnswerShape for Reply {
     const ID_PREFIX: &'static str = RESPONSE;
     type Choice = ();
 
@@ -475,7 +476,7 @@ impl Shape for Reply {
                 // A malformed call ends with its text.
                 broken.into_iter().for_each(|part| self.call(part, frames));
                 // Without a text, they belong to the open message, or to one that begins with white space.
-                let open = matches!(self.open, None | Some(Open::Message { .. }));
+                let open = matches!(self.open, None | Some(OpenItem::Message { .. }));
                 let of_text = !delta.text.is_empty() || delta.reasoning.is_empty() && open;
                 let tokens = if of_text { &delta.logprobs[..] } else { &[] };
                 let logprobs: Vec<String> = token_logprobs(tokens).iter().map(json).collect();
@@ -496,14 +497,14 @@ impl Shape for Reply {
 
     async fn settle(&mut self, head: &Head, used: &UsageCount) {
         let state = match self.reason {
-            FinishReason::Length => State::Incomplete,
-            _ => State::Completed,
+            FinishReason::Length => ResponseState::Incomplete,
+            _ => ResponseState::Completed,
         };
         let items = std::mem::take(&mut self.items);
-        self.last = self.asked.frame.response(head, Some(used), &state, &items);
-        if self.asked.frame.store && !self.keep(head, self.last.clone()).await {
-            self.asked.frame.store = false;
-            self.last = self.asked.frame.response(head, Some(used), &state, &items);
+        self.last = self.settings.frame.response(head, Some(used), &state, &items);
+        if self.settings.frame.store && !self.keep(head, self.last.clone()).await {
+            self.settings.frame.store = false;
+            self.last = self.settings.frame.response(head, Some(used), &state, &items);
         }
     }
 
@@ -530,8 +531,8 @@ impl Shape for Reply {
             );
             return self.tell(frames, "error", &rest);
         };
-        self.asked.frame.store = false;
-        let response = self.asked.frame.response(&head, None, &State::Failed(error), &self.items);
+        self.settings.frame.store = false;
+        let response = self.settings.frame.response(&head, None, &ResponseState::Failed(error), &self.items);
         self.tell(frames, "response.failed", &format!("\"response\":{response}"));
     }
 

@@ -7,8 +7,8 @@ use hanzo_engine_proto::v1::{self, ToolUse, constraint::Of, infer_request::Promp
 use super::{
     conversation::{self, Before, Item, is_reference},
     object::{Frame, repeated},
-    reply::Asked,
-    tools::{self, Called},
+    reply::ReplySettings,
+    tools::{self, ClientTool},
 };
 use crate::{
     config::Config,
@@ -20,9 +20,9 @@ use crate::{
     },
     media_bounds::MediaBounds,
     openai::{
-        plan::{self, Plan},
+        plan::{self, RequestPlan},
         prompt,
-        thinking::Thinking,
+        thinking::ReasoningSettings,
     },
     request_id::RequestId,
     unsupported,
@@ -54,16 +54,16 @@ const INCLUDE_NEVER: [&str; 6] = [
 
 /// Stored objects that a request references.
 #[derive(Debug, Default)]
-pub(super) struct Named {
+pub(super) struct References {
     pub(super) previous: Option<String>,
     pub(super) items: Vec<String>,
 }
 
 /// Parsed request.
 #[derive(Debug)]
-pub(super) struct Read {
-    pub(super) plan: Plan,
-    pub(super) asked: Asked,
+pub(super) struct CreateRequest {
+    pub(super) plan: RequestPlan,
+    pub(super) asked: ReplySettings,
     /// Whether the oldest messages may be dropped if the prompt does not fit.
     pub(super) truncates: bool,
     /// Maximum calls of tools that the server runs.
@@ -72,10 +72,10 @@ pub(super) struct Read {
 
 /// Fields that make up the prompt.
 #[derive(Debug)]
-pub(super) struct Prompted {
+pub(super) struct PromptFields {
     pub(super) chat: v1::Chat,
     used: Option<ToolUse>,
-    called: HashMap<String, Called>,
+    called: HashMap<String, ClientTool>,
     server_calls_max: Option<u32>,
     reasoning: Option<v1::Reasoning>,
     format: Option<Of>,
@@ -85,7 +85,7 @@ pub(super) struct Prompted {
 }
 
 /// Reads the references in a request, which is parsed again later.
-pub(super) fn named(mut fields: Fields) -> Result<Named, ApiError> {
+pub(super) fn named(mut fields: Fields) -> Result<References, ApiError> {
     let previous = fields.take("previous_response_id").map(Field::string).transpose()?;
     let mut items = Vec::new();
     let input = fields.take("input").and_then(|field| field.as_list());
@@ -94,7 +94,7 @@ pub(super) fn named(mut fields: Fields) -> Result<Named, ApiError> {
             items.extend(item.object()?.take("id").map(Field::string).transpose()?);
         }
     }
-    Ok(Named { previous, items })
+    Ok(References { previous, items })
 }
 
 /// Parses a request. `keeps`: whether responses can be stored.
@@ -104,7 +104,7 @@ pub(super) fn read(
     id: &RequestId,
     before: &Before<'_>,
     keeps: bool,
-) -> Result<Read, ApiError> {
+) -> Result<CreateRequest, ApiError> {
     let repeated = repeated(&fields);
     let mut plan = plan::common(&mut fields, config, id)?;
     if plan.choices != 1 {
@@ -149,7 +149,7 @@ pub(super) fn read(
     request.reasoning = prompted.reasoning;
     request.tool_use = prompted.used;
     request.prompt = Some(Prompt::Chat(prompted.chat));
-    let asked = Asked {
+    let asked = ReplySettings {
         frame: Frame { repeated, store },
         called: prompted.called,
         summary: prompted.summary,
@@ -163,11 +163,15 @@ pub(super) fn read(
     plan.streaming.include_usage = true;
     plan.sent.know_messages_as_one();
     let server_calls_max = prompted.server_calls_max;
-    Ok(Read { plan, asked, truncates: prompted.truncates, server_calls_max })
+    Ok(CreateRequest { plan, asked, truncates: prompted.truncates, server_calls_max })
 }
 
 /// Reads the conversation, the tools, the reasoning settings and the format of the answer.
-pub(super) fn prompt(fields: &mut Fields, lenient: bool, before: &Before<'_>) -> Result<Prompted, ApiError> {
+pub(super) fn prompt(
+    fields: &mut Fields,
+    lenient: bool,
+    before: &Before<'_>,
+) -> Result<PromptFields, ApiError> {
     for (name, nothing, instead) in REFUSED {
         if let Some(field) = fields.take(name)
             && nothing != Some(field.value().to_text().as_str())
@@ -194,7 +198,7 @@ pub(super) fn prompt(fields: &mut Fields, lenient: bool, before: &Before<'_>) ->
     MediaBounds::of_request(fields)?.apply(&mut conversation.messages);
     let tools = tools::read(fields, lenient)?;
     let reasoning = fields.take("reasoning");
-    let mut thinking = Thinking::read(fields)?;
+    let mut thinking = ReasoningSettings::read(fields)?;
     let (mut summary, mut this_turn) = (false, false);
     if let Some(field) = reasoning {
         (summary, this_turn) = self::reasoning(field, &mut thinking)?;
@@ -219,7 +223,7 @@ pub(super) fn prompt(fields: &mut Fields, lenient: bool, before: &Before<'_>) ->
         add_generation_prompt: if continue_final_message { Some(false) } else { generation },
         continue_final_message,
     };
-    Ok(Prompted {
+    Ok(PromptFields {
         chat,
         used: tools.used,
         called: tools.called,
@@ -233,7 +237,7 @@ pub(super) fn prompt(fields: &mut Fields, lenient: bool, before: &Before<'_>) ->
 }
 
 /// Reads `reasoning`: whether it is sent as a summary, and whether reasoning of earlier turns is hidden.
-fn reasoning(field: Field, thinking: &mut Thinking) -> Result<(bool, bool), ApiError> {
+fn reasoning(field: Field, thinking: &mut ReasoningSettings) -> Result<(bool, bool), ApiError> {
     let mut own = field.object()?;
     own.take("effort").map_or(Ok(()), |field| thinking.set_effort(field))?;
     own.take("max_tokens").map_or(Ok(()), |field| thinking.bound(field))?;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{
     create::owner,
-    kept::{Kept, member, quoted},
+    stored::{StoredResponse, member, quoted},
 };
 use crate::{
     answers::{self, AnswerRoom},
@@ -44,8 +44,8 @@ pub(crate) async fn show(
             _ => unknown(&app, &name)?,
         }
     }
-    let (_, kept, room) = load(&app, &asker, id).await?;
-    Ok(answers::whole(kept.response.clone(), room))
+    let (_, stored, room) = load(&app, &asker, id).await?;
+    Ok(answers::whole(stored.response.clone(), room))
 }
 
 /// Handler of `DELETE /v1/responses/{id}`.
@@ -102,8 +102,8 @@ pub(crate) async fn input_items(
             _ => unknown(&app, &name)?,
         }
     }
-    let (response, kept, room) = load(&app, &asker, id).await?;
-    let input = Text::parse(&kept.input).map_err(|_| ApiError::internal("a kept response is no JSON"))?;
+    let (response, stored, room) = load(&app, &asker, id).await?;
+    let input = Text::parse(&stored.input).map_err(|_| ApiError::internal("a kept response is no JSON"))?;
     let named = |item: Text<'_>| member(item, "id").and_then(Text::as_str).unwrap_or_default().into_owned();
     let mut items: Vec<(String, Text<'_>)> =
         input.elements().into_iter().flatten().map(|item| (named(item), item)).collect();
@@ -133,12 +133,16 @@ pub(crate) async fn input_items(
 }
 
 /// Loads the response of that id. Memory is reserved for it as for an answer.
-async fn load(app: &App, asker: &Asker, id: Id) -> Result<(String, Arc<Kept>, AnswerRoom), ApiError> {
+async fn load(
+    app: &App,
+    asker: &Asker,
+    id: Id,
+) -> Result<(String, Arc<StoredResponse>, AnswerRoom), ApiError> {
     let id = path(id)?;
     let mut room = app.answers.room();
     room.grow(app.responses.bytes(&id).await)?;
     match app.responses.load(&owner(asker), &id).await {
-        Some(kept) => Ok((id, kept, room)),
+        Some(stored) => Ok((id, stored, room)),
         None => Err(ApiError::response_not_found(&id)),
     }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     disk::Disk,
-    kept::{Kept, is_id},
+    stored::{StoredResponse, is_id},
 };
 use crate::{
     config::Config,
@@ -18,18 +18,18 @@ use crate::{
 
 /// Stored responses. Cloning is cheap.
 #[derive(Debug, Clone)]
-pub(crate) struct Responses(Option<Arc<Shared>>); // None: nothing is stored
+pub(crate) struct Responses(Option<Arc<SharedStore>>); // None: nothing is stored
 
 #[derive(Debug)]
-struct Shared {
-    order: Mutex<Order>,
+struct SharedStore {
+    order: Mutex<RemovalOrder>,
     disk: Option<Disk>,
 }
 
 /// Stored responses, in the order of their removal.
 #[derive(Debug)]
-struct Order {
-    by_id: HashMap<String, Entry>,
+struct RemovalOrder {
+    by_id: HashMap<String, StoreEntry>,
     by_use: BTreeMap<u64, String>, // the oldest first
     uses: u64,
     bytes: usize,
@@ -38,19 +38,19 @@ struct Order {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct StoreEntry {
     used: u64,
     bytes: usize,
-    kept: Option<Arc<Kept>>, // None: in its file
+    stored: Option<Arc<StoredResponse>>, // None: in its file
 }
 
-impl Order {
+impl RemovalOrder {
     /// Adds an entry as the most recently used. Returns the ids that it displaces.
-    fn insert(&mut self, id: String, bytes: usize, kept: Option<Arc<Kept>>) -> Vec<String> {
+    fn insert(&mut self, id: String, bytes: usize, stored: Option<Arc<StoredResponse>>) -> Vec<String> {
         self.remove(&id);
         self.uses += 1;
         self.by_use.insert(self.uses, id.clone());
-        self.by_id.insert(id, Entry { used: self.uses, bytes, kept });
+        self.by_id.insert(id, StoreEntry { used: self.uses, bytes, stored });
         self.bytes += bytes;
         let mut left = Vec::new();
         while self.bytes > self.bytes_max || self.by_id.len() > self.count_max {
@@ -70,7 +70,7 @@ impl Order {
     }
 
     /// Entry of that id. Marks it as used.
-    fn touch(&mut self, id: &str) -> Option<&Entry> {
+    fn touch(&mut self, id: &str) -> Option<&StoreEntry> {
         let entry = self.by_id.get_mut(id)?;
         self.uses += 1;
         self.by_use.remove(&entry.used);
@@ -92,7 +92,7 @@ impl Responses {
         if bytes_max == 0 || config.responses_max == 0 {
             return Ok(Responses(None));
         }
-        let mut order = Order {
+        let mut order = RemovalOrder {
             by_id: HashMap::new(),
             by_use: BTreeMap::new(),
             uses: 0,
@@ -105,9 +105,9 @@ impl Responses {
             for (id, bytes) in files {
                 order.insert(id, bytes, None).iter().for_each(|id| disk.remove(id));
             }
-            return Ok(Responses(Some(Arc::new(Shared { order: Mutex::new(order), disk: Some(disk) }))));
+            return Ok(Responses(Some(Arc::new(SharedStore { order: Mutex::new(order), disk: Some(disk) }))));
         }
-        Ok(Responses(Some(Arc::new(Shared { order: Mutex::new(order), disk: None }))))
+        Ok(Responses(Some(Arc::new(SharedStore { order: Mutex::new(order), disk: None }))))
     }
 
     /// Whether responses are stored at all.
@@ -117,9 +117,9 @@ impl Responses {
 
     /// Stores a response under its id. False: it is larger than the whole store, or its file could not be
     /// written.
-    pub(super) async fn keep(&self, id: String, kept: Kept) -> bool {
+    pub(super) async fn keep(&self, id: String, stored: StoredResponse) -> bool {
         self.aside(false, move |shared| {
-            let bytes = kept.bytes();
+            let bytes = stored.bytes();
             if bytes > shared.order().bytes_max {
                 tracing::warn!(
                     id,
@@ -128,9 +128,9 @@ impl Responses {
                 );
                 return false;
             }
-            let kept = match &shared.disk {
-                None => Some(Arc::new(kept)),
-                Some(disk) => match disk.write(&id, &kept) {
+            let stored = match &shared.disk {
+                None => Some(Arc::new(stored)),
+                Some(disk) => match disk.write(&id, &stored) {
                     Ok(()) => None,
                     Err(error) => {
                         tracing::warn!(id, %error, "a response cannot be kept (responses_dir)");
@@ -138,7 +138,7 @@ impl Responses {
                     }
                 },
             };
-            let left = shared.order().insert(id, bytes, kept);
+            let left = shared.order().insert(id, bytes, stored);
             left.iter().for_each(|id| shared.forget(id));
             true
         })
@@ -159,12 +159,12 @@ impl Responses {
     }
 
     /// Response of that id, if it has this owner.
-    pub(super) async fn load(&self, owner: &str, id: &str) -> Option<Arc<Kept>> {
+    pub(super) async fn load(&self, owner: &str, id: &str) -> Option<Arc<StoredResponse>> {
         if !is_id(id) {
             return None;
         }
         let (id, owner) = (id.to_owned(), owner.to_owned());
-        self.aside(None, move |shared| shared.load(&id).filter(|kept| kept.owner == owner)).await
+        self.aside(None, move |shared| shared.load(&id).filter(|stored| stored.owner == owner)).await
     }
 
     /// Removes the response of that id. False: this owner has none.
@@ -183,7 +183,11 @@ impl Responses {
     }
 
     /// Runs `work`. If responses are files, it runs on a blocking thread.
-    async fn aside<T: Send + 'static>(&self, none: T, work: impl FnOnce(&Shared) -> T + Send + 'static) -> T {
+    async fn aside<T: Send + 'static>(
+        &self,
+        none: T,
+        work: impl FnOnce(&SharedStore) -> T + Send + 'static,
+    ) -> T {
         let Some(shared) = self.0.clone() else { return none };
         if shared.disk.is_none() {
             return work(&shared);
@@ -192,8 +196,8 @@ impl Responses {
     }
 }
 
-impl Shared {
-    fn order(&self) -> MutexGuard<'_, Order> {
+impl SharedStore {
+    fn order(&self) -> MutexGuard<'_, RemovalOrder> {
         // No panic can leave it inconsistent.
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -202,24 +206,24 @@ impl Shared {
         self.disk.iter().for_each(|disk| disk.remove(id));
     }
 
-    fn load(&self, id: &str) -> Option<Arc<Kept>> {
-        let known = self.order().touch(id).map(|entry| entry.kept.clone());
-        if let Some(Some(kept)) = known {
-            return Some(kept);
+    fn load(&self, id: &str) -> Option<Arc<StoredResponse>> {
+        let known = self.order().touch(id).map(|entry| entry.stored.clone());
+        if let Some(Some(stored)) = known {
+            return Some(stored);
         }
         // Another gateway may have written it.
-        let kept = self.disk.as_ref()?.read(id);
-        match &kept {
+        let stored = self.disk.as_ref()?.read(id);
+        match &stored {
             None => {
                 self.order().remove(id);
             }
-            Some(kept) if known.is_none() => {
-                let left = self.order().insert(id.to_owned(), kept.bytes(), None);
+            Some(stored) if known.is_none() => {
+                let left = self.order().insert(id.to_owned(), stored.bytes(), None);
                 left.iter().for_each(|id| self.forget(id));
             }
             Some(_) => {}
         }
-        kept.map(Arc::new)
+        stored.map(Arc::new)
     }
 }
 
@@ -233,9 +237,9 @@ mod tests {
         format!("resp_{n:032x}")
     }
 
-    fn kept(owner: &str, letters: usize) -> Kept {
+    fn kept(owner: &str, letters: usize) -> StoredResponse {
         let input = format!("[{{\"id\":\"{}\"}}]", "x".repeat(letters));
-        Kept { owner: owner.to_owned(), input, response: r#"{"output":[]}"#.to_owned() }
+        StoredResponse { owner: owner.to_owned(), input, response: r#"{"output":[]}"#.to_owned() }
     }
 
     fn open(dir: Option<&Path>, bytes: usize, count: usize) -> Responses {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use hanzo_engine_proto::v1::{ToolChoice, ToolUse};
 
-use super::{custom, kept::quoted};
+use super::{custom, stored::quoted};
 use crate::{
     error::{ApiError, quote},
     fields::{Field, Fields},
@@ -22,12 +22,12 @@ pub(super) struct Tools {
     /// Maximum calls of tools that the server runs.
     pub(super) server_calls_max: Option<u32>,
     /// Tools whose name or form differs for the model, by the model's name of each.
-    pub(super) called: HashMap<String, Called>,
+    pub(super) called: HashMap<String, ClientTool>,
 }
 
 /// Tool as the client knows it.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Called {
+pub(super) struct ClientTool {
     pub(super) name: String,
     pub(super) namespace: Option<String>,
     /// Whether it takes a text.
@@ -42,7 +42,7 @@ pub(super) fn name_shown(namespace: Option<&str>, name: &str) -> String {
 /// Tool that the model may call.
 struct Tool {
     name: String, // the model's name
-    called: Called,
+    called: ClientTool,
     json: String,
 }
 
@@ -167,7 +167,8 @@ fn tool(
     // Schema of the output, which shows itself.
     fields.take("output_schema");
     fields.finish()?;
-    let called = Called { name: name.string()?, namespace: namespace.map(str::to_owned), custom: is_custom };
+    let called =
+        ClientTool { name: name.string()?, namespace: namespace.map(str::to_owned), custom: is_custom };
     let name = name_shown(namespace, &called.name);
     let mut json = format!("{{\"type\":\"function\",\"function\":{{\"name\":{}", quoted(&name));
     if let Some(text) = description {
@@ -180,27 +181,27 @@ fn tool(
 
 /// Format of a custom tool's text.
 #[derive(Default)]
-struct Format {
+struct CustomFormat {
     pattern: Option<String>, // regular expression of the text
     note: Option<String>,    // description for the model
 }
 
-fn format(field: Field, lenient: bool) -> Result<Format, ApiError> {
+fn format(field: Field, lenient: bool) -> Result<CustomFormat, ApiError> {
     let mut fields = field.object()?;
     if fields.require("type")?.word(&["text", "grammar"])? == "text" {
         fields.finish()?;
-        return Ok(Format::default());
+        return Ok(CustomFormat::default());
     }
     let syntax = fields.require("syntax")?;
     let word = syntax.word(&["lark", "regex"])?;
     let definition = fields.require("definition")?.string()?;
     fields.finish()?;
     match word {
-        "regex" => Ok(Format { pattern: Some(definition), note: None }),
+        "regex" => Ok(CustomFormat { pattern: Some(definition), note: None }),
         // The model is shown the grammar, but it is not enforced.
         _ if lenient => {
             let note = format!("The input follows this grammar, in Lark's notation:\n{definition}");
-            Ok(Format { pattern: None, note: Some(note) })
+            Ok(CustomFormat { pattern: None, note: Some(note) })
         }
         _ => {
             let problem = "lark cannot be enforced by this build; use regex, or a server that was started with --lenient, which only shows the model the grammar";

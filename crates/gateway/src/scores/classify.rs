@@ -9,13 +9,13 @@ use serde::Serialize;
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     error::ApiError,
     names::SentFields,
     scores::{
-        list::List,
+        list::ScoreList,
         rerank::best,
-        tasks::{self, Classifying},
+        tasks::{self, ClassifyTask},
     },
     select::select,
     vectors::{calls::Caller, inputs::field_name},
@@ -25,11 +25,11 @@ use crate::{
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
-) -> Result<Json<List<Datum>>, ApiError> {
+    incoming: IncomingBody,
+) -> Result<Json<ScoreList<Datum>>, ApiError> {
     let read = SentFields::beside(tasks::classifying);
     let ((asked, sent), room) = body::read(&app, incoming).await?.into(read).await?;
-    let Classifying { mut request, inputs, single } = asked;
+    let ClassifyTask { mut request, inputs, single } = asked;
     request.model = select(&app, &asker, request.model, &[Capability::Classify]).await?.model;
     let name = move |field: &str| field_name(field, "input", single, &sent);
     let (classifications, spent) = Caller::new(&app, &asker, room).classify(request, inputs, name).await?;
@@ -39,7 +39,7 @@ pub(crate) async fn handle(
         Datum { index, label, num_classes: probs.len(), probs }
     };
     let data = classifications.into_iter().enumerate().map(datum).collect();
-    Ok(Json(List::new("classify", spent, data)))
+    Ok(Json(ScoreList::new("classify", spent, data)))
 }
 
 /// Class of one text.

@@ -4,28 +4,28 @@ use serde::Serialize;
 
 use crate::{
     request_id::{random_id, unix_seconds},
-    vectors::calls::Spent,
+    vectors::calls::TokensRead,
 };
 
 /// Answer to a list of texts in vLLM's format.
 #[derive(Debug, Serialize)]
-pub(crate) struct List<T> {
+pub(crate) struct ScoreList<T> {
     id: String,
     object: &'static str,
     created: u64, // Unix seconds
     model: String,
     data: Vec<T>,
-    usage: Usage,
+    usage: ScoreUsage,
 }
 
-impl<T> List<T> {
+impl<T> ScoreList<T> {
     /// Answer whose id starts with `prefix`.
-    pub(crate) fn new(prefix: &str, spent: Spent, data: Vec<T>) -> List<T> {
-        List {
+    pub(crate) fn new(prefix: &str, spent: TokensRead, data: Vec<T>) -> ScoreList<T> {
+        ScoreList {
             id: format!("{prefix}-{}", random_id()),
             object: "list",
             created: unix_seconds(),
-            usage: Usage::from(&spent),
+            usage: ScoreUsage::from(&spent),
             model: spent.model,
             data,
         }
@@ -34,13 +34,13 @@ impl<T> List<T> {
 
 /// Tokens read by a request's calls.
 #[derive(Debug, Serialize)]
-pub(crate) struct Usage {
+pub(crate) struct ScoreUsage {
     prompt_tokens: u64,
     total_tokens: u64,
 }
 
-impl From<&Spent> for Usage {
-    fn from(spent: &Spent) -> Usage {
-        Usage { prompt_tokens: spent.prompt_tokens, total_tokens: spent.prompt_tokens }
+impl From<&TokensRead> for ScoreUsage {
+    fn from(spent: &TokensRead) -> ScoreUsage {
+        ScoreUsage { prompt_tokens: spent.prompt_tokens, total_tokens: spent.prompt_tokens }
     }
 }

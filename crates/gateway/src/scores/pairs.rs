@@ -9,7 +9,7 @@ use crate::{
     error::ApiError,
     names::SentFields,
     vectors::{
-        calls::{Caller, FieldName, Spent},
+        calls::{Caller, FieldName, TokensRead},
         inputs::text_input,
     },
 };
@@ -30,7 +30,7 @@ impl Pairs {
         caller: &Caller,
         base: v1::RerankRequest,
         sent: SentFields,
-    ) -> Result<(Vec<f32>, Spent), ApiError> {
+    ) -> Result<(Vec<f32>, TokensRead), ApiError> {
         let Pairs { first, second, names: [query_name, document_name] } = self;
         let count = second.len();
         let mut queries: Vec<(String, Vec<usize>, Vec<String>)> = Vec::new();
@@ -65,7 +65,7 @@ impl Pairs {
                 })
             })
             .buffer_unordered(caller.at_once());
-        let (mut all, mut total) = (vec![0.0; count], Spent::default());
+        let (mut all, mut total) = (vec![0.0; count], TokensRead::default());
         while let Some((places, scores, spent)) = answers.try_next().await? {
             for (place, score) in places.into_iter().zip(scores) {
                 all[place] = score;
@@ -82,7 +82,7 @@ impl Pairs {
         caller: &Caller,
         base: v1::EmbedRequest,
         sent: SentFields,
-    ) -> Result<(Vec<f32>, Spent), ApiError> {
+    ) -> Result<(Vec<f32>, TokensRead), ApiError> {
         let Pairs { first, second, names } = self;
         let one = first.len() == 1;
         // Order: a first text, then the texts to compare it with, then the next first text.
@@ -119,12 +119,12 @@ pub(crate) async fn cosines(
     texts: Vec<String>,
     firsts: &[bool],
     name: impl FieldName,
-) -> Result<(Vec<f32>, Spent), ApiError> {
+) -> Result<(Vec<f32>, TokensRead), ApiError> {
     let base =
         v1::EmbedRequest { packed: true, normalize: Some(true), output: EmbedOutput::Pooled.into(), ..base };
     let inputs = texts.into_iter().map(text_input).collect();
     let mut answers = caller.embed(base, inputs, name);
-    let (mut scores, mut spent) = (Vec::new(), Spent::default());
+    let (mut scores, mut spent) = (Vec::new(), TokensRead::default());
     let (mut first, mut firsts) = (Vec::new(), firsts.iter());
     while let Some(answer) = answers.try_next().await? {
         spent.add(answer.prompt_tokens, answer.model);

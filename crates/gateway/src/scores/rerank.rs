@@ -14,13 +14,13 @@ use serde::Serialize;
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming, Received},
+    body::{self, IncomingBody, ReceivedBody},
     error::ApiError,
     names::SentFields,
     request_id::random_id,
     scores::{
-        list::Usage,
-        tasks::{self, Ranking},
+        list::ScoreUsage,
+        tasks::{self, RerankTask},
     },
     select::select,
     vectors::calls::Caller,
@@ -34,7 +34,7 @@ pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
     path: MatchedPath,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, ApiError> {
     let version = if path.as_str().starts_with("/v2") { "2" } else { "1" };
     answer(&app, &asker, body::read(&app, incoming).await?, version).await
@@ -44,13 +44,13 @@ pub(crate) async fn handle(
 struct RerankAnswer {
     id: String,
     model: String,
-    results: Vec<Ranked>,
-    usage: Usage,
+    results: Vec<RankedDocument>,
+    usage: ScoreUsage,
     meta: Meta,
 }
 
 #[derive(Serialize)]
-struct Ranked {
+struct RankedDocument {
     index: usize,
     relevance_score: f32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,18 +89,18 @@ struct Tokens {
 pub(crate) async fn answer(
     app: &App,
     asker: &Asker,
-    received: Received,
+    received: ReceivedBody,
     version: &'static str,
 ) -> Result<Response, ApiError> {
     let ((asked, sent), room) = received.into(SentFields::beside(tasks::ranking)).await?;
-    let Ranking { mut request, documents, top_n, return_documents } = asked;
+    let RerankTask { mut request, documents, top_n, return_documents } = asked;
     request.model = select(app, asker, request.model, &[Capability::Rerank]).await?.model;
     let mut texts: Vec<Option<String>> =
         if return_documents { documents.iter().cloned().map(Some).collect() } else { Vec::new() };
     let search_units = documents.len().div_ceil(SEARCH_DOCUMENTS);
     let name = move |field: &str| sent.name(field);
     let (scores, spent) = Caller::new(app, asker, room).rerank(request, documents, name).await?;
-    let ranked = |index: usize| Ranked {
+    let ranked = |index: usize| RankedDocument {
         index,
         relevance_score: scores[index],
         document: texts.get_mut(index).and_then(Option::take).map(|text| Document { text }),
@@ -108,7 +108,7 @@ pub(crate) async fn answer(
     let answer = RerankAnswer {
         id: format!("rerank-{}", random_id()),
         results: best(&scores, top_n).into_iter().map(ranked).collect(),
-        usage: Usage::from(&spent),
+        usage: ScoreUsage::from(&spent),
         meta: Meta {
             api_version: ApiVersion { version },
             billed_units: BilledUnits { search_units },

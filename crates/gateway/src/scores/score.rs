@@ -10,12 +10,12 @@ use serde::Serialize;
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     error::ApiError,
     names::SentFields,
     scores::{
-        list::List,
-        tasks::{self, Scoring},
+        list::ScoreList,
+        tasks::{self, ScoreTask},
     },
     select::select,
     vectors::calls::Caller,
@@ -25,11 +25,11 @@ use crate::{
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
-) -> Result<Json<List<Datum>>, ApiError> {
+    incoming: IncomingBody,
+) -> Result<Json<ScoreList<Datum>>, ApiError> {
     let read = SentFields::beside(tasks::scoring);
     let ((asked, sent), room) = body::read(&app, incoming).await?.into(read).await?;
-    let Scoring { mut request, raw_scores_given, pairs } = asked;
+    let ScoreTask { mut request, raw_scores_given, pairs } = asked;
     let selected = select(&app, &asker, request.model, &[Capability::Rerank, Capability::Embed]).await?;
     request.model = selected.model;
     let caller = Caller::new(&app, &asker, room);
@@ -43,7 +43,7 @@ pub(crate) async fn handle(
     };
     let datum = |(index, score)| Datum { index, object: "score", score };
     let data = scores.into_iter().enumerate().map(datum).collect();
-    Ok(Json(List::new("score", spent, data)))
+    Ok(Json(ScoreList::new("score", spent, data)))
 }
 
 /// Score of a pair.

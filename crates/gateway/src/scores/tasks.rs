@@ -13,7 +13,7 @@ use crate::{
 
 /// Parsed reranking request.
 #[derive(Debug)]
-pub(crate) struct Ranking {
+pub(crate) struct RerankTask {
     /// Without documents and id; the model is empty if none is named.
     pub(crate) request: v1::RerankRequest,
     pub(crate) documents: Vec<String>,
@@ -23,7 +23,7 @@ pub(crate) struct Ranking {
 }
 
 /// Parses a request of `/v1/rerank`.
-pub(crate) fn ranking(mut fields: Fields<'_>, config: &Config) -> Result<Ranking, ApiError> {
+pub(crate) fn ranking(mut fields: Fields<'_>, config: &Config) -> Result<RerankTask, ApiError> {
     let model = model(&mut fields)?;
     let query = filled(fields.require("query")?)?;
     let documents = elements(fields.require("documents")?, config.embedding_inputs_max)?;
@@ -36,7 +36,7 @@ pub(crate) fn ranking(mut fields: Fields<'_>, config: &Config) -> Result<Ranking
     unsupported::scores(&mut fields)?;
     fields.finish()?;
     let request = v1::RerankRequest { model, query, instruction, ..options };
-    Ok(Ranking { request, documents, top_n, return_documents })
+    Ok(RerankTask { request, documents, top_n, return_documents })
 }
 
 /// Reads a document: a string, or an object with a `text`.
@@ -55,7 +55,7 @@ fn document(field: Field) -> Result<String, ApiError> {
 
 /// Parsed scoring request.
 #[derive(Debug)]
-pub(crate) struct Scoring {
+pub(crate) struct ScoreTask {
     /// Without texts and id; the model is empty if none is named.
     pub(crate) request: v1::RerankRequest,
     pub(crate) raw_scores_given: bool,
@@ -63,7 +63,7 @@ pub(crate) struct Scoring {
 }
 
 /// Parses a request of `/v1/score`.
-pub(crate) fn scoring(mut fields: Fields<'_>, config: &Config) -> Result<Scoring, ApiError> {
+pub(crate) fn scoring(mut fields: Fields<'_>, config: &Config) -> Result<ScoreTask, ApiError> {
     let model = model(&mut fields)?;
     let pairs = pairs(&mut fields, config.embedding_inputs_max)?;
     let instruction = fields.take("instruction").map(filled).transpose()?.unwrap_or_default();
@@ -72,7 +72,7 @@ pub(crate) fn scoring(mut fields: Fields<'_>, config: &Config) -> Result<Scoring
     unsupported::scores(&mut fields)?;
     fields.finish()?;
     let request = v1::RerankRequest { model, instruction, ..options };
-    Ok(Scoring { request, raw_scores_given, pairs })
+    Ok(ScoreTask { request, raw_scores_given, pairs })
 }
 
 /// Reads the two sides of the pairs.
@@ -116,7 +116,7 @@ pub(crate) fn embedding(request: v1::RerankRequest) -> v1::EmbedRequest {
 
 /// Parsed classification request.
 #[derive(Debug)]
-pub(crate) struct Classifying {
+pub(crate) struct ClassifyTask {
     /// Without inputs and id; the model is empty if none is named.
     pub(crate) request: v1::ClassifyRequest,
     pub(crate) inputs: Vec<v1::ClassifyInput>,
@@ -125,7 +125,7 @@ pub(crate) struct Classifying {
 }
 
 /// Parses a request of `/v1/classify`.
-pub(crate) fn classifying(mut fields: Fields<'_>, config: &Config) -> Result<Classifying, ApiError> {
+pub(crate) fn classifying(mut fields: Fields<'_>, config: &Config) -> Result<ClassifyTask, ApiError> {
     let model = model(&mut fields)?;
     let input = fields.require("input")?;
     let single = input.value().is_string();
@@ -134,7 +134,7 @@ pub(crate) fn classifying(mut fields: Fields<'_>, config: &Config) -> Result<Cla
     let options = classify_options(&mut fields)?;
     unsupported::scores(&mut fields)?;
     fields.finish()?;
-    Ok(Classifying { request: v1::ClassifyRequest { model, ..options }, inputs, single })
+    Ok(ClassifyTask { request: v1::ClassifyRequest { model, ..options }, inputs, single })
 }
 
 /// Labels and scores, in the model's order.

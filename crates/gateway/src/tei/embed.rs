@@ -9,49 +9,49 @@ use hanzo_engine_proto::v1::Capability;
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming, Received},
+    body::{self, IncomingBody, ReceivedBody},
     config::Config,
     fields::Fields,
     names::SentFields,
     request::model,
     select::select,
     tei::{error::TeiError, words},
-    vectors::{calls::Caller, inputs::field_name, json::Shape, response},
+    vectors::{calls::Caller, inputs::field_name, json::VectorFormat, response},
 };
 
 /// Returns one vector for each input.
 pub(crate) async fn embed(
     app: State<Arc<App>>,
     asker: Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, TeiError> {
-    handle(app, asker, incoming, Capability::Embed, Shape::Vectors).await
+    handle(app, asker, incoming, Capability::Embed, VectorFormat::Vectors).await
 }
 
 /// Returns one vector for each token.
 pub(crate) async fn embed_all(
     app: State<Arc<App>>,
     asker: Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, TeiError> {
-    handle(app, asker, incoming, Capability::Embed, Shape::TokenVectors).await
+    handle(app, asker, incoming, Capability::Embed, VectorFormat::TokenVectors).await
 }
 
 /// Returns the non-zero weights of the vocabulary.
 pub(crate) async fn embed_sparse(
     app: State<Arc<App>>,
     asker: Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, TeiError> {
-    handle(app, asker, incoming, Capability::EmbedSparse, Shape::SparseVectors).await
+    handle(app, asker, incoming, Capability::EmbedSparse, VectorFormat::SparseVectors).await
 }
 
 async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
     capability: Capability,
-    shape: Shape,
+    shape: VectorFormat,
 ) -> Result<Response, TeiError> {
     let (received, model) =
         body::read(&app, incoming).await?.peek(|mut fields, _| model(&mut fields)).await?;
@@ -64,8 +64,8 @@ pub(super) async fn answer(
     app: &App,
     asker: &Asker,
     model: String,
-    received: Received,
-    shape: Shape,
+    received: ReceivedBody,
+    shape: VectorFormat,
 ) -> Result<Response, TeiError> {
     let of = shape.clone();
     let read = move |fields: Fields<'_>, config: &Config| words::embedding(fields, config, &of);

@@ -13,12 +13,12 @@ use serde::Serialize;
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming, Received},
+    body::{self, IncomingBody, ReceivedBody},
     names::SentFields,
     request::model,
     scores::{
         rerank::best,
-        tasks::{Classifying, labels},
+        tasks::{ClassifyTask, labels},
     },
     select::select,
     tei::{error::TeiError, words},
@@ -29,7 +29,7 @@ use crate::{
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, TeiError> {
     let (received, model) =
         body::read(&app, incoming).await?.peek(|mut fields, _| model(&mut fields)).await?;
@@ -48,10 +48,10 @@ pub(super) async fn answer(
     app: &App,
     asker: &Asker,
     model: String,
-    received: Received,
+    received: ReceivedBody,
 ) -> Result<Response, TeiError> {
     let ((asked, sent), room) = received.into(SentFields::beside(words::predicting)).await?;
-    let Classifying { mut request, inputs, single } = asked;
+    let ClassifyTask { mut request, inputs, single } = asked;
     request.model = model;
     let name = move |field: &str| field_name(field, "inputs", single, &sent);
     let (classifications, _) = Caller::new(app, asker, room).classify(request, inputs, name).await?;

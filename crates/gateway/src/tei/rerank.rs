@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming, Received},
+    body::{self, IncomingBody, ReceivedBody},
     error::ApiError,
     names::SentFields,
     scores,
@@ -26,7 +26,7 @@ use crate::{
 pub(crate) async fn either(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, ApiError> {
     let received = body::read(&app, incoming).await?;
     let (received, texts) = received.peek(|fields, _| Ok(fields.has("texts"))).await?;
@@ -45,7 +45,7 @@ struct Rank {
 }
 
 /// Ranks the texts of a body.
-pub(super) async fn answer(app: &App, asker: &Asker, received: Received) -> Result<Response, TeiError> {
+pub(super) async fn answer(app: &App, asker: &Asker, received: ReceivedBody) -> Result<Response, TeiError> {
     let ((asked, sent), room) = received.into(SentFields::beside(words::ranking)).await?;
     let (mut request, texts, return_text) = asked;
     request.model = select(app, asker, request.model, &[Capability::Rerank]).await?.model;

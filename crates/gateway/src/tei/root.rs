@@ -8,20 +8,20 @@ use hanzo_engine_proto::v1::Capability;
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     config::Config,
     fields::Fields,
     request::model,
     select::select,
     tei::{embed, error::TeiError, predict, rerank},
-    vectors::json::Shape,
+    vectors::json::VectorFormat,
 };
 
 /// Ranks if the body has `texts`. Otherwise it embeds, or classifies if that is the model's purpose.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, TeiError> {
     let of_model = |mut fields: Fields<'_>, _: &Config| match fields.has("texts") {
         true => Ok(None),
@@ -34,6 +34,6 @@ pub(crate) async fn handle(
     let selected = select(&app, &asker, model, &[Capability::Embed, Capability::Classify]).await?;
     match selected.capability {
         Capability::Classify => predict::answer(&app, &asker, selected.model, received).await,
-        _ => embed::answer(&app, &asker, selected.model, received, Shape::Vectors).await,
+        _ => embed::answer(&app, &asker, selected.model, received, VectorFormat::Vectors).await,
     }
 }

@@ -8,7 +8,7 @@ use hanzo_engine_proto::v1::Capability;
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     scores::pairs::cosines,
     select::select,
     tei::{error::TeiError, words},
@@ -19,7 +19,7 @@ use crate::{
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Json<Vec<f32>>, TeiError> {
     let ((mut request, texts), room) = body::read(&app, incoming).await?.into(words::similarity).await?;
     request.model = select(&app, &asker, request.model, &[Capability::Embed]).await?.model;

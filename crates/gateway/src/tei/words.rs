@@ -8,10 +8,10 @@ use crate::{
     error::ApiError,
     fields::{Field, Fields},
     request::{classify_options, elements, filled, model, rerank_options, truncation},
-    scores::tasks::Classifying,
+    scores::tasks::ClassifyTask,
     vectors::{
         inputs::{Inputs, inputs, options},
-        json::Shape,
+        json::VectorFormat,
     },
 };
 
@@ -20,23 +20,31 @@ use crate::{
 pub(crate) fn embedding(
     mut fields: Fields<'_>,
     config: &Config,
-    shape: &Shape,
+    shape: &VectorFormat,
 ) -> Result<(v1::EmbedRequest, Inputs), ApiError> {
     fields.take("model");
     let inputs = inputs(fields.require("inputs")?, config.embedding_inputs_max)?;
     let options = options(&mut fields)?;
     no_parameters(&mut fields)?;
     fields.finish()?;
-    let pooled =
-        matches!(shape, Shape::OpenAi { .. } | Shape::Vectors | Shape::Ollama { .. } | Shape::LlamaCpp);
+    let pooled = matches!(
+        shape,
+        VectorFormat::OpenAi { .. }
+            | VectorFormat::Vectors
+            | VectorFormat::Ollama { .. }
+            | VectorFormat::LlamaCpp
+    );
     let refused = [("dimensions", options.dimensions > 0), ("normalize", options.normalize.is_some())];
     if let Some((name, _)) = refused.iter().find(|(_, given)| !pooled && *given) {
         return Err(ApiError::field(name, "only of /embed: nothing is pooled here"));
     }
     let output = match shape {
-        Shape::OpenAi { .. } | Shape::Vectors | Shape::Ollama { .. } | Shape::LlamaCpp => EmbedOutput::Pooled,
-        Shape::TokenVectors => EmbedOutput::Tokens,
-        Shape::SparseVectors => EmbedOutput::Sparse,
+        VectorFormat::OpenAi { .. }
+        | VectorFormat::Vectors
+        | VectorFormat::Ollama { .. }
+        | VectorFormat::LlamaCpp => EmbedOutput::Pooled,
+        VectorFormat::TokenVectors => EmbedOutput::Tokens,
+        VectorFormat::SparseVectors => EmbedOutput::Sparse,
     };
     // TEI's default, also for models whose files do not specify it.
     let normalize = if pooled { Some(options.normalize.unwrap_or(true)) } else { None };
@@ -68,13 +76,13 @@ pub(crate) fn ranking(
 }
 
 /// Parses a request of `/predict`, except its model, which has been selected.
-pub(crate) fn predicting(mut fields: Fields<'_>, config: &Config) -> Result<Classifying, ApiError> {
+pub(crate) fn predicting(mut fields: Fields<'_>, config: &Config) -> Result<ClassifyTask, ApiError> {
     fields.take("model");
     let (inputs, single) = sequences(fields.require("inputs")?, config.embedding_inputs_max)?;
     let request = classify_options(&mut fields)?;
     no_parameters(&mut fields)?;
     fields.finish()?;
-    Ok(Classifying { request, inputs, single })
+    Ok(ClassifyTask { request, inputs, single })
 }
 
 const EXPECTED: &str =

@@ -20,18 +20,18 @@ use crate::{
 };
 
 /// Item with a size in bytes.
-pub(crate) trait Weighed {
+pub(crate) trait ByteSize {
     /// Estimated bytes in the call's message.
     fn bytes(&self) -> usize;
 }
 
-impl Weighed for String {
+impl ByteSize for String {
     fn bytes(&self) -> usize {
         self.len()
     }
 }
 
-impl Weighed for v1::EmbedInput {
+impl ByteSize for v1::EmbedInput {
     fn bytes(&self) -> usize {
         match &self.input {
             Some(Input::Text(text)) => text.len(),
@@ -55,7 +55,7 @@ fn chat_bytes(chat: &v1::Chat) -> usize {
     bytes.sum()
 }
 
-impl Weighed for v1::ClassifyInput {
+impl ByteSize for v1::ClassifyInput {
     fn bytes(&self) -> usize {
         self.text.len() + self.pair.as_ref().map_or(0, String::len)
     }
@@ -83,11 +83,11 @@ pub(crate) struct Pieces<T> {
 }
 
 /// Divides `items` into pieces within `limit`.
-pub(crate) fn pieces<T: Weighed>(items: Vec<T>, limit: CallLimit) -> Pieces<T> {
+pub(crate) fn pieces<T: ByteSize>(items: Vec<T>, limit: CallLimit) -> Pieces<T> {
     Pieces { items: items.into_iter().peekable(), next: 0, limit }
 }
 
-impl<T: Weighed> Iterator for Pieces<T> {
+impl<T: ByteSize> Iterator for Pieces<T> {
     type Item = (usize, Vec<T>);
 
     fn next(&mut self) -> Option<(usize, Vec<T>)> {
@@ -166,7 +166,7 @@ impl Caller {
         base: v1::RerankRequest,
         documents: Vec<String>,
         name: impl FieldName,
-    ) -> Result<(Vec<f32>, Spent), ApiError> {
+    ) -> Result<(Vec<f32>, TokensRead), ApiError> {
         let mut scores = vec![None; documents.len()];
         let client = self.id.client();
         let ask = move |mut engine: Engine, deadline, request_id, documents| {
@@ -174,7 +174,7 @@ impl Caller {
             async move { engine.rerank(request, deadline).await }
         };
         let mut answers = self.answers(documents, CallLimit::NARROW, name, ask);
-        let mut spent = Spent::default();
+        let mut spent = TokensRead::default();
         while let Some(CallAnswer { start, count, answer }) = answers.try_next().await? {
             spent.add(answer.prompt_tokens, answer.model);
             let scores = &mut scores[start..start + count];
@@ -194,7 +194,7 @@ impl Caller {
         base: v1::ClassifyRequest,
         inputs: Vec<v1::ClassifyInput>,
         name: impl FieldName,
-    ) -> Result<(Vec<v1::Classification>, Spent), ApiError> {
+    ) -> Result<(Vec<v1::Classification>, TokensRead), ApiError> {
         let mut classifications = Vec::with_capacity(inputs.len());
         let client = self.id.client();
         let ask = move |mut engine: Engine, deadline, request_id, inputs| {
@@ -202,7 +202,7 @@ impl Caller {
             async move { engine.classify(request, deadline).await }
         };
         let mut answers = self.answers(inputs, CallLimit::NARROW, name, ask);
-        let mut spent = Spent::default();
+        let mut spent = TokensRead::default();
         let whole =
             |c: &v1::Classification| !c.labels.is_empty() && c.labels.iter().all(|l| l.score.is_finite());
         while let Some(CallAnswer { count, answer, .. }) = answers.try_next().await? {
@@ -224,15 +224,15 @@ impl Caller {
         ask: Ask,
     ) -> impl Stream<Item = Result<CallAnswer<A>, ApiError>> + Send + Unpin + 'static
     where
-        T: Weighed + Send + 'static,
+        T: ByteSize + Send + 'static,
         A: Send + 'static,
         F: Future<Output = Result<A, Status>> + Send + 'static,
         Ask: Fn(Engine, Option<Instant>, String, Vec<T>) -> F + Send + 'static,
     {
         let Caller { engine, until, id, room } = self.clone();
         let at_once = self.at_once();
-        let calls =
-            calls(pieces(items, limit).peekable(), room).map(move |Call { i, several, start, items }| {
+        let calls = calls(pieces(items, limit).peekable(), room).map(
+            move |BatchCall { i, several, start, items }| {
                 let (until, name, count) = (until.clone(), name.clone(), items.len());
                 let call = ask(engine.clone(), until.deadline, id.of_call(i, several), items);
                 // In a task, so that the engine's answer is received even if the client is slow. All requests
@@ -245,7 +245,8 @@ impl Caller {
                 Box::pin(
                     async move { call.await.unwrap_or_else(|e| Err(ApiError::internal(&e.to_string()))) },
                 )
-            });
+            },
+        );
         calls.buffered(at_once)
     }
 }
@@ -263,12 +264,12 @@ struct CallAnswer<A> {
 
 /// Tokens read by a request's calls, and the model.
 #[derive(Debug, Default)]
-pub(crate) struct Spent {
+pub(crate) struct TokensRead {
     pub(crate) prompt_tokens: u64,
     pub(crate) model: String,
 }
 
-impl Spent {
+impl TokensRead {
     /// Counts a call.
     pub(crate) fn add(&mut self, prompt_tokens: u32, model: String) {
         self.prompt_tokens += u64::from(prompt_tokens);
@@ -278,7 +279,7 @@ impl Spent {
     }
 }
 
-struct Call<T> {
+struct BatchCall<T> {
     i: usize,
     several: bool,
     start: usize, // index of the first item
@@ -286,10 +287,10 @@ struct Call<T> {
 }
 
 /// Calls of a request. Holds the memory of its body as long as there are items without a call.
-fn calls<T: Weighed>(
+fn calls<T: ByteSize>(
     mut pieces: Peekable<Pieces<T>>,
     room: Arc<Room>,
-) -> impl Stream<Item = Call<T>> + Unpin {
+) -> impl Stream<Item = BatchCall<T>> + Unpin {
     let mut i = 0;
     let mut several = false;
     let mut room = Some(room);
@@ -299,7 +300,7 @@ fn calls<T: Weighed>(
             return None;
         };
         several |= pieces.peek().is_some();
-        let call = Call { i, several, start, items };
+        let call = BatchCall { i, several, start, items };
         i += 1;
         Some(call)
     }))

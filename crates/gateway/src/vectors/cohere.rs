@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, IncomingBody},
     config::Config,
     error::ApiError,
     fields::{Field, Fields},
@@ -30,14 +30,14 @@ use crate::{
     select::select,
     unsupported,
     vectors::{
-        calls::{Caller, Spent},
+        calls::{Caller, TokensRead},
         inputs::text_input,
     },
 };
 
 /// Parsed request.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct CohereEmbedRequest {
     /// Without inputs and id; the model is empty if none is named.
     request: v1::EmbedRequest,
     inputs: Vec<v1::EmbedInput>,
@@ -72,11 +72,11 @@ const PROMPTS: [(&str, &[&str]); 5] = [
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
-    incoming: Incoming,
+    incoming: IncomingBody,
 ) -> Result<Response, ApiError> {
     let received = body::read(&app, incoming).await?;
     let ((asked, sent), room) = received.into(SentFields::beside(request)).await?;
-    let Asked { mut request, mut inputs, called, prompts, texts, kinds } = asked;
+    let CohereEmbedRequest { mut request, mut inputs, called, prompts, texts, kinds } = asked;
     request.model = select(&app, &asker, request.model, &[Capability::Embed]).await?.model;
     if !prompts.is_empty() {
         request.prompt_name = prompt_of(&app, &asker, &request.model, prompts).await?;
@@ -89,7 +89,7 @@ pub(crate) async fn handle(
         None => sent.name(field),
     };
     let mut answers = Caller::new(&app, &asker, room).embed(request, inputs, name);
-    let (mut vectors, mut spent) = (Vec::new(), Spent::default());
+    let (mut vectors, mut spent) = (Vec::new(), TokensRead::default());
     while let Some(answer) = answers.try_next().await? {
         spent.add(answer.prompt_tokens, answer.model);
         vectors.extend(answer.embeddings.into_iter().map(|embedding| embedding.packed));
@@ -132,7 +132,7 @@ async fn prompt_of(app: &App, asker: &Asker, model: &str, prompts: &[&str]) -> R
 }
 
 /// Parses a request.
-pub(crate) fn request(mut fields: Fields<'_>, config: &Config) -> Result<Asked, ApiError> {
+pub(crate) fn request(mut fields: Fields<'_>, config: &Config) -> Result<CohereEmbedRequest, ApiError> {
     let model = model(&mut fields)?;
     let words = PROMPTS.map(|(word, _)| word);
     let wanted = fields.take("input_type").map(|field| field.word(&words)).transpose()?;
@@ -189,7 +189,7 @@ pub(crate) fn request(mut fields: Fields<'_>, config: &Config) -> Result<Asked, 
     unsupported::cohere_embedding(&mut fields)?;
     fields.finish()?;
     let prompts = prompts.filter(|_| are_texts).map_or(&[][..], |(_, prompts)| prompts);
-    Ok(Asked { request, inputs, called, prompts, texts, kinds })
+    Ok(CohereEmbedRequest { request, inputs, called, prompts, texts, kinds })
 }
 
 fn kinds(field: Field) -> Result<Kinds, ApiError> {

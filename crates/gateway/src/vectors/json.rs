@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// Format of an answer.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Shape {
+pub(crate) enum VectorFormat {
     /// OpenAI's objects; numbers as base64 of little-endian f32, or as a list.
     OpenAi { base64: bool },
     /// TEI's: an array of numbers for each input.
@@ -40,35 +40,38 @@ impl Cursor {
 
 /// Writer of an answer's beginning, its vectors, and its end.
 #[derive(Debug)]
-pub(crate) struct Writer {
-    shape: Shape,
+pub(crate) struct VectorWriter {
+    shape: VectorFormat,
     written: usize, // embeddings
     prompt_tokens: u64,
     model: String,
 }
 
 #[derive(Serialize)]
-struct Usage {
+struct EmbedUsage {
     prompt_tokens: u64,
     total_tokens: u64,
 }
 
-impl Writer {
+impl VectorWriter {
     /// Creates a writer.
-    pub(crate) fn new(shape: Shape) -> Writer {
-        Writer { shape, written: 0, prompt_tokens: 0, model: String::new() }
+    pub(crate) fn new(shape: VectorFormat) -> VectorWriter {
+        VectorWriter { shape, written: 0, prompt_tokens: 0, model: String::new() }
     }
 
     /// Writes the part before the first vector.
     pub(crate) fn begin(&self, out: &mut Vec<u8>) {
         match &self.shape {
-            Shape::Ollama { model, .. } => {
+            VectorFormat::Ollama { model, .. } => {
                 out.extend_from_slice(br#"{"model":"#);
                 json(out, model);
                 out.extend_from_slice(br#","embeddings":["#);
             }
-            Shape::OpenAi { .. } => out.extend_from_slice(br#"{"object":"list","data":["#),
-            Shape::Vectors | Shape::TokenVectors | Shape::SparseVectors | Shape::LlamaCpp => out.push(b'['),
+            VectorFormat::OpenAi { .. } => out.extend_from_slice(br#"{"object":"list","data":["#),
+            VectorFormat::Vectors
+            | VectorFormat::TokenVectors
+            | VectorFormat::SparseVectors
+            | VectorFormat::LlamaCpp => out.push(b'['),
         }
     }
 
@@ -83,7 +86,7 @@ impl Writer {
                 out.push(b',');
             }
             match &self.shape {
-                Shape::OpenAi { base64 } => {
+                VectorFormat::OpenAi { base64 } => {
                     out.extend_from_slice(br#"{"object":"embedding","index":"#);
                     json(out, &self.written);
                     out.extend_from_slice(br#","embedding":"#);
@@ -94,16 +97,16 @@ impl Writer {
                     }
                     out.push(b'}');
                 }
-                Shape::Vectors | Shape::Ollama { .. } => numbers(out, &embedding.packed),
-                Shape::LlamaCpp => {
+                VectorFormat::Vectors | VectorFormat::Ollama { .. } => numbers(out, &embedding.packed),
+                VectorFormat::LlamaCpp => {
                     out.extend_from_slice(br#"{"index":"#);
                     json(out, &self.written);
                     out.extend_from_slice(br#","embedding":["#);
                     numbers(out, &embedding.packed);
                     out.extend_from_slice(b"]}");
                 }
-                Shape::SparseVectors => sparse(out, &embedding.sparse),
-                Shape::TokenVectors => {
+                VectorFormat::SparseVectors => sparse(out, &embedding.sparse),
+                VectorFormat::TokenVectors => {
                     let start = cursor.row * row_bytes;
                     let row = embedding.packed.get(start..start + row_bytes).unwrap_or_default();
                     out.push(if cursor.row == 0 { b'[' } else { b',' });
@@ -131,18 +134,18 @@ impl Writer {
     /// Writes the part after the last vector.
     pub(crate) fn end(&self, out: &mut Vec<u8>) {
         out.push(b']');
-        if let Shape::Ollama { began, .. } = &self.shape {
+        if let VectorFormat::Ollama { began, .. } = &self.shape {
             out.extend_from_slice(br#","total_duration":"#);
             json(out, &u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
             out.extend_from_slice(br#","load_duration":0,"prompt_eval_count":"#);
             json(out, &self.prompt_tokens);
             out.push(b'}');
         }
-        if let Shape::OpenAi { .. } = self.shape {
+        if let VectorFormat::OpenAi { .. } = self.shape {
             out.extend_from_slice(br#","model":"#);
             json(out, &self.model);
             out.extend_from_slice(br#","usage":"#);
-            json(out, &Usage { prompt_tokens: self.prompt_tokens, total_tokens: self.prompt_tokens });
+            json(out, &EmbedUsage { prompt_tokens: self.prompt_tokens, total_tokens: self.prompt_tokens });
             out.push(b'}');
         }
     }
@@ -192,7 +195,7 @@ mod tests {
     use hanzo_engine_proto::v1;
     use serde_json::{Value, json};
 
-    use super::{Cursor, Shape, Writer};
+    use super::{Cursor, VectorFormat, VectorWriter};
 
     fn answer(rows: &[&[[f32; 2]]]) -> v1::EmbedResponse {
         let embedding = |rows: &&[[f32; 2]]| v1::Embedding {
@@ -209,8 +212,8 @@ mod tests {
     }
 
     /// Whole answer, written in frames of at least `bytes`.
-    fn write(shape: Shape, answers: &[v1::EmbedResponse], bytes: usize) -> Value {
-        let mut writer = Writer::new(shape);
+    fn write(shape: VectorFormat, answers: &[v1::EmbedResponse], bytes: usize) -> Value {
+        let mut writer = VectorWriter::new(shape);
         let mut whole = Vec::new();
         writer.begin(&mut whole);
         for answer in answers {
@@ -233,7 +236,7 @@ mod tests {
         let one = [0.1, -1.0e-30];
         let answers = [answer(&[&[one], &[[3.0, 16_777_216.0]]]), answer(&[&[[f32::MIN_POSITIVE, 0.5]]])];
         for bytes in [1, 30, 1 << 20] {
-            let openai = write(Shape::OpenAi { base64: false }, &answers, bytes);
+            let openai = write(VectorFormat::OpenAi { base64: false }, &answers, bytes);
             assert_eq!(openai["object"], "list");
             assert_eq!(
                 (openai["model"].as_str(), &openai["usage"]["total_tokens"]),
@@ -246,10 +249,10 @@ mod tests {
                 assert_eq!(read, vector);
             }
             let vectors: Vec<[f32; 2]> =
-                serde_json::from_value(write(Shape::Vectors, &answers, bytes)).unwrap();
+                serde_json::from_value(write(VectorFormat::Vectors, &answers, bytes)).unwrap();
             assert_eq!(vectors, expected);
             let tokens = [answer(&[&[one, one], &[one]]), answer(&[&[one; 3]])];
-            let tokens = write(Shape::TokenVectors, &tokens, bytes);
+            let tokens = write(VectorFormat::TokenVectors, &tokens, bytes);
             let lengths: Vec<_> =
                 tokens.as_array().unwrap().iter().map(|t| t.as_array().unwrap().len()).collect();
             assert_eq!(lengths, [2, 1, 3]);
@@ -258,7 +261,7 @@ mod tests {
 
     #[test]
     fn base64_is_of_the_packed_bytes() {
-        let answer = write(Shape::OpenAi { base64: true }, &[answer(&[&[[1.0, -2.5]]])], 1);
+        let answer = write(VectorFormat::OpenAi { base64: true }, &[answer(&[&[[1.0, -2.5]]])], 1);
         assert_eq!(answer["data"][0]["embedding"], "AACAPwAAIMA=");
     }
 
@@ -272,6 +275,6 @@ mod tests {
         let answer =
             v1::EmbedResponse { embeddings: vec![embedding, v1::Embedding::default()], ..Default::default() };
         let expected = json!([[{"index": 7, "value": 0.25}, {"index": 9, "value": 2.0}], []]);
-        assert_eq!(write(Shape::SparseVectors, &[answer], 1), expected);
+        assert_eq!(write(VectorFormat::SparseVectors, &[answer], 1), expected);
     }
 }

@@ -17,12 +17,12 @@ use crate::{
     app::App,
     error::ApiError,
     limits::JSON_FRAME_BYTES,
-    vectors::json::{Cursor, Shape, Writer},
+    vectors::json::{Cursor, VectorFormat, VectorWriter},
 };
 
 /// Responds with the results of `calls`. The status is that of the first failing call, unless the answer was
 /// too large to be held: then it has begun, and breaks off.
-pub(crate) async fn respond<S>(app: &App, mut calls: S, shape: Shape) -> Result<Response, ApiError>
+pub(crate) async fn respond<S>(app: &App, mut calls: S, shape: VectorFormat) -> Result<Response, ApiError>
 where
     S: Stream<Item = Result<v1::EmbedResponse, ApiError>> + Send + Unpin + 'static,
 {
@@ -35,20 +35,20 @@ where
                 let room = u32::try_from(size(&answer)).ok();
                 let room = room.and_then(|n| Arc::clone(&app.vectors).try_acquire_many_owned(n).ok());
                 let full = room.is_none();
-                held.push_back(Held { cursor: Cursor::new(answer), _room: room });
+                held.push_back(HeldAnswer { cursor: Cursor::new(answer), _room: room });
                 if full {
                     break;
                 }
             }
         }
     }
-    let mut live = Live { writer: Writer::new(shape), calls, held, next: Part::Begin };
+    let mut live = VectorStream { writer: VectorWriter::new(shape), calls, held, next: BodyPart::Begin };
     let content_type = (header::CONTENT_TYPE, "application/json");
     if complete {
         // The first frame of most answers is the whole, and so has a length.
         let first = live.frame().await.transpose().map_err(|error| ApiError::internal(&error.to_string()))?;
         let first = first.unwrap_or_default();
-        if let Part::Over = live.next {
+        if let BodyPart::Over = live.next {
             return Ok(([content_type], first).into_response());
         }
         let rest = stream::once(async { Ok(first) }).chain(live.frames());
@@ -63,26 +63,26 @@ fn size(answer: &v1::EmbedResponse) -> usize {
 }
 
 /// Answer of one call, and the memory reserved for it until it is written.
-struct Held {
+struct HeldAnswer {
     cursor: Cursor,
     _room: Option<OwnedSemaphorePermit>,
 }
 
-enum Part {
+enum BodyPart {
     Begin,
     Vectors,
     Over,
 }
 
 /// Answer being written.
-struct Live<S> {
-    writer: Writer,
+struct VectorStream<S> {
+    writer: VectorWriter,
     calls: S, // calls whose answers are not held
-    held: VecDeque<Held>,
-    next: Part,
+    held: VecDeque<HeldAnswer>,
+    next: BodyPart,
 }
 
-impl<S> Live<S>
+impl<S> VectorStream<S>
 where
     S: Stream<Item = Result<v1::EmbedResponse, ApiError>> + Send + Unpin + 'static,
 {
@@ -95,11 +95,11 @@ where
     async fn frame(&mut self) -> Option<io::Result<Bytes>> {
         let mut frame = Vec::with_capacity(JSON_FRAME_BYTES + JSON_FRAME_BYTES / 4);
         match self.next {
-            Part::Over => return None,
-            Part::Begin => self.writer.begin(&mut frame),
-            Part::Vectors => {}
+            BodyPart::Over => return None,
+            BodyPart::Begin => self.writer.begin(&mut frame),
+            BodyPart::Vectors => {}
         }
-        self.next = Part::Vectors;
+        self.next = BodyPart::Vectors;
         loop {
             if let Some(first) = self.held.front_mut() {
                 if !self.writer.write(&mut first.cursor, &mut frame, JSON_FRAME_BYTES) {
@@ -109,9 +109,11 @@ where
                 continue;
             }
             match self.calls.next().await {
-                Some(Ok(answer)) => self.held.push_back(Held { cursor: Cursor::new(answer), _room: None }),
+                Some(Ok(answer)) => {
+                    self.held.push_back(HeldAnswer { cursor: Cursor::new(answer), _room: None })
+                }
                 Some(Err(error)) => {
-                    self.next = Part::Over;
+                    self.next = BodyPart::Over;
                     tracing::warn!(
                         status = error.status().as_u16(),
                         error = error.message(),
@@ -120,7 +122,7 @@ where
                     return Some(Err(io::Error::other(error.message().to_owned())));
                 }
                 None => {
-                    self.next = Part::Over;
+                    self.next = BodyPart::Over;
                     self.writer.end(&mut frame);
                     return Some(Ok(frame.into()));
                 }

@@ -5,21 +5,21 @@ use std::collections::BTreeMap;
 use hanzo_engine_proto::v1::{self, FinishReason, infer_event::Event};
 use serde::Deserialize;
 
-use super::answer::Usage;
+use super::answer::CloudUsage;
 
 /// Tool calls of a choice, and whether each has arguments so far.
 type Calls = BTreeMap<u32, bool>;
 
 /// State of the conversion.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct ChunkConverter {
     model: String, // local name
     request_id: String,
     choices: usize,
     begun: bool,
     ended: BTreeMap<u32, FinishReason>,
     calls: BTreeMap<u32, Calls>,
-    usage: Usage,
+    usage: CloudUsage,
 }
 
 /// Reason why the stream cannot be continued.
@@ -30,7 +30,7 @@ pub(super) struct Broken(pub(super) &'static str);
 struct Chunk {
     #[serde(default)]
     choices: Vec<Choice>,
-    usage: Option<Usage>,
+    usage: Option<CloudUsage>,
     error: Option<serde_json::Value>,
 }
 
@@ -48,11 +48,11 @@ struct Delta {
     #[serde(alias = "reasoning")]
     reasoning_content: Option<String>,
     refusal: Option<String>,
-    tool_calls: Option<Vec<Call>>,
+    tool_calls: Option<Vec<CloudCall>>,
 }
 
 #[derive(Deserialize)]
-struct Call {
+struct CloudCall {
     #[serde(default)]
     index: u32,
     id: Option<String>,
@@ -65,18 +65,26 @@ struct Function {
     arguments: Option<String>,
 }
 
-impl Told {
+impl ChunkConverter {
     /// Starts the conversion of a stream with `choices` choices.
-    pub(super) fn new(model: String, request_id: String, choices: usize) -> Told {
+    pub(super) fn new(model: String, request_id: String, choices: usize) -> ChunkConverter {
         let (ended, calls) = (BTreeMap::new(), BTreeMap::new());
-        Told { model, request_id, choices, begun: false, ended, calls, usage: Usage::default() }
+        ChunkConverter {
+            model,
+            request_id,
+            choices,
+            begun: false,
+            ended,
+            calls,
+            usage: CloudUsage::default(),
+        }
     }
 
-    /// Converts the lines of some events. `Finished` events follow at the end of the stream, when the usage is
-    /// known.
-    pub(super) fn see(&mut self, events: &[u8]) -> Result<Vec<v1::InferEvent>, Broken> {
-        let mut told = Vec::new();
-        for line in events.split(|byte| *byte == b'\n') {
+    /// Converts the lines of some server-sent events. `Finished` events follow at the end of the stream, when the
+    /// usage is known.
+    pub(super) fn see(&mut self, text: &[u8]) -> Result<Vec<v1::InferEvent>, Broken> {
+        let mut events = Vec::new();
+        for line in text.split(|byte| *byte == b'\n') {
             let Some(data) = line.strip_prefix(b"data:").map(<[u8]>::trim_ascii) else { continue };
             if data == b"[DONE]" {
                 continue;
@@ -93,7 +101,7 @@ impl Told {
                     request_id: self.request_id.clone(),
                     ..v1::Started::default()
                 };
-                told.push(event(Event::Started(started)));
+                events.push(event(Event::Started(started)));
             }
             if let Some(usage) = chunk.usage {
                 self.usage = usage;
@@ -102,13 +110,13 @@ impl Told {
                 if choice.index as usize >= self.choices {
                     return Err(Broken("it answers with more choices than it was asked for"));
                 }
-                told.extend(self.delta(&choice).map(event));
+                events.extend(self.delta(&choice).map(event));
                 if let Some(reason) = choice.finish_reason {
                     self.ended.insert(choice.index, finish(&reason));
                 }
             }
         }
-        Ok(told)
+        Ok(events)
     }
 
     fn delta(&mut self, choice: &Choice) -> Option<Event> {
@@ -147,7 +155,7 @@ impl Told {
         if self.ended.len() < self.choices {
             return Err(Broken("its answer ended before it was whole"));
         }
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         for (choice, reason) in std::mem::take(&mut self.ended) {
             let calls = self.calls.remove(&choice).unwrap_or_default();
             // A call without arguments gets an empty object.
@@ -158,7 +166,7 @@ impl Told {
             });
             let tool_calls: Vec<v1::ToolCallDelta> = bare.collect();
             if !tool_calls.is_empty() {
-                told.push(event(Event::Delta(v1::Delta { choice, tool_calls, ..v1::Delta::default() })));
+                events.push(event(Event::Delta(v1::Delta { choice, tool_calls, ..v1::Delta::default() })));
             }
             let reason = if calls.is_empty() || reason == FinishReason::Length {
                 reason
@@ -168,9 +176,9 @@ impl Told {
             // The usage of the whole answer is reported with its first choice.
             let usage = (choice == 0).then(|| self.usage.wire());
             let finished = v1::Finished { choice, reason: reason.into(), usage, ..v1::Finished::default() };
-            told.push(event(Event::Finished(finished)));
+            events.push(event(Event::Finished(finished)));
         }
-        Ok(told)
+        Ok(events)
     }
 }
 
@@ -190,19 +198,19 @@ fn finish(reason: &str) -> FinishReason {
 mod tests {
     use super::*;
 
-    fn told(events: &[&str]) -> Result<Vec<Event>, Broken> {
-        let mut told = Told::new("here".to_owned(), "id".to_owned(), 1);
+    fn converted(events: &[&str]) -> Result<Vec<Event>, Broken> {
+        let mut converter = ChunkConverter::new("here".to_owned(), "id".to_owned(), 1);
         let mut all = Vec::new();
         for data in events {
-            all.extend(told.see(format!("data: {data}\r\n\r\n").as_bytes())?);
+            all.extend(converter.see(format!("data: {data}\r\n\r\n").as_bytes())?);
         }
-        all.extend(told.end()?);
+        all.extend(converter.end()?);
         Ok(all.into_iter().filter_map(|event| event.event).collect())
     }
 
     #[test]
     fn an_answer_is_text_thought_calls_and_what_they_took() {
-        let all = told(&[
+        let all = converted(&[
             r#"{"choices":[{"index":0,"delta":{"role":"assistant","content":"","reasoning":"hm"},"finish_reason":null}]}"#,
             r#"{"choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":null}],"usage":null}"#,
             r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"a","type":"function","function":{"name":"f","arguments":""}}]}}]}"#,
@@ -268,7 +276,7 @@ mod tests {
             ),
             (&[], "its answer ended before it was whole"),
         ] {
-            assert_eq!(told(events), Err(Broken(broken)), "{events:?}");
+            assert_eq!(converted(events), Err(Broken(broken)), "{events:?}");
         }
     }
 }

@@ -15,15 +15,15 @@ use tokio::{
 
 /// Connection whose client must read something within a time, while there is something to read.
 #[derive(Debug)]
-pub(crate) struct Taking<S> {
+pub(crate) struct ReadDeadline<S> {
     stream: S,
     within: Duration,
     end: Option<Pin<Box<Sleep>>>, // None: nothing is waiting to be read
 }
 
-impl<S> Taking<S> {
-    pub(crate) fn new(stream: S, within: Duration) -> Taking<S> {
-        Taking { stream, within, end: None }
+impl<S> ReadDeadline<S> {
+    pub(crate) fn new(stream: S, within: Duration) -> ReadDeadline<S> {
+        ReadDeadline { stream, within, end: None }
     }
 
     /// Result of a write, or a timeout if nothing was read for too long.
@@ -40,7 +40,7 @@ impl<S> Taking<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Taking<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ReadDeadline<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -50,7 +50,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Taking<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Taking<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ReadDeadline<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -93,14 +93,14 @@ mod tests {
         time::{sleep, timeout},
     };
 
-    use super::Taking;
+    use super::ReadDeadline;
 
     const WITHIN: Duration = Duration::from_secs(60);
 
     #[tokio::test(start_paused = true)]
     async fn who_takes_nothing_is_let_go_and_who_takes_little_is_not() {
         let (mut client, server) = duplex(16);
-        let mut server = Taking::new(server, WITHIN);
+        let mut server = ReadDeadline::new(server, WITHIN);
         // Data that is read at once, or written after an idle hour, is not late.
         server.write_all(&[0; 16]).await.unwrap();
         client.read_exact(&mut [0; 16]).await.unwrap();

@@ -16,7 +16,7 @@ const RECORD_BYTES: usize = 256;
 
 /// Stored response.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Kept {
+pub(crate) struct StoredResponse {
     /// Name of the requester's key; empty without keys.
     pub(crate) owner: String,
     /// Items before the response, including those of earlier responses: a JSON array; each has an id.
@@ -25,7 +25,7 @@ pub(crate) struct Kept {
     pub(crate) response: String,
 }
 
-impl Kept {
+impl StoredResponse {
     /// Estimated bytes in memory.
     pub(super) fn bytes(&self) -> usize {
         self.owner.len() + self.input.len() + self.response.len() + RECORD_BYTES
@@ -69,7 +69,7 @@ impl Kept {
     }
 
     /// Parses a file. None: it is damaged or not a response.
-    pub(super) fn of_file(bytes: Vec<u8>) -> Option<Kept> {
+    pub(super) fn of_file(bytes: Vec<u8>) -> Option<StoredResponse> {
         let text = String::from_utf8(bytes).ok()?;
         let (written, body) = text.strip_prefix(HEADING)?.split_once('\n')?;
         if written != digest(body.as_bytes()) {
@@ -79,7 +79,7 @@ impl Kept {
         let owner = member(json, "owner")?.as_str()?.into_owned();
         let list = member(json, "input").filter(|input| input.is_array())?;
         let response = member(json, "response").filter(|response| response.is_object())?;
-        Some(Kept { owner, input: list.to_text(), response: response.to_text() })
+        Some(StoredResponse { owner, input: list.to_text(), response: response.to_text() })
     }
 }
 
@@ -119,8 +119,8 @@ fn digest(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn kept() -> Kept {
-        Kept {
+    fn stored() -> StoredResponse {
+        StoredResponse {
             owner: "a \"key\"".to_owned(),
             input: r#"[{"id":"msg_1","content":"é\n"}]"#.to_owned(),
             response: r#"{"id":"resp_1","output":[{"id":"msg_2"}]}"#.to_owned(),
@@ -129,21 +129,21 @@ mod tests {
 
     #[test]
     fn a_file_gives_back_what_was_written_and_nothing_else() {
-        let file = kept().to_file();
-        assert_eq!(Kept::of_file(file.clone()), Some(kept()));
+        let file = stored().to_file();
+        assert_eq!(StoredResponse::of_file(file.clone()), Some(stored()));
         for at in 0..file.len() {
             let mut damaged = file.clone();
             damaged[at] ^= 1;
-            assert_eq!(Kept::of_file(damaged), None, "byte {at}");
-            assert_eq!(Kept::of_file(file[..at].to_vec()), None, "cut at {at}");
+            assert_eq!(StoredResponse::of_file(damaged), None, "byte {at}");
+            assert_eq!(StoredResponse::of_file(file[..at].to_vec()), None, "cut at {at}");
         }
     }
 
     #[test]
     fn an_item_is_found_by_its_id_and_says_what_it_is_of() {
-        assert_eq!(kept().item("msg_2").as_deref(), Some(r#"{"id":"msg_2"}"#));
-        assert_eq!(kept().item("msg_1").as_deref(), Some(r#"{"id":"msg_1","content":"é\n"}"#));
-        assert_eq!(kept().item("msg_3"), None);
+        assert_eq!(stored().item("msg_2").as_deref(), Some(r#"{"id":"msg_2"}"#));
+        assert_eq!(stored().item("msg_1").as_deref(), Some(r#"{"id":"msg_1","content":"é\n"}"#));
+        assert_eq!(stored().item("msg_3"), None);
         let id = format!("resp_{}", "0123456789abcdef".repeat(2));
         assert!(is_id(&id));
         assert_eq!(response_of(&item_id("fc", &id, 70_000)), Some(id.clone()));

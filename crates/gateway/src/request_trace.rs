@@ -6,17 +6,17 @@ use std::time::Instant;
 use axum::http::{HeaderMap, Method};
 use hanzo_engine_telemetry::{KeyValue, Span, TraceContext, Traces};
 
-use crate::record::Recorded;
+use crate::record::RecordFacts;
 
 /// Trace of a request, and its span if one is made.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct RequestTrace {
     /// Context to pass on: that of the span, or the received one.
     pub(crate) trace: Option<TraceContext>,
     span: Option<Span>,
 }
 
-impl Watched {
+impl RequestTrace {
     /// Starts the span of a request that has just arrived. Requests about the server itself have none.
     pub(crate) fn arrival(
         traces: &Traces,
@@ -24,7 +24,7 @@ impl Watched {
         route: &str,
         operation: bool,
         headers: &HeaderMap,
-    ) -> Watched {
+    ) -> RequestTrace {
         let came = TraceContext::of(headers);
         let span = match operation {
             true => None,
@@ -36,9 +36,9 @@ impl Watched {
                 KeyValue::new("http.request.method", method.to_string()),
                 KeyValue::new("http.route", route.to_owned()),
             ]);
-            return Watched { trace, span: Some(span) };
+            return RequestTrace { trace, span: Some(span) };
         }
-        Watched { trace, span: None }
+        RequestTrace { trace, span: None }
     }
 
     /// Ends the span.
@@ -47,7 +47,7 @@ impl Watched {
         (id, route): (&str, &str),
         status: u16,
         outcome: &'static str,
-        known: &Recorded,
+        known: &RecordFacts,
     ) {
         let Some(mut span) = self.span.take().filter(Span::is_kept) else { return };
         span.say([
