@@ -10,7 +10,7 @@ use std::{
 };
 
 use hanzo_engine_runtime::{Adapter, AdapterBase, LoadError, LoadedAdapter, Opened, Overrides};
-use hanzo_engine_store::Found as Stored;
+use hanzo_engine_store::ModelLookup;
 use tokio::sync::{Notify, broadcast::error::RecvError, oneshot};
 
 use crate::{
@@ -22,10 +22,10 @@ use crate::{
     models::{LoadRequest, Models, SHUTTING_DOWN},
     on_demand::Demand,
     registry::{Capability, InUse, key},
-    served::Served,
-    source::Source,
+    served::ServedModel,
+    source::ModelSource,
     unix_time::now_unix_ms,
-    worker::{NotGiven, Work},
+    worker::{NotGiven, WorkItem},
 };
 
 /// An adapter to load.
@@ -51,21 +51,21 @@ pub(crate) struct AdapterView {
 /// Adapters of one load of a model. Names are normalised with the same `key` as model names.
 #[derive(Default)]
 pub(crate) struct Adapters {
-    held: Mutex<BTreeMap<String, Held>>,
+    held: Mutex<BTreeMap<String, HeldAdapter>>,
     /// Adapters that are loaded again when the worker restarts.
-    pub(crate) wanted: Arc<Wanted>,
+    pub(crate) wanted: Arc<WantedAdapters>,
     loads: tokio::sync::Mutex<Option<Reservation>>, // one load at a time; buffers of the first one
 }
 
 /// Adapters that a model should have. They outlive a restart of its worker.
 #[derive(Default)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedAdapters {
     by_name: Mutex<BTreeMap<String, WantedAdapter>>,
     /// Notified when an adapter was loaded, or failed to come back.
     changed: Notify,
 }
 
-struct Held {
+struct HeldAdapter {
     view: AdapterView,
     handle: Arc<LoadedAdapter>,
 }
@@ -77,7 +77,7 @@ pub(crate) struct AdapterOrder {
     pub(crate) reply: oneshot::Sender<Result<Arc<LoadedAdapter>, LoadError>>,
 }
 
-impl Wanted {
+impl WantedAdapters {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, WantedAdapter>> {
         // Every update replaces whole entries, so a poisoned lock is safe to use.
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
@@ -89,9 +89,9 @@ impl Wanted {
     }
 
     /// Collects the adapters that a model is loaded with.
-    pub(crate) fn of(adapters: &[WantedAdapter]) -> Wanted {
+    pub(crate) fn of(adapters: &[WantedAdapter]) -> WantedAdapters {
         let keyed = adapters.iter().map(|adapter| (key(&adapter.name), adapter.clone()));
-        Wanted { by_name: Mutex::new(keyed.collect()), changed: Notify::new() }
+        WantedAdapters { by_name: Mutex::new(keyed.collect()), changed: Notify::new() }
     }
 
     /// Whether there are none.
@@ -106,7 +106,7 @@ impl Wanted {
 
 impl Adapters {
     /// Starts a new load of the model; `wanted` is carried over from the previous one.
-    pub(crate) fn new(wanted: Arc<Wanted>) -> Self {
+    pub(crate) fn new(wanted: Arc<WantedAdapters>) -> Self {
         Self { wanted, ..Self::default() }
     }
 
@@ -123,7 +123,7 @@ impl Adapters {
         self.lock().get(&key(name)).map(|held| (held.view.clone(), held.handle.clone()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, HeldAdapter>> {
         // Every update replaces whole entries, so a poisoned lock is safe to use.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -151,7 +151,7 @@ impl Chosen {
     }
 }
 
-impl Served {
+impl ServedModel {
     /// Looks up a loaded adapter by name.
     ///
     /// # Errors
@@ -277,7 +277,7 @@ impl Models {
         }
         let asked = asked.to_owned();
         let found = self.with_store(move |store| store.resolve(&asked)).await;
-        matches!(found, Ok(Stored::Stored(_)))
+        matches!(found, Ok(ModelLookup::Stored(_)))
     }
 
     /// Finds an adapter by name if exactly one model has it.
@@ -336,13 +336,13 @@ impl Models {
         };
         let (reply, replied) = oneshot::channel();
         let order = AdapterOrder { adapter: Box::new(adapter), kept, reply };
-        served.worker.give(Work::Adapter(order), Instant::now()).map_err(|error| match error {
+        served.worker.give(WorkItem::Adapter(order), Instant::now()).map_err(|error| match error {
             NotGiven::Full => served.queue_full(),
             NotGiven::Left => Error::Stopped { what: "the model's worker ended" },
         })?;
         let loaded = replied.await.map_err(|_| Error::Stopped { what: SHUTTING_DOWN })?;
         let handle = loaded.map_err(|error| Error::Adapter(Failure::new(error)))?;
-        served.adapters.lock().insert(key(&wanted.name), Held { view: view.clone(), handle });
+        served.adapters.lock().insert(key(&wanted.name), HeldAdapter { view: view.clone(), handle });
         served.adapters.wanted.lock().insert(key(&wanted.name), wanted);
         served.adapters.wanted.changed.notify_waiters();
         tracing::info!(
@@ -357,7 +357,7 @@ impl Models {
 
     /// Reserves memory in the model's place (the first element of `bytes`) and in each place beside it (the
     /// others).
-    fn reserve(&self, served: &Served, adapter: &str, bytes: &[u64]) -> Result<Reservation, Error> {
+    fn reserve(&self, served: &ServedModel, adapter: &str, bytes: &[u64]) -> Result<Reservation, Error> {
         let in_place = |place, bytes| self.reserve_in(place, &served.name, adapter, bytes);
         let (own, others) = bytes.split_first().expect("a model has a place");
         let own = in_place(served.place, *own)?;
@@ -393,7 +393,7 @@ impl Models {
         let served = self.loaded(asked, Capability::Any).await?;
         served.adapters.wanted.lock().remove(&key(name));
         let held = served.adapters.lock().remove(&key(name));
-        let Some(Held { view, handle }) = held else {
+        let Some(HeldAdapter { view, handle }) = held else {
             return Err(served.adapter(name).err().unwrap_or(Error::Stopped { what: SHUTTING_DOWN }));
         };
         drop(handle);
@@ -404,7 +404,7 @@ impl Models {
     }
 
     /// Reloads the adapters that a failed worker had.
-    pub(crate) async fn restore_adapters(&self, model: &str, wanted: &Wanted) {
+    pub(crate) async fn restore_adapters(&self, model: &str, wanted: &WantedAdapters) {
         for adapter in wanted.all() {
             let name = adapter.name.clone();
             if let Err(error) = self.load_adapter(model, adapter).await {
@@ -419,13 +419,13 @@ impl Models {
 /// Source of a loaded model, to reopen its files for adapters that need its weights.
 #[derive(Clone, Debug)]
 pub(crate) struct BaseModel {
-    pub(crate) source: Source,
+    pub(crate) source: ModelSource,
     pub(crate) overrides: Overrides,
 }
 
 impl BaseModel {
     /// # Errors
-    /// As [`Source::open`].
+    /// As [`ModelSource::open`].
     pub(crate) fn open(&self) -> Result<Opened, LoadError> {
         self.source.open_with(&self.overrides)
     }

@@ -10,7 +10,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use hanzo_engine_access::{Access, Presented, Refusal};
+use hanzo_engine_access::{Access, PresentedKeys, Refusal};
 use hanzo_engine_process::without_directories;
 use hanzo_engine_telemetry::{CONTENT_TYPE, is_wanted, process};
 use serde_json::{Value, json};
@@ -53,7 +53,7 @@ pub(crate) fn routes(handle: &DaemonHandle, config: &ServerConfig) -> Router {
 /// Middleware that requires an API key.
 async fn keyed(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     let from = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|from| from.0.ip());
-    let Err(refusal) = access.admit(&Presented::of(request.headers()), from) else {
+    let Err(refusal) = access.admit(&PresentedKeys::of(request.headers()), from) else {
         return next.run(request).await;
     };
     let status = match refusal {

@@ -29,14 +29,14 @@ use crate::{
     places::OnCard,
     source::resolve,
 };
-use case::{Case, Kind};
+use case::{BenchPhase, Case};
 use limits::Costs;
 pub use limits::{Limits, Shares};
 use stopwatch::Stopwatch;
 
 /// Arguments of a benchmark.
 #[derive(Clone, Debug)]
-pub struct Args {
+pub struct BenchOptions {
     /// Name in the store, [`crate::DEMO_MODEL`], or a path.
     pub model: String,
     /// Directory of the store; `None` for the default one. Not opened if `model` is a path.
@@ -67,7 +67,7 @@ pub struct Args {
 
 /// Results of a benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct BenchReport {
     /// Description of the device: `cpu: avx512vnni, 8 threads`.
     pub device: String,
     /// Measured limits of the machine, if requested.
@@ -103,7 +103,7 @@ pub struct Row {
 
 /// Progress of a benchmark, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum BenchProgress {
     /// The model is being read, in percent.
     Loading(u32),
     /// The machine is being measured.
@@ -156,7 +156,7 @@ pub enum BenchError {
 ///
 /// # Errors
 /// [`BenchError`].
-pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Report, BenchError> {
+pub fn run(args: &BenchOptions, mut progress: impl FnMut(BenchProgress)) -> Result<BenchReport, BenchError> {
     let step_tokens_max = EngineSection::default().step_tokens_max;
     let cases = Case::all(args, step_tokens_max)?;
     let source = resolve(&args.model, store(args)?.as_ref()).map_err(model_error)?.source;
@@ -207,7 +207,7 @@ pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Report, Be
     let text = Arc::new(opened.text_model()?);
     let embedder = Arc::new(opened.embedder(&text.tokenizer, config.context_tokens_max)?);
     let sides = Sides { text: text.clone(), embedder, listener: None, script: None };
-    let mut told = |fraction: f32| progress(Progress::Loading((fraction * 100.0) as u32));
+    let mut told = |fraction: f32| progress(BenchProgress::Loading((fraction * 100.0) as u32));
     let engine: Box<dyn Generator> = match &card {
         Some((card, _)) => card.decoder_engine(files, sides, config, &mut told)?,
         None => Box::new(cpu.decoder_engine(files, sides, config, &mut told)?),
@@ -229,7 +229,7 @@ pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Report, Be
         limits = Some(best);
     }
     let device = card.map_or_else(|| cpu.describe(), |(card, _)| card.describe());
-    Ok(Report { device, limits, rows })
+    Ok(BenchReport { device, limits, rows })
 }
 
 /// Engine configuration with room for the largest test.
@@ -245,8 +245,8 @@ fn config(
     let model_context = info.context_tokens_max as usize;
     if let Some(case) = cases.iter().find(|case| case.context_tokens() > model_context) {
         let (prompt_tokens, completion_tokens) = match case.kind {
-            Kind::Prompt => (case.depth + case.len, 1),
-            Kind::Generation => (case.depth + 1, case.len),
+            BenchPhase::Prompt => (case.depth + case.len, 1),
+            BenchPhase::Generation => (case.depth + 1, case.len),
         };
         let context_tokens_max = model_context;
         return Err(
@@ -286,14 +286,14 @@ fn check_fits(memory: &EngineMemory, info: &ModelInfo, free_bytes: Option<u64>) 
 }
 
 fn measured_limits(
-    args: &Args,
+    args: &BenchOptions,
     device: &Cpu,
-    progress: &mut impl FnMut(Progress),
+    progress: &mut impl FnMut(BenchProgress),
 ) -> Result<Option<Limits>, LoadError> {
     if !args.limits {
         return Ok(None);
     }
-    progress(Progress::Limits);
+    progress(BenchProgress::Limits);
     Limits::measure(device).map(Some)
 }
 
@@ -301,14 +301,14 @@ fn row(
     case: Case,
     reps: usize,
     stopwatch: &mut Stopwatch,
-    progress: &mut impl FnMut(Progress),
+    progress: &mut impl FnMut(BenchProgress),
 ) -> Result<Row, BenchError> {
     let test = case.name();
     let prepared = stopwatch
-        .prepare(case, &mut |percent| progress(Progress::Filling { test: test.clone(), percent }))?;
+        .prepare(case, &mut |percent| progress(BenchProgress::Filling { test: test.clone(), percent }))?;
     let mut samples = Vec::with_capacity(reps);
     for run in 0..=reps {
-        let mut told = |percent| progress(Progress::Running { test: test.clone(), run, percent });
+        let mut told = |percent| progress(BenchProgress::Running { test: test.clone(), run, percent });
         told(0);
         let rate = stopwatch.measure(&prepared, &mut told)?;
         if run > 0 {
@@ -317,15 +317,15 @@ fn row(
     }
     let (tokens_per_s, stddev) = mean_and_deviation(&samples);
     let (kind, n_prompt, n_gen) = match case.kind {
-        Kind::Prompt => ("prompt", case.len, 0),
-        Kind::Generation => ("generation", 0, case.len),
+        BenchPhase::Prompt => ("prompt", case.len, 0),
+        BenchPhase::Generation => ("generation", 0, case.len),
     };
     let Case { depth, batch, .. } = case;
     Ok(Row { test, kind, n_prompt, n_gen, depth, batch, tokens_per_s, stddev, samples, shares: None })
 }
 
 /// Opens the store, unless the model is a path or the built-in demo model.
-fn store(args: &Args) -> Result<Option<Store>, BenchError> {
+fn store(args: &BenchOptions) -> Result<Option<Store>, BenchError> {
     let needs_none =
         args.model.eq_ignore_ascii_case(crate::DEMO_MODEL) || std::path::Path::new(&args.model).exists();
     match args.store_dir.clone().or_else(hanzo_engine_store::default_dir).filter(|_| !needs_none) {

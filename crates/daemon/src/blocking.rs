@@ -11,12 +11,12 @@ use crate::error::{Error, Failure, FailureReason};
 use crate::limits::HEAPS_GIVE_BACK_AFTER;
 
 /// Runs `work` on the blocking pool.
-pub(crate) async fn blocking<T: Send + 'static, E: From<Blocked> + Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static, E: From<WorkPanic> + Send + 'static>(
     work: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<T, E> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
-        Err(error) => Err(Blocked(error).into()),
+        Err(error) => Err(WorkPanic(error).into()),
     }
 }
 
@@ -34,18 +34,18 @@ pub(crate) fn give_back_soon() {
 }
 
 /// Panic of blocking work.
-pub(crate) struct Blocked(tokio::task::JoinError);
+pub(crate) struct WorkPanic(tokio::task::JoinError);
 
-impl From<Blocked> for Error {
-    fn from(blocked: Blocked) -> Self {
+impl From<WorkPanic> for Error {
+    fn from(panic: WorkPanic) -> Self {
         let error_id = crate::error::error_id();
-        tracing::error!(error_id, error = %blocked.0, "blocking work failed");
+        tracing::error!(error_id, error = %panic.0, "blocking work failed");
         Error::Internal { what: "blocking work failed", error_id }
     }
 }
 
-impl From<Blocked> for Arc<Failure> {
-    fn from(blocked: Blocked) -> Self {
-        Failure::new(FailureReason::Panic(blocked.0.to_string()))
+impl From<WorkPanic> for Arc<Failure> {
+    fn from(panic: WorkPanic) -> Self {
+        Failure::new(FailureReason::Panic(panic.0.to_string()))
     }
 }

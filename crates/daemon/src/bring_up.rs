@@ -19,16 +19,16 @@ use crate::{
     draft::Draft,
     error::{Failure, FailureReason},
     frame_room::FrameRoom,
-    gpu_layers::{Shared, Sharing},
-    launch::{Launch, Running},
+    gpu_layers::{LayerDistribution, SharedPlan},
+    launch::{Launch, WorkerThread},
     models::{Life, Models},
     places::{DeviceName, falls_back},
     prefix_disk::{DiskBlocks, Identity, PrefixDisk},
     prompt_builder::PromptBuilder,
-    registry::Progress,
-    served::Served,
+    registry::LoadProgress,
+    served::ServedModel,
     sizing::{self, LoadOptions},
-    source::Source,
+    source::ModelSource,
     spread::shared_on,
     unix_time::now_unix_ms,
 };
@@ -50,7 +50,7 @@ impl Size {
 }
 
 /// Opened files of a model whose memory is not reserved yet.
-pub(crate) struct Opening {
+pub(crate) struct OpenedFiles {
     pub(crate) name: String,
     want: LoadOptions,
     pub(crate) files: Opened,
@@ -59,12 +59,12 @@ pub(crate) struct Opening {
     /// Index of the place that the model goes to.
     pub(crate) place: usize,
     /// Devices that share the model with that place, if any.
-    pub(crate) shared: Option<Shared>,
+    pub(crate) shared: Option<SharedPlan>,
 }
 
-impl Opening {
-    /// Opens the files and chooses among the places from `place_first` on; see [`Opening::settle`].
-    fn of(models: &Models, life: OpenWish, place_first: usize) -> Result<Opening, Arc<Failure>> {
+impl OpenedFiles {
+    /// Opens the files and chooses among the places from `place_first` on; see [`OpenedFiles::settle`].
+    fn of(models: &Models, life: OpenWish, place_first: usize) -> Result<OpenedFiles, Arc<Failure>> {
         let OpenWish { name, source, want, draft } = life;
         let files = source.open_with(&want.overrides).map_err(Failure::new)?;
         if want.overrides.isq.is_some() || !want.overrides.topology.is_empty() {
@@ -81,7 +81,7 @@ impl Opening {
         }
         let kept = models.prefix_disk.clone().and_then(|disk| disk.for_load(&source, &want.overrides));
         let draft = draft.map(|source| Draft::open(&source, &files)).transpose().map_err(Failure::new)?;
-        let mut opening = Opening { name, want, files, draft, kept, place: place_first, shared: None };
+        let mut opening = OpenedFiles { name, want, files, draft, kept, place: place_first, shared: None };
         opening.settle(models, place_first).map_err(Failure::new)?;
         Ok(opening)
     }
@@ -143,7 +143,7 @@ impl Opening {
             {
                 let count = count as usize;
                 let beside = files.spec.layers.len() - count;
-                Sharing::of(files, &[(DeviceName::Cpu, beside)])?; // reports layers that cannot be split there
+                LayerDistribution::of(files, &[(DeviceName::Cpu, beside)])?; // reports layers that cannot be split there
                 let processor = (0..models.places.len()).find(|&place| !is_card(place) && is_named(place));
                 let shared = processor.and_then(|cpu| shared_on(models, files, &[place, cpu], &[beside]));
                 self.shared = Some(shared.ok_or_else(|| {
@@ -241,7 +241,7 @@ impl Opening {
     /// Plans the engine's size with another device's plan.
     ///
     /// # Errors
-    /// As [`Opening::choose`].
+    /// As [`OpenedFiles::choose`].
     pub(crate) fn choose_on(
         &self,
         models: &Models,
@@ -298,9 +298,9 @@ impl Opening {
 /// Description of a model to open.
 struct OpenWish {
     name: String,
-    source: Source,
+    source: ModelSource,
     want: LoadOptions,
-    draft: Option<Source>,
+    draft: Option<ModelSource>,
 }
 
 impl Models {
@@ -308,8 +308,8 @@ impl Models {
     pub(crate) async fn bring_up(
         self: &Arc<Self>,
         life: &Life,
-        progress: Arc<Progress>,
-    ) -> Result<(Arc<Served>, Running), Arc<Failure>> {
+        progress: Arc<LoadProgress>,
+    ) -> Result<(Arc<ServedModel>, WorkerThread), Arc<Failure>> {
         let mut place_first = 0;
         loop {
             let (place, failure) = match self.bring_up_from(place_first, life, progress.clone()).await {
@@ -335,8 +335,8 @@ impl Models {
         self: &Arc<Self>,
         place_first: usize,
         life: &Life,
-        progress: Arc<Progress>,
-    ) -> Result<(Arc<Served>, Running), (Option<usize>, Arc<Failure>)> {
+        progress: Arc<LoadProgress>,
+    ) -> Result<(Arc<ServedModel>, WorkerThread), (Option<usize>, Arc<Failure>)> {
         let wish = OpenWish {
             name: life.name.clone(),
             source: life.source.clone(),
@@ -344,7 +344,7 @@ impl Models {
             draft: life.draft.clone(),
         };
         let models = self.clone();
-        let opened = blocking(move || Opening::of(&models, wish, place_first)).await;
+        let opened = blocking(move || OpenedFiles::of(&models, wish, place_first)).await;
         let opening = opened.map_err(|failure| (None, failure))?;
         let place = opening.place;
         let info = opening.files.info().clone();
@@ -353,7 +353,7 @@ impl Models {
         let (opening, reservation, Size { engine: size, memory, beside }) =
             made.map_err(|failure| (Some(place), failure))?;
         let (memory, planner) = (beside.into_iter().fold(memory, |a, b| a + b), opening.planner(self));
-        let Opening { files, draft, kept, shared, .. } = opening;
+        let OpenedFiles { files, draft, kept, shared, .. } = opening;
         let generates = files.generates();
         let spec = files.decoder().map(|files| Arc::new(files.spec.clone()));
         let (models, name, number) = (self.clone(), life.name.clone(), life.number);
@@ -385,7 +385,7 @@ impl Models {
         };
         let started = launch.start().await.map_err(|failure| (Some(place), failure))?;
         let (Sides { text, embedder, listener, script }, worker, running) = started;
-        let served = Served {
+        let served = ServedModel {
             name: life.name.clone(),
             text,
             embedder,

@@ -50,7 +50,7 @@ enum Driver {
 
 /// Metrics of one GPU; unavailable ones are left out.
 #[derive(Debug, Default, PartialEq)]
-struct Reading {
+struct GpuMetrics {
     gpu: String, // index in the driver's order
     answers: bool,
     name: String,
@@ -131,27 +131,27 @@ impl Cards {
     }
 }
 
-fn readings(nvml: &Nvml) -> Vec<Reading> {
+fn readings(nvml: &Nvml) -> Vec<GpuMetrics> {
     let count = nvml.device_count().unwrap_or(0);
     (0..count)
         .map(|index| {
             let gpu = index.to_string();
             match nvml.device_by_index(index) {
-                Ok(device) => Reading { gpu, ..reading(&device) },
-                Err(_) => Reading { gpu, ..Reading::default() },
+                Ok(device) => GpuMetrics { gpu, ..reading(&device) },
+                Err(_) => GpuMetrics { gpu, ..GpuMetrics::default() },
             }
         })
         .collect()
 }
 
 /// Reads one GPU. A GPU that fell off the bus reports that from every query.
-fn reading(device: &Device<'_>) -> Reading {
+fn reading(device: &Device<'_>) -> GpuMetrics {
     let milliwatts = |read: Result<u32, NvmlError>| read.ok().map(|read| f64::from(read) / 1e3);
     let temperature = device.temperature(TemperatureSensor::Gpu);
     let memory = device.memory_info();
     let ecc = |kind| device.total_ecc_errors(kind, EccCounter::Volatile).ok();
     let lost = |error: &NvmlError| matches!(error, NvmlError::GpuLost | NvmlError::ResetRequired);
-    Reading {
+    GpuMetrics {
         gpu: String::new(),
         answers: !temperature.as_ref().err().is_some_and(lost) && !memory.as_ref().err().is_some_and(lost),
         name: device.name().unwrap_or_default(),
@@ -166,9 +166,9 @@ fn reading(device: &Device<'_>) -> Reading {
     }
 }
 
-fn families(cards: &[Reading], driver: &str) -> Vec<MetricFamily> {
-    let of = |card: &Reading| ("gpu", card.gpu.clone());
-    let gauges = |value: &dyn Fn(&Reading) -> Option<f64>| -> Vec<Metric> {
+fn families(cards: &[GpuMetrics], driver: &str) -> Vec<MetricFamily> {
+    let of = |card: &GpuMetrics| ("gpu", card.gpu.clone());
+    let gauges = |value: &dyn Fn(&GpuMetrics) -> Option<f64>| -> Vec<Metric> {
         cards.iter().filter_map(|card| Some(family::gauge([of(card)], value(card)?))).collect()
     };
     let info = cards.iter().filter(|card| card.answers).map(|card| {

@@ -18,7 +18,7 @@ use hanzo_engine_runtime::StepError;
 #[cfg(target_os = "linux")]
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
-use crate::worker::{Turn, Worker};
+use crate::worker::{TurnResult, Worker};
 
 /// Runs a worker on this thread until it has stopped.
 ///
@@ -27,9 +27,9 @@ use crate::worker::{Turn, Worker};
 pub(crate) fn run(worker: &mut Worker) -> Result<(), StepError> {
     loop {
         match worker.turn(Instant::now)? {
-            Turn::Ran => {}
-            Turn::Park(until) => worker.rest(until),
-            Turn::Left => return Ok(()),
+            TurnResult::Ran => {}
+            TurnResult::Park(until) => worker.rest(until),
+            TurnResult::Left => return Ok(()),
         }
     }
 }

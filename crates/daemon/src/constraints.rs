@@ -27,29 +27,29 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Cache of one model's compiled constraints.
 #[derive(Default)]
 pub(crate) struct Constraints {
-    shared: Arc<Shared>,
+    shared: Arc<CompilerState>,
 }
 
 #[derive(Default)]
-struct Shared {
-    kept: Mutex<Kept>,
+struct CompilerState {
+    cache: Mutex<GrammarCache>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Kept {
-    entries: HashMap<Arc<Spec>, Entry>,
+struct GrammarCache {
+    entries: HashMap<Arc<Spec>, GrammarEntry>,
     compiling: Vec<Option<ClientId>>, // clients of the running compilations
     bytes: u64,                       // estimated memory of the compiled ones
     uses: u64,
 }
 
-struct Entry {
-    state: State,
+struct GrammarEntry {
+    state: GrammarState,
     last_use: u64,
 }
 
-enum State {
+enum GrammarState {
     Compiling { client: Option<ClientId>, since: Instant },
     Compiled(Arc<Grammar>),
     Refused(String),
@@ -70,28 +70,30 @@ impl Constraints {
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Arc<Grammar>, Error> {
         let spec = Arc::new(spec);
-        let mut kept = self.shared.lock();
+        let mut cache = self.shared.lock();
         loop {
-            kept.uses += 1;
-            let (now, may_begin) = (kept.uses, kept.may_begin(client));
-            match kept.entries.get_mut(&spec) {
+            cache.uses += 1;
+            let (now, may_begin) = (cache.uses, cache.may_begin(client));
+            match cache.entries.get_mut(&spec) {
                 Some(entry) => {
                     entry.last_use = now;
                     match &entry.state {
-                        State::Compiled(grammar) => return Ok(grammar.clone()),
-                        State::Refused(reason) => return Err(Error::field("constraint", reason.clone())),
-                        State::Compiling { since, .. } if since.elapsed() >= CONSTRAINT_TIME_MAX => {
+                        GrammarState::Compiled(grammar) => return Ok(grammar.clone()),
+                        GrammarState::Refused(reason) => {
+                            return Err(Error::field("constraint", reason.clone()));
+                        }
+                        GrammarState::Compiling { since, .. } if since.elapsed() >= CONSTRAINT_TIME_MAX => {
                             let seconds = CONSTRAINT_TIME_MAX.as_secs();
                             return Err(Error::Busy { what: "compiling the constraint", seconds });
                         }
-                        State::Compiling { .. } => {}
+                        GrammarState::Compiling { .. } => {}
                     }
                 }
                 None if may_begin => {
-                    kept.compiling.push(client);
-                    let state = State::Compiling { client, since: Instant::now() };
-                    kept.entries.insert(spec.clone(), Entry { state, last_use: now });
-                    self.begin(&mut kept, &spec, text);
+                    cache.compiling.push(client);
+                    let state = GrammarState::Compiling { client, since: Instant::now() };
+                    cache.entries.insert(spec.clone(), GrammarEntry { state, last_use: now });
+                    self.begin(&mut cache, &spec, text);
                     continue;
                 }
                 None => {}
@@ -99,21 +101,21 @@ impl Constraints {
             if interrupted() {
                 return Err(RequestError::Interrupted.into());
             }
-            let waited = self.shared.changed.wait_timeout(kept, LOOK_EVERY);
-            kept = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.shared.changed.wait_timeout(cache, LOOK_EVERY);
+            cache = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     /// Returns a constraint that is already compiled.
     pub(crate) fn ready(&self, spec: &Spec) -> Option<Arc<Grammar>> {
-        let mut kept = self.shared.lock();
-        kept.uses += 1;
-        let now = kept.uses;
-        let entry = kept.entries.get_mut(spec)?;
+        let mut cache = self.shared.lock();
+        cache.uses += 1;
+        let now = cache.uses;
+        let entry = cache.entries.get_mut(spec)?;
         entry.last_use = now;
         match &entry.state {
-            State::Compiled(grammar) => Some(grammar.clone()),
-            State::Compiling { .. } | State::Refused(_) => None,
+            GrammarState::Compiled(grammar) => Some(grammar.clone()),
+            GrammarState::Compiling { .. } | GrammarState::Refused(_) => None,
         }
     }
 
@@ -123,7 +125,7 @@ impl Constraints {
     }
 
     /// Starts a compilation on a new thread.
-    fn begin(&self, kept: &mut Kept, spec: &Arc<Spec>, text: &Arc<TextModel>) {
+    fn begin(&self, cache: &mut GrammarCache, spec: &Arc<Spec>, text: &Arc<TextModel>) {
         let (shared, to_compile, text) = (self.shared.clone(), spec.clone(), text.clone());
         let compile = move || {
             let compiled = text
@@ -133,15 +135,15 @@ impl Constraints {
             shared.finish(&to_compile, compiled);
         };
         if let Err(error) = thread::Builder::new().name("constraints".to_owned()).spawn(compile) {
-            kept.finish(spec, Err(format!("there is no thread to compile it on: {error}")));
+            cache.finish(spec, Err(format!("there is no thread to compile it on: {error}")));
         }
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+impl CompilerState {
+    fn lock(&self) -> MutexGuard<'_, GrammarCache> {
         // No code that may panic leaves it half updated.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn finish(&self, spec: &Arc<Spec>, compiled: Result<Arc<Grammar>, String>) {
@@ -150,7 +152,7 @@ impl Shared {
     }
 }
 
-impl Kept {
+impl GrammarCache {
     /// Checks whether one more compilation may start for this client.
     fn may_begin(&self, client: Option<ClientId>) -> bool {
         let own = self.compiling.iter().filter(|&&other| other == client).count();
@@ -158,22 +160,25 @@ impl Kept {
     }
 
     fn finish(&mut self, spec: &Arc<Spec>, compiled: Result<Arc<Grammar>, String>) {
-        if let Some(Entry { state: State::Compiling { client, .. }, .. }) = self.entries.get(spec)
+        if let Some(GrammarEntry { state: GrammarState::Compiling { client, .. }, .. }) =
+            self.entries.get(spec)
             && let Some(done) = self.compiling.iter().position(|other| other == client)
         {
             self.compiling.swap_remove(done);
         }
         let state = match compiled {
-            Ok(grammar) => State::Compiled(grammar),
-            Err(reason) => State::Refused(reason),
+            Ok(grammar) => GrammarState::Compiled(grammar),
+            Err(reason) => GrammarState::Refused(reason),
         };
         self.bytes += bytes(spec, &state);
         if let Some(entry) = self.entries.get_mut(spec) {
             entry.state = state;
         }
         while self.bytes > CONSTRAINTS_BYTES_MAX {
-            let done =
-                self.entries.iter().filter(|(_, entry)| !matches!(entry.state, State::Compiling { .. }));
+            let done = self
+                .entries
+                .iter()
+                .filter(|(_, entry)| !matches!(entry.state, GrammarState::Compiling { .. }));
             let Some((oldest, _)) = done.min_by_key(|(_, entry)| entry.last_use) else { break };
             let oldest = oldest.clone();
             if let Some(entry) = self.entries.remove(&oldest) {
@@ -184,7 +189,7 @@ impl Kept {
 }
 
 /// Estimated memory of an entry in bytes.
-fn bytes(spec: &Spec, state: &State) -> u64 {
+fn bytes(spec: &Spec, state: &GrammarState) -> u64 {
     let source = match spec {
         Spec::JsonObject => 0,
         Spec::Choices(texts) => texts.iter().map(|text| text.len() + size_of::<String>()).sum(),
@@ -195,9 +200,9 @@ fn bytes(spec: &Spec, state: &State) -> u64 {
         | Spec::Gbnf(text) => text.len(),
     };
     let compiled = match state {
-        State::Compiling { .. } => 0,
-        State::Compiled(grammar) => grammar.bytes(),
-        State::Refused(reason) => reason.len() as u64,
+        GrammarState::Compiling { .. } => 0,
+        GrammarState::Compiled(grammar) => grammar.bytes(),
+        GrammarState::Refused(reason) => reason.len() as u64,
     };
     source as u64 + compiled + 512
 }
@@ -253,27 +258,27 @@ mod tests {
         for index in 1..count.min(40) {
             constraints.compiled(regex(index), &text, None, &|| false).unwrap();
         }
-        let mut kept = constraints.shared.lock();
-        let used: u64 = kept.entries.iter().map(|(spec, entry)| bytes(spec, &entry.state)).sum();
-        assert_eq!(kept.bytes, used);
+        let mut cache = constraints.shared.lock();
+        let used: u64 = cache.entries.iter().map(|(spec, entry)| bytes(spec, &entry.state)).sum();
+        assert_eq!(cache.bytes, used);
         // Pretend that the cache is full.
-        kept.bytes += CONSTRAINTS_BYTES_MAX - used;
-        kept.compiling.push(None);
+        cache.bytes += CONSTRAINTS_BYTES_MAX - used;
+        cache.compiling.push(None);
         let new = Arc::new(regex(99));
-        let state = State::Compiling { client: None, since: Instant::now() };
-        kept.entries.insert(new.clone(), Entry { state, last_use: u64::MAX });
-        kept.finish(&new, Ok(first));
-        assert!(!kept.entries.contains_key(&regex(0)) && kept.entries.contains_key(&new));
-        assert!(kept.bytes <= CONSTRAINTS_BYTES_MAX);
+        let state = GrammarState::Compiling { client: None, since: Instant::now() };
+        cache.entries.insert(new.clone(), GrammarEntry { state, last_use: u64::MAX });
+        cache.finish(&new, Ok(first));
+        assert!(!cache.entries.contains_key(&regex(0)) && cache.entries.contains_key(&new));
+        assert!(cache.bytes <= CONSTRAINTS_BYTES_MAX);
     }
 
     /// Pretends that a constraint is being compiled for a client and never finishes.
     fn endless(constraints: &Constraints, client: u64, since: Instant) -> Spec {
         let spec = Spec::Regex(format!("endless {client}"));
-        let mut kept = constraints.shared.lock();
-        kept.compiling.push(Some(ClientId(client)));
-        let state = State::Compiling { client: Some(ClientId(client)), since };
-        kept.entries.insert(Arc::new(spec.clone()), Entry { state, last_use: 0 });
+        let mut cache = constraints.shared.lock();
+        cache.compiling.push(Some(ClientId(client)));
+        let state = GrammarState::Compiling { client: Some(ClientId(client)), since };
+        cache.entries.insert(Arc::new(spec.clone()), GrammarEntry { state, last_use: 0 });
         spec
     }
 

@@ -40,7 +40,7 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 use tower::util::BoxCloneSyncService;
 
 #[cfg(target_os = "linux")]
-use crate::isolated::Isolated;
+use crate::isolated::IsolatedDevice;
 use crate::{
     Config, ConfigError,
     adapters::WantedAdapter,
@@ -59,13 +59,13 @@ use crate::{
     metrics::Metrics,
     models::{LoadRequest, Models},
     on_demand::{LoadTimes, Waiters},
-    places::{self, Chosen, Found, OnCard, Place},
+    places::{self, Chosen, DevicePlace, OnCard, UsableGpu},
     ports,
     prefix_disk::PrefixDisk,
     pulls::Pulls,
     registry::Registry,
-    reload::Settings,
-    service::{Both, Core, EngineService, Envelope, Guarded, SpeechService, StoreService},
+    reload::ReloadableSettings,
+    service::{Both, Core, EngineService, Envelope, GuardedService, SpeechService, StoreService},
     sizing::LoadOptions,
     voice_activity::VoiceActivity,
 };
@@ -139,15 +139,15 @@ pub struct Daemon {
 pub struct DaemonHandle {
     core: Arc<Core>,
     access: Arc<Access>,
-    settings: Settings,
+    settings: ReloadableSettings,
     grpc_addr: SocketAddr,
     admin_addr: SocketAddr,
 }
 
 /// Place for a device that computes in host memory, with its memory budget.
-fn host_place(engine: &EngineSection, device: Arc<dyn Device>) -> Result<Place, DaemonError> {
+fn host_place(engine: &EngineSection, device: Arc<dyn Device>) -> Result<DevicePlace, DaemonError> {
     let bytes = engine.models_bytes().or_else(budget::default_bytes).ok_or(DaemonError::NoMemoryBudget)?;
-    Ok(Place { device, budget: Budget::new(bytes) })
+    Ok(DevicePlace { device, budget: Budget::new(bytes) })
 }
 
 struct CloseOnDrop(Arc<Models>);
@@ -181,19 +181,19 @@ impl Daemon {
         let processor = cpu.then(processor).transpose()?;
         // Later GPUs may hold the first layers of a model that does not fit on this one.
         let all: Vec<OnCard> = cards.iter().map(|found| found.card.clone()).collect();
-        for (at, Found { card, budget_bytes }) in cards.into_iter().enumerate() {
+        for (at, UsableGpu { card, budget_bytes }) in cards.into_iter().enumerate() {
             let card = card.beside(processor.as_ref()).beside_cards(all[at + 1..].to_vec());
             let device: Arc<dyn Device> = match engine.isolation {
                 #[cfg(target_os = "linux")]
-                Some(Isolation::Process) => Arc::new(Isolated::on_card(engine, &config.log, card)),
+                Some(Isolation::Process) => Arc::new(IsolatedDevice::on_card(engine, &config.log, card)),
                 _ => Arc::new(card),
             };
-            places.push(Place { device, budget: Budget::new(budget_bytes) });
+            places.push(DevicePlace { device, budget: Budget::new(budget_bytes) });
         }
         if let Some(processor) = processor {
             let device: Arc<dyn Device> = match engine.isolation {
                 #[cfg(target_os = "linux")]
-                Some(Isolation::Process) => Arc::new(Isolated::new(engine, &config.log)?),
+                Some(Isolation::Process) => Arc::new(IsolatedDevice::new(engine, &config.log)?),
                 _ => Arc::new(processor),
             };
             places.push(host_place(engine, device)?);
@@ -209,7 +209,7 @@ impl Daemon {
         Self::bind_in(config, vec![place]).await
     }
 
-    pub(crate) async fn bind_in(config: Config, places: Vec<Place>) -> Result<Daemon, DaemonError> {
+    pub(crate) async fn bind_in(config: Config, places: Vec<DevicePlace>) -> Result<Daemon, DaemonError> {
         let access = Arc::new(Access::open(config.server.access())?);
         let tls = ServerTls::open(config.server.tls(), &[b"h2"])?;
         let listening = &config.server;
@@ -251,7 +251,7 @@ impl Daemon {
             listener.local_addr().map_err(failed)
         };
         let (grpc_addr, admin_addr) = (address(&grpc, "gRPC")?, address(&admin, "admin")?);
-        let settings = Settings::new(config.clone(), tls.clone());
+        let settings = ReloadableSettings::new(config.clone(), tls.clone());
         let handle = DaemonHandle { core, access, settings, grpc_addr, admin_addr };
         Ok(Daemon { config, handle, grpc, tls, admin, no_cards: None, _close: CloseOnDrop(models) })
     }
@@ -385,7 +385,7 @@ impl DaemonHandle {
         })
     }
 
-    pub(crate) fn settings(&self) -> &Settings {
+    pub(crate) fn settings(&self) -> &ReloadableSettings {
         &self.settings
     }
 
@@ -507,8 +507,8 @@ fn router(
         reason: error.to_string(),
     };
     let DaemonHandle { core, access, .. } = handle;
-    fn guarded<S>(service: S, core: &Core, access: &Arc<Access>) -> Guarded<S> {
-        Guarded { service, access: access.clone(), metrics: core.models.metrics.clone() }
+    fn guarded<S>(service: S, core: &Core, access: &Arc<Access>) -> GuardedService<S> {
+        GuardedService { service, access: access.clone(), metrics: core.models.metrics.clone() }
     }
     let engine = guarded(engine_server(core, config.message_bytes_max), core, access);
     let store = guarded(store_server(core, config.message_bytes_max), core, access);

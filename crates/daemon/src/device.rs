@@ -29,12 +29,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     clock::{self, Bell},
-    gpu_layers::Sharing,
+    gpu_layers::LayerDistribution,
     limits::PREFIX_DISK_SAVED_AT_ONCE,
     making::{build, decoder_engine, decoder_memory},
     places::DeviceName,
     prefix_disk::{Identity, PrefixDisk},
-    source::Source,
+    source::ModelSource,
 };
 
 /// Engine as its worker sees it; see [`Engine`] for the methods.
@@ -301,17 +301,17 @@ pub(crate) struct Sides {
 /// Source of an engine, for a device that builds it in another process.
 #[derive(Clone)]
 pub(crate) struct Origin {
-    pub(crate) source: Source,
+    pub(crate) source: ModelSource,
     /// Overrides of its files' values.
     pub(crate) overrides: Overrides,
     /// Draft model for speculative decoding.
-    pub(crate) draft: Option<Source>,
+    pub(crate) draft: Option<ModelSource>,
     /// Format of tool calls, if not the chat template's.
     pub(crate) tool_format: Option<ToolFormat>,
     /// Limits of picture sizes from the settings.
     pub(crate) pictures: PixelRoom,
     /// Distribution of the layers, if this GPU shares the model with other devices.
-    pub(crate) sharing: Option<Sharing>,
+    pub(crate) sharing: Option<LayerDistribution>,
     /// Planned memory.
     pub(crate) memory: EngineMemory,
     /// Disk storage for KV blocks, and the identity of the model's files that separates its blocks from others.
@@ -381,7 +381,7 @@ pub(crate) trait Device: Send + Sync + 'static {
     }
 
     /// Planner for a decoder that the device shares with others; `None` if it shares none.
-    fn sharing(&self, _sharing: &Sharing) -> Option<Arc<dyn Device>> {
+    fn sharing(&self, _sharing: &LayerDistribution) -> Option<Arc<dyn Device>> {
         None
     }
 

@@ -3,15 +3,16 @@
 use hanzo_engine_telemetry::family::{self, gauge as value};
 use prometheus::proto::{MetricFamily, MetricType};
 
-use crate::places::Place;
+use crate::places::DevicePlace;
 
 /// Collects the current metrics.
-pub(crate) fn families(places: &[Place]) -> Vec<MetricFamily> {
-    let of = |bytes: fn(&Place) -> u64| {
-        let one = |place: &Place| value([("device", place.device.name().to_string())], bytes(place) as f64);
+pub(crate) fn families(places: &[DevicePlace]) -> Vec<MetricFamily> {
+    let of = |bytes: fn(&DevicePlace) -> u64| {
+        let one =
+            |place: &DevicePlace| value([("device", place.device.name().to_string())], bytes(place) as f64);
         places.iter().map(one).collect::<Vec<_>>()
     };
-    let gauge = |name: &str, help: &str, bytes: fn(&Place) -> u64| {
+    let gauge = |name: &str, help: &str, bytes: fn(&DevicePlace) -> u64| {
         family::family(&format!("hanzo_engine_{name}"), help, MetricType::GAUGE, of(bytes))
     };
     let all = [

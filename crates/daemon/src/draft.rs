@@ -6,7 +6,7 @@ use hanzo_engine_store::Store;
 use crate::{
     config::EngineSection,
     error::Error,
-    source::{Source, resolve},
+    source::{ModelSource, resolve},
 };
 
 /// Opened draft model.
@@ -16,7 +16,11 @@ pub(crate) struct Draft(Opened);
 ///
 /// # Errors
 /// [`Error::Field`] if speculative decoding is off; errors of [`resolve`].
-pub(crate) fn find(asked: &str, section: &EngineSection, store: Option<&Store>) -> Result<Source, Error> {
+pub(crate) fn find(
+    asked: &str,
+    section: &EngineSection,
+    store: Option<&Store>,
+) -> Result<ModelSource, Error> {
     if section.speculation == Speculation::Off {
         let reason = "nothing is drafted where engine.speculation is off; set it to ngram";
         return Err(Error::field("draft_model", reason));
@@ -29,7 +33,7 @@ impl Draft {
     ///
     /// # Errors
     /// Errors of opening it, and [`LoadError::Unsupported`] if one of the two is not a decoder.
-    pub(crate) fn open(source: &Source, of: &Opened) -> Result<Draft, LoadError> {
+    pub(crate) fn open(source: &ModelSource, of: &Opened) -> Result<Draft, LoadError> {
         let refuse = |opened: &Opened, reason: &str| {
             let (file, value) = (of.info().name.clone(), opened.info().name.clone());
             Err(LoadError::Unsupported {

@@ -12,12 +12,12 @@ use crate::error::Error;
 /// Drain state, shared by everything that accepts requests.
 #[derive(Clone)]
 pub(crate) struct Drain {
-    phase: Arc<watch::Sender<Phase>>,
+    phase: Arc<watch::Sender<DrainPhase>>,
     active: Arc<watch::Sender<usize>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum DrainPhase {
     Serving,
     Draining { until: Instant },
 }
@@ -28,7 +28,10 @@ pub(crate) struct Active(Arc<watch::Sender<usize>>);
 impl Drain {
     /// Creates the state in which requests are accepted.
     pub(crate) fn new() -> Self {
-        Self { phase: Arc::new(watch::Sender::new(Phase::Serving)), active: Arc::new(watch::Sender::new(0)) }
+        Self {
+            phase: Arc::new(watch::Sender::new(DrainPhase::Serving)),
+            active: Arc::new(watch::Sender::new(0)),
+        }
     }
 
     /// Registers a request.
@@ -40,8 +43,8 @@ impl Drain {
         // Counted first: a drain that begins now either waits for this request or sees it refused.
         let active = Active(self.active.clone());
         match *self.phase.borrow() {
-            Phase::Serving => Ok(active),
-            Phase::Draining { until } => {
+            DrainPhase::Serving => Ok(active),
+            DrainPhase::Draining { until } => {
                 let left = until.saturating_duration_since(Instant::now());
                 Err(Error::Draining { retry_after_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX) })
             }
@@ -50,18 +53,18 @@ impl Drain {
 
     /// Whether new requests are refused.
     pub(crate) fn is_draining(&self) -> bool {
-        *self.phase.borrow() != Phase::Serving
+        *self.phase.borrow() != DrainPhase::Serving
     }
 
     /// Refuses requests from now on; running ones may take `time`.
     pub(crate) fn begin(&self, time: Duration) {
-        self.phase.send_replace(Phase::Draining { until: Instant::now() + time });
+        self.phase.send_replace(DrainPhase::Draining { until: Instant::now() + time });
     }
 
     /// Waits until a drain begins.
     pub(crate) async fn begun(&self) {
         // Cannot fail: `self` holds the sender.
-        let _ = self.phase.subscribe().wait_for(|phase| *phase != Phase::Serving).await;
+        let _ = self.phase.subscribe().wait_for(|phase| *phase != DrainPhase::Serving).await;
     }
 
     /// Waits until no request is being answered.

@@ -18,7 +18,7 @@ pub(crate) struct FrameRoom(Arc<Semaphore>);
 
 /// Reserved memory, released on drop.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct FrameReservation {
     _room: OwnedSemaphorePermit,
 }
 
@@ -30,10 +30,10 @@ impl FrameRoom {
 
     /// Reserves memory for this many bytes; `None` if other requests hold it. A request that needs more than the
     /// limit may run alone.
-    pub(crate) fn hold(&self, bytes: usize) -> Option<Held> {
+    pub(crate) fn hold(&self, bytes: usize) -> Option<FrameReservation> {
         let units = bytes.div_ceil(UNIT_BYTES).min(UNITS) as u32;
         let room = Arc::clone(&self.0).try_acquire_many_owned(units).ok()?;
-        Some(Held { _room: room })
+        Some(FrameReservation { _room: room })
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-use hanzo_engine_kernels::Cut;
+use hanzo_engine_kernels::PipelineCut;
 use hanzo_engine_runtime::{LoadError, ModelFiles};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
@@ -60,13 +60,13 @@ impl<'de> Deserialize<'de> for GpuLayers {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum Said {
+        enum LayerSetting {
             Count(u32),
             Word(String),
         }
-        match Said::deserialize(from)? {
-            Said::Count(count) => Ok(GpuLayers::Count(count)),
-            Said::Word(word) => word.parse().map_err(D::Error::custom),
+        match LayerSetting::deserialize(from)? {
+            LayerSetting::Count(count) => Ok(GpuLayers::Count(count)),
+            LayerSetting::Word(word) => word.parse().map_err(D::Error::custom),
         }
     }
 }
@@ -85,24 +85,27 @@ pub enum SplitMode {
 /// Distribution of a model's layers: the last ones on a GPU and the earlier ones on other devices, or parts of each
 /// layer on all GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sharing {
+pub(crate) struct LayerDistribution {
     /// Other devices with their layer counts, from the layers just before the GPU's first down to the model's
     /// first.
     pub(crate) others: Vec<(DeviceName, usize)>,
     /// Boundaries between the devices, in order of layers.
-    pub(crate) cuts: Vec<Cut>,
+    pub(crate) cuts: Vec<PipelineCut>,
     /// Number of layers of the model.
     pub(crate) layers: usize,
     /// If GPUs have parts of each layer: the cache layers that are whole on all of them.
     pub(crate) rows: Option<Vec<usize>>,
 }
 
-impl Sharing {
+impl LayerDistribution {
     /// Places layers on other devices, from those just before the GPU's down. The GPU gets the remaining ones.
     ///
     /// # Errors
     /// If the model cannot be cut there.
-    pub(crate) fn of(files: &ModelFiles, others: &[(DeviceName, usize)]) -> Result<Sharing, LoadError> {
+    pub(crate) fn of(
+        files: &ModelFiles,
+        others: &[(DeviceName, usize)],
+    ) -> Result<LayerDistribution, LoadError> {
         let layers = files.spec.layers.len();
         let elsewhere = others.iter().map(|(_, count)| count).sum::<usize>().min(layers);
         let unsupported = |reason| LoadError::Unsupported {
@@ -117,7 +120,7 @@ impl Sharing {
             end
         });
         let cuts = ends.map(|end| files.spec.cut(end)).collect::<Result<_, _>>().map_err(unsupported)?;
-        Ok(Sharing { others: others.to_vec(), cuts, layers, rows: None })
+        Ok(LayerDistribution { others: others.to_vec(), cuts, layers, rows: None })
     }
 
     /// Splits each layer over the GPU and these others.
@@ -127,7 +130,7 @@ impl Sharing {
     pub(crate) fn by_rows(
         files: &ModelFiles,
         others: impl Iterator<Item = DeviceName>,
-    ) -> Result<Sharing, LoadError> {
+    ) -> Result<LayerDistribution, LoadError> {
         let layers = files.spec.layers.len();
         let whole = files.spec.undivided_caches().map_err(|reason| LoadError::Unsupported {
             file: files.info.name.clone(),
@@ -136,7 +139,7 @@ impl Sharing {
             reason,
         })?;
         let others = others.map(|name| (name, layers)).collect();
-        Ok(Sharing { others, cuts: Vec::new(), layers, rows: Some(whole) })
+        Ok(LayerDistribution { others, cuts: Vec::new(), layers, rows: Some(whole) })
     }
 
     /// Number of layers on the GPU.
@@ -150,7 +153,7 @@ impl Sharing {
     }
 }
 
-impl fmt::Display for Sharing {
+impl fmt::Display for LayerDistribution {
     /// `20 of 28 layers`, or `rows of 28 layers`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.rows {
@@ -162,8 +165,8 @@ impl fmt::Display for Sharing {
 
 /// Planned model that several devices share.
 #[derive(Clone)]
-pub(crate) struct Shared {
-    pub(crate) sharing: Sharing,
+pub(crate) struct SharedPlan {
+    pub(crate) sharing: LayerDistribution,
     /// Planner of the memory on each device.
     pub(crate) planner: Arc<dyn Device>,
     /// Places of the other devices in the same order: GPUs in the configured order, then the CPU. The fixed order

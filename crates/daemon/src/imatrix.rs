@@ -24,7 +24,7 @@ use crate::{budget, device::Cpu, source::resolve};
 
 /// Arguments of a run: the model, the text and the output.
 #[derive(Clone, Debug)]
-pub struct Args {
+pub struct ImatrixOptions {
     /// Name in the store, [`crate::DEMO_MODEL`], or a path; it must be a GGUF file.
     pub model: String,
     /// Directory of the store; `None` for the default one. Not opened if `model` is a path.
@@ -57,7 +57,7 @@ pub enum Form {
 
 /// Result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct ImatrixReport {
     /// Path of the new file.
     pub file: PathBuf,
     /// Number of chunks that were read.
@@ -110,10 +110,10 @@ pub enum ImatrixError {
 /// # Errors
 /// [`ImatrixError`].
 pub fn run(
-    args: &Args,
+    args: &ImatrixOptions,
     stop: &AtomicBool,
     mut progress: impl FnMut(usize, usize),
-) -> Result<Report, ImatrixError> {
+) -> Result<ImatrixReport, ImatrixError> {
     let store = store(args)?;
     let resolved = resolve(&args.model, store.as_ref());
     let opened = resolved.map_err(|error| ImatrixError::Model(error.to_string()))?.source.open()?;
@@ -160,7 +160,7 @@ pub fn run(
     }?;
     let (file, chunk_tokens) = (args.output.clone(), args.chunk_tokens);
     let unmet = met.values().flat_map(BTreeMap::values).filter(|met| met.rows == 0).count();
-    Ok(Report { file, chunks: chunks.len(), chunk_tokens, tensors: met.len(), unmet })
+    Ok(ImatrixReport { file, chunks: chunks.len(), chunk_tokens, tensors: met.len(), unmet })
 }
 
 /// Statistics of each tensor's matrices, by their index in the tensor.
@@ -174,7 +174,11 @@ fn place(name: &str) -> (&str, usize) {
 
 /// Splits the text's tokens into whole chunks. As in llama-imatrix, the first token of each is replaced by the
 /// model's beginning-of-text token, if it has one.
-fn chunks(args: &Args, files: &ModelFiles, tokenizer: &Tokenizer) -> Result<Vec<Vec<u32>>, ImatrixError> {
+fn chunks(
+    args: &ImatrixOptions,
+    files: &ModelFiles,
+    tokenizer: &Tokenizer,
+) -> Result<Vec<Vec<u32>>, ImatrixError> {
     let context = files.info.context_tokens_max as usize;
     if args.chunk_tokens > context {
         let what = format!("chunks of {} tokens: the model's context is {context}", args.chunk_tokens);
@@ -199,7 +203,7 @@ fn chunks(args: &Args, files: &ModelFiles, tokenizer: &Tokenizer) -> Result<Vec<
 }
 
 /// Loads the model's weights, if they fit in free memory and the tensors have a GGUF file's names.
-fn loaded(args: &Args, files: &ModelFiles, backend: &AnyBackend) -> Result<Decoder, ImatrixError> {
+fn loaded(args: &ImatrixOptions, files: &ModelFiles, backend: &AnyBackend) -> Result<Decoder, ImatrixError> {
     if files.tensors.all().any(|tensor| !tensor.file.ends_with(".gguf") && *tensor.file != *crate::DEMO_MODEL)
     {
         return Err(ImatrixError::Args(format!(
@@ -222,7 +226,7 @@ fn loaded(args: &Args, files: &ModelFiles, backend: &AnyBackend) -> Result<Decod
     Ok(Decoder::load(backend, files, &mut |_| ())?)
 }
 
-fn write(args: &Args, chunks: usize, met: &Tensors<'_>) -> Result<(), ImatrixError> {
+fn write(args: &ImatrixOptions, chunks: usize, met: &Tensors<'_>) -> Result<(), ImatrixError> {
     let failed = |source: io::Error| ImatrixError::Write { path: args.output.clone(), source };
     let number = |number: usize| Value::U32(u32::try_from(number).unwrap_or(u32::MAX));
     let entries = [
@@ -253,7 +257,7 @@ fn write(args: &Args, chunks: usize, met: &Tensors<'_>) -> Result<(), ImatrixErr
 }
 
 /// Opens the store, unless the model is a path or the built-in demo model.
-fn store(args: &Args) -> Result<Option<Store>, ImatrixError> {
+fn store(args: &ImatrixOptions) -> Result<Option<Store>, ImatrixError> {
     let needs_none = args.model.eq_ignore_ascii_case(crate::DEMO_MODEL) || Path::new(&args.model).exists();
     match args.store_dir.clone().or_else(hanzo_engine_store::default_dir).filter(|_| !needs_none) {
         Some(dir) => Ok(Some(Store::open(&dir)?)),

@@ -18,12 +18,12 @@ use crate::{
     config::EngineSection,
     device::{Cpu, Device},
     sizing::{self, LoadOptions},
-    source::{Found, Source, find},
+    source::{ArgumentMatch, ModelSource, find},
 };
 
 /// Arguments of an inspection.
 #[derive(Clone, Debug)]
-pub struct Args {
+pub struct InspectOptions {
     /// Name in the store, [`crate::DEMO_MODEL`], or a path.
     pub model: String,
     /// Directory of the store; `None` for the default one. Not opened if `model` is a path.
@@ -36,7 +36,7 @@ pub struct Args {
 
 /// Result of an inspection.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct InspectReport {
     /// Properties of the model's files.
     #[serde(flatten)]
     pub facts: Facts,
@@ -99,11 +99,11 @@ pub enum InspectError {
 ///
 /// # Errors
 /// [`InspectError`].
-pub fn run(args: &Args) -> Result<Report, InspectError> {
+pub fn run(args: &InspectOptions) -> Result<InspectReport, InspectError> {
     let device = Cpu::new(None).map_err(LoadError::from)?;
     let inspection = look(args)?;
     let budget_bytes = budget::default_bytes();
-    let mut report = Report {
+    let mut report = InspectReport {
         facts: inspection.facts,
         device: device.describe(),
         runs: false,
@@ -134,7 +134,7 @@ pub fn run(args: &Args) -> Result<Report, InspectError> {
     Ok(report)
 }
 
-fn look(args: &Args) -> Result<Inspection, InspectError> {
+fn look(args: &InspectOptions) -> Result<Inspection, InspectError> {
     Ok(match locate(&args.model, args.store_dir.as_ref())? {
         Some(path) => inspect::inspect(&path),
         None => inspect::inspect_static(DEMO_MODEL, DEMO_GGUF),
@@ -155,17 +155,17 @@ pub(crate) fn locate(model: &str, store_dir: Option<&PathBuf>) -> Result<Option<
     let store = dir.map(|dir| Store::open(&dir)).transpose()?;
     let found = find(model, store.as_ref(), false);
     Ok(match found.map_err(|error| InspectError::Model(error.to_string()))? {
-        Found::Path(path) => Some(path),
-        Found::Known(known) => match known.source {
-            Source::Path(path) => Some(path),
-            Source::Demo => None,
+        ArgumentMatch::Path(path) => Some(path),
+        ArgumentMatch::Known(known) => match known.source {
+            ModelSource::Path(path) => Some(path),
+            ModelSource::Demo => None,
         },
     })
 }
 
 /// Memory with a single context, and memory of a load with this many free bytes.
 fn predict(
-    args: &Args,
+    args: &InspectOptions,
     opened: &Opened,
     device: &Cpu,
     free_bytes: u64,

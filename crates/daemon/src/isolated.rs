@@ -38,14 +38,14 @@ use hanzo_engine_runtime::{
 use crate::{
     config::{EngineSection, LogConfig},
     device::{Cpu, Device, EngineSize, Origin, Sides, Steps},
-    gpu_layers::Sharing,
+    gpu_layers::LayerDistribution,
     limits::{HEAPS_MAX, HEAPS_MIN},
     places::{DeviceName, OnCard},
 };
-use cgroup::Delegated;
+use cgroup::DelegatedCgroup;
 use remote::RemoteEngine;
 use watch::Watch;
-use wire::{Open, Order};
+use wire::{OpenOrder, WorkerOrder};
 
 /// Command-line argument that makes this program a worker.
 const WORKER: &str = "__worker";
@@ -56,7 +56,7 @@ const THIS_PROGRAM: &str = "/proc/self/exe";
 type Start = dyn Fn(UnixStream) -> io::Result<Option<Child>> + Send + Sync;
 
 /// Device that runs each engine in a separate process.
-pub(crate) struct Isolated {
+pub(crate) struct IsolatedDevice {
     /// Device that plans memory in this process.
     here: Box<dyn Device>,
     name: DeviceName,
@@ -66,7 +66,7 @@ pub(crate) struct Isolated {
     silence_max: Duration,
     margin_bytes: Option<u64>,
     turns: Option<TurnFiles>,
-    groups: Option<Delegated>,
+    groups: Option<DelegatedCgroup>,
     start: Box<Start>,
 }
 
@@ -93,14 +93,14 @@ impl TurnFiles {
     }
 }
 
-impl Isolated {
+impl IsolatedDevice {
     /// Creates the device from the settings.
     ///
     /// # Errors
     /// Errors of [`Cpu::new`].
     pub(crate) fn new(section: &EngineSection, log: &LogConfig) -> Result<Self, KernelError> {
         let start = Box::new(|stream| start_process(stream).map(Some));
-        Ok(Self { groups: Delegated::find(), ..Self::starting(section, log, start)? })
+        Ok(Self { groups: DelegatedCgroup::find(), ..Self::starting(section, log, start)? })
     }
 
     /// Creates the device for a GPU.
@@ -108,7 +108,7 @@ impl Isolated {
         let start = Box::new(|stream| start_process(stream).map(Some));
         let name = card.name();
         let of_card = Self::of(section, log, Box::new(card), name, start);
-        Self { groups: Delegated::find(), ..of_card }
+        Self { groups: DelegatedCgroup::find(), ..of_card }
     }
 
     fn starting(section: &EngineSection, log: &LogConfig, start: Box<Start>) -> Result<Self, KernelError> {
@@ -153,7 +153,7 @@ impl Isolated {
     }
 }
 
-impl Device for Isolated {
+impl Device for IsolatedDevice {
     fn describe(&self) -> String {
         self.here.describe()
     }
@@ -170,7 +170,7 @@ impl Device for Isolated {
         self.here.is_card()
     }
 
-    fn sharing(&self, sharing: &Sharing) -> Option<Arc<dyn Device>> {
+    fn sharing(&self, sharing: &LayerDistribution) -> Option<Arc<dyn Device>> {
         self.here.sharing(sharing)
     }
 
@@ -228,7 +228,7 @@ impl Device for Isolated {
         // Pictures are prepared in this process, so the worker needs no limits for them.
         let Origin { source, overrides, draft, tool_format, pictures: _, sharing, memory, kept, bell: _ } =
             origin.clone();
-        let open = Open {
+        let open = OpenOrder {
             source,
             overrides,
             draft,
@@ -245,7 +245,7 @@ impl Device for Isolated {
             log: self.log.clone(),
             margin_bytes: self.margin_bytes,
         };
-        engine.open(Order::Open(Box::new(open)), progress)?;
+        engine.open(WorkerOrder::Open(Box::new(open)), progress)?;
         Ok(Box::new(engine))
     }
 }

@@ -110,8 +110,8 @@ impl Serialize for KeepAlive {
 
 impl<'de> Deserialize<'de> for KeepAlive {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Read;
-        impl de::Visitor<'_> for Read {
+        struct KeepAliveVisitor;
+        impl de::Visitor<'_> for KeepAliveVisitor {
             type Value = KeepAlive;
 
             fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -134,7 +134,7 @@ impl<'de> Deserialize<'de> for KeepAlive {
                 self.visit_str(&seconds.to_string())
             }
         }
-        from.deserialize_any(Read)
+        from.deserialize_any(KeepAliveVisitor)
     }
 }
 

@@ -24,7 +24,7 @@ use crate::{
     error::{Failure, FailureReason},
     metrics::ModelMetrics,
     prefix_disk::{Identity, PrefixDisk},
-    worker::{Vitals, Work, Worker, WorkerHandle, channel},
+    worker::{Vitals, WorkItem, Worker, WorkerHandle, channel},
 };
 
 /// Parts that a worker is built from.
@@ -43,7 +43,7 @@ pub(crate) struct Launch {
 }
 
 /// Running worker thread, to wait for.
-pub(crate) struct Running(oneshot::Receiver<Exit>);
+pub(crate) struct WorkerThread(oneshot::Receiver<Exit>);
 
 /// Way in which a worker ended.
 pub(crate) enum Exit {
@@ -60,7 +60,7 @@ impl Launch {
     ///
     /// # Errors
     /// Reason why it is not ready; all resources have been released.
-    pub(crate) async fn start(self) -> Result<(Sides, WorkerHandle, Running), Arc<Failure>> {
+    pub(crate) async fn start(self) -> Result<(Sides, WorkerHandle, WorkerThread), Arc<Failure>> {
         let admission = Admission::new(self.queue_requests_max);
         let (work, received) = channel(&admission);
         let vitals = Vitals::new(admission, Instant::now());
@@ -80,10 +80,10 @@ impl Launch {
             .map_err(|error| Failure::new(FailureReason::Thread(error)))?;
         let handle = WorkerHandle::new(work, waker, vitals);
         let sides = is_ready.await.unwrap_or_else(|_| Err(Failure::new(FailureReason::Lost)))?;
-        Ok((sides, handle, Running(exited)))
+        Ok((sides, handle, WorkerThread(exited)))
     }
 
-    fn run(self, work: Receiver<Work>, vitals: Arc<Vitals>, ready: Ready) -> Exit {
+    fn run(self, work: Receiver<WorkItem>, vitals: Arc<Vitals>, ready: Ready) -> Exit {
         let Launch { device, files, draft, size, reservation, metrics, mut progress, origin, .. } = self;
         let made = catch_unwind(AssertUnwindSafe(|| {
             make(&*device, &origin, (&files, draft.as_ref()), size, &mut progress)
@@ -164,7 +164,7 @@ fn keep_blocks(
 
 fn run_engine(
     engine: Box<dyn Steps>,
-    work: Receiver<Work>,
+    work: Receiver<WorkItem>,
     vitals: Arc<Vitals>,
     metrics: Arc<ModelMetrics>,
     reservation: Reservation,
@@ -192,7 +192,7 @@ pub(crate) fn bury(worker: Worker, ended: thread::Result<Result<(), StepError>>)
     failure.map_or(Exit::Left, Exit::Failed)
 }
 
-impl Running {
+impl WorkerThread {
     /// Waits for the worker's end.
     pub(crate) async fn exit(self) -> Exit {
         self.0.await.unwrap_or_else(|_| Exit::Failed(Failure::new(FailureReason::Lost)))

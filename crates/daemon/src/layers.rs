@@ -271,10 +271,10 @@ fn messages(text: &str) -> Option<Vec<Message>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::Source;
+    use crate::source::ModelSource;
 
     fn taken(params: &str) -> (GenerationDefaults, Option<u32>) {
-        let mut opened = Source::Demo.open().unwrap();
+        let mut opened = ModelSource::Demo.open().unwrap();
         // The weights' file has lower priority.
         opened.text_files_mut().generation =
             GenerationDefaults { top_k: Some(3), top_p: Some(0.5), ..Default::default() };
@@ -369,7 +369,7 @@ mod tests {
         }
         // A package's template is used only if the file has none.
         let applied = |own: Option<&str>, template: &str| {
-            let mut opened = Source::Demo.open().unwrap();
+            let mut opened = ModelSource::Demo.open().unwrap();
             opened.text_files_mut().chat_template = own.map(str::to_owned);
             apply(&SideTexts { template: Some(template.to_owned()), ..Default::default() }, &mut opened);
             opened.text_files().chat_template.clone()
@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_system_prompt_and_first_messages() {
-        let mut opened = Source::Demo.open().unwrap();
+        let mut opened = ModelSource::Demo.open().unwrap();
         let list = r#"[{"role":"user","content":"1"},{"role":"assistant","content":"2"}]"#;
         let texts = |system: &str, messages: &str| SideTexts {
             system: Some(system.to_owned()),

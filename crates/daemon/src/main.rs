@@ -23,7 +23,7 @@ use hanzo_engine_daemon::{
 };
 use hanzo_engine_process::{
     documents,
-    settings::Changed,
+    settings::SettingsChange,
     systemd::{self, Is},
 };
 use serde::Serialize;
@@ -245,7 +245,7 @@ async fn run(flags: Flags, config: Config, level: LogLevel) -> Result<(), Box<dy
         // Before the daemon is bound, the settings have just been read.
         let Some(handle) = served.get() else { return };
         systemd::tell(Is::Reloading);
-        Changed::log(reload(&flags, handle, &level));
+        SettingsChange::log(reload(&flags, handle, &level));
         systemd::tell(Is::Ready);
     })?;
     let shutdown = signal::shutdown()?;
@@ -262,7 +262,7 @@ async fn run(flags: Flags, config: Config, level: LogLevel) -> Result<(), Box<dy
 }
 
 /// Reads the settings again and applies those that can change at run time.
-fn reload(flags: &Flags, handle: &DaemonHandle, level: &LogLevel) -> Result<Changed, DaemonError> {
+fn reload(flags: &Flags, handle: &DaemonHandle, level: &LogLevel) -> Result<SettingsChange, DaemonError> {
     let config = flags.config()?;
     log::check(&config.log.level)?;
     let changed = handle.reload(&config)?;

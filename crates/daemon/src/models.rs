@@ -10,12 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hanzo_engine_store::{Found as Stored, Store, StoreError, check_name, derive_name};
+use hanzo_engine_store::{ModelLookup, Store, StoreError, check_name, derive_name};
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    adapters::{Wanted, WantedAdapter},
+    adapters::{WantedAdapter, WantedAdapters},
     blocking::blocking,
     config::{EngineSection, OnDemand},
     draft,
@@ -25,14 +25,16 @@ use crate::{
     limits::REQUEST_COMES_WITHIN,
     metrics::{Metrics, ModelMetrics},
     on_demand::{LoadTimes, Waiters},
-    places::Place,
+    places::DevicePlace,
     prefix_disk::PrefixDisk,
-    registry::{Begun, Capability, Entry, InUse, OnConflict, Progress, Registry, State, key},
+    registry::{
+        Capability, EntryState, InUse, LoadProgress, NewLife, OnConflict, Registry, RegistryEntry, key,
+    },
     restarts::Restarts,
     sizing::LoadOptions,
-    source::{Found, Resolved, Source, find, resolve_with},
+    source::{ArgumentMatch, ModelSource, ResolvedModel, find, resolve_with},
     unix_time::now_unix_ms,
-    usage::{Kept, Usage},
+    usage::{IdleLimit, LifeUsage},
     views::{ModelView, StateView},
 };
 
@@ -44,7 +46,7 @@ const UNLOADED: &str = "the model was unloaded";
 pub(crate) struct Models {
     pub(crate) registry: Registry,
     /// Devices that models are loaded on, in order of preference; never empty.
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<DevicePlace>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) store: Option<Store>,
     /// Reason why there is no store.
@@ -96,26 +98,26 @@ pub(crate) enum AskedBy {
 /// Resolved and checked load.
 pub(crate) struct Wish {
     pub(crate) name: String,
-    pub(crate) resolved: Resolved,
-    pub(crate) draft: Option<Source>,
+    pub(crate) resolved: ResolvedModel,
+    pub(crate) draft: Option<ModelSource>,
     pub(crate) want: LoadOptions,
     /// Adapters that the model's own task loads with it.
     pub(crate) adapters: Vec<WantedAdapter>,
-    pub(crate) kept: Kept,
+    pub(crate) kept: IdleLimit,
 }
 
 /// Life of a model, from its load to its end.
 pub(crate) struct Life {
     pub(crate) name: String,
     pub(crate) number: u64,
-    pub(crate) source: Source,
+    pub(crate) source: ModelSource,
     pub(crate) stored: bool,
     pub(crate) want: LoadOptions,
-    pub(crate) draft: Option<Source>,
+    pub(crate) draft: Option<ModelSource>,
     pub(crate) stop: CancellationToken,
     pub(crate) metrics: Arc<ModelMetrics>,
-    pub(crate) adapters: Arc<Wanted>,
-    pub(crate) usage: Arc<Usage>,
+    pub(crate) adapters: Arc<WantedAdapters>,
+    pub(crate) usage: Arc<LifeUsage>,
 }
 
 impl Models {
@@ -124,10 +126,10 @@ impl Models {
     pub(crate) async fn load(self: &Arc<Self>, request: LoadRequest) -> Result<(ModelView, Duration), Error> {
         let began = Instant::now();
         let kept = match (request.as_request, request.keep_alive) {
-            (false, alive) => Kept { alive: alive.unwrap_or(KeepAlive::Pinned), by_operator: true },
+            (false, alive) => IdleLimit { alive: alive.unwrap_or(KeepAlive::Pinned), by_operator: true },
             (true, alive) => {
                 let alive = alive.unwrap_or(self.section().keep_alive).at_least(REQUEST_COMES_WITHIN);
-                Kept { alive, by_operator: false }
+                IdleLimit { alive, by_operator: false }
             }
         };
         let adapters = request.adapters.clone();
@@ -153,7 +155,7 @@ impl Models {
             self.load_adapter(&name, adapter).await?;
             view = self.registry.view(&name)?;
         }
-        Ok((view, if joined == Joined::Loaded { Duration::ZERO } else { began.elapsed() }))
+        Ok((view, if joined == LoadOutcome::Loaded { Duration::ZERO } else { began.elapsed() }))
     }
 
     /// Resolves a load request. Nothing is loaded yet.
@@ -163,7 +165,7 @@ impl Models {
     pub(crate) async fn wish(
         &self,
         request: LoadRequest,
-        kept: Kept,
+        kept: IdleLimit,
         asked_by: AskedBy,
     ) -> Result<Wish, Error> {
         let LoadRequest { source, alias, want, adapters, .. } = request;
@@ -171,8 +173,8 @@ impl Models {
         let resolve = move || match asked_by {
             AskedBy::Operator => resolve_with(&source, store.as_ref(), &overrides),
             AskedBy::Request => match find(&source, store.as_ref(), true)? {
-                Found::Known(resolved) => Ok(resolved),
-                Found::Path(_) => Err(Error::NoSource { asked: source, stored: Vec::new() }),
+                ArgumentMatch::Known(resolved) => Ok(resolved),
+                ArgumentMatch::Path(_) => Err(Error::NoSource { asked: source, stored: Vec::new() }),
             },
         };
         let resolved = blocking(resolve).await?;
@@ -218,7 +220,7 @@ impl Models {
             Error::Load(failure) => failure.clone(),
             error => Failure::new(FailureReason::Source(error.to_string())),
         };
-        let source = Source::Path(PathBuf::from(source));
+        let source = ModelSource::Path(PathBuf::from(source));
         let metrics = || self.metrics.model(&name);
         let kind = failure.reason.kind();
         if let Ok(true) = self.registry.begin_failed(&name, source, want, metrics, failure) {
@@ -231,22 +233,22 @@ impl Models {
     ///
     /// # Errors
     /// Reason why neither is possible.
-    pub(crate) fn begin(self: &Arc<Self>, wish: &Wish) -> Result<Joined, Error> {
-        let Wish { name, resolved: Resolved { source, stored, .. }, draft, want, adapters, kept } = wish;
-        let mut joined = Joined::Begun;
-        let on_conflict = |entry: &Entry| {
+    pub(crate) fn begin(self: &Arc<Self>, wish: &Wish) -> Result<LoadOutcome, Error> {
+        let Wish { name, resolved: ResolvedModel { source, stored, .. }, draft, want, adapters, kept } = wish;
+        let mut joined = LoadOutcome::Begun;
+        let on_conflict = |entry: &RegistryEntry| {
             let taken =
                 || Error::NameTaken { name: entry.name.clone(), source_loaded: entry.source.describe() };
             match &entry.state {
-                State::Failed { .. } => Ok(OnConflict::Replace),
+                EntryState::Failed { .. } => Ok(OnConflict::Replace),
                 _ if entry.source != *source => Err(taken()),
-                State::Draining(_) => Err(Error::Unloading { name: entry.name.clone() }),
+                EntryState::Draining(_) => Err(Error::Unloading { name: entry.name.clone() }),
                 _ if *want != LoadOptions::default() && *want != entry.want => {
                     Err(Error::LoadedOtherwise { name: entry.name.clone() })
                 }
-                State::Loading(_) | State::Ready(_) => {
-                    if matches!(entry.state, State::Ready(_)) {
-                        joined = Joined::Loaded;
+                EntryState::Loading(_) | EntryState::Ready(_) => {
+                    if matches!(entry.state, EntryState::Ready(_)) {
+                        joined = LoadOutcome::Loaded;
                     }
                     if kept.by_operator {
                         entry.usage.keep(kept.alive);
@@ -258,7 +260,7 @@ impl Models {
         // Created only for a life that begins, so that refused names do not become labels.
         let metrics = || self.metrics.model(name);
         let begun = self.registry.begin(name, source.clone(), want.clone(), metrics, *kept, on_conflict)?;
-        if let Some(Begun { life: number, stop, metrics, progress, usage }) = begun {
+        if let Some(NewLife { life: number, stop, metrics, progress, usage }) = begun {
             let life = Life {
                 name: name.clone(),
                 number,
@@ -268,7 +270,7 @@ impl Models {
                 draft: draft.clone(),
                 stop,
                 metrics,
-                adapters: Arc::new(Wanted::of(adapters)),
+                adapters: Arc::new(WantedAdapters::of(adapters)),
                 usage,
             };
             tokio::spawn(self.clone().live(life, progress));
@@ -282,7 +284,7 @@ impl Models {
             let (_, mut changes) = self.registry.watch();
             let view = self.registry.with(name, |entry| {
                 let failure = match &entry.state {
-                    State::Failed { failure, .. } => Some(failure.clone()),
+                    EntryState::Failed { failure, .. } => Some(failure.clone()),
                     _ => None,
                 };
                 ((entry.view(), failure), false)
@@ -310,12 +312,12 @@ impl Models {
         // Only the store's index is consulted, not the disk.
         let found = self.with_store(move |store| Ok((store.resolve(&wanted)?, store.dir().to_owned()))).await;
         // An error of the store does not matter here: the name may be a loaded model's.
-        let Ok((Stored::Stored(record), dir)) = found else { return unknown() };
-        let same_files = self.registry.name_of(&Source::Path(record.path), &record.name);
+        let Ok((ModelLookup::Stored(record), dir)) = found else { return unknown() };
+        let same_files = self.registry.name_of(&ModelSource::Path(record.path), &record.name);
         // A model that was pulled again since its load has another path in the store.
         let before = || {
             let view = self.registry.view(&record.name).ok()?;
-            let of_store = matches!(&view.source, Source::Path(path) if path.starts_with(&dir));
+            let of_store = matches!(&view.source, ModelSource::Path(path) if path.starts_with(&dir));
             (of_store && key(&view.name) == key(&record.name)).then_some(view.name)
         };
         same_files.or_else(before).unwrap_or_else(unknown)
@@ -328,9 +330,11 @@ impl Models {
             Err(Error::NotLoaded { asked, loaded, .. }) => {
                 let (store, name) = (self.store.clone(), asked.clone());
                 match blocking(move || find(&name, store.as_ref(), true)).await {
-                    Ok(Found::Known(model)) => Err(Error::OnlyStored { asked, name: model.name, loaded }),
+                    Ok(ArgumentMatch::Known(model)) => {
+                        Err(Error::OnlyStored { asked, name: model.name, loaded })
+                    }
                     // The store's own error does not matter for a model that is not loaded.
-                    Ok(Found::Path(_)) | Err(_) => {
+                    Ok(ArgumentMatch::Path(_)) | Err(_) => {
                         Err(Error::NotLoaded { asked, loaded, stored: self.stored_names().await })
                     }
                 }
@@ -394,11 +398,11 @@ impl Models {
     }
 
     /// Begins to unload; true if the entry's state changed.
-    fn begin_unloading(&self, entry: &mut Entry, force: bool, stopped: &mut bool) -> bool {
+    fn begin_unloading(&self, entry: &mut RegistryEntry, force: bool, stopped: &mut bool) -> bool {
         let ready = match &entry.state {
-            State::Ready(served) => Some(served.clone()),
-            State::Draining(_) | State::Loading(_) => None,
-            State::Failed { .. } => {
+            EntryState::Ready(served) => Some(served.clone()),
+            EntryState::Draining(_) | EntryState::Loading(_) => None,
+            EntryState::Failed { .. } => {
                 entry.stop.cancel();
                 None
             }
@@ -406,9 +410,9 @@ impl Models {
         let changed = ready.is_some();
         if let Some(served) = ready {
             served.worker.drain(Instant::now());
-            entry.state = State::Draining(served);
+            entry.state = EntryState::Draining(served);
         }
-        if let State::Draining(served) = &entry.state
+        if let EntryState::Draining(served) = &entry.state
             && force
             && !*stopped
         {
@@ -419,7 +423,7 @@ impl Models {
     }
 
     /// Task of one life: loads, runs, and restarts a bounded number of times after failures.
-    async fn live(self: Arc<Self>, life: Life, mut progress: Arc<Progress>) {
+    async fn live(self: Arc<Self>, life: Life, mut progress: Arc<LoadProgress>) {
         let mut restarts = Restarts::default();
         loop {
             let began = Instant::now();
@@ -434,7 +438,7 @@ impl Models {
                     let ready = served.clone();
                     self.registry.set(&life.name, life.number, |entry| {
                         entry.usage.ready(Instant::now());
-                        entry.state = State::Ready(ready);
+                        entry.state = EntryState::Ready(ready);
                     });
                     // The model is ready when this line is logged.
                     tracing::info!(
@@ -478,9 +482,9 @@ impl Models {
             let retry_at = wait.map(|wait| Instant::now() + wait);
             let mut draining = false;
             self.registry.set(&life.name, life.number, |entry| {
-                draining = matches!(entry.state, State::Draining(_));
+                draining = matches!(entry.state, EntryState::Draining(_));
                 entry.reserved_bytes = 0;
-                entry.state = State::Failed { failure, at: Instant::now(), retry_at, ran: restarts.ran };
+                entry.state = EntryState::Failed { failure, at: Instant::now(), retry_at, ran: restarts.ran };
             });
             if draining {
                 return self.registry.forget(&life.name, life.number);
@@ -493,13 +497,13 @@ impl Models {
             life.metrics.worker_restarts.inc();
             progress = Arc::default();
             let again = progress.clone();
-            self.registry.set(&life.name, life.number, |entry| entry.state = State::Loading(again));
+            self.registry.set(&life.name, life.number, |entry| entry.state = EntryState::Loading(again));
         }
     }
 
     fn note_used(&self, life: &Life) {
         let Some(store) = self.store.clone().filter(|_| life.stored) else { return };
-        let Source::Path(path) = life.source.clone() else { return };
+        let ModelSource::Path(path) = life.source.clone() else { return };
         tokio::task::spawn_blocking(move || {
             let record = store.find_path(&path).ok().flatten();
             if let Some(error) = record.and_then(|record| store.touch(&record.name, now_unix_ms()).err()) {
@@ -525,9 +529,9 @@ impl Models {
     pub(crate) fn close(&self) {
         self.registry.for_each(|entry| {
             entry.stop.cancel();
-            if let State::Ready(served) | State::Draining(served) = &entry.state {
+            if let EntryState::Ready(served) | EntryState::Draining(served) = &entry.state {
                 served.worker.stop(SHUTTING_DOWN, Instant::now());
-                entry.state = State::Draining(served.clone());
+                entry.state = EntryState::Draining(served.clone());
             }
         });
     }
@@ -546,7 +550,7 @@ impl Models {
 
 /// Result of a load request.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Joined {
+pub(crate) enum LoadOutcome {
     Begun,
     Loaded,
 }

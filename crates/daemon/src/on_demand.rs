@@ -17,8 +17,8 @@ use crate::{
     keep_alive::KeepAlive,
     limits::{LOAD_AGAIN_AFTER, LOAD_TIMES_MAX},
     models::{AskedBy, LoadRequest, Models, SHUTTING_DOWN, Wish},
-    registry::{Capability, InUse, Look, Progress, key},
-    usage::{Kept, Use},
+    registry::{Capability, InUse, LoadProgress, Look, key},
+    usage::{IdleLimit, Use},
 };
 
 /// Needs of a request for its model.
@@ -29,12 +29,12 @@ pub(crate) struct Demand<'a> {
     /// Idle time after which the model is unloaded, if the request sets one.
     pub(crate) keep_alive: Option<KeepAlive>,
     /// Receiver of the load's progress.
-    pub(crate) told: Option<&'a watch::Sender<Option<Coming>>>,
+    pub(crate) told: Option<&'a watch::Sender<Option<AwaitedLoad>>>,
 }
 
 /// Progress of a load that a request waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Coming {
+pub(crate) struct AwaitedLoad {
     pub(crate) model: String,
     pub(crate) percent: u32,
     /// Whether it waits for memory.
@@ -48,7 +48,7 @@ pub(crate) struct Coming {
 pub(crate) struct Waiters(Mutex<HashMap<String, usize>>);
 
 /// Guard of a waiting request; dropping it removes it from the count.
-struct Waiting<'a> {
+struct WaitGuard<'a> {
     all: &'a Waiters,
     name: String,
 }
@@ -59,7 +59,7 @@ pub(crate) struct LoadTimes(Mutex<HashMap<String, Duration>>);
 
 impl Waiters {
     /// Adds a waiting request; `None` if the maximum for this model is reached.
-    fn enter(&self, name: &str, most: usize) -> Option<Waiting<'_>> {
+    fn enter(&self, name: &str, most: usize) -> Option<WaitGuard<'_>> {
         let name = key(name);
         let mut counts = self.lock();
         let count = counts.entry(name.clone()).or_default();
@@ -68,7 +68,7 @@ impl Waiters {
         }
         *count += 1;
         drop(counts);
-        Some(Waiting { all: self, name })
+        Some(WaitGuard { all: self, name })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
@@ -77,7 +77,7 @@ impl Waiters {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         let mut counts = self.all.lock();
         if let Some(count) = counts.get_mut(&self.name) {
@@ -112,7 +112,7 @@ impl LoadTimes {
 
 /// State of the model that a request waits for.
 #[derive(Clone, Copy)]
-enum Found<'a> {
+enum FoundModel<'a> {
     /// The model is listed under this name: loading, unloading or failed.
     Known(&'a str),
     /// The model is stored and not loaded.
@@ -120,12 +120,12 @@ enum Found<'a> {
 }
 
 /// Last state that a waiting request has seen.
-enum Seen {
+enum SeenState {
     Nothing,
     /// The use keeps the model loaded until the request gets it.
     Loading {
         _using: Use,
-        progress: Arc<Progress>,
+        progress: Arc<LoadProgress>,
     },
 }
 
@@ -157,14 +157,14 @@ impl Models {
         };
         match error {
             Error::Loading { name, .. } | Error::Unloading { name } => {
-                self.bring(Found::Known(&name), &name, demand).await
+                self.bring(FoundModel::Known(&name), &name, demand).await
             }
             Error::Failed { name, retry_after_ms: None, .. } => {
-                self.bring(Found::Known(&name), asked, demand).await
+                self.bring(FoundModel::Known(&name), asked, demand).await
             }
-            Error::OnlyStored { .. } => self.bring(Found::Stored, asked, demand).await,
+            Error::OnlyStored { .. } => self.bring(FoundModel::Stored, asked, demand).await,
             Error::NotLoaded { .. } if self.configured(asked).is_some() => {
-                self.bring(Found::Stored, asked, demand).await
+                self.bring(FoundModel::Stored, asked, demand).await
             }
             other => Err(other),
         }
@@ -211,27 +211,27 @@ impl Models {
             None => (LoadRequest { source: asked.to_owned(), ..LoadRequest::default() }, AskedBy::Request),
         };
         let alive = request.keep_alive.or(alive).unwrap_or(self.section().keep_alive);
-        self.wish(request, Kept { alive, by_operator }, by).await
+        self.wish(request, IdleLimit { alive, by_operator }, by).await
     }
 
     /// Waits for a model, and starts its load if necessary.
     async fn bring(
         self: &Arc<Self>,
-        found: Found<'_>,
+        found: FoundModel<'_>,
         asked: &str,
         demand: Demand<'_>,
     ) -> Result<InUse, Error> {
         let began = Instant::now();
         let capacity = self.section().queue_requests_max;
         let mut name = match found {
-            Found::Known(name) => name.to_owned(),
-            Found::Stored => self.wish_of(asked, asked, None).await?.name,
+            FoundModel::Known(name) => name.to_owned(),
+            FoundModel::Stored => self.wish_of(asked, asked, None).await?.name,
         };
         let Some(_waiting) = self.waiters.enter(&name, capacity) else {
             let retry_after_ms = self.retry_after_ms(&name, None).unwrap_or_default();
             return Err(Error::QueueFull { model: name, capacity, retry_after_ms });
         };
-        let mut seen = Seen::Nothing;
+        let mut seen = SeenState::Nothing;
         let brought = self.waited_for((&mut name, found), asked, demand, &mut seen);
         let brought = match demand.by {
             Some(by) => tokio::time::timeout_at(by.into(), brought).await.ok(),
@@ -240,12 +240,12 @@ impl Models {
         self.metrics.load_waited(&name, began.elapsed().as_secs_f64());
         let brought = brought.unwrap_or_else(|| {
             let progress = match &seen {
-                Seen::Loading { progress, .. } => Some(&**progress),
-                Seen::Nothing => None,
+                SeenState::Loading { progress, .. } => Some(&**progress),
+                SeenState::Nothing => None,
             };
             Err(Error::Loading {
-                percent: progress.map_or(0, Progress::percent),
-                waits: progress.is_some_and(Progress::waits),
+                percent: progress.map_or(0, LoadProgress::percent),
+                waits: progress.is_some_and(LoadProgress::waits),
                 retry_after_ms: self.retry_after_ms(&name, progress),
                 name,
             })
@@ -256,13 +256,13 @@ impl Models {
 
     async fn waited_for(
         self: &Arc<Self>,
-        (name, found): (&mut String, Found<'_>),
+        (name, found): (&mut String, FoundModel<'_>),
         asked: &str,
         demand: Demand<'_>,
-        seen: &mut Seen,
+        seen: &mut SeenState,
     ) -> Result<InUse, Error> {
         // The name may belong to another model; starting a load reveals that.
-        let (mut begin, mut tried) = (matches!(found, Found::Stored), false);
+        let (mut begin, mut tried) = (matches!(found, FoundModel::Stored), false);
         loop {
             let mut changes = self.registry.changes();
             let look = if begin { Look::Absent } else { self.registry.look(name) };
@@ -273,9 +273,9 @@ impl Models {
                         // The client may have disconnected.
                         let _ = told.send(Some(self.coming(name, &progress)));
                     }
-                    *seen = Seen::Loading { _using, progress };
+                    *seen = SeenState::Loading { _using, progress };
                 }
-                Look::Draining => *seen = Seen::Nothing,
+                Look::Draining => *seen = SeenState::Nothing,
                 Look::Restarts(error) => return Err(error),
                 Look::Failed { failure, at, ran } if tried || at.elapsed() < LOAD_AGAIN_AFTER => {
                     return Err(failed(name, (failure, ran), at.elapsed()));
@@ -299,8 +299,8 @@ impl Models {
         }
     }
 
-    fn coming(&self, name: &str, progress: &Progress) -> Coming {
-        Coming {
+    fn coming(&self, name: &str, progress: &LoadProgress) -> AwaitedLoad {
+        AwaitedLoad {
             model: name.to_owned(),
             percent: progress.percent(),
             waits: progress.waits(),
@@ -308,7 +308,7 @@ impl Models {
         }
     }
 
-    fn retry_after_ms(&self, name: &str, progress: Option<&Progress>) -> Option<u64> {
+    fn retry_after_ms(&self, name: &str, progress: Option<&LoadProgress>) -> Option<u64> {
         let before = self.load_times.of(name);
         let left = progress.map_or(before, |progress| progress.left(before))?;
         u64::try_from(left.as_millis()).ok()

@@ -23,7 +23,7 @@ use crate::{
     budget::Budget,
     config::{EngineSection, Isolation},
     device::{Cpu, Device, EngineSize, Generator, Origin, Sides, Steps},
-    gpu_layers::Sharing,
+    gpu_layers::LayerDistribution,
     hidden_cards,
     limits::CARD_MEMORY_SHARE,
     making::{build, decoder_engine, decoder_memory, with_draft},
@@ -31,7 +31,7 @@ use crate::{
 
 /// Device that models are loaded on, with its memory budget.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct DevicePlace {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) budget: Arc<Budget>,
 }
@@ -133,20 +133,20 @@ impl<'de> Deserialize<'de> for Devices {
         /// Form of a setting: the environment delivers a single GPU's number as an integer.
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum Said {
+        enum DeviceSetting {
             Ordinal(usize),
             Names(String),
         }
-        let names = match Said::deserialize(from)? {
-            Said::Ordinal(ordinal) => ordinal.to_string(),
-            Said::Names(names) => names,
+        let names = match DeviceSetting::deserialize(from)? {
+            DeviceSetting::Ordinal(ordinal) => ordinal.to_string(),
+            DeviceSetting::Names(names) => names,
         };
         names.parse().map_err(D::Error::custom)
     }
 }
 
 /// GPU that works, with the bytes of it that models may take.
-pub(crate) struct Found {
+pub(crate) struct UsableGpu {
     pub(crate) card: OnCard,
     pub(crate) budget_bytes: u64,
 }
@@ -154,7 +154,7 @@ pub(crate) struct Found {
 /// Selected devices.
 pub(crate) struct Chosen {
     /// GPUs, in order of preference.
-    pub(crate) cards: Vec<Found>,
+    pub(crate) cards: Vec<UsableGpu>,
     /// Whether the CPU comes after them.
     pub(crate) cpu: bool,
     /// Reason why there are no GPUs, for the log, if some were searched for.
@@ -216,7 +216,7 @@ pub(crate) struct OnCard {
     processor: Option<Cpu>,
     cards: Vec<OnCard>,
     /// Distribution of the model that is being planned or built.
-    sharing: Option<Sharing>,
+    sharing: Option<LayerDistribution>,
 }
 
 /// Device that holds some layers of a model too large for one GPU.
@@ -250,7 +250,7 @@ impl OnCard {
         driver: &Driver,
         ordinal: usize,
         section: &EngineSection,
-    ) -> Result<Found, KernelError> {
+    ) -> Result<UsableGpu, KernelError> {
         let card = driver.open(ordinal).map_err(|error| failed(ordinal, &error))?;
         check(&card)?;
         let free = card.free_bytes().map_err(|error| failed(ordinal, &error))?;
@@ -273,7 +273,7 @@ impl OnCard {
             cards,
             sharing,
         };
-        Ok(Found { card, budget_bytes })
+        Ok(UsableGpu { card, budget_bytes })
     }
 
     /// GPU that another process has tested; it is opened when an engine is built.
@@ -296,12 +296,12 @@ impl OnCard {
 
     /// Configures the GPU for a model whose first layers other devices hold. Unchanged if one of these devices is
     /// missing.
-    pub(crate) fn shared(&self, sharing: &Sharing) -> OnCard {
+    pub(crate) fn shared(&self, sharing: &LayerDistribution) -> OnCard {
         OnCard { sharing: self.others(sharing).map(|_| sharing.clone()), ..self.clone() }
     }
 
-    /// Other devices that share a model, in the order of [`Sharing::others`]; `None` if one is missing.
-    fn others(&self, sharing: &Sharing) -> Option<Vec<Beside<'_>>> {
+    /// Other devices that share a model, in the order of [`LayerDistribution::others`]; `None` if one is missing.
+    fn others(&self, sharing: &LayerDistribution) -> Option<Vec<Beside<'_>>> {
         let other = |(name, _): &(DeviceName, usize)| match *name {
             DeviceName::Cpu => self.processor.as_ref().map(Beside::Processor),
             DeviceName::Cuda(ordinal) => {
@@ -312,7 +312,7 @@ impl OnCard {
     }
 
     /// Backend without memory that counts the bytes of the model being planned on one of its devices: on this GPU,
-    /// or on the device with index `of` in [`Sharing::others`]. `None` if the model is not shared.
+    /// or on the device with index `of` in [`LayerDistribution::others`]. `None` if the model is not shared.
     fn on_paper(&self, of: Option<usize>) -> Option<AnyBackend> {
         let sharing = self.sharing.as_ref()?;
         let others = self.others(sharing)?;
@@ -332,14 +332,14 @@ impl OnCard {
         Some(AnyBackend::of_executor(pipeline.counting(counted)))
     }
 
-    /// Counts for each of the other devices, in the order of [`Sharing::others`].
+    /// Counts for each of the other devices, in the order of [`LayerDistribution::others`].
     fn counted_beside<T>(&self, count: impl Fn(&AnyBackend) -> T) -> Vec<T> {
         let beside = self.sharing.as_ref().map_or(0, |sharing| sharing.others.len());
         (0..beside).filter_map(|at| self.on_paper(Some(at)).map(|of| count(&of))).collect()
     }
 
     /// Backend of all devices that share a model; `None` if one is missing.
-    fn sharers(&self, sharing: &Sharing) -> Result<Option<AnyBackend>, KernelError> {
+    fn sharers(&self, sharing: &LayerDistribution) -> Result<Option<AnyBackend>, KernelError> {
         let Some(others) = self.others(sharing) else { return Ok(None) };
         if let Some(whole) = &sharing.rows {
             let ranks = [self].into_iter().chain(others.iter().filter_map(Beside::card));
@@ -444,7 +444,7 @@ impl Device for OnCard {
         true
     }
 
-    fn sharing(&self, sharing: &Sharing) -> Option<Arc<dyn Device>> {
+    fn sharing(&self, sharing: &LayerDistribution) -> Option<Arc<dyn Device>> {
         self.others(sharing)?;
         Some(Arc::new(self.shared(sharing)))
     }

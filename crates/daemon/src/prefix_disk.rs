@@ -29,12 +29,12 @@ use prometheus::{IntCounter, IntGauge, Opts, Registry};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use blocks::DiskBlocks;
-use file::Read;
+use file::FileOutcome;
 pub(crate) use identity::Identity;
 
 use crate::{
     limits::{PREFIX_DISK_FILES_MAX, PREFIX_DISK_LOOKS, PREFIX_DISK_ORDERS_MAX, PREFIX_DISK_UNFINISHED},
-    source::Source,
+    source::ModelSource,
 };
 
 /// Key of a block: the model and the block's name.
@@ -46,9 +46,9 @@ struct Key {
 
 /// Disk store of KV blocks.
 pub(crate) struct PrefixDisk {
-    shared: Arc<Shared>,
-    reads: SyncSender<Order>,
-    writes: SyncSender<Order>,
+    shared: Arc<DiskState>,
+    reads: SyncSender<BlockOrder>,
+    writes: SyncSender<BlockOrder>,
 }
 
 /// Metrics since the start.
@@ -60,7 +60,7 @@ struct Counts {
     dropped_blocks: IntCounter,
 }
 
-struct Shared {
+struct DiskState {
     dir: PathBuf,
     bytes_max: u64,
     /// Whether other processes keep blocks in the directory too.
@@ -100,7 +100,7 @@ struct Index {
 }
 
 /// Block to read or write, and the channel that its buffer returns on.
-struct Order {
+struct BlockOrder {
     key: Key,
     bytes: Vec<u8>,
     back: SyncSender<KeptBlock>,
@@ -166,7 +166,7 @@ impl PrefixDisk {
 
     fn open_as(dir: &Path, bytes_max: u64, shared: bool) -> io::Result<Arc<PrefixDisk>> {
         private_dir(dir)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(DiskState {
             dir: dir.to_owned(),
             bytes_max,
             shared,
@@ -177,14 +177,14 @@ impl PrefixDisk {
         });
         shared.make_room(0);
         shared.counts.bytes.set(lock(&shared.index).bytes as i64);
-        let start = |name: &str, work: fn(&Shared, Order)| {
-            let (orders, received) = sync_channel::<Order>(PREFIX_DISK_ORDERS_MAX);
+        let start = |name: &str, work: fn(&DiskState, BlockOrder)| {
+            let (orders, received) = sync_channel::<BlockOrder>(PREFIX_DISK_ORDERS_MAX);
             let shared = shared.clone();
             let body = move || run(&received, |order| work(&shared, order));
             thread::Builder::new().name(name.to_owned()).spawn(body).map(|_| orders)
         };
-        let reads = start("prefix cache in", Shared::read)?;
-        let writes = start("prefix cache out", Shared::write)?;
+        let reads = start("prefix cache in", DiskState::read)?;
+        let writes = start("prefix cache out", DiskState::write)?;
         Ok(Arc::new(PrefixDisk { shared, reads, writes }))
     }
 
@@ -192,7 +192,7 @@ impl PrefixDisk {
     /// disk cache.
     pub(crate) fn for_load(
         self: Arc<Self>,
-        source: &Source,
+        source: &ModelSource,
         overrides: &Overrides,
     ) -> Option<(Arc<Self>, Identity)> {
         match Identity::of(source) {
@@ -273,22 +273,22 @@ impl DiskPlace {
 }
 
 /// Thread that executes orders until all senders are gone.
-fn run(orders: &Receiver<Order>, work: impl Fn(Order)) {
+fn run(orders: &Receiver<BlockOrder>, work: impl Fn(BlockOrder)) {
     while let Ok(order) = orders.recv() {
         work(order);
     }
 }
 
-impl Order {
+impl BlockOrder {
     fn end(self, found: bool) {
-        let Order { key, bytes, back, waker } = self;
+        let BlockOrder { key, bytes, back, waker } = self;
         // The channel has room for every buffer; the engine may be gone.
         let _ = back.try_send(KeptBlock { name: key.name, bytes, found });
         waker.wake();
     }
 }
 
-impl Shared {
+impl DiskState {
     fn path(&self, key: &Key) -> PathBuf {
         self.dir.join(key.model.to_string()).join(file::name(&key.name))
     }
@@ -298,7 +298,7 @@ impl Shared {
     }
 
     /// Queues a write. Returns the order if the queue is full.
-    fn begin_write(&self, writes: &SyncSender<Order>, order: Order) -> Result<(), Order> {
+    fn begin_write(&self, writes: &SyncSender<BlockOrder>, order: BlockOrder) -> Result<(), BlockOrder> {
         *lock(&self.writing) += 1;
         writes.try_send(order).map_err(|error| {
             self.end_write();
@@ -312,17 +312,17 @@ impl Shared {
         self.written.notify_all();
     }
 
-    fn read(&self, mut order: Order) {
+    fn read(&self, mut order: BlockOrder) {
         let path = self.path(&order.key);
         let read = file::read(&path, order.key, &mut order.bytes);
         let mut index = lock(&self.index);
         match read {
-            Read::Whole(bytes) => {
+            FileOutcome::Whole(bytes) => {
                 index.add(order.key, bytes);
                 self.counts.read_blocks.inc();
             }
-            Read::Gone => index.remove(&order.key),
-            Read::Damaged => {
+            FileOutcome::Gone => index.remove(&order.key),
+            FileOutcome::Damaged => {
                 index.remove(&order.key);
                 self.counts.damaged_blocks.inc();
                 // A file that cannot be removed is found damaged again after the next start.
@@ -332,10 +332,10 @@ impl Shared {
         }
         self.counts.bytes.set(index.bytes as i64);
         drop(index);
-        order.end(matches!(read, Read::Whole(_)));
+        order.end(matches!(read, FileOutcome::Whole(_)));
     }
 
-    fn write(&self, order: Order) {
+    fn write(&self, order: BlockOrder) {
         let path = self.path(&order.key);
         let bytes = file::bytes_of(order.bytes.len());
         let written = if self.has(&order.key) {

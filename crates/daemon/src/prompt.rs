@@ -23,10 +23,10 @@ use hanzo_engine_runtime::{
 
 use crate::{
     error::{Error, random_u64},
-    served::Served,
+    served::ServedModel,
 };
 
-use enforced::{Enforced, enforced, within_channels};
+use enforced::{ToolConstraint, enforced, within_channels};
 pub(crate) use media::RequestedMedia;
 use overflow::room;
 pub(crate) use overflow::{Keep, Overflow, Truncate};
@@ -145,14 +145,14 @@ pub(crate) struct Built {
 pub(crate) fn build(
     request: GenerationRequest,
     client: Option<ClientId>,
-    served: &Served,
+    served: &ServedModel,
     interrupted: &dyn Fn() -> bool,
 ) -> Result<Built, Error> {
     let text = &served.text;
     let compiled = |spec| served.constraints.compiled(spec, text, client, interrupted);
     let (calls, constraint) = match request.tools {
         Some(used) => {
-            let Enforced { calls, spec, must } = enforced(used, text, request.constraint, interrupted)?;
+            let ToolConstraint { calls, spec, must } = enforced(used, text, request.constraint, interrupted)?;
             (
                 calls.clone(),
                 match spec.map(compiled).transpose() {
@@ -438,14 +438,14 @@ fn of_text(error: RequestError) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::Source;
+    use crate::source::ModelSource;
 
     fn sampling(asked: RequestedSampling, model: &GenerationDefaults) -> SamplingParams {
         tried(asked, model).unwrap()
     }
 
     fn tried(asked: RequestedSampling, model: &GenerationDefaults) -> Result<SamplingParams, Error> {
-        let text = Source::Demo.open().unwrap().text_model().unwrap();
+        let text = ModelSource::Demo.open().unwrap().text_model().unwrap();
         super::sampling(asked, model, &text.tokenizer)
     }
 

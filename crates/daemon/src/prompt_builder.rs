@@ -19,7 +19,7 @@ use crate::{
         PROMPT_BUILD_LARGE, PROMPT_BUILD_TIME_MAX, PROMPT_BUILDS_LARGE_MAX, PROMPT_BUILDS_MAX,
         PROMPT_LARGE_BYTES,
     },
-    turns::{Turn, Turns},
+    turns::{EngineTurn, Turns},
 };
 
 /// Builder of one model's prompts, a few at a time. A model with slow prompts does not delay other models, and a
@@ -54,9 +54,9 @@ pub(crate) fn is_large(bytes: usize) -> bool {
 }
 
 /// Signal to the work that its caller has gone; sent on drop.
-struct Leaving(Arc<AtomicBool>);
+struct CallerGuard(Arc<AtomicBool>);
 
-impl Drop for Leaving {
+impl Drop for CallerGuard {
     fn drop(&mut self) {
         self.0.store(true, Relaxed);
     }
@@ -75,7 +75,7 @@ impl PromptBuilder {
     }
 
     /// Waits for the turns that the work needs.
-    async fn turns(&self, build: &Build) -> Option<(Option<Turn>, Turn)> {
+    async fn turns(&self, build: &Build) -> Option<(Option<EngineTurn>, EngineTurn)> {
         let large = match build.is_large {
             true => Some(self.large_turns.take(build.client).await?),
             false => None,
@@ -95,7 +95,7 @@ impl PromptBuilder {
         work: impl FnOnce(&dyn Fn() -> bool) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let turns = self.turns(&build).await.ok_or(Error::Stopped { what: "prompts ended" })?;
-        let left = Leaving(Arc::new(AtomicBool::new(false)));
+        let left = CallerGuard(Arc::new(AtomicBool::new(false)));
         let has_left = left.0.clone();
         let began = Instant::now();
         let most = began + self.time_max;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use hanzo_engine_runtime::Opened;
-use hanzo_engine_store::{Description, Inspect, PullError, PullTotals, Puller, Settings, Store};
+use hanzo_engine_store::{Description, Inspect, PullError, PullTotals, Puller, Store, StoreSettings};
 
 use crate::error::Error;
 
@@ -56,7 +56,7 @@ impl Pulls {
 /// # Errors
 /// [`PullError::Setting`] for an invalid variable, [`PullError::Internal`].
 pub fn puller(store: Store) -> Result<Puller, PullError> {
-    Puller::new(store, Settings::from_env()?, Some(inspect()))
+    Puller::new(store, StoreSettings::from_env()?, Some(inspect()))
 }
 
 /// Function that inspects a model's files.

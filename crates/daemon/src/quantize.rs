@@ -14,7 +14,7 @@ use std::{
 };
 
 pub use hanzo_engine_kernels::DType;
-use hanzo_engine_kernels::cpu::{ThreadPool, Turn, requantize};
+use hanzo_engine_kernels::cpu::{PoolTurn, ThreadPool, requantize};
 pub use hanzo_engine_runtime::quantise::{Affine, MIXES, Mix, Wanted};
 use hanzo_engine_runtime::{
     LoadError, convert,
@@ -33,7 +33,7 @@ use crate::{
 
 /// Arguments of a quantisation.
 #[derive(Clone, Debug)]
-pub struct Args {
+pub struct QuantizeOptions {
     /// Name in the store, [`crate::DEMO_MODEL`], or a path.
     pub model: String,
     /// Directory of the store; `None` for the default one. Not opened if `model` is a path.
@@ -41,7 +41,7 @@ pub struct Args {
     /// Path of the new file; `None` only reports what would be made.
     pub output: Option<PathBuf>,
     /// Format and types of the result.
-    pub target: Target,
+    pub target: QuantizeTarget,
     /// Path of an importance matrix of the model, in llama-imatrix's format.
     pub importance: Option<PathBuf>,
     /// Compute threads; `None` for one per core.
@@ -50,7 +50,7 @@ pub struct Args {
 
 /// Format and types of the result.
 #[derive(Clone, Debug)]
-pub enum Target {
+pub enum QuantizeTarget {
     /// A GGUF file.
     Mix(Wanted),
     /// Folder in MLX's layout.
@@ -59,7 +59,7 @@ pub enum Target {
 
 /// Result of a quantisation, or its preview.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Report {
+pub struct QuantizeReport {
     /// Path of the new file.
     pub file: Option<PathBuf>,
     /// Size of all tensors before, in bytes.
@@ -74,7 +74,7 @@ pub struct Report {
     pub tensors: Vec<Row>,
 }
 
-/// Tensor in a [`Report`].
+/// Tensor in a [`QuantizeReport`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// Name of the tensor.
@@ -128,23 +128,27 @@ pub enum QuantizeError {
 ///
 /// # Errors
 /// [`QuantizeError`].
-pub fn run(args: &Args, stop: &AtomicBool, mut progress: impl FnMut(u64)) -> Result<Report, QuantizeError> {
+pub fn run(
+    args: &QuantizeOptions,
+    stop: &AtomicBool,
+    mut progress: impl FnMut(u64),
+) -> Result<QuantizeReport, QuantizeError> {
     match &args.target {
-        Target::Mix(wanted) => file(args, wanted, stop, &mut progress),
-        Target::Affine(wanted) => folder::run(args, wanted, stop, &mut progress),
+        QuantizeTarget::Mix(wanted) => file(args, wanted, stop, &mut progress),
+        QuantizeTarget::Affine(wanted) => folder::run(args, wanted, stop, &mut progress),
     }
 }
 
-fn threads(args: &Args) -> usize {
+fn threads(args: &QuantizeOptions) -> usize {
     args.threads.or_else(|| available_parallelism().ok().map(usize::from)).unwrap_or(1)
 }
 
 fn file(
-    args: &Args,
+    args: &QuantizeOptions,
     wanted: &Wanted,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(u64),
-) -> Result<Report, QuantizeError> {
+) -> Result<QuantizeReport, QuantizeError> {
     let (gguf, sources) = open(args)?;
     if let Some(output) = args.output.as_ref().filter(|output| is_one_of(output, &sources)) {
         return Err(QuantizeError::Itself(output.clone()));
@@ -196,7 +200,7 @@ fn file(
 }
 
 fn convert(
-    turn: &mut Turn,
+    turn: &mut PoolTurn,
     (tensor, bytes): (&Tensor, &[u8]),
     (rows, columns): (usize, usize),
     to: DType,
@@ -215,7 +219,7 @@ fn convert(
 }
 
 /// Opens the GGUF file, or a folder converted to one, and lists the files that it is read from.
-fn open(args: &Args) -> Result<(Gguf, Vec<PathBuf>), QuantizeError> {
+fn open(args: &QuantizeOptions) -> Result<(Gguf, Vec<PathBuf>), QuantizeError> {
     let Some(path) = locate(&args.model, args.store_dir.as_ref())? else {
         return Ok((Gguf::parse(DEMO_MODEL, &ModelBytes::from_static(DEMO_GGUF))?, Vec::new()));
     };
@@ -250,7 +254,7 @@ fn only_gguf(directory: &Path) -> Result<PathBuf, QuantizeError> {
     }
 }
 
-impl Report {
+impl QuantizeReport {
     /// Adds a tensor that was made from this one.
     fn add(&mut self, row: Row, from: &Tensor) {
         self.source_bytes += from.bytes.len() as u64;
@@ -261,8 +265,8 @@ impl Report {
     }
 }
 
-fn report(args: &Args, plan: &Plan) -> Result<Report, QuantizeError> {
-    let mut report = Report { file: args.output.clone(), ..Report::default() };
+fn report(args: &QuantizeOptions, plan: &Plan) -> Result<QuantizeReport, QuantizeError> {
+    let mut report = QuantizeReport { file: args.output.clone(), ..QuantizeReport::default() };
     for (tensor, to) in &plan.tensors {
         let path = || args.output.clone().unwrap_or_default();
         let bytes = to.bytes().map_err(|source| QuantizeError::Write { path: path(), source })?;
@@ -286,13 +290,20 @@ mod tests {
 
     const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
 
-    pub(super) fn args(model: &str, target: Target, output: &Path) -> Args {
+    pub(super) fn args(model: &str, target: QuantizeTarget, output: &Path) -> QuantizeOptions {
         let output = Some(output.to_owned());
-        Args { model: model.to_owned(), store_dir: None, output, target, importance: None, threads: Some(2) }
+        QuantizeOptions {
+            model: model.to_owned(),
+            store_dir: None,
+            output,
+            target,
+            importance: None,
+            threads: Some(2),
+        }
     }
 
-    fn mix(name: &str) -> Target {
-        Target::Mix(Wanted {
+    fn mix(name: &str) -> QuantizeTarget {
+        QuantizeTarget::Mix(Wanted {
             mix: Mix::named(name).unwrap(),
             pure: false,
             keep_output: false,

@@ -22,48 +22,48 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use find::Capability;
 use find::{find, not_loaded, only_able};
 pub(crate) use holders::Holder;
-pub(crate) use progress::Progress;
+pub(crate) use progress::LoadProgress;
 
 use crate::{
     error::{Error, Failure},
     keep_alive::KeepAlive,
     limits::{CHANGES_MAX, MODELS_MAX},
     metrics::ModelMetrics,
-    served::Served,
+    served::ServedModel,
     sizing::LoadOptions,
-    source::Source,
-    usage::{Kept, Usage, Use},
+    source::ModelSource,
+    usage::{IdleLimit, LifeUsage, Use},
     views::{Counts, ModelView, StateView},
 };
 
 /// State of a model.
-pub(crate) enum State {
+pub(crate) enum EntryState {
     /// Its files are being read.
-    Loading(Arc<Progress>),
+    Loading(Arc<LoadProgress>),
     /// The model answers requests.
-    Ready(Arc<Served>),
+    Ready(Arc<ServedModel>),
     /// The model is being unloaded and accepts no new requests.
-    Draining(Arc<Served>),
+    Draining(Arc<ServedModel>),
     /// Its load failed, or its worker did; `ran` tells which. `retry_at` is the time of the next attempt, if there
     /// is one.
     Failed { failure: Arc<Failure>, at: Instant, retry_at: Option<Instant>, ran: bool },
 }
 
 /// Entry of one model.
-pub(crate) struct Entry {
+pub(crate) struct RegistryEntry {
     pub(crate) name: String,
-    pub(crate) source: Source,
+    pub(crate) source: ModelSource,
     /// Options that this life was loaded with.
     pub(crate) want: LoadOptions,
     pub(crate) info: Option<ModelInfo>,
     pub(crate) metrics: Arc<ModelMetrics>,
-    pub(crate) state: State,
+    pub(crate) state: EntryState,
     /// Number of this life of the name. Events of earlier lives do not concern it.
     pub(crate) life: u64,
     /// Ends the life: the worker is not restarted any more.
     pub(crate) stop: CancellationToken,
     /// Current uses of the model.
-    pub(crate) usage: Arc<Usage>,
+    pub(crate) usage: Arc<LifeUsage>,
     /// Bytes reserved in the memory budget of its place.
     pub(crate) reserved_bytes: u64,
     /// Index of the place that it is loaded on.
@@ -74,7 +74,7 @@ pub(crate) struct Entry {
 
 /// Registry of all models.
 pub(crate) struct Registry {
-    entries: Mutex<BTreeMap<String, Entry>>, // key: the name in lower case
+    entries: Mutex<BTreeMap<String, RegistryEntry>>, // key: the name in lower case
     changes: broadcast::Sender<ModelView>,
     lives: AtomicU64,
     /// Notified when a model is no longer in use.
@@ -83,14 +83,14 @@ pub(crate) struct Registry {
 
 /// Ready model, with a request's use of it.
 pub(crate) struct InUse {
-    served: Arc<Served>,
+    served: Arc<ServedModel>,
     pub(crate) using: Use,
 }
 
 impl Deref for InUse {
-    type Target = Arc<Served>;
+    type Target = Arc<ServedModel>;
 
-    fn deref(&self) -> &Arc<Served> {
+    fn deref(&self) -> &Arc<ServedModel> {
         &self.served
     }
 }
@@ -122,13 +122,13 @@ impl Registry {
     }
 
     /// Every ready model, in order of name.
-    pub(crate) fn all_serving(&self) -> Vec<Arc<Served>> {
+    pub(crate) fn all_serving(&self) -> Vec<Arc<ServedModel>> {
         self.lock().values().filter_map(|entry| entry.serving().ok()).collect()
     }
 
     /// State of every model, in order of name.
     pub(crate) fn views(&self) -> Vec<ModelView> {
-        self.lock().values().map(Entry::view).collect()
+        self.lock().values().map(RegistryEntry::view).collect()
     }
 
     /// State of one model. An empty name is valid if one model is loaded.
@@ -143,7 +143,7 @@ impl Registry {
     pub(crate) fn watch(&self) -> (Vec<ModelView>, broadcast::Receiver<ModelView>) {
         let entries = self.lock();
         // Changes are sent under the same lock, so none is missed and none is repeated.
-        (entries.values().map(Entry::view).collect(), self.changes.subscribe())
+        (entries.values().map(RegistryEntry::view).collect(), self.changes.subscribe())
     }
 
     /// All changes from now on.
@@ -162,11 +162,11 @@ impl Registry {
     }
 
     /// Name under which a model with these files is loaded or being loaded: `name` itself if possible.
-    pub(crate) fn name_of(&self, source: &Source, name: &str) -> Option<String> {
+    pub(crate) fn name_of(&self, source: &ModelSource, name: &str) -> Option<String> {
         let entries = self.lock();
         let of_these = || entries.values().filter(|entry| entry.source == *source);
         let own = entries.get(&key(name)).filter(|entry| entry.source == *source);
-        let lives = |entry: &&Entry| !matches!(entry.state, State::Failed { .. });
+        let lives = |entry: &&RegistryEntry| !matches!(entry.state, EntryState::Failed { .. });
         let best = own.or_else(|| of_these().find(lives)).or_else(|| of_these().next());
         best.map(|entry| entry.name.clone())
     }
@@ -176,7 +176,7 @@ impl Registry {
     pub(crate) fn with<T>(
         &self,
         asked: &str,
-        change: impl FnOnce(&mut Entry) -> (T, bool),
+        change: impl FnOnce(&mut RegistryEntry) -> (T, bool),
     ) -> Result<T, Error> {
         let mut entries = self.lock();
         let key = key(&find(&entries, asked)?.name);
@@ -197,7 +197,7 @@ impl Registry {
     }
 
     /// Changes the state of one life of a model. Does nothing if that life is over.
-    pub(crate) fn set(&self, name: &str, life: u64, change: impl FnOnce(&mut Entry)) {
+    pub(crate) fn set(&self, name: &str, life: u64, change: impl FnOnce(&mut RegistryEntry)) {
         let mut entries = self.lock();
         if let Some(entry) = entries.get_mut(&key(name)).filter(|entry| entry.life == life) {
             change(entry);
@@ -224,13 +224,13 @@ impl Registry {
     pub(crate) fn begin(
         &self,
         name: &str,
-        source: Source,
+        source: ModelSource,
         want: LoadOptions,
         metrics: impl FnOnce() -> Arc<ModelMetrics>,
-        kept: Kept,
-        on_conflict: impl FnOnce(&Entry) -> Result<OnConflict, Error>,
-    ) -> Result<Option<Begun>, Error> {
-        self.enter(name, source, want, metrics, kept, State::Loading, on_conflict)
+        kept: IdleLimit,
+        on_conflict: impl FnOnce(&RegistryEntry) -> Result<OnConflict, Error>,
+    ) -> Result<Option<NewLife>, Error> {
+        self.enter(name, source, want, metrics, kept, EntryState::Loading, on_conflict)
     }
 
     /// Lists a model whose load never began as failed, unless the name is taken. It never counts as loading, so
@@ -241,13 +241,13 @@ impl Registry {
     pub(crate) fn begin_failed(
         &self,
         name: &str,
-        source: Source,
+        source: ModelSource,
         want: LoadOptions,
         metrics: impl FnOnce() -> Arc<ModelMetrics>,
         failure: Arc<Failure>,
     ) -> Result<bool, Error> {
-        let failed = |_| State::Failed { failure, at: Instant::now(), retry_at: None, ran: false };
-        let kept = Kept { alive: KeepAlive::Pinned, by_operator: true };
+        let failed = |_| EntryState::Failed { failure, at: Instant::now(), retry_at: None, ran: false };
+        let kept = IdleLimit { alive: KeepAlive::Pinned, by_operator: true };
         Ok(self.enter(name, source, want, metrics, kept, failed, |_| Ok(OnConflict::Join))?.is_some())
     }
 
@@ -255,13 +255,13 @@ impl Registry {
     fn enter(
         &self,
         name: &str,
-        source: Source,
+        source: ModelSource,
         want: LoadOptions,
         metrics: impl FnOnce() -> Arc<ModelMetrics>,
-        kept: Kept,
-        state: impl FnOnce(Arc<Progress>) -> State,
-        on_conflict: impl FnOnce(&Entry) -> Result<OnConflict, Error>,
-    ) -> Result<Option<Begun>, Error> {
+        kept: IdleLimit,
+        state: impl FnOnce(Arc<LoadProgress>) -> EntryState,
+        on_conflict: impl FnOnce(&RegistryEntry) -> Result<OnConflict, Error>,
+    ) -> Result<Option<NewLife>, Error> {
         let mut entries = self.lock();
         let key = key(name);
         if let Some(entry) = entries.get(&key) {
@@ -271,8 +271,9 @@ impl Registry {
             }
         } else if entries.len() >= MODELS_MAX {
             // A failed model that will not be retried gives way.
-            let given_up =
-                entries.iter().find(|(_, entry)| matches!(entry.state, State::Failed { retry_at: None, .. }));
+            let given_up = entries
+                .iter()
+                .find(|(_, entry)| matches!(entry.state, EntryState::Failed { retry_at: None, .. }));
             let Some(oldest) = given_up.map(|(key, _)| key.clone()) else {
                 return Err(Error::TooManyModels { models_max: MODELS_MAX });
             };
@@ -281,12 +282,12 @@ impl Registry {
             }
         }
         let metrics = metrics();
-        let progress = Arc::new(Progress::default());
+        let progress = Arc::new(LoadProgress::default());
         let stop = CancellationToken::new();
         let life = self.lives.fetch_add(1, Relaxed);
         let state = state(progress.clone());
-        let usage = Usage::new(kept, Instant::now(), self.idle.clone());
-        let entry = Entry {
+        let usage = LifeUsage::new(kept, Instant::now(), self.idle.clone());
+        let entry = RegistryEntry {
             name: name.to_owned(),
             source,
             want,
@@ -301,19 +302,20 @@ impl Registry {
             beside: Vec::new(),
         };
         self.tell(entry.view());
-        let begun = Begun { life, stop: entry.stop.clone(), metrics: entry.metrics.clone(), progress, usage };
+        let begun =
+            NewLife { life, stop: entry.stop.clone(), metrics: entry.metrics.clone(), progress, usage };
         entries.insert(key, entry);
         Ok(Some(begun))
     }
 
     /// Starts unloading a ready model, if `may` still allows it. The model accepts nothing new, and its life ends
     /// after its last request. Returns whether it does so.
-    pub(crate) fn retire(&self, name: &str, life: u64, may: impl FnOnce(&Usage) -> bool) -> bool {
+    pub(crate) fn retire(&self, name: &str, life: u64, may: impl FnOnce(&LifeUsage) -> bool) -> bool {
         let mut entries = self.lock();
         let entry = entries.get_mut(&key(name)).filter(|entry| entry.life == life);
         let Some(entry) = entry.filter(|entry| may(&entry.usage)) else { return false };
-        let State::Ready(served) = &entry.state else { return false };
-        entry.state = State::Draining(served.clone());
+        let EntryState::Ready(served) = &entry.state else { return false };
+        entry.state = EntryState::Draining(served.clone());
         entry.usage.leave();
         self.tell(entry.view());
         true
@@ -323,7 +325,7 @@ impl Registry {
     pub(crate) fn drain(&self, name: &str, life: u64) {
         let entries = self.lock();
         if let Some(entry) = entries.get(&key(name)).filter(|entry| entry.life == life)
-            && let State::Draining(served) = &entry.state
+            && let EntryState::Draining(served) = &entry.state
         {
             served.worker.drain(Instant::now());
         }
@@ -333,7 +335,7 @@ impl Registry {
     pub(crate) fn hold(&self, name: &str) -> Option<Use> {
         let entries = self.lock();
         let entry = entries.get(&key(name))?;
-        matches!(entry.state, State::Loading(_) | State::Ready(_)).then(|| entry.usage.begin())
+        matches!(entry.state, EntryState::Loading(_) | EntryState::Ready(_)).then(|| entry.usage.begin())
     }
 
     /// State of a model with exactly this name, as its load progresses. If it is loading or ready, it is marked as
@@ -342,13 +344,15 @@ impl Registry {
         let entries = self.lock();
         let Some(entry) = entries.get(&key(name)) else { return Look::Absent };
         match &entry.state {
-            State::Ready(served) => Look::Ready(InUse { served: served.clone(), using: entry.usage.begin() }),
-            State::Loading(progress) => Look::Loading(entry.usage.begin(), progress.clone()),
-            State::Draining(_) => Look::Draining,
-            State::Failed { failure, at, retry_at: None, ran } => {
+            EntryState::Ready(served) => {
+                Look::Ready(InUse { served: served.clone(), using: entry.usage.begin() })
+            }
+            EntryState::Loading(progress) => Look::Loading(entry.usage.begin(), progress.clone()),
+            EntryState::Draining(_) => Look::Draining,
+            EntryState::Failed { failure, at, retry_at: None, ran } => {
                 Look::Failed { failure: failure.clone(), at: *at, ran: *ran }
             }
-            State::Failed { .. } => match entry.serving() {
+            EntryState::Failed { .. } => match entry.serving() {
                 Ok(_) => Look::Absent,
                 Err(error) => Look::Restarts(error),
             },
@@ -356,22 +360,23 @@ impl Registry {
     }
 
     /// Visits all entries, to end them.
-    pub(crate) fn for_each(&self, mut act: impl FnMut(&mut Entry)) {
+    pub(crate) fn for_each(&self, mut act: impl FnMut(&mut RegistryEntry)) {
         self.lock().values_mut().for_each(&mut act);
     }
 
     /// Whether a model that an operator asked for has failed.
     pub(crate) fn has_failed(&self) -> bool {
-        let failed =
-            |entry: &Entry| matches!(entry.state, State::Failed { .. }) && entry.usage.kept().by_operator;
+        let failed = |entry: &RegistryEntry| {
+            matches!(entry.state, EntryState::Failed { .. }) && entry.usage.kept().by_operator
+        };
         self.lock().values().any(failed)
     }
 
     /// Whether any model is ready and its worker is not stuck.
     pub(crate) fn is_ready(&self) -> bool {
         let now = Instant::now();
-        let answers = |entry: &Entry| match &entry.state {
-            State::Ready(served) => !served.worker.vitals().is_stuck(now),
+        let answers = |entry: &RegistryEntry| match &entry.state {
+            EntryState::Ready(served) => !served.worker.vitals().is_stuck(now),
             _ => false,
         };
         self.lock().values().any(answers)
@@ -380,9 +385,9 @@ impl Registry {
     /// Whether any model's worker is stuck.
     pub(crate) fn is_stuck(&self) -> bool {
         let now = Instant::now();
-        let stuck = |entry: &Entry| match &entry.state {
-            State::Ready(served) | State::Draining(served) => served.worker.vitals().is_stuck(now),
-            State::Loading(_) | State::Failed { .. } => false,
+        let stuck = |entry: &RegistryEntry| match &entry.state {
+            EntryState::Ready(served) | EntryState::Draining(served) => served.worker.vitals().is_stuck(now),
+            EntryState::Loading(_) | EntryState::Failed { .. } => false,
         };
         self.lock().values().any(stuck)
     }
@@ -392,7 +397,7 @@ impl Registry {
         let _ = self.changes.send(view);
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, RegistryEntry>> {
         // Entries are replaced as a whole, so a panic leaves none half-updated.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -402,7 +407,7 @@ impl Registry {
 pub(crate) enum Look {
     Ready(InUse),
     /// While the use is held, the model is not unloaded when it becomes ready.
-    Loading(Use, Arc<Progress>),
+    Loading(Use, Arc<LoadProgress>),
     Draining,
     /// Failed at this time without further attempts; `ran` says whether its worker ran before.
     Failed {
@@ -416,12 +421,12 @@ pub(crate) enum Look {
 }
 
 /// Life that has begun.
-pub(crate) struct Begun {
+pub(crate) struct NewLife {
     pub(crate) life: u64,
     pub(crate) stop: CancellationToken,
     pub(crate) metrics: Arc<ModelMetrics>,
-    pub(crate) progress: Arc<Progress>,
-    pub(crate) usage: Arc<Usage>,
+    pub(crate) progress: Arc<LoadProgress>,
+    pub(crate) usage: Arc<LifeUsage>,
 }
 
 /// Action if a name is taken.
@@ -432,7 +437,7 @@ pub(crate) enum OnConflict {
     Replace,
 }
 
-impl Entry {
+impl RegistryEntry {
     /// Model and a use of it, if it is ready.
     ///
     /// # Errors
@@ -445,18 +450,18 @@ impl Entry {
     ///
     /// # Errors
     /// Reason why it is not ready.
-    fn serving(&self) -> Result<Arc<Served>, Error> {
+    fn serving(&self) -> Result<Arc<ServedModel>, Error> {
         let name = || self.name.clone();
         match &self.state {
-            State::Ready(served) => Ok(served.clone()),
-            State::Loading(progress) => Err(Error::Loading {
+            EntryState::Ready(served) => Ok(served.clone()),
+            EntryState::Loading(progress) => Err(Error::Loading {
                 name: name(),
                 percent: progress.percent(),
                 waits: progress.waits(),
                 retry_after_ms: None,
             }),
-            State::Draining(_) => Err(Error::Unloading { name: name() }),
-            State::Failed { failure, retry_at, .. } => {
+            EntryState::Draining(_) => Err(Error::Unloading { name: name() }),
+            EntryState::Failed { failure, retry_at, .. } => {
                 let wait = retry_at.map(|at| at.saturating_duration_since(Instant::now()).as_millis());
                 let retry_after_ms = wait.map(|ms| u64::try_from(ms).unwrap_or(u64::MAX));
                 Err(Error::Failed { name: name(), failure: failure.clone(), retry_after_ms })
@@ -468,9 +473,9 @@ impl Entry {
     /// model is loaded. Models that failed without further attempts are not waited for.
     fn not_yet(&self, wanted: Capability) -> Option<Error> {
         let may = match &self.state {
-            State::Loading(_) | State::Failed { retry_at: Some(_), .. } => true,
-            State::Draining(served) => wanted.of(served),
-            State::Ready(_) | State::Failed { retry_at: None, .. } => false,
+            EntryState::Loading(_) | EntryState::Failed { retry_at: Some(_), .. } => true,
+            EntryState::Draining(served) => wanted.of(served),
+            EntryState::Ready(_) | EntryState::Failed { retry_at: None, .. } => false,
         };
         if may { self.serving().err() } else { None }
     }
@@ -478,11 +483,11 @@ impl Entry {
     /// Current state of the model.
     pub(crate) fn view(&self) -> ModelView {
         let (state, served) = match &self.state {
-            State::Loading(progress) if progress.waits() => (StateView::Queued, None),
-            State::Loading(progress) => (StateView::Loading { percent: progress.percent() }, None),
-            State::Ready(served) => (StateView::Ready, Some(served)),
-            State::Draining(served) => (StateView::Draining, Some(served)),
-            State::Failed { failure, .. } => {
+            EntryState::Loading(progress) if progress.waits() => (StateView::Queued, None),
+            EntryState::Loading(progress) => (StateView::Loading { percent: progress.percent() }, None),
+            EntryState::Ready(served) => (StateView::Ready, Some(served)),
+            EntryState::Draining(served) => (StateView::Draining, Some(served)),
+            EntryState::Failed { failure, .. } => {
                 let error = format!("{} ({})", failure.reason, failure.id);
                 (StateView::Failed { error }, None)
             }
@@ -507,7 +512,7 @@ impl Entry {
             worker,
             counts,
             keep_alive: self.usage.kept().alive,
-            expires_at: self.usage.expires_at().filter(|_| matches!(self.state, State::Ready(_))),
+            expires_at: self.usage.expires_at().filter(|_| matches!(self.state, EntryState::Ready(_))),
         }
     }
 }
@@ -523,13 +528,13 @@ mod tests {
     fn what_may_be_able_soon_is_waited_for_and_what_has_failed_for_good_is_not() {
         let (registry, metrics) = (Registry::new(), Metrics::new(0));
         let begin = |name: &str| {
-            let on_conflict = |_: &Entry| Ok(OnConflict::Join);
+            let on_conflict = |_: &RegistryEntry| Ok(OnConflict::Join);
             let begun = registry.begin(
                 name,
-                Source::Demo,
+                ModelSource::Demo,
                 LoadOptions::default(),
                 || metrics.model(name),
-                Kept { alive: KeepAlive::Pinned, by_operator: true },
+                IdleLimit { alive: KeepAlive::Pinned, by_operator: true },
                 on_conflict,
             );
             begun.unwrap().unwrap().life
@@ -541,7 +546,7 @@ mod tests {
             for (name, life) in lives {
                 let failure = Failure::new(FailureReason::Lost);
                 registry.set(name, life, |entry| {
-                    entry.state = State::Failed { failure, at: Instant::now(), retry_at, ran: true }
+                    entry.state = EntryState::Failed { failure, at: Instant::now(), retry_at, ran: true }
                 });
             }
         };
@@ -558,7 +563,7 @@ mod tests {
         let list = || {
             let failure = Failure::new(FailureReason::Lost);
             let metrics = || metrics.model("a");
-            registry.begin_failed("a", Source::Demo, LoadOptions::default(), metrics, failure).unwrap()
+            registry.begin_failed("a", ModelSource::Demo, LoadOptions::default(), metrics, failure).unwrap()
         };
         assert!(list());
         assert!(!list(), "the name is taken");

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hanzo_engine_access::ServerTls;
-use hanzo_engine_process::settings::Changed;
+use hanzo_engine_process::settings::SettingsChange;
 
 use crate::{
     Config, DaemonError,
@@ -13,14 +13,14 @@ use crate::{
 
 /// Current settings, and the certificates that are reloaded with them.
 #[derive(Clone)]
-pub(crate) struct Settings {
+pub(crate) struct ReloadableSettings {
     now: Arc<Mutex<Config>>,
     tls: Option<Arc<ServerTls>>,
 }
 
-impl Settings {
-    pub(crate) fn new(config: Config, tls: Option<Arc<ServerTls>>) -> Settings {
-        Settings { now: Arc::new(Mutex::new(config)), tls }
+impl ReloadableSettings {
+    pub(crate) fn new(config: Config, tls: Option<Arc<ServerTls>>) -> ReloadableSettings {
+        ReloadableSettings { now: Arc::new(Mutex::new(config)), tls }
     }
 
     /// Seconds that running requests may take after the shutdown signal.
@@ -36,7 +36,7 @@ impl DaemonHandle {
     ///
     /// # Errors
     /// [`DaemonError`] if the new settings are invalid; nothing is changed then.
-    pub fn reload(&self, read: &Config) -> Result<Changed, DaemonError> {
+    pub fn reload(&self, read: &Config) -> Result<SettingsChange, DaemonError> {
         let settings = self.settings();
         let mut now = settings.now.lock().unwrap_or_else(PoisonError::into_inner);
         let next = taken(&now, read);
@@ -47,7 +47,7 @@ impl DaemonHandle {
         }
         let section = &self.core().models.section;
         *section.write().unwrap_or_else(PoisonError::into_inner) = next.engine.clone();
-        let mut changed = Changed::between(&now.values(), &next.values(), &read.values());
+        let mut changed = SettingsChange::between(&now.values(), &next.values(), &read.values());
         if now.server.api_key.is_some()
             && next.server.api_key.is_some()
             && now.server.api_key != next.server.api_key

@@ -8,14 +8,14 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::{
     blocking::blocking,
-    bring_up::{Opening, Size},
+    bring_up::{OpenedFiles, Size},
     budget::Reservation,
     error::{Error, Failure},
-    launch::{Exit, Running},
+    launch::{Exit, WorkerThread},
     limits::{CONTEXT_BESIDE_OTHERS, TURN},
-    models::{Joined, Life, Models, SHUTTING_DOWN, Wish},
-    registry::{Holder, Progress},
-    usage::{Next, Standing},
+    models::{Life, LoadOutcome, Models, SHUTTING_DOWN, Wish},
+    registry::{Holder, LoadProgress},
+    usage::{EvictionState, Next},
 };
 
 /// Reason for an eviction: the label of `model_evictions_total`.
@@ -53,7 +53,7 @@ fn is_nothing(bytes: &[u64]) -> bool {
 const NO_LIFE: u64 = 0;
 
 /// Result of a search for memory.
-enum Found {
+enum RoomSearch {
     Room(Reservation, Size),
     /// The load fits, but smaller than it could be if idle models left.
     Short,
@@ -69,9 +69,9 @@ impl Models {
     pub(crate) async fn make_room(
         self: &Arc<Self>,
         life: &Life,
-        mut opening: Opening,
-        progress: &Progress,
-    ) -> Result<(Opening, Reservation, Size), Arc<Failure>> {
+        mut opening: OpenedFiles,
+        progress: &LoadProgress,
+    ) -> Result<(OpenedFiles, Reservation, Size), Arc<Failure>> {
         let waits = |waits| {
             if progress.set_waits(waits) {
                 self.registry.set(&life.name, life.number, |_| {});
@@ -90,11 +90,11 @@ impl Models {
             idle.as_mut().enable();
             let places = opening.places();
             let holders = self.registry.holders(life.number, Some(&places));
-            let bytes_of = |which: fn(Standing) -> bool| {
+            let bytes_of = |which: fn(EvictionState) -> bool| {
                 let held = holders.iter().filter(|holder| which(holder.standing));
                 held.fold(vec![0; places.len()], |sum, holder| added(&sum, &holder.bytes))
             };
-            let idle_bytes = bytes_of(|standing| matches!(standing, Standing::Idle(_)));
+            let idle_bytes = bytes_of(|standing| matches!(standing, EvictionState::Idle(_)));
             let all_bytes = bytes_of(|_| true);
             let models = self.clone();
             let (back, found) = blocking(move || {
@@ -103,7 +103,7 @@ impl Models {
             })
             .await?;
             opening = back;
-            if let Found::Room(reservation, size) = found {
+            if let RoomSearch::Room(reservation, size) = found {
                 drop(room);
                 progress.set_waits(false);
                 let (bytes, place) = (size.memory.total(), opening.place);
@@ -116,23 +116,23 @@ impl Models {
             }
             let now = Instant::now();
             let used_first = |holder: &&Holder| match holder.standing {
-                Standing::Idle(since) | Standing::Works(since) => Some(since),
-                Standing::Stays | Standing::Leaves | Standing::Changes => None,
+                EvictionState::Idle(since) | EvictionState::Works(since) => Some(since),
+                EvictionState::Stays | EvictionState::Leaves | EvictionState::Changes => None,
             };
-            let oldest = |which: &dyn Fn(Standing) -> bool| {
+            let oldest = |which: &dyn Fn(EvictionState) -> bool| {
                 holders.iter().filter(|holder| which(holder.standing)).min_by_key(used_first)
             };
             let mut turn_ends = None;
-            if holders.iter().any(|holder| holder.standing == Standing::Leaves) {
+            if holders.iter().any(|holder| holder.standing == EvictionState::Leaves) {
                 // The memory that it frees may be enough.
                 waits(true);
-            } else if let Some(holder) = oldest(&|standing| matches!(standing, Standing::Idle(_))) {
+            } else if let Some(holder) = oldest(&|standing| matches!(standing, EvictionState::Idle(_))) {
                 if self.evict(&holder.name, holder.life, Eviction::Room) {
                     waits(true);
                 }
-            } else if holders.iter().any(|holder| holder.standing == Standing::Changes) {
+            } else if holders.iter().any(|holder| holder.standing == EvictionState::Changes) {
                 waits(true);
-            } else if let Some(holder) = oldest(&|standing| matches!(standing, Standing::Works(_))) {
+            } else if let Some(holder) = oldest(&|standing| matches!(standing, EvictionState::Works(_))) {
                 waits(true);
                 let since = used_first(&holder).unwrap_or(now);
                 if now.saturating_duration_since(since) >= TURN {
@@ -160,7 +160,7 @@ impl Models {
     ///
     /// # Errors
     /// Errors of [`Models::begin`]; [`Error::TooManyModels`] if no model is idle.
-    pub(crate) async fn begin_in_place(self: &Arc<Self>, wish: &Wish) -> Result<Joined, Error> {
+    pub(crate) async fn begin_in_place(self: &Arc<Self>, wish: &Wish) -> Result<LoadOutcome, Error> {
         loop {
             let mut changes = self.registry.changes();
             match self.begin(wish) {
@@ -176,11 +176,11 @@ impl Models {
     /// Whether an entry will be free soon: a model is being unloaded, or an idle one can be evicted.
     fn gives_place(&self) -> bool {
         let holders = self.registry.holders(NO_LIFE, None);
-        if holders.iter().any(|holder| holder.standing == Standing::Leaves) {
+        if holders.iter().any(|holder| holder.standing == EvictionState::Leaves) {
             return true;
         }
         let idle = holders.iter().filter_map(|holder| match holder.standing {
-            Standing::Idle(since) => Some((since, holder)),
+            EvictionState::Idle(since) => Some((since, holder)),
             _ => None,
         });
         let oldest = idle.min_by_key(|(since, _)| *since);
@@ -189,10 +189,10 @@ impl Models {
 
     fn look_for_room(
         self: &Arc<Self>,
-        opening: &Opening,
+        opening: &OpenedFiles,
         idle_bytes: &[u64],
         all_bytes: &[u64],
-    ) -> Result<Found, LoadError> {
+    ) -> Result<RoomSearch, LoadError> {
         let enough = |size: &Size, free: &[u64]| {
             let most = opening.choose(self, &added(free, idle_bytes));
             let most = most.map_or(0, |most| most.engine.context_tokens_max());
@@ -207,11 +207,11 @@ impl Models {
         match self.reserve_in_order(&opening.places(), &mut Vec::new(), &choose) {
             Ok((mut reservations, size)) => {
                 let own = reservations.pop().expect("one for each place");
-                Ok(Found::Room(reservations.into_iter().rev().fold(own, Reservation::with), size))
+                Ok(RoomSearch::Room(reservations.into_iter().rev().fold(own, Reservation::with), size))
             }
-            Err((_, None)) => Ok(Found::Short),
+            Err((_, None)) => Ok(RoomSearch::Short),
             Err((_, Some(error))) if is_nothing(all_bytes) => Err(error),
-            Err((free, Some(_))) => opening.choose(self, &added(&free, all_bytes)).map(|_| Found::Later),
+            Err((free, Some(_))) => opening.choose(self, &added(&free, all_bytes)).map(|_| RoomSearch::Later),
         }
     }
 
@@ -243,8 +243,8 @@ impl Models {
         let now = Instant::now();
         let leaves = self.registry.retire(name, life, |usage| match why {
             Eviction::KeepAlive => usage.has_expired(now),
-            Eviction::Room => matches!(usage.standing(), Standing::Idle(_)),
-            Eviction::Turn => matches!(usage.standing(), Standing::Idle(_) | Standing::Works(_)),
+            Eviction::Room => matches!(usage.standing(), EvictionState::Idle(_)),
+            Eviction::Turn => matches!(usage.standing(), EvictionState::Idle(_) | EvictionState::Works(_)),
         });
         if leaves {
             self.metrics.evicted(why.word());
@@ -254,7 +254,7 @@ impl Models {
     }
 
     /// Waits for the end of a life's worker, and evicts the model when its idle time is over.
-    pub(crate) async fn stay(&self, life: &Life, running: Running) -> Exit {
+    pub(crate) async fn stay(&self, life: &Life, running: WorkerThread) -> Exit {
         let mut exit = pin!(running.exit());
         loop {
             let next = tokio::select! {

@@ -21,7 +21,7 @@ use crate::{
     constraints::Constraints,
     device::{Device, EngineSize},
     error::Error,
-    frame_room::{FrameRoom, Held},
+    frame_room::{FrameReservation, FrameRoom},
     limits::FRAME_BYTES_MAX,
     metrics::ModelMetrics,
     prompt_builder::PromptBuilder,
@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Ready model.
-pub(crate) struct Served {
+pub(crate) struct ServedModel {
     pub(crate) name: String,
     pub(crate) text: Arc<TextModel>,
     pub(crate) embedder: Arc<Embedder>,
@@ -62,7 +62,7 @@ pub(crate) struct Served {
     pub(crate) frames: FrameRoom,
 }
 
-impl Served {
+impl ServedModel {
     /// Takes a place in the queue.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl Served {
     pub(crate) fn hold_frames<'a>(
         &self,
         media: impl IntoIterator<Item = &'a MediaSpan>,
-    ) -> Result<Held, Error> {
+    ) -> Result<FrameReservation, Error> {
         let bytes = media.into_iter().map(|span| span.pixels.len()).sum();
         self.frames.hold(bytes).ok_or_else(|| Error::PicturesFull {
             model: self.name.clone(),

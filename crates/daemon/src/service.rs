@@ -27,7 +27,7 @@ use std::{
 
 pub(crate) use both::Both;
 pub(crate) use envelope::Envelope;
-pub(crate) use guard::Guarded;
+pub(crate) use guard::GuardedService;
 #[cfg(test)]
 pub(crate) use infer::infer;
 

@@ -38,7 +38,7 @@ use std::{
 };
 
 use alone::Alone;
-use client::Outcome;
+use client::ClientOutcome;
 use planted::Bug;
 use story::Story;
 use world::World;
@@ -66,7 +66,7 @@ struct Coverage {
 }
 
 impl Coverage {
-    fn outcome(&mut self, outcome: &Outcome) {
+    fn outcome(&mut self, outcome: &ClientOutcome) {
         *self.outcomes.entry(outcome.name()).or_default() += 1;
     }
 

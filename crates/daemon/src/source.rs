@@ -4,9 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use hanzo_engine_runtime::{LoadError, ModelInfo, Opened, Overrides};
-use hanzo_engine_store::{
-    Found as Stored, NewModel, Reference, Store, StoreError, derive_name, texts_beside,
-};
+use hanzo_engine_store::{ModelLookup, NewModel, Reference, Store, StoreError, derive_name, texts_beside};
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +17,7 @@ use crate::{
 
 /// Location of a model's files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Source {
+pub(crate) enum ModelSource {
     /// Built into this program.
     Demo,
     /// GGUF file or safetensors directory, as an absolute path.
@@ -28,16 +26,16 @@ pub(crate) enum Source {
 
 /// Resolved model argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Resolved {
+pub(crate) struct ResolvedModel {
     /// Name of the model itself.
     pub(crate) name: String,
     /// Location of its files.
-    pub(crate) source: Source,
+    pub(crate) source: ModelSource,
     /// Whether the store has a record of it.
     pub(crate) stored: bool,
 }
 
-impl Source {
+impl ModelSource {
     /// Opens the files and reads their headers.
     ///
     /// # Errors
@@ -49,11 +47,11 @@ impl Source {
     /// Opens the files with values that override theirs.
     ///
     /// # Errors
-    /// Errors of [`Source::open`].
+    /// Errors of [`ModelSource::open`].
     pub(crate) fn open_with(&self, overrides: &Overrides) -> Result<Opened, LoadError> {
         match self {
-            Source::Demo => Opened::from_static_with(DEMO_MODEL, DEMO_GGUF, overrides),
-            Source::Path(path) => {
+            ModelSource::Demo => Opened::from_static_with(DEMO_MODEL, DEMO_GGUF, overrides),
+            ModelSource::Path(path) => {
                 let mut opened = Opened::open_with(path, overrides)?;
                 if let Some(texts) = texts_beside(path) {
                     layers::apply(&texts, &mut opened);
@@ -66,16 +64,16 @@ impl Source {
     /// Description for people.
     pub(crate) fn describe(&self) -> String {
         match self {
-            Source::Demo => "this program".to_owned(),
-            Source::Path(path) => path.display().to_string(),
+            ModelSource::Demo => "this program".to_owned(),
+            ModelSource::Path(path) => path.display().to_string(),
         }
     }
 }
 
 /// Result of a search for a model argument.
-pub(crate) enum Found {
+pub(crate) enum ArgumentMatch {
     /// The built-in model, or a model in the store.
-    Known(Resolved),
+    Known(ResolvedModel),
     /// File or directory on this machine, as an absolute path.
     Path(PathBuf),
 }
@@ -84,7 +82,7 @@ pub(crate) enum Found {
 ///
 /// # Errors
 /// [`Error::NoSource`] if it matches nothing, [`Error::Load`] if the files cannot be used, and errors of the store.
-pub(crate) fn resolve(asked: &str, store: Option<&Store>) -> Result<Resolved, Error> {
+pub(crate) fn resolve(asked: &str, store: Option<&Store>) -> Result<ResolvedModel, Error> {
     resolve_with(asked, store, &Overrides::default())
 }
 
@@ -96,10 +94,10 @@ pub(crate) fn resolve_with(
     asked: &str,
     store: Option<&Store>,
     overrides: &Overrides,
-) -> Result<Resolved, Error> {
+) -> Result<ResolvedModel, Error> {
     match find(asked, store, false)? {
-        Found::Known(resolved) => Ok(resolved),
-        Found::Path(path) => register(path, store, overrides),
+        ArgumentMatch::Known(resolved) => Ok(resolved),
+        ArgumentMatch::Path(path) => register(path, store, overrides),
     }
 }
 
@@ -107,23 +105,24 @@ pub(crate) fn resolve_with(
 ///
 /// # Errors
 /// [`Error::NoSource`] if it matches nothing, [`Error::Load`] if there is no such path, and errors of the store.
-pub(crate) fn find(asked: &str, store: Option<&Store>, known_only: bool) -> Result<Found, Error> {
+pub(crate) fn find(asked: &str, store: Option<&Store>, known_only: bool) -> Result<ArgumentMatch, Error> {
     if asked.is_empty() {
         return Err(Error::field("model", "must name a model in the store, or a path"));
     }
     if asked.eq_ignore_ascii_case(DEMO_MODEL) {
-        let resolved = Resolved { name: DEMO_MODEL.to_owned(), source: Source::Demo, stored: false };
-        return Ok(Found::Known(resolved));
+        let resolved =
+            ResolvedModel { name: DEMO_MODEL.to_owned(), source: ModelSource::Demo, stored: false };
+        return Ok(ArgumentMatch::Known(resolved));
     }
     let (mut known, mut missing) = (Vec::new(), None);
     if let Some(store) = store {
         match store.resolve(asked) {
-            Ok(Stored::Stored(record)) => {
-                let source = Source::Path(record.path);
-                return Ok(Found::Known(Resolved { name: record.name, source, stored: true }));
+            Ok(ModelLookup::Stored(record)) => {
+                let source = ModelSource::Path(record.path);
+                return Ok(ArgumentMatch::Known(ResolvedModel { name: record.name, source, stored: true }));
             }
-            Ok(Stored::Missing(Reference::File(_))) => {}
-            Ok(Stored::Missing(reference)) => missing = Some(reference),
+            Ok(ModelLookup::Missing(Reference::File(_))) => {}
+            Ok(ModelLookup::Missing(reference)) => missing = Some(reference),
             Err(StoreError::NotFound { known: names, .. }) => known = names,
             Err(StoreError::BadName { .. } | StoreError::BadReference { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -138,7 +137,7 @@ pub(crate) fn find(asked: &str, store: Option<&Store>, known_only: bool) -> Resu
     }
     let path = Path::new(asked.strip_prefix("file://").unwrap_or(asked));
     match path.canonicalize() {
-        Ok(path) if path.is_file() || path.is_dir() => Ok(Found::Path(path)),
+        Ok(path) if path.is_file() || path.is_dir() => Ok(ArgumentMatch::Path(path)),
         // Reading a pipe or a device could block for ever.
         Ok(path) => {
             let source = std::io::Error::other("neither a file nor a directory");
@@ -156,7 +155,7 @@ fn looks_like_path(asked: &str) -> bool {
     lower.ends_with(".gguf") || lower.starts_with("file://") || asked.starts_with(['/', '.', '~'])
 }
 
-fn register(path: PathBuf, store: Option<&Store>, overrides: &Overrides) -> Result<Resolved, Error> {
+fn register(path: PathBuf, store: Option<&Store>, overrides: &Overrides) -> Result<ResolvedModel, Error> {
     let failed = |error: LoadError| Error::Load(Failure::new(error));
     // The record describes the files, not their quantisation at load time.
     let overrides = Overrides { isq: None, topology: Vec::new(), imatrix: None, ..overrides.clone() };
@@ -165,7 +164,7 @@ fn register(path: PathBuf, store: Option<&Store>, overrides: &Overrides) -> Resu
         Some(store) => store.register(None, new_model(path.clone(), files.info()), now_unix_ms())?.name,
         None => derive_name(&path),
     };
-    Ok(Resolved { name, source: Source::Path(path), stored: store.is_some() })
+    Ok(ResolvedModel { name, source: ModelSource::Path(path), stored: store.is_some() })
 }
 
 fn new_model(path: PathBuf, info: &ModelInfo) -> NewModel {
@@ -188,7 +187,7 @@ mod tests {
     #[test]
     fn the_demo_model_is_found_whatever_the_case() {
         let resolved = resolve("Hanzo-DEMO", None).unwrap();
-        assert_eq!((resolved.name.as_str(), resolved.source), (DEMO_MODEL, Source::Demo));
+        assert_eq!((resolved.name.as_str(), resolved.source), (DEMO_MODEL, ModelSource::Demo));
     }
 
     #[test]
@@ -220,8 +219,8 @@ mod tests {
         for asked in [here.to_str().unwrap(), "/no/such/file.gguf", "."] {
             assert!(matches!(find(asked, None, true), Err(Error::NoSource { .. })), "{asked}");
         }
-        assert!(matches!(find(here.to_str().unwrap(), None, false), Ok(Found::Path(_))));
-        assert!(matches!(find(DEMO_MODEL, None, true), Ok(Found::Known(_))));
+        assert!(matches!(find(here.to_str().unwrap(), None, false), Ok(ArgumentMatch::Path(_))));
+        assert!(matches!(find(DEMO_MODEL, None, true), Ok(ArgumentMatch::Known(_))));
     }
 
     #[test]

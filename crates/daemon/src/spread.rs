@@ -6,8 +6,8 @@
 use hanzo_engine_runtime::ModelFiles;
 
 use crate::{
-    bring_up::Opening,
-    gpu_layers::{Shared, Sharing},
+    bring_up::OpenedFiles,
+    gpu_layers::{LayerDistribution, SharedPlan},
     limits::CONTEXT_BESIDE_OTHERS,
     models::Models,
 };
@@ -18,7 +18,7 @@ const PLENTY: u64 = u64::MAX / 2;
 /// Precision of the search for the longest context, as a fraction of it.
 const CONTEXT_PART: usize = 32;
 
-impl Opening {
+impl OpenedFiles {
     /// Puts as many layers on these GPUs as fit, or exactly `layers` of them, and the others on the CPU. Returns
     /// whether that is possible.
     pub(crate) fn share(
@@ -56,7 +56,7 @@ impl Opening {
             return false;
         }
         let names = beside.iter().map(|&place| models.places[place].device.name());
-        let sharing = match Sharing::by_rows(files, names) {
+        let sharing = match LayerDistribution::by_rows(files, names) {
             Ok(sharing) => sharing,
             Err(error) => {
                 tracing::info!(model = self.name, "not by rows: {error}");
@@ -69,7 +69,7 @@ impl Opening {
             tracing::info!(model = self.name, "not by rows: {error}");
             return false;
         }
-        self.goes_to(first, Some(Shared { sharing, planner, beside: beside.to_vec() }))
+        self.goes_to(first, Some(SharedPlan { sharing, planner, beside: beside.to_vec() }))
     }
 
     /// Splits all layers over as few of these GPUs as possible. A useful context should fit, otherwise any context.
@@ -92,7 +92,7 @@ impl Opening {
 
     /// Split over these places with the longest context, which has at least this many tokens or the model's
     /// maximum.
-    fn longest(&self, models: &Models, places: &[usize], tokens: usize) -> Option<Shared> {
+    fn longest(&self, models: &Models, places: &[usize], tokens: usize) -> Option<SharedPlan> {
         let most = self.most(models, places)?;
         let fill = |tokens| self.fill(models, places, tokens, None);
         let (mut fits, mut beyond) = (tokens.min(most), most + 1);
@@ -108,7 +108,7 @@ impl Opening {
         Some(best)
     }
 
-    fn goes_to(&mut self, place: usize, shared: Option<Shared>) -> bool {
+    fn goes_to(&mut self, place: usize, shared: Option<SharedPlan>) -> bool {
         let Some(shared) = shared else { return false };
         tracing::info!(model = self.name, "on {}", shared.planner.describe());
         (self.place, self.shared) = (place, Some(shared));
@@ -123,7 +123,7 @@ impl Opening {
     }
 
     /// Context length of a split with this much free memory.
-    fn context(&self, models: &Models, shared: &Shared, free: &[u64]) -> Option<usize> {
+    fn context(&self, models: &Models, shared: &SharedPlan, free: &[u64]) -> Option<usize> {
         let size = self.choose_on(models, &*shared.planner, free).ok()?;
         Some(size.engine.context_tokens_max())
     }
@@ -137,7 +137,7 @@ impl Opening {
         places: &[usize],
         tokens: usize,
         before: Option<usize>,
-    ) -> Option<Shared> {
+    ) -> Option<SharedPlan> {
         let files = self.files.decoder()?;
         let layers = files.spec.layers.len();
         let total = |place: &usize| models.places[*place].budget.total_bytes();
@@ -192,11 +192,11 @@ pub(crate) fn shared_on(
     files: &ModelFiles,
     places: &[usize],
     counts: &[usize],
-) -> Option<Shared> {
+) -> Option<SharedPlan> {
     let (card, beside) = places.split_first()?;
     let names = beside.iter().map(|&place| models.places[place].device.name());
     let others: Vec<_> = names.zip(counts.iter().copied()).collect();
-    let sharing = Sharing::of(files, &others).ok()?;
+    let sharing = LayerDistribution::of(files, &others).ok()?;
     let planner = models.places[*card].device.sharing(&sharing)?;
-    Some(Shared { sharing, planner, beside: beside.to_vec() })
+    Some(SharedPlan { sharing, planner, beside: beside.to_vec() })
 }

@@ -16,7 +16,7 @@ use std::{
 use hanzo_engine_runtime::{Event, EventKind, FinishReason, Job};
 
 pub(crate) use embed::{EmbedTicket, Results, embed_ticket};
-use line::{Events, Line, line};
+use line::{EventLine, Events, line};
 pub(crate) use sound::{SoundEvents, SoundTicket, sound_ticket};
 pub(crate) use speak::{SpeakTicket, SpokenPieces, speak_ticket};
 
@@ -116,7 +116,7 @@ pub(crate) enum JobEnd {
 /// Worker's end of a request.
 pub(crate) struct Ticket {
     pub(crate) job: Job,
-    pub(crate) line: Line<JobEvent>,
+    pub(crate) line: EventLine<JobEvent>,
     choices: Vec<Clock>,
     unfinished: u32,
 }
@@ -145,7 +145,7 @@ pub(crate) enum ClientState {
 }
 
 /// Operations of a worker on the client of any request.
-pub(crate) trait Client {
+pub(crate) trait TicketClient {
     /// Deadline of the request.
     fn deadline(&self) -> Option<Instant>;
 

@@ -18,9 +18,9 @@ use crate::{
     convert::reply,
     error::Error,
     prompt_builder::Build,
-    served::{Served, TRANSCRIBE},
+    served::{ServedModel, TRANSCRIBE},
     ticket::{SoundEvents, sound_ticket},
-    worker::{NotGiven, Work},
+    worker::{NotGiven, WorkItem},
 };
 
 /// Recommended capacity of the sample channel, in chunks.
@@ -29,7 +29,7 @@ pub(crate) const SOUND_CHUNKS: usize = 4;
 pub(crate) const CHUNK_SAMPLES_MAX: usize = 480_000;
 
 /// Options of a transcription and its client.
-pub(crate) struct Asked {
+pub(crate) struct TranscribeRequest {
     pub(crate) options: TranscribeOptions,
     /// Priority; lower values run earlier.
     pub(crate) priority: i32,
@@ -66,7 +66,7 @@ impl Transcription {
     }
 }
 
-impl Served {
+impl ServedModel {
     /// # Errors
     /// [`Error::CannotDo`], with what it can do.
     pub(crate) fn must_transcribe(&self) -> Result<&Arc<Vocabulary>, Error> {
@@ -80,10 +80,10 @@ impl Served {
     /// [`Error::CannotDo`], [`Error::Request`] (`language`, `translate`, `prompt`, `temperatures`), [`Error::QueueFull`].
     pub(crate) async fn transcribe(
         self: &Arc<Self>,
-        asked: Asked,
+        request: TranscribeRequest,
         sound: mpsc::Receiver<Vec<f32>>,
     ) -> Result<Transcription, Error> {
-        let Asked { options, priority, client, arrived, deadline } = asked;
+        let TranscribeRequest { options, priority, client, arrived, deadline } = request;
         let vocabulary = self.must_transcribe()?.clone();
         let place = self.enter()?;
         // The prompt is text that must be tokenized.
@@ -94,7 +94,7 @@ impl Served {
         let job = TranscribeJob { id: self.next_job(), asked, priority, client };
         let waker = self.worker.waker().clone();
         let (ticket, events) = sound_ticket(job, sound, place, (arrived, deadline), waker);
-        self.worker.give(Work::Transcribe(ticket), Instant::now()).map_err(|why| match why {
+        self.worker.give(WorkItem::Transcribe(ticket), Instant::now()).map_err(|why| match why {
             NotGiven::Full => self.queue_full(),
             NotGiven::Left => Error::Stopped { what: "the model's worker ended" },
         })?;

@@ -30,12 +30,12 @@ struct TurnState {
 #[derive(Debug)]
 struct TurnRequest {
     client: Option<ClientId>,
-    given: oneshot::Sender<Turn>,
+    given: oneshot::Sender<EngineTurn>,
 }
 
 /// Turn; dropping it gives it back.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct EngineTurn {
     shared: Arc<TurnPool>,
     client: Option<ClientId>,
 }
@@ -48,11 +48,11 @@ impl Turns {
     }
 
     /// Waits for a turn. Requests without a known client count as those of a single client.
-    pub(crate) async fn take(&self, client: Option<ClientId>) -> Option<Turn> {
+    pub(crate) async fn take(&self, client: Option<ClientId>) -> Option<EngineTurn> {
         let given = {
             let mut state = self.0.lock();
             if self.0.may_begin(&state, client) {
-                return Some(Turn::begin(&self.0, &mut state, client));
+                return Some(EngineTurn::begin(&self.0, &mut state, client));
             }
             state.waiting.retain(|waiting| !waiting.given.is_closed());
             let (give, given) = oneshot::channel();
@@ -90,7 +90,7 @@ impl TurnPool {
             let Some((next, _)) = next.min_by_key(|(_, waiting)| state.of(waiting.client)) else { break };
             let TurnRequest { client, given } = state.waiting.remove(next);
             if !given.is_closed() {
-                unwanted.extend(given.send(Turn::begin(self, &mut state, client)).err());
+                unwanted.extend(given.send(EngineTurn::begin(self, &mut state, client)).err());
             }
         }
         drop(state);
@@ -104,7 +104,7 @@ impl TurnState {
     }
 }
 
-impl Turn {
+impl EngineTurn {
     fn begin(shared: &Arc<TurnPool>, state: &mut TurnState, client: Option<ClientId>) -> Self {
         state.taken += 1;
         *state.of_clients.entry(client).or_default() += 1;
@@ -112,7 +112,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for EngineTurn {
     fn drop(&mut self) {
         {
             let mut state = self.shared.lock();

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use crate::keep_alive::KeepAlive;
 
 /// Use of one life of a model.
-pub(crate) struct Usage {
+pub(crate) struct LifeUsage {
     now: Mutex<Now>,
     changed: Notify,
     /// Notified when the model is no longer in use, for loads that wait for memory.
@@ -21,7 +21,7 @@ pub(crate) struct Usage {
 
 struct Now {
     uses: usize,
-    keep: Kept,
+    keep: IdleLimit,
     ready_at: Instant,
     used_at: Instant, // when its last use ended
     leaving: bool,
@@ -29,14 +29,14 @@ struct Now {
 
 /// Idle time after which a model is unloaded, and who set it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct IdleLimit {
     pub(crate) alive: KeepAlive,
     /// Whether the configuration or an explicit load set it. Requests cannot change it then.
     pub(crate) by_operator: bool,
 }
 
 /// Use of a model by one request; ends when it is dropped.
-pub(crate) struct Use(Arc<Usage>);
+pub(crate) struct Use(Arc<LifeUsage>);
 
 /// Next action in a model's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub(crate) enum Next {
 
 /// Whether a model could make room for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum EvictionState {
     /// The model is pinned.
     Stays,
     /// Idle since this time.
@@ -62,9 +62,9 @@ pub(crate) enum Standing {
     Changes,
 }
 
-impl Usage {
+impl LifeUsage {
     /// Creates the record of an unused model.
-    pub(crate) fn new(keep: Kept, now: Instant, idle: Arc<Notify>) -> Arc<Self> {
+    pub(crate) fn new(keep: IdleLimit, now: Instant, idle: Arc<Notify>) -> Arc<Self> {
         let now = Now { uses: 0, keep, ready_at: now, used_at: now, leaving: false };
         Arc::new(Self { now: Mutex::new(now), changed: Notify::new(), idle })
     }
@@ -85,7 +85,7 @@ impl Usage {
 
     /// Sets the idle time for the operator.
     pub(crate) fn keep(&self, alive: KeepAlive) {
-        self.lock().keep = Kept { alive, by_operator: true };
+        self.lock().keep = IdleLimit { alive, by_operator: true };
         self.changed.notify_one();
     }
 
@@ -101,7 +101,7 @@ impl Usage {
     }
 
     /// Idle time and who set it.
-    pub(crate) fn kept(&self) -> Kept {
+    pub(crate) fn kept(&self) -> IdleLimit {
         self.lock().keep
     }
 
@@ -116,14 +116,14 @@ impl Usage {
     }
 
     /// Whether it could make room for another model.
-    pub(crate) fn standing(&self) -> Standing {
+    pub(crate) fn standing(&self) -> EvictionState {
         let now = self.lock();
         match now.keep.alive {
-            _ if now.leaving && now.uses == 0 => Standing::Leaves,
-            _ if now.leaving => Standing::Changes,
-            KeepAlive::Pinned => Standing::Stays,
-            KeepAlive::For(_) if now.uses > 0 => Standing::Works(now.ready_at),
-            KeepAlive::For(_) => Standing::Idle(now.used_at),
+            _ if now.leaving && now.uses == 0 => EvictionState::Leaves,
+            _ if now.leaving => EvictionState::Changes,
+            KeepAlive::Pinned => EvictionState::Stays,
+            KeepAlive::For(_) if now.uses > 0 => EvictionState::Works(now.ready_at),
+            KeepAlive::For(_) => EvictionState::Idle(now.used_at),
         }
     }
 
@@ -204,8 +204,8 @@ mod tests {
 
     use super::*;
 
-    fn usage(alive: KeepAlive, by_operator: bool) -> Arc<Usage> {
-        Usage::new(Kept { alive, by_operator }, Instant::now(), Arc::default())
+    fn usage(alive: KeepAlive, by_operator: bool) -> Arc<LifeUsage> {
+        LifeUsage::new(IdleLimit { alive, by_operator }, Instant::now(), Arc::default())
     }
 
     #[tokio::test]
@@ -214,11 +214,11 @@ mod tests {
         let first = usage.begin();
         let second = usage.begin();
         assert_eq!((usage.expires_at(), usage.has_expired(Instant::now())), (None, false));
-        assert!(matches!(usage.standing(), Standing::Works(_)));
+        assert!(matches!(usage.standing(), EvictionState::Works(_)));
         drop(first);
         assert_eq!(usage.expires_at(), None);
         drop(second);
-        assert!(matches!(usage.standing(), Standing::Idle(_)));
+        assert!(matches!(usage.standing(), EvictionState::Idle(_)));
         assert_eq!(usage.next().await, Next::Expired);
     }
 
@@ -230,7 +230,7 @@ mod tests {
         let next = usage.next();
         tokio::pin!(next);
         assert!(next.as_mut().now_or_never().is_none());
-        assert_eq!(usage.standing(), Standing::Changes);
+        assert_eq!(usage.standing(), EvictionState::Changes);
         drop(last);
         assert_eq!(next.await, Next::Leave);
     }
@@ -244,7 +244,7 @@ mod tests {
         assert!(on_demand.has_expired(Instant::now()));
         on_demand.keep(KeepAlive::Pinned);
         on_demand.begin().keep(zero);
-        assert_eq!(on_demand.kept(), Kept { alive: KeepAlive::Pinned, by_operator: true });
-        assert_eq!((on_demand.standing(), on_demand.expires_at()), (Standing::Stays, None));
+        assert_eq!(on_demand.kept(), IdleLimit { alive: KeepAlive::Pinned, by_operator: true });
+        assert_eq!((on_demand.standing(), on_demand.expires_at()), (EvictionState::Stays, None));
     }
 }

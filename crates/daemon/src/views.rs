@@ -5,14 +5,14 @@ use std::{sync::Arc, time::Instant};
 use hanzo_engine_kernels::KvType;
 use hanzo_engine_runtime::{Embedder, EngineStats, ModelInfo, TextModel, ToolFormat, engine::EngineMemory};
 
-use crate::{adapters::AdapterView, keep_alive::KeepAlive, source::Source};
+use crate::{adapters::AdapterView, keep_alive::KeepAlive, source::ModelSource};
 
 /// Snapshot of a model.
 #[derive(Clone, Debug)]
 pub(crate) struct ModelView {
     pub(crate) name: String,
     pub(crate) state: StateView,
-    pub(crate) source: Source,
+    pub(crate) source: ModelSource,
     pub(crate) info: Option<ModelInfo>,
     /// Draft model for speculative decoding.
     pub(crate) draft_model: Option<String>,

@@ -23,12 +23,12 @@ use crate::{
     error::error_id,
     limits::{ADAPTER_ORDERS_MAX, EMBED_JOBS_MAX, STUCK_AFTER},
     metrics::ModelMetrics,
-    ticket::{Client, ClientState, EmbedTicket, JobEnd, SoundTicket, SpeakTicket, Ticket},
+    ticket::{ClientState, EmbedTicket, JobEnd, SoundTicket, SpeakTicket, Ticket, TicketClient},
     views::ProcessView,
 };
 
 /// Work for a worker, with its place in the queue.
-pub(crate) enum Work {
+pub(crate) enum WorkItem {
     /// Text generation.
     Run(Ticket),
     /// Batch of inputs to embed.
@@ -60,17 +60,17 @@ struct Orders {
 /// Worker with its engine and jobs.
 pub(crate) struct Worker {
     engine: Box<dyn Steps>,
-    work: Receiver<Work>,
-    jobs: BTreeMap<JobId, Work>, // in order, so that the same turns give the same steps
-    events: Vec<Event>,          // of the step that has just run
+    work: Receiver<WorkItem>,
+    jobs: BTreeMap<JobId, WorkItem>, // in order, so that the same turns give the same steps
+    events: Vec<Event>,              // of the step that has just run
     vitals: Arc<Vitals>,
     metrics: Arc<ModelMetrics>,
-    phase: Phase,
+    phase: WorkerPhase,
 }
 
 /// Result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum TurnResult {
     /// A step ran, and there may be another.
     Ran,
     /// There is nothing to run until the worker is woken, or until this time.
@@ -79,25 +79,25 @@ pub(crate) enum Turn {
     Left,
 }
 
-impl Work {
+impl WorkItem {
     /// Client of the work. Adapters have none: their sender notices when the order is dropped.
-    fn client(&self) -> Option<&dyn Client> {
+    fn client(&self) -> Option<&dyn TicketClient> {
         match self {
-            Work::Run(ticket) => Some(&ticket.line),
-            Work::Embed(ticket) => Some(ticket),
-            Work::Transcribe(ticket) => Some(&ticket.line),
-            Work::Speak(ticket) => Some(&ticket.line),
-            Work::Adapter(_) => None,
+            WorkItem::Run(ticket) => Some(&ticket.line),
+            WorkItem::Embed(ticket) => Some(ticket),
+            WorkItem::Transcribe(ticket) => Some(&ticket.line),
+            WorkItem::Speak(ticket) => Some(&ticket.line),
+            WorkItem::Adapter(_) => None,
         }
     }
 
-    fn client_mut(&mut self) -> Option<&mut dyn Client> {
+    fn client_mut(&mut self) -> Option<&mut dyn TicketClient> {
         match self {
-            Work::Run(ticket) => Some(&mut ticket.line),
-            Work::Embed(ticket) => Some(ticket),
-            Work::Transcribe(ticket) => Some(&mut ticket.line),
-            Work::Speak(ticket) => Some(&mut ticket.line),
-            Work::Adapter(_) => None,
+            WorkItem::Run(ticket) => Some(&mut ticket.line),
+            WorkItem::Embed(ticket) => Some(ticket),
+            WorkItem::Transcribe(ticket) => Some(&mut ticket.line),
+            WorkItem::Speak(ticket) => Some(&mut ticket.line),
+            WorkItem::Adapter(_) => None,
         }
     }
 
@@ -113,10 +113,10 @@ impl Work {
     /// there is room for them.
     fn must_pause(&self) -> bool {
         match self {
-            Work::Run(ticket) => ticket.must_pause(),
-            Work::Transcribe(ticket) => ticket.must_pause(),
-            Work::Speak(ticket) => ticket.must_pause(),
-            Work::Embed(_) | Work::Adapter(_) => false,
+            WorkItem::Run(ticket) => ticket.must_pause(),
+            WorkItem::Transcribe(ticket) => ticket.must_pause(),
+            WorkItem::Speak(ticket) => ticket.must_pause(),
+            WorkItem::Embed(_) | WorkItem::Adapter(_) => false,
         }
     }
 
@@ -135,7 +135,7 @@ impl Work {
 
 /// Phase of a worker's life.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum WorkerPhase {
     /// The worker accepts work.
     Serving,
     /// The worker accepts nothing new, and ends when all work has ended.
@@ -159,7 +159,7 @@ pub(crate) struct Vitals {
 
 /// Handle of a worker; dropping the last one ends it.
 pub(crate) struct WorkerHandle {
-    work: Option<SyncSender<Work>>,
+    work: Option<SyncSender<WorkItem>>,
     waker: Waker,
     vitals: Arc<Vitals>,
 }
@@ -170,7 +170,7 @@ impl Worker {
     ///
     /// # Errors
     /// Errors of the engine. It is unusable then, and [`Worker::fail`] must be called.
-    pub(crate) fn turn(&mut self, mut now: impl FnMut() -> Instant) -> Result<Turn, StepError> {
+    pub(crate) fn turn(&mut self, mut now: impl FnMut() -> Instant) -> Result<TurnResult, StepError> {
         let began = now();
         self.vitals.beat(began);
         self.take_orders(began);
@@ -180,13 +180,13 @@ impl Worker {
         if let Some(engine) = self.engine.generator() {
             engine.free_adapters();
         }
-        let leaves = self.phase != Phase::Serving && self.jobs.is_empty();
+        let leaves = self.phase != WorkerPhase::Serving && self.jobs.is_empty();
         if leaves || !self.engine.has_work() {
             // Save KV blocks to disk while there is time, and before they are lost.
             let more = self.engine.generator().map_or(Ok(false), |engine| engine.tend_blocks())?;
             return Ok(match () {
-                () if more => Turn::Ran,
-                () if leaves => Turn::Left,
+                () if more => TurnResult::Ran,
+                () if leaves => TurnResult::Left,
                 () => self.park(),
             });
         }
@@ -198,10 +198,10 @@ impl Worker {
         // First, so that a client that has read its last event finds its blocks free.
         self.publish(report, ended);
         self.pass_on(report, began, ended);
-        Ok(Turn::Ran)
+        Ok(TurnResult::Ran)
     }
 
-    /// Waits after [`Turn::Park`].
+    /// Waits after [`TurnResult::Park`].
     pub(crate) fn rest(&mut self, until: Option<Instant>) {
         self.engine.rest(until);
     }
@@ -209,7 +209,7 @@ impl Worker {
     fn take_orders(&mut self, now: Instant) {
         let orders = &self.vitals.orders;
         let (drain, stop) = (orders.drain.load(Relaxed), orders.stop.get().copied());
-        if let Some(why) = stop.filter(|_| !matches!(self.phase, Phase::Stopped(_))) {
+        if let Some(why) = stop.filter(|_| !matches!(self.phase, WorkerPhase::Stopped(_))) {
             self.stop(why, now);
         } else if drain {
             self.leave();
@@ -229,43 +229,43 @@ impl Worker {
         }
     }
 
-    fn take(&mut self, mut work: Work) {
-        if let Phase::Stopped(why) = self.phase {
+    fn take(&mut self, mut work: WorkItem) {
+        if let WorkerPhase::Stopped(why) = self.phase {
             return work.end(JobEnd::Stopped(why));
         }
         let id = match &mut work {
-            Work::Run(ticket) => {
+            WorkItem::Run(ticket) => {
                 let Some(engine) = self.engine.generator() else {
                     return work.end(JobEnd::Stopped("the model's engine generates nothing"));
                 };
                 engine.submit(&ticket.job);
                 ticket.job.id
             }
-            Work::Embed(ticket) => {
+            WorkItem::Embed(ticket) => {
                 self.engine.submit_inputs(&ticket.job);
                 ticket.job.id
             }
-            Work::Transcribe(ticket) => {
+            WorkItem::Transcribe(ticket) => {
                 let Some(engine) = self.engine.transcriber() else {
                     return work.end(JobEnd::Stopped("the model's engine transcribes nothing"));
                 };
                 engine.submit_sound(ticket.job.clone());
                 ticket.job.id
             }
-            Work::Speak(ticket) => {
+            WorkItem::Speak(ticket) => {
                 let (Some(engine), Some(job)) = (self.engine.speaker(), ticket.take_job()) else {
                     return work.end(JobEnd::Stopped("the model's engine says nothing"));
                 };
                 engine.submit(job);
                 ticket.id
             }
-            Work::Adapter(_) => return self.take_adapter(work),
+            WorkItem::Adapter(_) => return self.take_adapter(work),
         };
         self.jobs.insert(id, work);
     }
 
-    fn take_adapter(&mut self, work: Work) {
-        let (Work::Adapter(AdapterOrder { adapter, kept, reply }), Some(engine)) =
+    fn take_adapter(&mut self, work: WorkItem) {
+        let (WorkItem::Adapter(AdapterOrder { adapter, kept, reply }), Some(engine)) =
             (work, self.engine.generator())
         else {
             return;
@@ -275,8 +275,8 @@ impl Worker {
     }
 
     fn leave(&mut self) {
-        if self.phase == Phase::Serving {
-            self.phase = Phase::Draining;
+        if self.phase == WorkerPhase::Serving {
+            self.phase = WorkerPhase::Draining;
         }
     }
 
@@ -308,7 +308,7 @@ impl Worker {
         let Self { engine, jobs, .. } = self;
         let Some(engine) = engine.transcriber() else { return };
         for (&id, work) in jobs {
-            if let Work::Transcribe(ticket) = work {
+            if let WorkItem::Transcribe(ticket) = work {
                 while engine.wants(id) > 0
                     && let Some(samples) = ticket.listen()
                 {
@@ -349,13 +349,15 @@ impl Worker {
             }
             let Entry::Occupied(mut entry) = self.jobs.entry(id) else { continue };
             let over = match entry.get_mut() {
-                Work::Run(ticket) => ticket.pass(event, now, &self.metrics, &self.vitals.admission),
-                Work::Embed(ticket) => ticket.take(event, now, &self.metrics),
-                Work::Transcribe(ticket) => ticket.pass(event, now, (&self.metrics, &self.vitals.admission)),
-                Work::Speak(ticket) => ticket.pass(event, now, (&self.metrics, &self.vitals.admission)),
-                Work::Adapter(_) => false,
+                WorkItem::Run(ticket) => ticket.pass(event, now, &self.metrics, &self.vitals.admission),
+                WorkItem::Embed(ticket) => ticket.take(event, now, &self.metrics),
+                WorkItem::Transcribe(ticket) => {
+                    ticket.pass(event, now, (&self.metrics, &self.vitals.admission))
+                }
+                WorkItem::Speak(ticket) => ticket.pass(event, now, (&self.metrics, &self.vitals.admission)),
+                WorkItem::Adapter(_) => false,
             };
-            if over && let Work::Embed(ticket) = entry.remove() {
+            if over && let WorkItem::Embed(ticket) = entry.remove() {
                 ticket.done();
             }
         }
@@ -386,10 +388,10 @@ impl Worker {
     }
 
     /// Parks until there are orders or work, a client reads or disconnects, or the next deadline passes.
-    fn park(&self) -> Turn {
+    fn park(&self) -> TurnResult {
         self.vitals.batch_size.store(0, Relaxed);
         self.vitals.progress_ms.store(0, Relaxed);
-        Turn::Park(self.jobs.values().filter_map(Work::deadline).min())
+        TurnResult::Park(self.jobs.values().filter_map(WorkItem::deadline).min())
     }
 
     fn stop(&mut self, why: &'static str, now: Instant) {
@@ -398,7 +400,7 @@ impl Worker {
             ticket.end(JobEnd::Stopped(why));
         }
         self.publish(StepReport::default(), now);
-        self.phase = Phase::Stopped(why);
+        self.phase = WorkerPhase::Stopped(why);
     }
 
     /// Ends every request after a panic or an error. Running ones get the engine's error; waiting ones are told to
@@ -473,7 +475,7 @@ impl Vitals {
 }
 
 /// Creates the channel to a future worker.
-pub(crate) fn channel(admission: &Admission) -> (SyncSender<Work>, Receiver<Work>) {
+pub(crate) fn channel(admission: &Admission) -> (SyncSender<WorkItem>, Receiver<WorkItem>) {
     // Everything in the channel holds a place in the queue, and a bounded number share one place, so it is never
     // full.
     sync_channel(admission.capacity() * EMBED_JOBS_MAX + ADAPTER_ORDERS_MAX)
@@ -483,7 +485,7 @@ impl Worker {
     /// A worker for `engine`.
     pub(crate) fn new(
         engine: Box<dyn Steps>,
-        work: Receiver<Work>,
+        work: Receiver<WorkItem>,
         vitals: Arc<Vitals>,
         metrics: Arc<ModelMetrics>,
         now: Instant,
@@ -493,7 +495,7 @@ impl Worker {
             let _ = vitals.process.set(pid);
         }
         let (jobs, events) = (BTreeMap::new(), Vec::new());
-        let worker = Self { engine, work, jobs, events, vitals, metrics, phase: Phase::Serving };
+        let worker = Self { engine, work, jobs, events, vitals, metrics, phase: WorkerPhase::Serving };
         worker.publish(StepReport::default(), now);
         worker
     }
@@ -501,7 +503,7 @@ impl Worker {
 
 impl WorkerHandle {
     /// Creates the handle of a worker that `waker` wakes.
-    pub(crate) fn new(work: SyncSender<Work>, waker: Waker, vitals: Arc<Vitals>) -> Self {
+    pub(crate) fn new(work: SyncSender<WorkItem>, waker: Waker, vitals: Arc<Vitals>) -> Self {
         Self { work: Some(work), waker, vitals }
     }
 
@@ -509,7 +511,7 @@ impl WorkerHandle {
     ///
     /// # Errors
     /// [`NotGiven`]; the work has been dropped.
-    pub(crate) fn give(&self, work: Work, now: Instant) -> Result<(), NotGiven> {
+    pub(crate) fn give(&self, work: WorkItem, now: Instant) -> Result<(), NotGiven> {
         let Some(sender) = &self.work else { return Err(NotGiven::Left) };
         sender.try_send(work).map_err(|error| match error {
             TrySendError::Disconnected(_) => NotGiven::Left,

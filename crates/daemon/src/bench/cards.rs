@@ -7,8 +7,8 @@ use crate::{
     budget,
     config::DeviceName,
     device::{Cpu, Device},
-    gpu_layers::{Sharing, SplitMode},
-    places::{Found, OnCard},
+    gpu_layers::{LayerDistribution, SplitMode},
+    places::{OnCard, UsableGpu},
 };
 
 /// GPUs that were named; empty for the CPU.
@@ -33,7 +33,7 @@ pub(super) fn named(devices: &[DeviceName]) -> Result<Vec<usize>, BenchError> {
 /// GPUs get layers in proportion to memory, and the CPU the layers that are not on GPUs. In the other split mode
 /// all GPUs get a part of each layer.
 pub(super) fn sharing(
-    found: Vec<Found>,
+    found: Vec<UsableGpu>,
     cpu: &Cpu,
     files: &ModelFiles,
     layers: Option<usize>,
@@ -68,9 +68,9 @@ pub(super) fn sharing(
         [] => Ok((card, free)),
         others if split_mode == SplitMode::Row => {
             let names = others.iter().map(|&(name, _)| name);
-            Ok((card.shared(&Sharing::by_rows(files, names)?), free))
+            Ok((card.shared(&LayerDistribution::by_rows(files, names)?), free))
         }
-        others => Ok((card.shared(&Sharing::of(files, others)?), free)),
+        others => Ok((card.shared(&LayerDistribution::of(files, others)?), free)),
     }
 }
 

@@ -15,7 +15,7 @@ use hanzo_engine_runtime::{
 };
 use serde::Serialize;
 
-use super::case::{Case, Kind};
+use super::case::{BenchPhase, Case};
 use crate::{budget, device::Cpu};
 
 /// Upper bound of the memory read to measure bandwidth; a third of free memory if that is less.
@@ -190,11 +190,11 @@ impl Costs {
     pub(super) fn shares(&self, case: &Case, tokens_per_s: f64, limits: &Limits) -> Shares {
         let seconds = case.tokens() as f64 / tokens_per_s;
         let drawn = match case.kind {
-            Kind::Prompt => 1.0,
-            Kind::Generation => case.tokens() as f64,
+            BenchPhase::Prompt => 1.0,
+            BenchPhase::Generation => case.tokens() as f64,
         };
         let products = self.layers.times(case.tokens() as f64).plus(self.head.times(drawn));
-        let read = (case.kind == Kind::Generation)
+        let read = (case.kind == BenchPhase::Generation)
             .then(|| self.generation_bytes(case) / limits.read_bytes_per_s / seconds);
         Shares { read, arithmetic: limits.seconds(products) / seconds }
     }
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_generation_reads_its_weights_and_what_its_windows_let_it_see() {
-        let case = Case { kind: Kind::Generation, len: 2, depth: 16, batch: 3 };
+        let case = Case { kind: BenchPhase::Generation, len: 2, depth: 16, batch: 3 };
         // Steps see 17 and 18 keys in one layer and 4 in the other.
         let bytes = 2.0 * 10_000.0 + 3.0 * 10.0 * (17.0 + 18.0 + 4.0 + 4.0);
         let shares = costs().shares(&case, 60.0, &LIMITS);
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_prompt_draws_one_token_and_its_share_is_of_the_arithmetic() {
-        let case = Case { kind: Kind::Prompt, len: 100, depth: 16, batch: 1 };
+        let case = Case { kind: BenchPhase::Prompt, len: 100, depth: 16, batch: 1 };
         let shares = costs().shares(&case, 500.0, &LIMITS);
         assert_eq!(shares.read, None);
         near(shares.arithmetic, (100.0 * 1e6 / 1e9 + 1e5 / 1e8) / 0.2);
@@ -263,8 +263,9 @@ mod tests {
     #[test]
     fn a_step_reads_the_experts_that_its_sequences_go_to() {
         let costs = Costs { experts_bytes: 1000.0, experts_share: 0.25, kv_bytes: 0.0, ..costs() };
-        let read =
-            |batch| costs.generation_bytes(&Case { kind: Kind::Generation, len: 2, depth: 0, batch }) / 2.0;
+        let read = |batch| {
+            costs.generation_bytes(&Case { kind: BenchPhase::Generation, len: 2, depth: 0, batch }) / 2.0
+        };
         near(read(1), 10_000.0 + 250.0);
         near(read(2), 10_000.0 + 1000.0 * (1.0 - 0.75 * 0.75));
         near(read(1000), 11_000.0);

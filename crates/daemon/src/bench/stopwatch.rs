@@ -12,7 +12,7 @@ use hanzo_engine_runtime::{Event, EventKind, Job, JobId, StepReport, StopConditi
 
 use super::{
     BenchError,
-    case::{Case, Kind},
+    case::{BenchPhase, Case},
 };
 use crate::{device::Generator, error::random_u64};
 
@@ -25,7 +25,7 @@ pub(super) struct Stopwatch {
 }
 
 /// A test whose KV cache is filled.
-pub(super) struct Prepared {
+pub(super) struct PreparedCase {
     case: Case,
     /// Tokens that each sequence begins with.
     before: Vec<Vec<u32>>, // (batch, depth)
@@ -50,7 +50,7 @@ impl Stopwatch {
         &mut self,
         case: Case,
         progress: &mut dyn FnMut(u32),
-    ) -> Result<Prepared, BenchError> {
+    ) -> Result<PreparedCase, BenchError> {
         let before: Vec<Vec<u32>> = (0..case.batch).map(|_| self.random_tokens(case.depth)).collect();
         if case.depth > 0 {
             for prompt in &before {
@@ -58,20 +58,20 @@ impl Stopwatch {
             }
             self.run(case.depth * case.batch, progress)?;
         }
-        Ok(Prepared { case, before })
+        Ok(PreparedCase { case, before })
     }
 
     /// Runs the test once and returns tokens per second, over all sequences. `progress` receives percent of a
     /// prompt.
     pub(super) fn measure(
         &mut self,
-        prepared: &Prepared,
+        prepared: &PreparedCase,
         progress: &mut dyn FnMut(u32),
     ) -> Result<f64, BenchError> {
         let case = &prepared.case;
         let (prompt_len, max_tokens) = match case.kind {
-            Kind::Prompt => (case.len, 1),
-            Kind::Generation => (1, case.len),
+            BenchPhase::Prompt => (case.len, 1),
+            BenchPhase::Generation => (1, case.len),
         };
         for before in &prepared.before {
             let mut prompt = before.clone();
@@ -79,15 +79,15 @@ impl Stopwatch {
             self.submit(prompt, max_tokens)?;
         }
         let lap = match case.kind {
-            Kind::Prompt => self.run(case.tokens(), progress)?,
-            Kind::Generation => self.run(case.tokens(), &mut |_| {})?,
+            BenchPhase::Prompt => self.run(case.tokens(), progress)?,
+            BenchPhase::Generation => self.run(case.tokens(), &mut |_| {})?,
         };
         assert_eq!(
             lap.tokens,
             case.tokens(),
             "the cache holds what it was filled with, and no step did more"
         );
-        if case.kind == Kind::Generation {
+        if case.kind == BenchPhase::Generation {
             assert_eq!(lap.steps, case.len, "all sequences decode in every step");
         }
         Ok(lap.tokens as f64 / lap.time.as_secs_f64())

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn args() -> Args {
-    Args {
+fn args() -> BenchOptions {
+    BenchOptions {
         model: crate::DEMO_MODEL.into(),
         store_dir: None,
         prompt_lens: vec![20],
@@ -39,12 +39,12 @@ fn the_demo_model_has_a_speed() {
     }
     assert_eq!(report.limits, None);
     assert!(report.device.contains("1 thread"), "{}", report.device);
-    assert!(seen.contains(&Progress::Running { test: "tg3".into(), run: 2, percent: 0 }));
+    assert!(seen.contains(&BenchProgress::Running { test: "tg3".into(), run: 2, percent: 0 }));
 }
 
 #[test]
 fn every_depth_and_batch_has_a_row() {
-    let all = Args { depths: vec![0, 48, 112], batches: vec![1, 5], threads: Some(2), ..args() };
+    let all = BenchOptions { depths: vec![0, 48, 112], batches: vec![1, 5], threads: Some(2), ..args() };
     let mut seen = Vec::new();
     let rows = run(&all, |progress| seen.push(progress)).unwrap().rows;
     let tests: Vec<&str> = rows.iter().map(|row| row.test.as_str()).collect();
@@ -69,7 +69,7 @@ fn every_depth_and_batch_has_a_row() {
     assert!(rows.iter().all(|row| row.tokens_per_s > 0.0), "{rows:?}");
     // The cache is filled once, however many measurements there are.
     let filled = |test: &str| {
-        let is = |progress: &&Progress| matches!(progress, Progress::Filling { test: of, percent: 100 } if of == test);
+        let is = |progress: &&BenchProgress| matches!(progress, BenchProgress::Filling { test: of, percent: 100 } if of == test);
         seen.iter().filter(is).count()
     };
     assert_eq!((filled("tg3"), filled("pp20@d48"), filled("tg3@d112 b5")), (0, 1, 1));
@@ -78,7 +78,7 @@ fn every_depth_and_batch_has_a_row() {
 /// A prompt longer than one step, a depth above one step, and a block that is full exactly when the prompt ends.
 #[test]
 fn long_prompts_are_cut_where_the_depth_ends() {
-    let long = Args {
+    let long = BenchOptions {
         prompt_lens: vec![600, 64],
         gen_lens: vec![],
         depths: vec![576],
@@ -88,7 +88,7 @@ fn long_prompts_are_cut_where_the_depth_ends() {
     };
     let mut percents = Vec::new();
     let rows = run(&long, |progress| {
-        if let Progress::Running { test, run: 1, percent } = progress
+        if let BenchProgress::Running { test, run: 1, percent } = progress
             && test == "pp600@d576"
         {
             percents.push(percent);
@@ -101,7 +101,8 @@ fn long_prompts_are_cut_where_the_depth_ends() {
 /// Does not check that shares are below 1: other work on the machine shifts both the limits and the rates.
 #[test]
 fn a_share_is_of_what_the_machine_can_do() {
-    let report = run(&Args { depths: vec![64], batches: vec![4], limits: true, ..args() }, |_| {}).unwrap();
+    let report =
+        run(&BenchOptions { depths: vec![64], batches: vec![4], limits: true, ..args() }, |_| {}).unwrap();
     let limits = report.limits.unwrap();
     for limit in [limits.read_bytes_per_s, limits.int8_ops_per_s, limits.f32_ops_per_s] {
         assert!(limit > 1e6 && limit.is_finite(), "{limits:?}");
@@ -124,21 +125,24 @@ fn a_share_is_of_what_the_machine_can_do() {
 
 #[test]
 fn what_cannot_be_measured_says_why() {
-    let refused = |args: Args| run(&args, |_| {}).unwrap_err();
-    let of_args = |args: Args| match refused(args) {
+    let refused = |args: BenchOptions| run(&args, |_| {}).unwrap_err();
+    let of_args = |args: BenchOptions| match refused(args) {
         BenchError::Args(reason) => reason,
         other => panic!("{other}"),
     };
-    assert!(matches!(refused(Args { prompt_lens: vec![10_000_000], ..args() }), BenchError::Request(_)));
-    let deep = refused(Args { depths: vec![16 << 20], ..args() });
+    assert!(matches!(
+        refused(BenchOptions { prompt_lens: vec![10_000_000], ..args() }),
+        BenchError::Request(_)
+    ));
+    let deep = refused(BenchOptions { depths: vec![16 << 20], ..args() });
     assert!(deep.to_string().contains("16777236"), "{deep}");
-    assert!(of_args(Args { prompt_lens: vec![], gen_lens: vec![], ..args() }).contains("nothing"));
-    assert!(of_args(Args { split_mode: SplitMode::Row, ..args() }).contains("two cards and more"));
-    assert!(of_args(Args { reps: 0, ..args() }).contains("at least 1"));
-    assert!(of_args(Args { batches: vec![0], ..args() }).contains("at least 1"));
-    assert!(of_args(Args { depths: vec![100], ..args() }).contains("96 or 112"));
-    assert!(of_args(Args { batches: vec![513], ..args() }).contains("at most 512"));
-    assert!(of_args(Args { batches: vec![4], gen_lens: vec![], ..args() }).contains("generate"));
+    assert!(of_args(BenchOptions { prompt_lens: vec![], gen_lens: vec![], ..args() }).contains("nothing"));
+    assert!(of_args(BenchOptions { split_mode: SplitMode::Row, ..args() }).contains("two cards and more"));
+    assert!(of_args(BenchOptions { reps: 0, ..args() }).contains("at least 1"));
+    assert!(of_args(BenchOptions { batches: vec![0], ..args() }).contains("at least 1"));
+    assert!(of_args(BenchOptions { depths: vec![100], ..args() }).contains("96 or 112"));
+    assert!(of_args(BenchOptions { batches: vec![513], ..args() }).contains("at most 512"));
+    assert!(of_args(BenchOptions { batches: vec![4], gen_lens: vec![], ..args() }).contains("generate"));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, path::PathBuf};
 
-use hanzo_engine_access::{Secret, Settings, TlsSettings};
+use hanzo_engine_access::{AccessSettings, Secret, TlsSettings};
 use serde::{Deserialize, Serialize};
 
 use crate::limits;
@@ -112,8 +112,8 @@ impl ServerConfig {
     }
 
     /// Settings of access: the keys' sources.
-    pub fn access(&self) -> Settings {
-        Settings { api_key: self.api_key.clone(), api_keys_file: self.api_keys_file.clone() }
+    pub fn access(&self) -> AccessSettings {
+        AccessSettings { api_key: self.api_key.clone(), api_keys_file: self.api_keys_file.clone() }
     }
 
     /// Settings of TLS.

@@ -85,7 +85,7 @@ impl ModelRequest for v1::ClassifyRequest {
 
 /// Call for embeddings, scores or labels, in the engine's types.
 pub(crate) struct EmbedCall {
-    pub(crate) inputs: Vec<Source>,
+    pub(crate) inputs: Vec<InputSource>,
     /// Name of the inputs' field on the wire.
     pub(crate) field: &'static str,
     pub(crate) encode: Encode,
@@ -94,7 +94,7 @@ pub(crate) struct EmbedCall {
 }
 
 /// Input as it was received.
-pub(crate) enum Source {
+pub(crate) enum InputSource {
     Text(String),
     Tokens(Vec<u32>),
     /// Query and document; the query is shared by all documents.
@@ -174,17 +174,20 @@ pub(crate) fn embed(wire: v1::EmbedRequest, embedder: &Embedder) -> Result<Embed
         }
     };
     let source = |(index, input): (usize, v1::EmbedInput)| match input.input {
-        Some(Input::Text(text)) => Ok(Source::Text(text)),
-        Some(Input::Tokens(tokens)) => Ok(Source::Tokens(tokens.ids)),
-        Some(Input::Picture(picture)) => media::picture(place("inputs", index), picture).map(Source::Picture),
+        Some(Input::Text(text)) => Ok(InputSource::Text(text)),
+        Some(Input::Tokens(tokens)) => Ok(InputSource::Tokens(tokens.ids)),
+        Some(Input::Picture(picture)) => {
+            media::picture(place("inputs", index), picture).map(InputSource::Picture)
+        }
         Some(Input::Chat(chat)) => {
             let mut media = RequestedMedia::default();
             let chat = request::chat(chat, &mut media).map_err(|error| of_chat(index, error))?;
-            Ok(Source::Chat(Box::new((chat, media))))
+            Ok(InputSource::Chat(Box::new((chat, media))))
         }
         None => Err(Error::field(place("inputs", index), "is none of text, tokens, picture and chat")),
     };
-    let inputs: Vec<Source> = wire.inputs.into_iter().enumerate().map(source).collect::<Result<_, _>>()?;
+    let inputs: Vec<InputSource> =
+        wire.inputs.into_iter().enumerate().map(source).collect::<Result<_, _>>()?;
     let encode = Encode { prompt, task: None, cut: cut(wire.truncate, side) };
     checked(inputs, "inputs", encode, output, wire.priority)
 }
@@ -199,7 +202,8 @@ pub(crate) fn rerank(wire: v1::RerankRequest) -> Result<EmbedCall, Error> {
         return Err(Error::field(place("documents", index), "must not be empty"));
     }
     let query: Arc<str> = wire.query.into();
-    let inputs = wire.documents.into_iter().map(|document| Source::Pair(query.clone(), document)).collect();
+    let inputs =
+        wire.documents.into_iter().map(|document| InputSource::Pair(query.clone(), document)).collect();
     let task = (!wire.instruction.is_empty()).then_some(wire.instruction);
     let encode = Encode { prompt: Prompt::Default, task, cut: cut(wire.truncate, side) };
     checked(inputs, "documents", encode, Output::Scores { raw: wire.raw_scores }, wire.priority)
@@ -212,8 +216,8 @@ pub(crate) fn classify(wire: v1::ClassifyRequest) -> Result<EmbedCall, Error> {
         return Err(Error::field(place("inputs", index), "must not be empty"));
     }
     let source = |input: v1::ClassifyInput| match input.pair {
-        Some(pair) => Source::Pair(input.text.into(), pair),
-        None => Source::Text(input.text),
+        Some(pair) => InputSource::Pair(input.text.into(), pair),
+        None => InputSource::Text(input.text),
     };
     let inputs = wire.inputs.into_iter().map(source).collect();
     let encode = Encode { prompt: Prompt::Default, task: None, cut: cut(wire.truncate, side) };
@@ -221,7 +225,7 @@ pub(crate) fn classify(wire: v1::ClassifyRequest) -> Result<EmbedCall, Error> {
 }
 
 fn checked(
-    inputs: Vec<Source>,
+    inputs: Vec<InputSource>,
     field: &'static str,
     encode: Encode,
     output: Output,

@@ -15,8 +15,8 @@ use super::sampling;
 use crate::{
     adapters::AdapterView,
     error::{Error, random_u64},
-    on_demand::Coming,
-    served::Served,
+    on_demand::AwaitedLoad,
+    served::ServedModel,
     ticket::{JobEnd, JobEvent, Timings},
     unix_time::unix_ms_of,
     views::{ModelView, StateView, WorkerView},
@@ -38,7 +38,13 @@ pub(crate) struct EventContext {
 
 impl EventContext {
     /// Creates the context of a request that `served` runs as `job`; `model` is the name to report.
-    pub(crate) fn new(request_id: String, model: String, served: &Served, job: &Job, load: Duration) -> Self {
+    pub(crate) fn new(
+        request_id: String,
+        model: String,
+        served: &ServedModel,
+        job: &Job,
+        load: Duration,
+    ) -> Self {
         Self {
             request_id,
             model,
@@ -153,8 +159,8 @@ pub(crate) fn echo(choice: u32, prompt: &str) -> v1::InferEvent {
 }
 
 /// Progress of a model that is being loaded.
-pub(crate) fn loading(coming: Coming) -> v1::InferEvent {
-    let Coming { model, percent, waits, left_ms } = coming;
+pub(crate) fn loading(coming: AwaitedLoad) -> v1::InferEvent {
+    let AwaitedLoad { model, percent, waits, left_ms } = coming;
     let loading = v1::Loading { model, percent, waits, left_ms };
     v1::InferEvent { event: Some(v1::infer_event::Event::Loading(loading)) }
 }

@@ -55,7 +55,7 @@ pub(crate) type Told = Result<Transcript, Error>;
 pub(crate) type SharedMap = Arc<Mutex<TimeMap>>;
 
 /// Builder of messages from a transcription's events.
-pub(crate) struct Said {
+pub(crate) struct TranscriptBuilder {
     pub(crate) request_id: String,
     pub(crate) model: String,
     pub(crate) map: SharedMap,
@@ -70,17 +70,22 @@ pub(crate) struct Said {
 }
 
 /// Data for the final message that only the service knows.
-pub(crate) struct Ending {
+pub(crate) struct ServiceTimes {
     /// Length of the sound.
     pub(crate) seconds: f64,
     pub(crate) queue_ms: f64,
     pub(crate) total_ms: f64,
 }
 
-impl Said {
+impl TranscriptBuilder {
     /// Creates a builder before any event.
-    pub(crate) fn new(request_id: String, model: String, map: SharedMap, logprobs: bool) -> Said {
-        Said {
+    pub(crate) fn new(
+        request_id: String,
+        model: String,
+        map: SharedMap,
+        logprobs: bool,
+    ) -> TranscriptBuilder {
+        TranscriptBuilder {
             request_id,
             model,
             map,
@@ -119,15 +124,15 @@ impl Said {
     }
 
     /// Message that the transcription has finished.
-    pub(crate) fn finish(&self, ending: &Ending) -> v1::TranscribeEvent {
+    pub(crate) fn finish(&self, times: &ServiceTimes) -> v1::TranscribeEvent {
         let finished = v1::TranscribeFinished {
-            duration_s: ending.seconds,
+            duration_s: times.seconds,
             text: self.text.trim().to_owned(),
-            speech_s: self.speech_s.min(ending.seconds),
+            speech_s: self.speech_s.min(times.seconds),
             prompt_tokens: self.prompt_tokens,
             completion_tokens: self.completion_tokens,
-            queue_ms: ending.queue_ms,
-            total_ms: ending.total_ms,
+            queue_ms: times.queue_ms,
+            total_ms: times.total_ms,
         };
         v1::TranscribeEvent { event: Some(Event::Finished(finished)) }
     }

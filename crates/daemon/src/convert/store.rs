@@ -2,8 +2,8 @@
 
 use hanzo_engine_proto::v1;
 use hanzo_engine_store::{
-    Alias, Checked, Collected, DiskUsage, FileCheck, FileProgress, Health, Held, Phase, Progress, Proposal,
-    PullOptions, PullRecord, Role,
+    Alias, DiskUsage, FileCheck, FileOwner, FileProgress, GarbageCollection, Health, ModelCheck, Phase,
+    Progress, Proposal, PullOptions, PullRecord, Role,
 };
 
 /// Converts a pull request to a reference and options.
@@ -91,14 +91,14 @@ pub(crate) fn alias(alias: Alias) -> v1::Alias {
 }
 
 /// Converts the result of a garbage collection.
-pub(crate) fn collected(collected: Collected) -> v1::CollectResponse {
-    let Collected { paths, freed_bytes, young } = collected;
+pub(crate) fn collected(collected: GarbageCollection) -> v1::CollectResponse {
+    let GarbageCollection { paths, freed_bytes, young } = collected;
     let paths = paths.into_iter().map(|path| path.display().to_string()).collect();
     v1::CollectResponse { paths, freed_bytes, young: u32::try_from(young).unwrap_or(u32::MAX) }
 }
 
 /// Converts the result of verifying one model.
-pub(crate) fn checked(checked: Checked, bytes: u64) -> v1::VerifyProgress {
+pub(crate) fn checked(checked: ModelCheck, bytes: u64) -> v1::VerifyProgress {
     let sound = checked.is_sound();
     let files = checked.files.into_iter().map(|FileCheck { path, health }| {
         let path = path.display().to_string();
@@ -157,10 +157,10 @@ pub(crate) fn role(role: Role) -> &'static str {
 }
 
 /// Name of the way in which the store holds a file.
-pub(crate) fn held(held: Held) -> &'static str {
+pub(crate) fn held(held: FileOwner) -> &'static str {
     match held {
-        Held::Elsewhere => "elsewhere",
-        Held::Blob => "blob",
-        Held::Linked => "linked",
+        FileOwner::Elsewhere => "elsewhere",
+        FileOwner::Blob => "blob",
+        FileOwner::Linked => "linked",
     }
 }

@@ -7,10 +7,10 @@ use std::{
     io::{self, Write},
 };
 
-use super::{Args, ImatrixError, Tensors};
+use super::{ImatrixError, ImatrixOptions, Tensors};
 
 /// Writes the file under a temporary name and renames it when it is complete.
-pub(super) fn write(args: &Args, chunks: usize, met: &Tensors<'_>) -> Result<(), ImatrixError> {
+pub(super) fn write(args: &ImatrixOptions, chunks: usize, met: &Tensors<'_>) -> Result<(), ImatrixError> {
     let failed = |source: io::Error| ImatrixError::Write { path: args.output.clone(), source };
     let mut part = args.output.clone().into_os_string();
     part.push(".part");
@@ -25,7 +25,7 @@ pub(super) fn write(args: &Args, chunks: usize, met: &Tensors<'_>) -> Result<(),
     })
 }
 
-fn bytes(args: &Args, chunks: usize, met: &Tensors<'_>) -> io::Result<Vec<u8>> {
+fn bytes(args: &ImatrixOptions, chunks: usize, met: &Tensors<'_>) -> io::Result<Vec<u8>> {
     let number = |number: usize| i32::try_from(number).map(i32::to_le_bytes).map_err(io::Error::other);
     let known: Vec<_> =
         met.iter().filter(|(_, matrices)| matrices.values().any(|met| met.rows > 0)).collect();

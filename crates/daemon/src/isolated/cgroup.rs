@@ -16,7 +16,7 @@ const WORKER: &str = "worker-";
 
 /// Delegated cgroup.
 #[derive(Debug)]
-pub(super) struct Delegated(PathBuf);
+pub(super) struct DelegatedCgroup(PathBuf);
 
 /// cgroup of one worker. Removed on drop, if its process has ended.
 #[derive(Debug)]
@@ -25,10 +25,10 @@ pub(super) struct Group {
     bytes_max: Option<u64>,
 }
 
-impl Delegated {
+impl DelegatedCgroup {
     /// Finds this process's cgroup, or its parent, if it was delegated with the memory controller. Moves the daemon
     /// into a subgroup of it.
-    pub(super) fn find() -> Option<Delegated> {
+    pub(super) fn find() -> Option<DelegatedCgroup> {
         let said = fs::read_to_string("/proc/self/cgroup").ok()?;
         let own = Path::new(ROOT).join(own_group(&said)?);
         let dir = [own.as_path(), own.parent()?].into_iter().find(|dir| is_delegated(dir))?.to_owned();
@@ -41,7 +41,7 @@ impl Delegated {
         }
     }
 
-    fn divide(dir: &Path, process: u32) -> io::Result<Delegated> {
+    fn divide(dir: &Path, process: u32) -> io::Result<DelegatedCgroup> {
         if !words(&dir.join("cgroup.controllers"))?.contains(&"memory".to_owned()) {
             return Err(io::Error::other("the memory controller is not delegated with it (Delegate=memory)"));
         }
@@ -54,7 +54,7 @@ impl Delegated {
         }
         fs::write(own.join("cgroup.procs"), process.to_string())?;
         fs::write(dir.join("cgroup.subtree_control"), "+memory")?;
-        Ok(Delegated(dir.to_owned()))
+        Ok(DelegatedCgroup(dir.to_owned()))
     }
 
     /// Creates a cgroup for a new process, with an optional memory limit. `None` if it cannot be created.
@@ -154,12 +154,12 @@ mod tests {
         let at = |name: &str| dir.path().join(name);
         let read = |name: &str| fs::read_to_string(at(name)).unwrap();
         fs::write(at("cgroup.controllers"), "cpu\n").unwrap();
-        let refused = Delegated::divide(dir.path(), 7).unwrap_err().to_string();
+        let refused = DelegatedCgroup::divide(dir.path(), 7).unwrap_err().to_string();
         assert!(refused.contains("Delegate=memory"), "{refused}");
         fs::write(at("cgroup.controllers"), "cpu memory\n").unwrap();
         fs::write(at("cgroup.procs"), "7\n").unwrap();
         fs::create_dir(at("worker-3")).unwrap();
-        let delegated = Delegated::divide(dir.path(), 7).unwrap();
+        let delegated = DelegatedCgroup::divide(dir.path(), 7).unwrap();
         assert!(!at("worker-3").exists(), "one that a daemon before has left");
         assert_eq!(
             (read("daemon/cgroup.procs"), read("cgroup.subtree_control")),

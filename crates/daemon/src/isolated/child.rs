@@ -29,7 +29,8 @@ use super::{
     limit,
     turns::Turns,
     wire::{
-        FrameReader, FrameWriter, Impatient, Message, Open, Order, Refusal, RunOrder, Stepped, is_timeout,
+        FrameReader, FrameWriter, Impatient, Message, OpenOrder, Refusal, RunOrder, StepResult, WorkerOrder,
+        is_timeout,
     },
 };
 use crate::{
@@ -38,7 +39,7 @@ use crate::{
     constraints::Constraints,
     device::{Cpu, Device, Origin, Steps},
     draft::Draft,
-    gpu_layers::Sharing,
+    gpu_layers::LayerDistribution,
     launch::{Made, make, words},
     limits::{PREFIX_DISK_FLUSH, WORKER_ORDER_WAIT, WORKER_PULSE_EVERY},
     log,
@@ -83,7 +84,7 @@ struct Child {
     compiled: (Sender<Compiled>, Receiver<Compiled>),
     bell: Bell,
     voice: Voice,
-    waiting: BTreeMap<JobId, Waiting>,
+    waiting: BTreeMap<JobId, WaitingJob>,
     adapters: BTreeMap<u32, Arc<LoadedAdapter>>,
     turns: Option<Turns>,
     told: EngineStats,
@@ -92,7 +93,7 @@ struct Child {
 }
 
 /// Job whose constraint is being compiled.
-struct Waiting {
+struct WaitingJob {
     job: Job,
     paused: bool,
     left: Arc<AtomicBool>,
@@ -121,8 +122,8 @@ pub(super) fn serve(stream: UnixStream, at_end: fn()) -> io::Result<()> {
     bell.hang_here();
     bell.with_file()?;
     let open = match orders.wait() {
-        Order::Open(open) => *open,
-        Order::Quit => return Ok(()),
+        WorkerOrder::Open(open) => *open,
+        WorkerOrder::Quit => return Ok(()),
         _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "the first order opens no model")),
     };
     let ran = catch_unwind(AssertUnwindSafe(|| run(open, (orders, bell), &voice, &disk)));
@@ -154,7 +155,7 @@ fn pulse(voice: &Voice, disk: &Mutex<Option<Arc<PrefixDisk>>>, at_end: fn()) {
 
 impl Orders {
     /// Returns the next order if one has arrived. Invalid data counts as the stream's end.
-    fn next(&mut self) -> Option<Order> {
+    fn next(&mut self) -> Option<WorkerOrder> {
         loop {
             match self.frames.next() {
                 Ok(Some(order)) => return Some(order),
@@ -168,14 +169,14 @@ impl Orders {
                 }
                 Ok(None) | Err(_) => {
                     (self.at_end)();
-                    return Some(Order::Quit);
+                    return Some(WorkerOrder::Quit);
                 }
             }
         }
     }
 
     /// Waits for the next order.
-    fn wait(&mut self) -> Order {
+    fn wait(&mut self) -> WorkerOrder {
         loop {
             if let Some(order) = self.next() {
                 return order;
@@ -192,7 +193,7 @@ impl Orders {
 }
 
 fn run(
-    open: Open,
+    open: OpenOrder,
     (orders, bell): (Orders, Bell),
     voice: &Voice,
     disk_seen: &Mutex<Option<Arc<PrefixDisk>>>,
@@ -233,7 +234,7 @@ fn run(
 
 type Prepared = (Made, Option<TransformerSpec>, Option<Arc<PrefixDisk>>);
 
-fn prepare(open: &Open, bell: &Bell, voice: &Voice) -> Result<Prepared, LoadError> {
+fn prepare(open: &OpenOrder, bell: &Bell, voice: &Voice) -> Result<Prepared, LoadError> {
     let files = open.source.open_with(&open.overrides)?;
     let draft = open.draft.as_ref().map(|source| Draft::open(source, &files)).transpose()?;
     let device: Box<dyn Device> = match open.device {
@@ -268,9 +269,9 @@ fn prepare(open: &Open, bell: &Bell, voice: &Voice) -> Result<Prepared, LoadErro
         pictures: PixelRoom::default(),
         sharing: match (&open.others, files.decoder()) {
             (Some(others), Some(files)) if open.by_rows => {
-                Some(Sharing::by_rows(files, others.iter().map(|&(name, _)| name))?)
+                Some(LayerDistribution::by_rows(files, others.iter().map(|&(name, _)| name))?)
             }
-            (Some(others), Some(files)) => Some(Sharing::of(files, others)?),
+            (Some(others), Some(files)) => Some(LayerDistribution::of(files, others)?),
             _ => None,
         },
         memory: open.memory,
@@ -304,7 +305,7 @@ impl Child {
         loop {
             while let Some(order) = self.orders.next() {
                 match order {
-                    Order::Quit => return self.leave(),
+                    WorkerOrder::Quit => return self.leave(),
                     order => self.obey(order),
                 }
             }
@@ -346,29 +347,29 @@ impl Child {
         Ok(())
     }
 
-    fn obey(&mut self, order: Order) {
+    fn obey(&mut self, order: WorkerOrder) {
         match order {
-            Order::Run(order) => self.take(*order),
-            Order::Embed(job) => self.engine.submit_inputs(&job),
-            Order::Cancel(id) => {
+            WorkerOrder::Run(order) => self.take(*order),
+            WorkerOrder::Embed(job) => self.engine.submit_inputs(&job),
+            WorkerOrder::Cancel(id) => {
                 if let Some(waiting) = self.waiting.remove(&id) {
                     waiting.left.store(true, Relaxed);
                 }
                 self.engine.cancel(id);
             }
-            Order::Pause(id, paused) => match self.waiting.get_mut(&id) {
+            WorkerOrder::Pause(id, paused) => match self.waiting.get_mut(&id) {
                 Some(waiting) => waiting.paused = paused,
                 None => self.engine.set_paused(id, paused),
             },
-            Order::Adapter { path, digest, bytes } => {
+            WorkerOrder::Adapter { path, digest, bytes } => {
                 let loaded = self.load_adapter(&path, digest, bytes);
                 self.voice.say(&Message::Adapter(loaded.map_err(|error| refusal(&error))));
             }
-            Order::DropAdapter(slot) => {
+            WorkerOrder::DropAdapter(slot) => {
                 self.adapters.remove(&slot);
             }
             // Neither occurs here: the engine is open, and the loop handles Quit.
-            Order::Open(_) | Order::Quit => {}
+            WorkerOrder::Open(_) | WorkerOrder::Quit => {}
         }
     }
 
@@ -382,7 +383,7 @@ impl Child {
             return self.submit(&job);
         }
         let (client, left) = (job.client, Arc::new(AtomicBool::new(false)));
-        self.waiting.insert(id, Waiting { job, paused: false, left: left.clone() });
+        self.waiting.insert(id, WaitingJob { job, paused: false, left: left.clone() });
         if let Err(error) = self.compile((id, client), spec, left) {
             self.compiled(id, Err(format!("there is no thread to compile it on: {error}")));
         }
@@ -414,7 +415,7 @@ impl Child {
 
     fn compiled(&mut self, id: JobId, compiled: Result<Arc<Grammar>, String>) {
         // The job may have been cancelled.
-        let Some(Waiting { mut job, paused, .. }) = self.waiting.remove(&id) else { return };
+        let Some(WaitingJob { mut job, paused, .. }) = self.waiting.remove(&id) else { return };
         match compiled {
             Ok(grammar) => {
                 job.constraint = Some(grammar);
@@ -466,7 +467,7 @@ impl Child {
 
     fn tell(&mut self, report: StepReport, took: Option<Duration>, events: Vec<Event>) {
         self.told = self.engine.stats();
-        self.voice.say(&Message::Stepped(Stepped { report, stats: self.told, took, events }));
+        self.voice.say(&Message::Stepped(StepResult { report, stats: self.told, took, events }));
     }
 }
 

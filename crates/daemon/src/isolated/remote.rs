@@ -17,8 +17,8 @@ use hanzo_engine_runtime::{
 
 use super::{
     cgroup::Group,
-    watch::{Heard, Watch},
-    wire::{Message, Order, Refusal, RunOrder, Stepped},
+    watch::{Watch, WatchResult},
+    wire::{Message, Refusal, RunOrder, StepResult, WorkerOrder},
 };
 use crate::{
     device::{Generator, Steps},
@@ -31,15 +31,15 @@ pub(super) struct RemoteEngine {
     /// Dropped after the process has ended.
     group: Option<Group>,
     generates: bool,
-    jobs: BTreeMap<JobId, Running>,
-    unread: VecDeque<Stepped>, // reports that arrived during a wait for another message
-    adapters: BTreeMap<u32, Held>,
-    stepped: u64,
+    jobs: BTreeMap<JobId, RunningJob>,
+    unread: VecDeque<StepResult>, // reports that arrived during a wait for another message
+    adapters: BTreeMap<u32, RemoteAdapter>,
+    steps: u64,
     last: (StepReport, EngineStats, Option<Duration>),
 }
 
 /// Job that the engine runs.
-struct Running {
+struct RunningJob {
     /// Number of completions or inputs that have not ended.
     left: usize,
     paused: bool,
@@ -48,14 +48,14 @@ struct Running {
 }
 
 /// Adapter in the engine, with the reservation that is released with it.
-struct Held {
+struct RemoteAdapter {
     handle: Arc<LoadedAdapter>,
     _kept: Box<dyn Any + Send>,
 }
 
-impl Running {
-    fn new(left: usize) -> Running {
-        Running { left, paused: false, held: VecDeque::new() }
+impl RunningJob {
+    fn new(left: usize) -> RunningJob {
+        RunningJob { left, paused: false, held: VecDeque::new() }
     }
 
     /// Returns an event; true if it was the last.
@@ -77,7 +77,7 @@ impl RemoteEngine {
             jobs: BTreeMap::new(),
             unread: VecDeque::new(),
             adapters: BTreeMap::new(),
-            stepped: 0,
+            steps: 0,
             last: Default::default(),
         }
     }
@@ -86,7 +86,7 @@ impl RemoteEngine {
     ///
     /// # Errors
     /// Reason why it did not.
-    pub(super) fn open(&mut self, open: Order, progress: &mut dyn FnMut(f32)) -> Result<(), LoadError> {
+    pub(super) fn open(&mut self, open: WorkerOrder, progress: &mut dyn FnMut(f32)) -> Result<(), LoadError> {
         let untold = |reason| LoadError::Worker(format!("the worker's process cannot be told: {reason}"));
         self.watch.say(&open).map_err(untold)?;
         loop {
@@ -94,7 +94,7 @@ impl RemoteEngine {
                 Message::Progress(fraction) => progress(fraction),
                 Message::Ready => return Ok(()),
                 Message::Refused(refusal) => return Err(refusal.into()),
-                Message::Stepped(stepped) => self.unread.push_back(stepped),
+                Message::Stepped(result) => self.unread.push_back(result),
                 Message::Ended(reason) => return Err(LoadError::Worker(reason)),
                 Message::Adapter(_) | Message::Pulse { .. } => {}
             }
@@ -102,8 +102,8 @@ impl RemoteEngine {
     }
 
     /// Adds a job. If its order cannot be sent, the job fails.
-    fn begin(&mut self, id: JobId, left: usize, order: &Order) {
-        let mut running = Running::new(left);
+    fn begin(&mut self, id: JobId, left: usize, order: &WorkerOrder) {
+        let mut running = RunningJob::new(left);
         if let Err(reason) = self.watch.say(order) {
             let reason = format!("the request cannot be given to the model's process: {reason}");
             let kind = EventKind::ConstraintFailed { reason };
@@ -128,15 +128,15 @@ impl RemoteEngine {
         events.len() > before
     }
 
-    fn take(&mut self, stepped: Stepped, events: &mut Vec<Event>) {
-        let Stepped { report, stats, took, events: made } = stepped;
-        self.stepped += 1;
+    fn take(&mut self, result: StepResult, events: &mut Vec<Event>) {
+        let StepResult { report, stats, took, events: made } = result;
+        self.steps += 1;
         self.last = (report, stats, took);
         for event in made {
             // Events of cancelled jobs are dropped.
             let Some(job) = self.jobs.get_mut(&event.job) else { continue };
             if job.paused || !job.held.is_empty() {
-                job.held.push_back((self.stepped, event));
+                job.held.push_back((self.steps, event));
             } else {
                 let id = event.job;
                 if job.give(event, events) {
@@ -157,12 +157,12 @@ impl Steps for RemoteEngine {
     }
 
     fn submit_inputs(&mut self, job: &EmbedJob) {
-        self.begin(job.id, job.inputs.len(), &Order::Embed(job.clone()));
+        self.begin(job.id, job.inputs.len(), &WorkerOrder::Embed(job.clone()));
     }
 
     fn cancel(&mut self, job: JobId) {
         if self.jobs.remove(&job).is_some() {
-            let _ = self.watch.say(&Order::Cancel(job));
+            let _ = self.watch.say(&WorkerOrder::Cancel(job));
         }
     }
 
@@ -171,7 +171,7 @@ impl Steps for RemoteEngine {
             return;
         };
         running.paused = paused;
-        let _ = self.watch.say(&Order::Pause(job, paused));
+        let _ = self.watch.say(&WorkerOrder::Pause(job, paused));
     }
 
     fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
@@ -180,16 +180,18 @@ impl Steps for RemoteEngine {
         if self.release(events) {
             return Ok(self.last.0);
         }
-        if let Some(stepped) = self.unread.pop_front() {
-            self.take(stepped, events);
+        if let Some(result) = self.unread.pop_front() {
+            self.take(result, events);
             return Ok(self.last.0);
         }
         // A message, new work, or a client that reads or disconnects ends the wait.
         match self.watch.hear(Some(Instant::now() + WORKER_WAIT)) {
-            Heard::Message(Message::Stepped(stepped)) => self.take(stepped, events),
-            Heard::Message(Message::Ended(reason)) | Heard::Ended(reason) => return Err(Self::lost(reason)),
+            WatchResult::Message(Message::Stepped(result)) => self.take(result, events),
+            WatchResult::Message(Message::Ended(reason)) | WatchResult::Ended(reason) => {
+                return Err(Self::lost(reason));
+            }
             // Replies to requests that were given up.
-            Heard::Message(_) | Heard::Nothing => {}
+            WatchResult::Message(_) | WatchResult::Nothing => {}
         }
         Ok(self.last.0)
     }
@@ -207,8 +209,8 @@ impl Steps for RemoteEngine {
 
     fn rest(&mut self, until: Option<Instant>) {
         // The next step notices the end of the process.
-        if let Heard::Message(Message::Stepped(stepped)) = self.watch.hear(until) {
-            self.unread.push_back(stepped);
+        if let WatchResult::Message(Message::Stepped(result)) = self.watch.hear(until) {
+            self.unread.push_back(result);
         }
     }
 
@@ -223,7 +225,7 @@ impl Steps for RemoteEngine {
 
 impl Generator for RemoteEngine {
     fn submit(&mut self, job: &Job) {
-        self.begin(job.id, job.choices as usize, &Order::Run(Box::new(RunOrder::of(job))));
+        self.begin(job.id, job.choices as usize, &WorkerOrder::Run(Box::new(RunOrder::of(job))));
     }
 
     fn load_adapter(
@@ -236,27 +238,28 @@ impl Generator for RemoteEngine {
         if let Some(group) = &mut self.group {
             group.raise(adapter.size_bytes.saturating_mul(2));
         }
-        let order = Order::Adapter { path, digest, bytes: adapter.size_bytes };
+        let order = WorkerOrder::Adapter { path, digest, bytes: adapter.size_bytes };
         self.watch.say(&order).map_err(LoadError::Worker)?;
         let slot = loop {
             match self.watch.wait().map_err(LoadError::Worker)? {
                 Message::Adapter(Ok(slot)) => break slot,
                 Message::Adapter(Err(refusal)) => return Err(refusal.into()),
-                Message::Stepped(stepped) => self.unread.push_back(stepped),
+                Message::Stepped(result) => self.unread.push_back(result),
                 Message::Ended(reason) => return Err(LoadError::Worker(reason)),
                 _ => {}
             }
         };
         let handle = Arc::new(LoadedAdapter::elsewhere(slot, digest));
-        self.adapters.insert(slot, Held { handle: handle.clone(), _kept: kept });
+        self.adapters.insert(slot, RemoteAdapter { handle: handle.clone(), _kept: kept });
         Ok(handle)
     }
 
     fn free_adapters(&mut self) {
-        let free = |(slot, held): (&u32, &Held)| (Arc::strong_count(&held.handle) == 1).then_some(*slot);
+        let free =
+            |(slot, held): (&u32, &RemoteAdapter)| (Arc::strong_count(&held.handle) == 1).then_some(*slot);
         let slots: Vec<u32> = self.adapters.iter().filter_map(free).collect();
         for slot in slots {
-            let _ = self.watch.say(&Order::DropAdapter(slot));
+            let _ = self.watch.say(&WorkerOrder::DropAdapter(slot));
             self.adapters.remove(&slot);
         }
     }

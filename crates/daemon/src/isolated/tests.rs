@@ -17,7 +17,7 @@ use hanzo_engine_runtime::{
 };
 
 use super::{wire::Message, *};
-use crate::{clock::Bell, source::Source};
+use crate::{clock::Bell, source::ModelSource};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -26,26 +26,26 @@ fn section() -> EngineSection {
 }
 
 /// Device whose other end is a thread.
-fn on_threads(section: &EngineSection) -> Isolated {
+fn on_threads(section: &EngineSection) -> IsolatedDevice {
     let start = |stream| {
         thread::spawn(|| child::serve(stream, || ()));
         Ok(None)
     };
-    Isolated::starting(section, &LogConfig::default(), Box::new(start)).unwrap()
+    IsolatedDevice::starting(section, &LogConfig::default(), Box::new(start)).unwrap()
 }
 
 /// Device whose other end runs `act` after the order to open the model.
-fn answering(silence_ms: u64, act: fn(UnixStream)) -> Isolated {
+fn answering(silence_ms: u64, act: fn(UnixStream)) -> IsolatedDevice {
     let start = move |stream: UnixStream| {
         thread::spawn(move || {
             let mut orders = wire::FrameReader::new(stream.try_clone().unwrap());
-            assert!(matches!(orders.next().unwrap(), Some(Order::Open(_))));
+            assert!(matches!(orders.next().unwrap(), Some(WorkerOrder::Open(_))));
             act(stream);
         });
         Ok(None)
     };
     let section = EngineSection { worker_silence_ms: silence_ms, ..section() };
-    Isolated::starting(&section, &LogConfig::default(), Box::new(start)).unwrap()
+    IsolatedDevice::starting(&section, &LogConfig::default(), Box::new(start)).unwrap()
 }
 
 fn say(stream: &UnixStream, message: &Message) {
@@ -66,7 +66,7 @@ fn size() -> EngineSize {
     })
 }
 
-fn origin(source: Source) -> Origin {
+fn origin(source: ModelSource) -> Origin {
     Origin {
         source,
         overrides: Overrides::default(),
@@ -91,7 +91,7 @@ fn sides(files: &Opened) -> Sides {
     Sides { text, embedder, listener: None, script: None }
 }
 
-fn build(device: &dyn Device, source: Source) -> Result<(Box<dyn Steps>, Sides), LoadError> {
+fn build(device: &dyn Device, source: ModelSource) -> Result<(Box<dyn Steps>, Sides), LoadError> {
     let files = source.open().unwrap();
     let sides = sides(&files);
     let size = match &files.network {
@@ -273,8 +273,8 @@ fn played(engine: &mut dyn Steps, sides: &Sides, seed: u64) -> BTreeMap<(u64, u3
 fn an_engine_elsewhere_gives_the_same() {
     let section = section();
     let (here, elsewhere) = (Cpu::new(section.threads).unwrap(), on_threads(&section));
-    let (mut engine, sides) = build(&here, Source::Demo).unwrap();
-    let (mut remote, _) = build(&elsewhere, Source::Demo).unwrap();
+    let (mut engine, sides) = build(&here, ModelSource::Demo).unwrap();
+    let (mut remote, _) = build(&elsewhere, ModelSource::Demo).unwrap();
     for seed in 0..6 {
         let expected = played(&mut *engine, &sides, seed);
         // When the local engine pauses a job, the events of the previous step are already out.
@@ -307,13 +307,13 @@ fn embedded(engine: &mut dyn Steps, sides: &Sides) -> Vec<EventKind> {
 fn vectors_and_adapters_are_the_same_elsewhere() {
     let section = section();
     let (here, elsewhere) = (Cpu::new(section.threads).unwrap(), on_threads(&section));
-    let encoder = || Source::Path(data("encoders/bert-mean"));
+    let encoder = || ModelSource::Path(data("encoders/bert-mean"));
     let [mut engine, mut remote] =
         [&here as &dyn Device, &elsewhere].map(|device| build(device, encoder()).unwrap());
     assert!(remote.0.generator().is_none());
     assert_eq!(embedded(&mut *remote.0, &remote.1), embedded(&mut *engine.0, &engine.1));
 
-    let tiny = || Source::Path(data("tiny/qwen3"));
+    let tiny = || ModelSource::Path(data("tiny/qwen3"));
     let files = tiny().open().unwrap();
     let base = AdapterBase::of(files.decoder().unwrap());
     let adapters =
@@ -358,15 +358,15 @@ fn vectors_and_adapters_are_the_same_elsewhere() {
     assert!(changed.unwrap_err().contains("was changed while it was being loaded"));
 }
 
-fn built(device: &Isolated) -> Result<Box<dyn Steps>, String> {
-    build(device, Source::Demo).map(|(engine, _)| engine).map_err(|error| error.to_string())
+fn built(device: &IsolatedDevice) -> Result<Box<dyn Steps>, String> {
+    build(device, ModelSource::Demo).map(|(engine, _)| engine).map_err(|error| error.to_string())
 }
 
 #[test]
 fn a_load_that_cannot_be_is_said() {
     let section = section();
-    let files = Source::Demo.open().unwrap();
-    let gone = origin(Source::Path(PathBuf::from("/no/such/model.gguf")));
+    let files = ModelSource::Demo.open().unwrap();
+    let gone = origin(ModelSource::Path(PathBuf::from("/no/such/model.gguf")));
     let built_of = on_threads(&section).build(&gone, (&files, None), sides(&files), size(), &mut |_| ());
     let error = built_of.map(drop).unwrap_err().to_string();
     assert!(error.contains("/no/such/model.gguf"), "{error}");
@@ -374,7 +374,7 @@ fn a_load_that_cannot_be_is_said() {
     assert_eq!(error, "the model's worker left");
     let ended = |stream: UnixStream| say(&stream, &Message::Ended("the roof fell in".to_owned()));
     assert_eq!(built(&answering(2_000, ended)).map(drop).unwrap_err(), "the roof fell in");
-    let no_process = Isolated::starting(
+    let no_process = IsolatedDevice::starting(
         &section,
         &LogConfig::default(),
         Box::new(|_| Err(io::Error::other("no more of them"))),
@@ -385,7 +385,7 @@ fn a_load_that_cannot_be_is_said() {
 
 #[test]
 fn one_that_is_gone_or_silent_is_lost_and_says_how() {
-    let lost = |device: &Isolated| {
+    let lost = |device: &IsolatedDevice| {
         let (mut engine, mut events, since) = (built(device).unwrap(), Vec::new(), Instant::now());
         loop {
             // A worker with no other work must notice it too.

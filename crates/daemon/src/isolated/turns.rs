@@ -19,7 +19,7 @@ pub(super) struct Turns {
 }
 
 /// The right to run one step.
-pub(super) struct Turn<'a> {
+pub(super) struct StepTurn<'a> {
     work: Option<&'a File>,
 }
 
@@ -36,10 +36,10 @@ impl Turns {
     }
 
     /// Waits for a turn, for a bounded time.
-    pub(super) fn take(&self) -> Turn<'_> {
+    pub(super) fn take(&self) -> StepTurn<'_> {
         let until = Instant::now() + WORKER_TURN_PATIENCE;
         let next = lock(&self.line, until);
-        let turn = Turn { work: lock(&self.work, until) };
+        let turn = StepTurn { work: lock(&self.work, until) };
         if let Some(line) = next {
             let _ = line.unlock();
         }
@@ -47,7 +47,7 @@ impl Turns {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for StepTurn<'_> {
     fn drop(&mut self) {
         if let Some(work) = self.work {
             // The file is locked, so unlocking cannot fail in another way.

@@ -17,7 +17,7 @@ use std::{
 
 use rustix::event::PollFlags;
 
-use super::wire::{FrameReader, FrameWriter, Impatient, Message, Order, is_timeout};
+use super::wire::{FrameReader, FrameWriter, Impatient, Message, WorkerOrder, is_timeout};
 use crate::{
     clock::{Bell, Woken},
     limits::{STUCK_AFTER, WORKER_EXIT_LOOK, WORKER_EXIT_LOOKS, WORKER_LEAVE_MAX, WORKER_START_MAX},
@@ -47,7 +47,7 @@ pub(super) struct Watch {
 }
 
 /// Result of listening to a process.
-pub(super) enum Heard {
+pub(super) enum WatchResult {
     Message(Message),
     /// Timeout, or the wake-up signal.
     Nothing,
@@ -118,14 +118,14 @@ impl Watch {
     ///
     /// # Errors
     /// If the order cannot be encoded.
-    pub(super) fn say(&mut self, order: &Order) -> Result<(), String> {
+    pub(super) fn say(&mut self, order: &WorkerOrder) -> Result<(), String> {
         self.orders.write(order).map_err(|error| error.to_string())?;
         let _ = self.send();
         Ok(())
     }
 
     /// Next message. Waits until the deadline, without limit if there is none, or until the wake-up signal.
-    pub(super) fn hear(&mut self, until: Option<Instant>) -> Heard {
+    pub(super) fn hear(&mut self, until: Option<Instant>) -> WatchResult {
         let bell = self.bell.clone();
         self.heard(until, &bell)
     }
@@ -137,23 +137,23 @@ impl Watch {
     pub(super) fn wait(&mut self) -> Result<Message, String> {
         loop {
             match self.heard(None, &Bell::default()) {
-                Heard::Message(message) => return Ok(message),
-                Heard::Ended(reason) => return Err(reason),
-                Heard::Nothing => {}
+                WatchResult::Message(message) => return Ok(message),
+                WatchResult::Ended(reason) => return Err(reason),
+                WatchResult::Nothing => {}
             }
         }
     }
 
-    fn heard(&mut self, until: Option<Instant>, bell: &Bell) -> Heard {
+    fn heard(&mut self, until: Option<Instant>, bell: &Bell) -> WatchResult {
         if let Some(reason) = &self.ended {
-            return Heard::Ended(reason.clone());
+            return WatchResult::Ended(reason.clone());
         }
         match self.listen(until, bell) {
-            Ok(Some(message)) => Heard::Message(message),
-            Ok(None) => Heard::Nothing,
+            Ok(Some(message)) => WatchResult::Message(message),
+            Ok(None) => WatchResult::Nothing,
             Err(end) => {
                 let reason = self.bury(end);
-                Heard::Ended(self.ended.insert(reason).clone())
+                WatchResult::Ended(self.ended.insert(reason).clone())
             }
         }
     }
@@ -264,11 +264,11 @@ impl Watch {
             _ = self.process.as_mut().map(ended);
             return;
         }
-        let _ = self.say(&Order::Quit);
+        let _ = self.say(&WorkerOrder::Quit);
         let (mut leaving, nobody) = (Duration::ZERO, Bell::default());
         while leaving < WORKER_LEAVE_MAX && !self.is_over() {
             let before = Instant::now();
-            if let Heard::Nothing = self.heard(Some(before + self.look), &nobody) {
+            if let WatchResult::Nothing = self.heard(Some(before + self.look), &nobody) {
                 leaving += before.elapsed().min(self.look);
             }
         }

@@ -24,15 +24,15 @@ use crate::{
     limits::WORKER_FRAME_BYTES_MAX,
     places::DeviceName,
     prefix_disk::{DiskCounts, DiskPlace},
-    source::Source,
+    source::ModelSource,
 };
 use hanzo_engine_constraints::Spec;
 
 /// Order to a worker.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Order {
+pub(super) enum WorkerOrder {
     /// Build the engine. Always the first order, and sent only once.
-    Open(Box<Open>),
+    Open(Box<OpenOrder>),
     /// Run this generation.
     Run(Box<RunOrder>),
     /// Embed these inputs.
@@ -59,8 +59,8 @@ pub(super) enum Message {
     /// The engine could not be built.
     Refused(Refusal),
     /// A step ran, or the statistics changed for another reason.
-    Stepped(Stepped),
-    /// Result of [`Order::Adapter`]: its slot, or the reason why it was refused.
+    Stepped(StepResult),
+    /// Result of [`WorkerOrder::Adapter`]: its slot, or the reason why it was refused.
     Adapter(Result<u32, Refusal>),
     /// Heartbeat, with the time that the current step has taken so far.
     Pulse { in_step: Duration, disk: Option<DiskCounts> },
@@ -70,7 +70,7 @@ pub(super) enum Message {
 
 /// Result of a step.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Stepped {
+pub(super) struct StepResult {
     pub(super) report: StepReport,
     pub(super) stats: EngineStats,
     /// Duration; `None` if no step ran.
@@ -90,10 +90,10 @@ pub(super) struct Refusal {
 
 /// Parts that an engine is built from.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Open {
-    pub(super) source: Source,
+pub(super) struct OpenOrder {
+    pub(super) source: ModelSource,
     pub(super) overrides: Overrides,
-    pub(super) draft: Option<Source>,
+    pub(super) draft: Option<ModelSource>,
     pub(super) tool_format: Option<ToolFormat>,
     /// Devices that hold the layers not on the GPU, if the model is shared.
     pub(super) others: Option<Vec<(DeviceName, usize)>>,

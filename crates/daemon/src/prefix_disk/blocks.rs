@@ -13,32 +13,32 @@ use hanzo_engine_runtime::{
     kv::{BlockName, BlockStore, KeptBlock},
 };
 
-use super::{Identity, Key, Order, PrefixDisk, Shared};
+use super::{BlockOrder, DiskState, Identity, Key, PrefixDisk};
 use crate::limits::{PREFIX_DISK_READ_BYTES, PREFIX_DISK_WRITE_BYTES};
 
 /// Disk blocks of one engine.
 pub(crate) struct DiskBlocks {
-    shared: Arc<Shared>,
+    shared: Arc<DiskState>,
     model: Identity,
     bytes: usize,
     waker: Waker,
-    reads: Way,
-    writes: Way,
+    reads: BlockQueue,
+    writes: BlockQueue,
 }
 
 /// Queue to a disk thread and back. Each buffer is here, in the queue, or with the engine.
-struct Way {
-    orders: SyncSender<Order>,
+struct BlockQueue {
+    orders: SyncSender<BlockOrder>,
     back: SyncSender<KeptBlock>,
     answers: Receiver<KeptBlock>,
     buffers: Vec<Vec<u8>>,
 }
 
-impl Way {
-    fn new(orders: &SyncSender<Order>, buffers: usize, bytes: usize) -> Way {
+impl BlockQueue {
+    fn new(orders: &SyncSender<BlockOrder>, buffers: usize, bytes: usize) -> BlockQueue {
         let (back, answers) = sync_channel(buffers);
         let buffers = (0..buffers).map(|_| vec![0; bytes]).collect();
-        Way { orders: orders.clone(), back, answers, buffers }
+        BlockQueue { orders: orders.clone(), back, answers, buffers }
     }
 }
 
@@ -49,7 +49,7 @@ fn buffers_in(room: usize, bytes: usize) -> usize {
 
 impl DiskBlocks {
     pub(super) fn new(disk: &PrefixDisk, model: Identity, bytes: usize, waker: Waker) -> DiskBlocks {
-        let way = |orders, room| Way::new(orders, buffers_in(room, bytes), bytes);
+        let way = |orders, room| BlockQueue::new(orders, buffers_in(room, bytes), bytes);
         DiskBlocks {
             shared: disk.shared.clone(),
             model,
@@ -73,8 +73,8 @@ impl DiskBlocks {
         Key { model: self.model, name }
     }
 
-    fn order(&self, key: Key, bytes: Vec<u8>, way: &Way) -> Order {
-        Order { key, bytes, back: way.back.clone(), waker: self.waker.clone() }
+    fn order(&self, key: Key, bytes: Vec<u8>, way: &BlockQueue) -> BlockOrder {
+        BlockOrder { key, bytes, back: way.back.clone(), waker: self.waker.clone() }
     }
 }
 

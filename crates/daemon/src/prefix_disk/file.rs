@@ -26,7 +26,7 @@ const ENDING: &str = ".kv";
 const UNFINISHED: &str = ".tmp";
 
 /// Result of reading a file.
-pub(super) enum Read {
+pub(super) enum FileOutcome {
     /// Complete, with the size of the file in bytes.
     Whole(u64),
     /// The file does not exist or cannot be read now.
@@ -99,11 +99,13 @@ fn check(head: &[u8], content: &[u8]) -> [u8; CHECK_BYTES] {
 }
 
 /// Reads a block into `content`, which is of its size.
-pub(super) fn read(path: &Path, key: Key, content: &mut [u8]) -> Read {
+pub(super) fn read(path: &Path, key: Key, content: &mut [u8]) -> FileOutcome {
     // Links and special files, such as a pipe that blocks its reader, were not written here.
     match fs::symlink_metadata(path) {
-        Err(_) => return Read::Gone,
-        Ok(facts) if !facts.is_file() || facts.len() != bytes_of(content.len()) => return Read::Damaged,
+        Err(_) => return FileOutcome::Gone,
+        Ok(facts) if !facts.is_file() || facts.len() != bytes_of(content.len()) => {
+            return FileOutcome::Damaged;
+        }
         Ok(_) => {}
     }
     let mut said = [0; HEAD_BYTES + CHECK_BYTES];
@@ -116,12 +118,12 @@ pub(super) fn read(path: &Path, key: Key, content: &mut [u8]) -> Read {
     });
     let (head_said, check_said) = said.split_at(HEAD_BYTES);
     match read {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Read::Damaged,
-        Err(_) => Read::Gone,
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => FileOutcome::Damaged,
+        Err(_) => FileOutcome::Gone,
         Ok(()) if head_said == head(&key, content.len()) && check_said == check(head_said, content) => {
-            Read::Whole(bytes_of(content.len()))
+            FileOutcome::Whole(bytes_of(content.len()))
         }
-        Ok(()) => Read::Damaged,
+        Ok(()) => FileOutcome::Damaged,
     }
 }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::file::{MAGIC, hex, unhex};
-use crate::{DEMO_GGUF, limits::PREFIX_DISK_MODEL_FILES_MAX, source::Source};
+use crate::{DEMO_GGUF, limits::PREFIX_DISK_MODEL_FILES_MAX, source::ModelSource};
 
 /// Bytes read from the beginning of a file; the two constants below are the size and number of the samples after
 /// it.
@@ -31,11 +31,11 @@ impl Identity {
     ///
     /// # Errors
     /// Errors of the operating system.
-    pub(crate) fn of(source: &Source) -> io::Result<Identity> {
+    pub(crate) fn of(source: &ModelSource) -> io::Result<Identity> {
         let mut sha = Sha256::new_with_prefix(env!("CARGO_PKG_VERSION")).chain_update(MAGIC);
         match source {
-            Source::Demo => sha.update(DEMO_GGUF),
-            Source::Path(path) => {
+            ModelSource::Demo => sha.update(DEMO_GGUF),
+            ModelSource::Path(path) => {
                 for path in files(path)? {
                     add_file(&mut sha, &path)?;
                 }

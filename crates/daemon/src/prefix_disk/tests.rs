@@ -173,13 +173,13 @@ fn whichever_bit_is_turned_it_is_damage() {
     for at in 0..good.len() {
         let mut bytes = good.clone();
         bytes[at] ^= 1 << (at % 8);
-        assert!(matches!(read(&bytes), Read::Damaged), "at {at}");
+        assert!(matches!(read(&bytes), FileOutcome::Damaged), "at {at}");
     }
-    assert!(matches!(read(&good), Read::Whole(_)));
+    assert!(matches!(read(&good), FileOutcome::Whole(_)));
     // A part that was never written.
     let mut bytes = good;
     bytes[BLOCK / 2..].fill(0);
-    assert!(matches!(read(&bytes), Read::Damaged));
+    assert!(matches!(read(&bytes), FileOutcome::Damaged));
 }
 
 #[cfg(unix)]
@@ -459,7 +459,7 @@ fn files_that_differ_are_other_models() {
         fs::File::options().write(true).open(&path).unwrap().set_modified(then).unwrap();
         path
     };
-    let of = |path: &Path| Identity::of(&Source::Path(path.to_owned())).unwrap();
+    let of = |path: &Path| Identity::of(&ModelSource::Path(path.to_owned())).unwrap();
     let zeros = vec![0; 3 << 20];
     let but = |at: usize| {
         let mut content = zeros.clone();
@@ -497,8 +497,8 @@ fn files_that_differ_are_other_models() {
     assert!(files.len() == 40 && files.is_sorted(), "{files:?}");
     // A model whose files cannot be read runs without a disk cache.
     let rig = Rig::new(1 << 20);
-    let gone = Source::Path(dir.path().join("gone.gguf"));
+    let gone = ModelSource::Path(dir.path().join("gone.gguf"));
     assert!(rig.disk.clone().for_load(&gone, &Overrides::default()).is_none());
-    let there = Source::Path(dir.path().join("model.gguf"));
+    let there = ModelSource::Path(dir.path().join("model.gguf"));
     assert!(rig.disk.clone().for_load(&there, &Overrides::default()).is_some());
 }

@@ -8,7 +8,7 @@ use super::{ToolChoice, ToolUse};
 use crate::error::Error;
 
 /// Constraint that a chat's tools put on its answer.
-pub(super) struct Enforced {
+pub(super) struct ToolConstraint {
     /// Parser of tool calls, if there may be any.
     pub(super) calls: Option<CallReading>,
     /// Constraint that the response must satisfy.
@@ -26,8 +26,8 @@ pub(super) fn enforced(
     text: &TextModel,
     asked: Option<Spec>,
     interrupted: &dyn Fn() -> bool,
-) -> Result<Enforced, Error> {
-    let only = |spec: Option<Spec>| Ok(Enforced { calls: None, spec, must: true });
+) -> Result<ToolConstraint, Error> {
+    let only = |spec: Option<Spec>| Ok(ToolConstraint { calls: None, spec, must: true });
     let tools: Vec<Tool> = match &used.choice {
         ToolChoice::None => return only(asked),
         ToolChoice::Auto | ToolChoice::Required => used.tools,
@@ -59,7 +59,7 @@ pub(super) fn enforced(
         return Err(RequestError::Interrupted.into());
     }
     let calls = CallReading { format, tools: tools.into(), required, parallel: used.parallel };
-    Ok(Enforced { calls: Some(calls), spec: Some(Spec::Schemas(grammar)), must })
+    Ok(ToolConstraint { calls: Some(calls), spec: Some(Spec::Schemas(grammar)), must })
 }
 
 /// Constraint for a document from a model that answers in channels: it applies to the final message.
@@ -99,11 +99,11 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::source::Source;
+    use crate::source::ModelSource;
 
     #[test]
     fn schemas_that_nobody_waits_for_are_given_up() {
-        let text = Source::Demo.open().unwrap().text_model().unwrap();
+        let text = ModelSource::Demo.open().unwrap().text_model().unwrap();
         let schema = format!(
             r#"{{"type":"object","properties":{{{}}}}}"#,
             (0..300).map(|i| format!("\"p{i}\":{{\"type\":\"string\"}}")).collect::<Vec<_>>().join(",")

@@ -1,6 +1,6 @@
 //! Pictures and sounds of a chat: from the received files to their places in the prompt.
 
-use hanzo_engine_media::Prepared;
+use hanzo_engine_media::PreparedPicture;
 use hanzo_engine_runtime::{
     EmbedInput, MediaSpan, RequestError, TextModel,
     audio::Heard,
@@ -9,7 +9,7 @@ use hanzo_engine_runtime::{
 };
 
 use super::{RequestedPicture, RequestedSound, pictures, sounds};
-use crate::{error::Error, served::Served};
+use crate::{error::Error, served::ServedModel};
 
 /// Pictures and sounds of a chat, each kind in its order.
 #[derive(Clone, Debug, Default)]
@@ -19,8 +19,8 @@ pub(crate) struct RequestedMedia {
 }
 
 /// Pictures and sounds preprocessed for the model's encoders.
-pub(super) struct Perceived {
-    pictures: Vec<Prepared>,
+pub(super) struct PreparedMedia {
+    pictures: Vec<PreparedPicture>,
     sounds: Vec<Heard>,
 }
 
@@ -39,8 +39,8 @@ impl RequestedMedia {
         model: &TextModel,
         tokens_max: usize,
         interrupted: &dyn Fn() -> bool,
-    ) -> Result<Perceived, Error> {
-        Ok(Perceived {
+    ) -> Result<PreparedMedia, Error> {
+        Ok(PreparedMedia {
             pictures: pictures::prepared(self.pictures, model, tokens_max, interrupted)?,
             sounds: sounds::heard(self.sounds, model, tokens_max, interrupted)?,
         })
@@ -53,7 +53,7 @@ impl RequestedMedia {
 /// [`Error::Field`] naming an item that cannot be used, and errors of the runtime.
 pub(crate) fn embedded(
     (chat, media): (Chat, RequestedMedia),
-    served: &Served,
+    served: &ServedModel,
     interrupted: &dyn Fn() -> bool,
 ) -> Result<EmbedInput, Error> {
     let (text, tokens_max) = (&served.text, served.embedder.tokens_max);
@@ -75,7 +75,7 @@ pub(crate) fn represented(
     (said, media): (String, RequestedMedia),
     told: String,
     cut: Option<CutSide>,
-    served: &Served,
+    served: &ServedModel,
     interrupted: &dyn Fn() -> bool,
 ) -> Result<EmbedInput, Error> {
     let message = |role: &str, content: String| Message { role: role.into(), content, ..Message::default() };
@@ -123,7 +123,7 @@ pub(crate) fn told(mut chat: Chat, told: Option<String>) -> Chat {
     chat
 }
 
-impl Perceived {
+impl PreparedMedia {
     /// Places everything in a prompt's tokens, and returns the tokens and the spans.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Pictures of a request, decoded and preprocessed as the model's own processor does. This runs before the job is
 //! queued.
 
-use hanzo_engine_media::{Limits, Look, PictureError, Prepared, decode_until};
+use hanzo_engine_media::{Limits, Look, PictureError, PreparedPicture, decode_until};
 use hanzo_engine_runtime::{MediaSpan, RequestError, TextModel, vision::Sight};
 
 use crate::error::Error;
@@ -33,7 +33,7 @@ pub(super) fn prepared(
     model: &TextModel,
     tokens_max: usize,
     interrupted: &dyn Fn() -> bool,
-) -> Result<Vec<Prepared>, Error> {
+) -> Result<Vec<PreparedPicture>, Error> {
     let mut all = Vec::with_capacity(pictures.len());
     let mut rows = 0;
     for picture in pictures {
@@ -58,7 +58,7 @@ fn one<'m>(
     RequestedPicture { field, bytes, look }: RequestedPicture,
     model: &'m TextModel,
     interrupted: &dyn Fn() -> bool,
-) -> Result<(&'m Sight, Prepared), Error> {
+) -> Result<(&'m Sight, PreparedPicture), Error> {
     let Some(sight) = &model.sight else {
         let reason = format!(
             "{} reads no pictures{}; send text, or name a model that does",
@@ -103,7 +103,7 @@ pub(crate) fn alone(
 /// An error of the runtime if the template lacks a place for a picture.
 pub(super) fn placed(
     tokens: Vec<u32>,
-    pictures: Vec<Prepared>,
+    pictures: Vec<PreparedPicture>,
     model: &TextModel,
 ) -> Result<(Vec<u32>, Vec<MediaSpan>), RequestError> {
     match &model.sight {

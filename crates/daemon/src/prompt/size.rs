@@ -4,7 +4,7 @@ use hanzo_engine_runtime::chat::{Chat, Message};
 use serde_json::Value;
 
 use super::{GenerationRequest, PromptSource, TokenizeInput};
-use crate::{convert::embed::Source, prompt_builder::is_large};
+use crate::{convert::embed::InputSource, prompt_builder::is_large};
 
 impl GenerationRequest {
     /// Whether building the prompt takes much memory.
@@ -37,7 +37,7 @@ impl TokenizeInput {
     }
 }
 
-impl Source {
+impl InputSource {
     /// Size of its texts; `None` for inputs that always count as large.
     pub(crate) fn bytes(&self) -> Option<usize> {
         match self {
@@ -102,6 +102,6 @@ mod tests {
         let many = Chat { messages: vec![Message { content: "x".repeat(500), ..message }; 3_000], ..chat };
         assert!(of(many));
         assert!(PromptSource::Tokens(vec![0; PROMPT_LARGE_BYTES / 4]).bytes() >= PROMPT_LARGE_BYTES);
-        assert_eq!(Source::Pair("ab".into(), "c".to_owned()).bytes(), Some(3));
+        assert_eq!(InputSource::Pair("ab".into(), "c".to_owned()).bytes(), Some(3));
     }
 }

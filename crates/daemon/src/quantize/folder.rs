@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use half::{bf16, f16};
 use hanzo_engine_kernels::DType;
-use hanzo_engine_kernels::cpu::{ThreadPool, Turn};
+use hanzo_engine_kernels::cpu::{PoolTurn, ThreadPool};
 use hanzo_engine_runtime::quantise::{Affine, FolderPlan, Placed};
 use hanzo_engine_runtime::safetensors;
 
-use super::{Args, QuantizeError, Report, Row, convert, threads};
+use super::{QuantizeError, QuantizeOptions, QuantizeReport, Row, convert, threads};
 use crate::inspect::locate;
 use crate::limits::{QUANTIZED_WEIGHTS_AT_ONCE, SAFETENSORS_FILE_BYTES_MAX};
 
@@ -21,11 +21,11 @@ use crate::limits::{QUANTIZED_WEIGHTS_AT_ONCE, SAFETENSORS_FILE_BYTES_MAX};
 const FACTORS_BYTES: usize = 8;
 
 pub(super) fn run(
-    args: &Args,
+    args: &QuantizeOptions,
     wanted: &Affine,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(u64),
-) -> Result<Report, QuantizeError> {
+) -> Result<QuantizeReport, QuantizeError> {
     let directory = locate(&args.model, args.store_dir.as_ref())?.filter(|path| path.is_dir());
     let directory = directory.ok_or_else(|| QuantizeError::NoFolder(args.model.clone()))?;
     let plan = FolderPlan::new(&directory, wanted)?;
@@ -36,7 +36,7 @@ pub(super) fn run(
         return Err(QuantizeError::Exists(path.clone()));
     }
     let failed = |source: io::Error| QuantizeError::Write { path: path.clone(), source };
-    let part = Part::new(path).map_err(failed)?;
+    let part = UnfinishedFolder::new(path).map_err(failed)?;
     let mut turn = Arc::new(ThreadPool::new(threads(args))).turn();
     let shards = plan.shards(SAFETENSORS_FILE_BYTES_MAX);
     let mut index = serde_json::Map::new();
@@ -71,7 +71,7 @@ pub(super) fn run(
 
 /// Writes one tensor: unchanged, or its codes, then its scales, then its biases.
 fn tensor(
-    turn: &mut Turn,
+    turn: &mut PoolTurn,
     placed: &Placed,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(u64),
@@ -126,8 +126,8 @@ fn put(dtype: DType, bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-fn report(args: &Args, plan: &FolderPlan) -> Report {
-    let mut report = Report { file: args.output.clone(), ..Report::default() };
+fn report(args: &QuantizeOptions, plan: &FolderPlan) -> QuantizeReport {
+    let mut report = QuantizeReport { file: args.output.clone(), ..QuantizeReport::default() };
     for placed in &plan.tensors {
         let tensor = &placed.tensor;
         report.add(
@@ -145,14 +145,14 @@ fn report(args: &Args, plan: &FolderPlan) -> Report {
 }
 
 /// Unfinished folder, removed on drop unless it was renamed before.
-struct Part {
+struct UnfinishedFolder {
     path: PathBuf,
     target: PathBuf,
     placed: bool,
 }
 
-impl Part {
-    fn new(target: &Path) -> io::Result<Part> {
+impl UnfinishedFolder {
+    fn new(target: &Path) -> io::Result<UnfinishedFolder> {
         let mut path = target.as_os_str().to_owned();
         path.push(".part");
         let path = PathBuf::from(path);
@@ -161,7 +161,7 @@ impl Part {
             fs::remove_dir_all(&path)?;
         }
         fs::create_dir(&path)?;
-        Ok(Part { path, target: target.to_owned(), placed: false })
+        Ok(UnfinishedFolder { path, target: target.to_owned(), placed: false })
     }
 
     fn put(&self, name: &str, text: &str) -> io::Result<()> {
@@ -176,7 +176,7 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for UnfinishedFolder {
     fn drop(&mut self) {
         if !self.placed {
             // The error cannot be reported here; the next run removes the folder.
@@ -190,7 +190,7 @@ mod tests {
     use sha2::{Digest, Sha256};
 
     use super::*;
-    use crate::quantize::{Target, tests::args};
+    use crate::quantize::{QuantizeTarget, tests::args};
 
     fn affine(dtype: DType) -> Affine {
         Affine { dtype, keep_output: false, named: Vec::new(), requantize: false }
@@ -200,8 +200,8 @@ mod tests {
         format!("{}/../../tests/data/{case}", env!("CARGO_MANIFEST_DIR"))
     }
 
-    fn made(case: &str, wanted: Affine, room: &Path) -> Result<Report, QuantizeError> {
-        let args = args(&data(case), Target::Affine(wanted), &room.join("out"));
+    fn made(case: &str, wanted: Affine, room: &Path) -> Result<QuantizeReport, QuantizeError> {
+        let args = args(&data(case), QuantizeTarget::Affine(wanted), &room.join("out"));
         super::super::run(&args, &AtomicBool::new(false), |_| ())
     }
 

@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use hanzo_engine_runtime::Task;
 use hanzo_engine_store::{Match, find_name};
 
-use super::{Entry, InUse, State, key};
+use super::{EntryState, InUse, RegistryEntry, key};
 use crate::{
     error::Error,
-    served::{Served, task_words},
+    served::{ServedModel, task_words},
 };
 
 /// Capability that a request without a model name needs.
@@ -30,7 +30,7 @@ pub(crate) enum Capability {
 
 impl Capability {
     /// Whether a model has the capability.
-    pub(crate) fn of(self, served: &Served) -> bool {
+    pub(crate) fn of(self, served: &ServedModel) -> bool {
         match self {
             Capability::Chat => served.generates && served.text.template.is_some(),
             Capability::Generate => served.generates,
@@ -54,12 +54,16 @@ impl Capability {
 }
 
 /// Only model with the capability. Since every decoder can embed, a dedicated embedding model is preferred.
-pub(super) fn only_able(entries: &BTreeMap<String, Entry>, wanted: Capability) -> Result<InUse, Error> {
+pub(super) fn only_able(
+    entries: &BTreeMap<String, RegistryEntry>,
+    wanted: Capability,
+) -> Result<InUse, Error> {
     let ready = entries.values().filter_map(|entry| match &entry.state {
-        State::Ready(served) => Some((entry, served)),
-        State::Loading(_) | State::Draining(_) | State::Failed { .. } => None,
+        EntryState::Ready(served) => Some((entry, served)),
+        EntryState::Loading(_) | EntryState::Draining(_) | EntryState::Failed { .. } => None,
     });
-    let mut able: Vec<(&Entry, &Arc<Served>)> = ready.filter(|(_, served)| wanted.of(served)).collect();
+    let mut able: Vec<(&RegistryEntry, &Arc<ServedModel>)> =
+        ready.filter(|(_, served)| wanted.of(served)).collect();
     let made_for_it: Vec<_> = able.iter().copied().filter(|(_, served)| !served.generates).collect();
     if made_for_it.len() == 1 && matches!(wanted, Capability::Task(_)) {
         able = made_for_it;
@@ -76,7 +80,10 @@ pub(super) fn only_able(entries: &BTreeMap<String, Entry>, wanted: Capability) -
 }
 
 /// Model that answers to `asked`. An empty name is valid if there is only one model.
-pub(super) fn find<'a>(entries: &'a BTreeMap<String, Entry>, asked: &str) -> Result<&'a Entry, Error> {
+pub(super) fn find<'a>(
+    entries: &'a BTreeMap<String, RegistryEntry>,
+    asked: &str,
+) -> Result<&'a RegistryEntry, Error> {
     let names = || entries.values().map(|entry| entry.name.clone()).collect::<Vec<_>>();
     if asked.is_empty() {
         let mut all = entries.values();

@@ -1,7 +1,7 @@
 //! Models that hold parts of the budgets that a load may need.
 
-use super::{Entry, Registry, State};
-use crate::usage::Standing;
+use super::{EntryState, Registry, RegistryEntry};
+use crate::usage::EvictionState;
 
 /// Model that holds part of a budget and may be evicted.
 #[derive(Clone, Debug)]
@@ -10,10 +10,10 @@ pub(crate) struct Holder {
     pub(crate) life: u64,
     /// Bytes in each of the given places.
     pub(crate) bytes: Vec<u64>,
-    pub(crate) standing: Standing,
+    pub(crate) standing: EvictionState,
 }
 
-impl Entry {
+impl RegistryEntry {
     /// Bytes that the model has reserved in each of these places.
     fn bytes_in(&self, places: &[usize]) -> Vec<u64> {
         let held = [(self.place, self.reserved_bytes)].into_iter().chain(self.beside.iter().copied());
@@ -31,12 +31,14 @@ impl Registry {
             let is_there = places.is_none_or(|places| entry.bytes_in(places).iter().any(|&bytes| bytes > 0));
             entry.life != life && entry.reserved_bytes > 0 && is_there
         });
-        let holder = |entry: &Entry| {
+        let holder = |entry: &RegistryEntry| {
             let standing = match (&entry.state, entry.usage.standing()) {
-                (_, Standing::Stays) => return None,
-                (State::Ready(_), standing) => standing,
-                (State::Draining(_), Standing::Idle(_) | Standing::Leaves) => Standing::Leaves,
-                _ => Standing::Changes,
+                (_, EvictionState::Stays) => return None,
+                (EntryState::Ready(_), standing) => standing,
+                (EntryState::Draining(_), EvictionState::Idle(_) | EvictionState::Leaves) => {
+                    EvictionState::Leaves
+                }
+                _ => EvictionState::Changes,
             };
             let bytes = entry.bytes_in(places.unwrap_or_default());
             Some(Holder { name: entry.name.clone(), life: entry.life, bytes, standing })

@@ -7,19 +7,19 @@ use std::{
 
 /// Progress of a load.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct LoadProgress {
     percent: AtomicU32,
     waits: AtomicBool, // whether it waits for memory
     began: Instant,
 }
 
-impl Default for Progress {
+impl Default for LoadProgress {
     fn default() -> Self {
         Self { percent: AtomicU32::new(0), waits: AtomicBool::new(false), began: Instant::now() }
     }
 }
 
-impl Progress {
+impl LoadProgress {
     /// Sets the progress. True if the percentage entered another tenth.
     pub(crate) fn set(&self, fraction: f32) -> bool {
         let percent = (fraction.clamp(0.0, 1.0) * 100.0) as u32;

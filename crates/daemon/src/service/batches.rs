@@ -14,22 +14,22 @@ use super::{answer_by, record::RequestLog};
 use crate::{
     admission::KeptPlace,
     convert::{
-        embed::{ComputedInputs, EmbedCall, Encode, Source, of_chat, place},
+        embed::{ComputedInputs, EmbedCall, Encode, InputSource, of_chat, place},
         reply,
     },
     error::Error,
-    frame_room::Held,
+    frame_room::FrameReservation,
     limits::{EMBED_ANSWER_BYTES_MAX, EMBED_JOB_INPUTS, EMBED_JOBS_MAX},
     prompt::{RequestedMedia, media, pictures},
     prompt_builder::{Build, is_large},
-    served::Served,
+    served::ServedModel,
     ticket::{Results, embed_ticket},
-    worker::{NotGiven, Work},
+    worker::{NotGiven, WorkItem},
 };
 
 /// Batches of a request in progress.
 pub(super) struct Batches<'a> {
-    served: &'a Arc<Served>,
+    served: &'a Arc<ServedModel>,
     deadline: Option<Instant>,
     arrived: Instant,
     /// Name of the inputs' field on the wire.
@@ -39,7 +39,7 @@ pub(super) struct Batches<'a> {
     client: Option<ClientId>,
     place: Arc<KeptPlace>,
     /// Batches in progress, with the memory reserved for their pictures.
-    on_its_way: VecDeque<(oneshot::Receiver<Results>, Held)>,
+    on_its_way: VecDeque<(oneshot::Receiver<Results>, FrameReservation)>,
     computed: ComputedInputs,
     answer_bytes: usize,
     /// Tokens that all inputs may take together.
@@ -50,7 +50,7 @@ impl<'a> Batches<'a> {
     /// Creates the state without batches. `place` is the request's place in the model's queue, `client` the
     /// requesting client.
     pub(super) fn new(
-        served: &'a Arc<Served>,
+        served: &'a Arc<ServedModel>,
         call: &EmbedCall,
         (place, client): (Arc<KeptPlace>, Option<ClientId>),
         arrived: Instant,
@@ -90,7 +90,7 @@ impl<'a> Batches<'a> {
         let encode = Arc::new(encode);
         let mut inputs = inputs.into_iter().enumerate();
         loop {
-            let batch: Vec<(usize, Source)> = inputs.by_ref().take(EMBED_JOB_INPUTS).collect();
+            let batch: Vec<(usize, InputSource)> = inputs.by_ref().take(EMBED_JOB_INPUTS).collect();
             if batch.is_empty() {
                 break;
             }
@@ -109,20 +109,20 @@ impl<'a> Batches<'a> {
                     };
                     let told = of.embedder.asks(&encode.prompt).map_err(of_input)?;
                     match (source, told) {
-                        (Source::Text(text), Some(told)) if !text.is_empty() => {
+                        (InputSource::Text(text), Some(told)) if !text.is_empty() => {
                             let said = (text, RequestedMedia::default());
                             media::represented(said, told, encode.cut, &of, interrupted).map_err(named)
                         }
-                        (Source::Picture(picture), Some(told)) => {
+                        (InputSource::Picture(picture), Some(told)) => {
                             let pictures = RequestedMedia { pictures: vec![picture], ..Default::default() };
                             let shown = (String::from(PICTURE), pictures);
                             media::represented(shown, told, None, &of, interrupted).map_err(named)
                         }
-                        (Source::Picture(picture), None) => {
+                        (InputSource::Picture(picture), None) => {
                             let span = pictures::alone(picture, &of.text, interrupted)?;
                             of.embedder.picture(span, output).map_err(of_input)
                         }
-                        (Source::Chat(chat), told) => {
+                        (InputSource::Chat(chat), told) => {
                             let (chat, shown) = *chat;
                             let asked = (media::told(chat, told), shown);
                             media::embedded(asked, &of, interrupted).map_err(|error| of_chat(index, error))
@@ -165,7 +165,7 @@ impl<'a> Batches<'a> {
             client: self.client,
         };
         let (ticket, results) = embed_ticket(job, self.place.clone(), self.arrived, self.deadline);
-        self.served.worker.give(Work::Embed(ticket), Instant::now()).map_err(|why| match why {
+        self.served.worker.give(WorkItem::Embed(ticket), Instant::now()).map_err(|why| match why {
             NotGiven::Full => self.served.queue_full(),
             NotGiven::Left => Error::Stopped { what: "the model's worker ended" },
         })?;
@@ -198,18 +198,20 @@ impl Encode {
     /// Prepares one input for the network.
     fn input(
         &self,
-        source: Source,
+        source: InputSource,
         tokenizer: &Tokenizer,
         embedder: &Embedder,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<EmbedInput, RequestError> {
         match source {
-            Source::Text(text) => embedder.text(tokenizer, &text, &self.prompt, self.cut, interrupted),
-            Source::Tokens(tokens) => embedder.tokens(&tokens, self.cut),
-            Source::Pair(first, second) => {
+            InputSource::Text(text) => embedder.text(tokenizer, &text, &self.prompt, self.cut, interrupted),
+            InputSource::Tokens(tokens) => embedder.tokens(&tokens, self.cut),
+            InputSource::Pair(first, second) => {
                 embedder.pair(tokenizer, &first, &second, self.task.as_deref(), self.cut, interrupted)
             }
-            Source::Picture(_) | Source::Chat(_) => unreachable!("what may have pictures is taken before"),
+            InputSource::Picture(_) | InputSource::Chat(_) => {
+                unreachable!("what may have pictures is taken before")
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use super::{
     Core, answer_by,
     batches::Batches,
     deadline,
-    record::{Call, RequestLog},
+    record::{CallKind, RequestLog},
     within,
 };
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
     limits::EMBED_INPUTS_MAX,
     on_demand::Demand,
     registry::Capability,
-    served::Served,
+    served::ServedModel,
 };
 
 /// Computes embeddings.
@@ -31,7 +31,7 @@ pub(super) async fn embed(
     request: Request<v1::EmbedRequest>,
 ) -> Result<v1::EmbedResponse, Error> {
     let id = request.get_ref().request_id.clone();
-    let (answer, packed) = call(Call::Embed, core, request, &id, |wire, served| {
+    let (answer, packed) = call(CallKind::Embed, core, request, &id, |wire, served| {
         let packed = wire.packed;
         Ok((convert::embed(wire, &served.embedder)?, packed))
     })
@@ -45,7 +45,7 @@ pub(super) async fn rerank(
     request: Request<v1::RerankRequest>,
 ) -> Result<v1::RerankResponse, Error> {
     let id = request.get_ref().request_id.clone();
-    let (answer, top_n) = call(Call::Rerank, core, request, &id, |wire, _| {
+    let (answer, top_n) = call(CallKind::Rerank, core, request, &id, |wire, _| {
         let top_n = wire.top_n as usize;
         Ok((convert::rerank(wire)?, top_n))
     })
@@ -59,7 +59,7 @@ pub(super) async fn classify(
     request: Request<v1::ClassifyRequest>,
 ) -> Result<v1::ClassifyResponse, Error> {
     let id = request.get_ref().request_id.clone();
-    let (answer, labels) = call(Call::Classify, core, request, &id, |wire, served| {
+    let (answer, labels) = call(CallKind::Classify, core, request, &id, |wire, served| {
         let labels = served.embedder.classifier.as_ref().map(|classifier| classifier.labels.clone());
         Ok((convert::classify(wire)?, labels.unwrap_or_default()))
     })
@@ -69,11 +69,11 @@ pub(super) async fn classify(
 
 /// Handles one call: finds the model, computes the inputs, counts and logs the call.
 async fn call<W: convert::ModelRequest, T>(
-    name: Call,
+    name: CallKind,
     core: &Arc<Core>,
     request: Request<W>,
     request_id: &str,
-    read: impl FnOnce(W, &Served) -> Result<(EmbedCall, T), Error>,
+    read: impl FnOnce(W, &ServedModel) -> Result<(EmbedCall, T), Error>,
 ) -> Result<(ComputedInputs, T), Error> {
     let arrived = Instant::now();
     let id = request::request_id(request_id);
@@ -87,7 +87,7 @@ async fn answer<W: convert::ModelRequest, T>(
     core: &Arc<Core>,
     request: Request<W>,
     arrived: Instant,
-    read: impl FnOnce(W, &Served) -> Result<(EmbedCall, T), Error>,
+    read: impl FnOnce(W, &ServedModel) -> Result<(EmbedCall, T), Error>,
     record: &mut RequestLog,
 ) -> Result<(ComputedInputs, T), Error> {
     let _active = core.drain.enter()?;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use hanzo_engine_access::{Access, KeyEnd, Pass, Presented, Refusal, Running, check_origin};
+use hanzo_engine_access::{Access, KeyEnd, Pass, PresentedKeys, Refusal, RunningRequest, check_origin};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tonic::{
     Status,
@@ -32,20 +32,20 @@ const LOOK: [&str; 7] = ["Stats", "List", "Show", "Watch", "ListAdapters", "Voic
 
 /// Service behind access control.
 #[derive(Clone)]
-pub(crate) struct Guarded<S> {
+pub(crate) struct GuardedService<S> {
     pub(crate) service: S,
     pub(crate) access: Arc<Access>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
-impl<S: NamedService> NamedService for Guarded<S> {
+impl<S: NamedService> NamedService for GuardedService<S> {
     const NAME: &'static str = S::NAME;
 }
 
-impl<S> Guarded<S> {
-    fn let_in(&self, request: &Request<Body>) -> Result<(Pass, Running), Refusal> {
+impl<S> GuardedService<S> {
+    fn let_in(&self, request: &Request<Body>) -> Result<(Pass, RunningRequest), Refusal> {
         let from = request.extensions().get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
-        let presented = Presented::of(request.headers());
+        let presented = PresentedKeys::of(request.headers());
         let pass = self.access.admit(&presented, from.map(|address| address.ip()))?;
         let call = request.uri().path().rsplit('/').next().unwrap_or_default();
         if WORK.contains(&call) {
@@ -55,11 +55,11 @@ impl<S> Guarded<S> {
         if !LOOK.contains(&call) {
             pass.admin(call)?;
         }
-        Ok((pass, Running::default()))
+        Ok((pass, RunningRequest::default()))
     }
 }
 
-impl<S> Service<Request<Body>> for Guarded<S>
+impl<S> Service<Request<Body>> for GuardedService<S>
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
     S::Future: Send + 'static,
@@ -99,7 +99,7 @@ where
 struct GuardedBody {
     body: Body,
     key_end: KeyEnd,
-    _running: Running,
+    _running: RunningRequest,
 }
 
 impl HttpBody for GuardedBody {

@@ -20,7 +20,7 @@ use tonic::{Request, Status};
 
 use super::{
     Core, answer_by, deadline,
-    record::{Call, RequestLog},
+    record::{CallKind, RequestLog},
     within,
 };
 use crate::{
@@ -31,15 +31,15 @@ use crate::{
     },
     drain::Active,
     error::Error,
-    frame_room::Held,
+    frame_room::FrameReservation,
     limits::EVENTS_MAX,
-    on_demand::{Coming, Demand},
+    on_demand::{AwaitedLoad, Demand},
     prompt::build,
     prompt_builder::Build,
     registry::{Capability, InUse},
     ticket::{JobEvents, ticket},
     unix_time::now_unix_ms,
-    worker::{NotGiven, Work},
+    worker::{NotGiven, WorkItem},
 };
 
 /// Response stream of one request; dropping it cancels the job.
@@ -51,7 +51,7 @@ pub(crate) struct InferStream {
     ready: VecDeque<v1::InferEvent>,
     unfinished: u32, // choices
     _active: Active,
-    _frames: Held,
+    _frames: FrameReservation,
     _served: InUse,
 }
 
@@ -69,8 +69,8 @@ pub(crate) async fn infer(core: &Arc<Core>, request: Request<v1::InferRequest>) 
 
 /// Next progress message, and the receiver for the ones after it.
 async fn news(
-    mut hears: watch::Receiver<Option<Coming>>,
-) -> Option<(Coming, watch::Receiver<Option<Coming>>)> {
+    mut hears: watch::Receiver<Option<AwaitedLoad>>,
+) -> Option<(AwaitedLoad, watch::Receiver<Option<AwaitedLoad>>)> {
     loop {
         hears.changed().await.ok()?;
         let coming = hears.borrow_and_update().clone();
@@ -84,7 +84,7 @@ async fn news(
 pub(crate) enum Answer {
     Waits {
         queued: BoxFuture<'static, Result<InferStream, Error>>,
-        news: BoxStream<'static, Coming>,
+        news: BoxStream<'static, AwaitedLoad>,
     },
     Queued(Box<InferStream>),
     /// Failed before it was queued; the error is taken once it has been sent.
@@ -132,14 +132,14 @@ impl Stream for Answer {
 async fn queued(
     core: &Arc<Core>,
     request: Request<v1::InferRequest>,
-    told: Option<&watch::Sender<Option<Coming>>>,
+    told: Option<&watch::Sender<Option<AwaitedLoad>>>,
 ) -> Result<InferStream, Error> {
     let arrived = Instant::now();
     let request_id = request::request_id(&request.get_ref().request_id);
     let chat = matches!(request.get_ref().prompt, Some(v1::infer_request::Prompt::Chat(_)));
-    let mut record = RequestLog::new(Call::Infer { chat }, core, request_id, arrived, request.metadata());
+    let mut record = RequestLog::new(CallKind::Infer { chat }, core, request_id, arrived, request.metadata());
     match begin(core, request, (arrived, told), &mut record).await {
-        Ok(Begun { events, context, echo, choices, active, frames, served }) => Ok(InferStream {
+        Ok(QueuedRequest { events, context, echo, choices, active, frames, served }) => Ok(InferStream {
             record,
             events,
             context,
@@ -158,22 +158,22 @@ async fn queued(
 }
 
 /// Request in its worker's queue.
-struct Begun {
+struct QueuedRequest {
     events: JobEvents,
     context: EventContext,
     echo: Option<String>,
     choices: u32,
     active: Active,
-    frames: Held,
+    frames: FrameReservation,
     served: InUse,
 }
 
 async fn begin(
     core: &Arc<Core>,
     request: Request<v1::InferRequest>,
-    (arrived, told): (Instant, Option<&watch::Sender<Option<Coming>>>),
+    (arrived, told): (Instant, Option<&watch::Sender<Option<AwaitedLoad>>>),
     record: &mut RequestLog,
-) -> Result<Begun, Error> {
+) -> Result<QueuedRequest, Error> {
     let active = core.drain.enter()?;
     let deadline = deadline(&request, arrived)?;
     let client = core.clients.of(&request, &request.get_ref().client)?;
@@ -216,7 +216,7 @@ async fn begin(
     let choices = built.job.choices;
     let waker = served.worker.waker().clone();
     let (ticket, events) = ticket(built.job, place, arrived, deadline, EVENTS_MAX, waker);
-    match served.worker.give(Work::Run(ticket), Instant::now()) {
+    match served.worker.give(WorkItem::Run(ticket), Instant::now()) {
         Ok(()) => {}
         Err(NotGiven::Full) => return Err(served.queue_full()),
         Err(NotGiven::Left) => {
@@ -226,7 +226,7 @@ async fn begin(
         }
     }
     record.queued = true;
-    Ok(Begun { events, context, echo: built.echo, choices, active, frames, served })
+    Ok(QueuedRequest { events, context, echo: built.echo, choices, active, frames, served })
 }
 
 impl Stream for InferStream {

@@ -13,7 +13,7 @@ use crate::{
     convert::{reply, request},
     error::{Error, Failure},
     registry::key,
-    source::{Found, Source, find},
+    source::{ArgumentMatch, ModelSource, find},
     views::ModelView,
 };
 
@@ -63,7 +63,7 @@ pub(super) async fn list(core: &Arc<Core>) -> Result<v1::ListResponse, Error> {
     }
     let loaded: Vec<ModelView> =
         core.models.registry.views().into_iter().filter(|view| view.worker.is_some()).collect();
-    let is_of = |view: &ModelView, path| matches!(&view.source, Source::Path(own) if own == path);
+    let is_of = |view: &ModelView, path| matches!(&view.source, ModelSource::Path(own) if own == path);
     let stored = listing.models.iter();
     let mut models: Vec<v1::StoredModel> = stored
         .map(|record| reply::stored_model(record, loaded.iter().any(|view| is_of(view, &record.path))))
@@ -87,12 +87,12 @@ pub(super) async fn show(core: &Arc<Core>, request: v1::ShowRequest) -> Result<v
         let (name, source) = match &view {
             Some(view) => (view.name.clone(), view.source.clone()),
             None => match find(&asked, store.as_ref(), known_only)? {
-                Found::Known(resolved) => (resolved.name, resolved.source),
-                Found::Path(path) => (derive_name(&path), Source::Path(path)),
+                ArgumentMatch::Known(resolved) => (resolved.name, resolved.source),
+                ArgumentMatch::Path(path) => (derive_name(&path), ModelSource::Path(path)),
             },
         };
         let record = match (&store, &source) {
-            (Some(store), Source::Path(path)) => store.find_path(path)?,
+            (Some(store), ModelSource::Path(path)) => store.find_path(path)?,
             _ => None,
         };
         let files = match (source.open(), &record) {
@@ -132,7 +132,7 @@ pub(super) async fn remove(core: &Arc<Core>, asked: String) -> Result<v1::Remove
         })?;
     let model = match &removed.record {
         Some(record) => {
-            let source = Source::Path(record.path.clone());
+            let source = ModelSource::Path(record.path.clone());
             reply::stored_model(
                 record,
                 views.iter().any(|view| view.worker.is_some() && view.source == source),

@@ -18,7 +18,7 @@ use crate::{
 
 /// Record of one request. It is written when the request ends or the record is dropped.
 pub(super) struct RequestLog {
-    call: Call,
+    call: CallKind,
     metrics: Arc<Metrics>,
     pub(super) request_id: String,
     /// Trace that the request belongs to.
@@ -45,7 +45,7 @@ pub(super) struct RequestLog {
 
 /// Kind of call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call {
+pub(super) enum CallKind {
     /// Chat or text completion.
     Infer { chat: bool },
     /// Embeddings.
@@ -60,41 +60,41 @@ pub(super) enum Call {
     Speak,
 }
 
-impl Call {
+impl CallKind {
     /// Name in the log.
     fn name(self) -> &'static str {
         match self {
-            Call::Infer { .. } => "infer",
-            Call::Embed => "embed",
-            Call::Rerank => "rerank",
-            Call::Classify => "classify",
-            Call::Transcribe => "transcribe",
-            Call::Speak => "speak",
+            CallKind::Infer { .. } => "infer",
+            CallKind::Embed => "embed",
+            CallKind::Rerank => "rerank",
+            CallKind::Classify => "classify",
+            CallKind::Transcribe => "transcribe",
+            CallKind::Speak => "speak",
         }
     }
 
     /// gRPC service and method.
     fn method(self) -> (&'static str, &'static str) {
         match self {
-            Call::Infer { .. } => ("hanzo.engine.v1.Engine", "Infer"),
-            Call::Embed => ("hanzo.engine.v1.Engine", "Embed"),
-            Call::Rerank => ("hanzo.engine.v1.Engine", "Rerank"),
-            Call::Classify => ("hanzo.engine.v1.Engine", "Classify"),
-            Call::Transcribe => ("hanzo.engine.v1.Speech", "Transcribe"),
-            Call::Speak => ("hanzo.engine.v1.Speech", "Speak"),
+            CallKind::Infer { .. } => ("hanzo.engine.v1.Engine", "Infer"),
+            CallKind::Embed => ("hanzo.engine.v1.Engine", "Embed"),
+            CallKind::Rerank => ("hanzo.engine.v1.Engine", "Rerank"),
+            CallKind::Classify => ("hanzo.engine.v1.Engine", "Classify"),
+            CallKind::Transcribe => ("hanzo.engine.v1.Speech", "Transcribe"),
+            CallKind::Speak => ("hanzo.engine.v1.Speech", "Speak"),
         }
     }
 
     /// Operation name in the semantic conventions for generative AI, or in their style if they have none.
     fn operation(self) -> &'static str {
         match self {
-            Call::Infer { chat: true } => "chat",
-            Call::Infer { chat: false } => "text_completion",
-            Call::Embed => "embeddings",
-            Call::Rerank => "rerank",
-            Call::Classify => "classify",
-            Call::Transcribe => "transcribe",
-            Call::Speak => "speak",
+            CallKind::Infer { chat: true } => "chat",
+            CallKind::Infer { chat: false } => "text_completion",
+            CallKind::Embed => "embeddings",
+            CallKind::Rerank => "rerank",
+            CallKind::Classify => "classify",
+            CallKind::Transcribe => "transcribe",
+            CallKind::Speak => "speak",
         }
     }
 }
@@ -102,7 +102,7 @@ impl Call {
 impl RequestLog {
     /// Creates the record of a request that arrived at `arrived`; the metadata may name a trace.
     pub(super) fn new(
-        call: Call,
+        call: CallKind,
         core: &Core,
         request_id: String,
         arrived: Instant,

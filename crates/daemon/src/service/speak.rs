@@ -14,13 +14,13 @@ use futures_util::{Stream, stream};
 use hanzo_engine_access::Reservation;
 use hanzo_engine_proto::v1::{self, speak_event::Event, speak_request};
 use hanzo_engine_runtime::RequestError;
-use hanzo_engine_sound::{Encoder, Format};
-use hanzo_engine_voice::{Ask, Input, Refused, Script, SpeechJob, VoiceInfo};
+use hanzo_engine_sound::{Encoder, SoundFormat};
+use hanzo_engine_voice::{Ask, FieldRefusal, Input, Script, SpeechJob, VoiceInfo};
 use tonic::{Request, Status};
 
 use super::{
     Core, answer_by, deadline,
-    record::{Call, RequestLog},
+    record::{CallKind, RequestLog},
     within,
 };
 use crate::{
@@ -32,7 +32,7 @@ use crate::{
     prompt_builder::Build,
     registry::{Capability, InUse},
     ticket::{JobEnd, SpokenPieces, speak_ticket},
-    worker::{NotGiven, Work},
+    worker::{NotGiven, WorkItem},
 };
 
 /// Lists the voices of a model.
@@ -62,11 +62,16 @@ pub(super) async fn speak(
 ) -> Result<impl Stream<Item = Result<v1::SpeakEvent, Status>> + Send + use<>, Error> {
     let arrived = Instant::now();
     let id = request::request_id(&request.get_ref().request_id);
-    let mut record = RequestLog::new(Call::Speak, core, id, arrived, request.metadata());
+    let mut record = RequestLog::new(CallKind::Speak, core, id, arrived, request.metadata());
     match begin(core, request, arrived, &mut record).await {
-        Ok(speaking) => {
-            Ok(events(Live { record, speaking, reservation, said: 0, ready: VecDeque::new(), over: false }))
-        }
+        Ok(synthesis) => Ok(events(SpeechStream {
+            record,
+            synthesis,
+            reservation,
+            said: 0,
+            ready: VecDeque::new(),
+            over: false,
+        })),
         Err(error) => {
             record.end(Some(&error));
             Err(error)
@@ -75,10 +80,10 @@ pub(super) async fn speak(
 }
 
 /// Synthesis in progress.
-struct Speaking {
+struct Synthesis {
     pieces: SpokenPieces,
     encoder: Option<Encoder>, // `None` once the file is complete
-    format: Format,
+    format: SoundFormat,
     sample_rate: u32, // of the model
     samples: u64,
     phonemes: u32,
@@ -94,7 +99,7 @@ async fn begin(
     request: Request<v1::SpeakRequest>,
     arrived: Instant,
     record: &mut RequestLog,
-) -> Result<Speaking, Error> {
+) -> Result<Synthesis, Error> {
     let active = core.drain.enter()?;
     let deadline = deadline(&request, arrived)?;
     let by = answer_by(deadline);
@@ -125,7 +130,7 @@ async fn begin(
     let ask = Ask { input, voice: wire.voice, language: wire.language };
     let asked = Build { what: "finding a text's phonemes", client, by, is_large: false };
     let work = served.prompts.run(asked, move |interrupted| {
-        script.speech(&ask, interrupted).map_err(|Refused { field, reason }| match interrupted() {
+        script.speech(&ask, interrupted).map_err(|FieldRefusal { field, reason }| match interrupted() {
             true => RequestError::Interrupted.into(),
             false => Error::field(field, reason),
         })
@@ -137,12 +142,12 @@ async fn begin(
     let job = SpeechJob { id, speech, speed, seed, priority: wire.priority, client };
     let waker = served.worker.waker().clone();
     let (ticket, pieces) = speak_ticket(job, place, (arrived, deadline), waker);
-    served.worker.give(Work::Speak(ticket), Instant::now()).map_err(|why| match why {
+    served.worker.give(WorkItem::Speak(ticket), Instant::now()).map_err(|why| match why {
         NotGiven::Full => served.queue_full(),
         NotGiven::Left => Error::Stopped { what: "the model's worker ended" },
     })?;
     record.queued = true;
-    Ok(Speaking {
+    Ok(Synthesis {
         pieces,
         encoder: Some(encoder),
         format,
@@ -157,33 +162,33 @@ async fn begin(
     })
 }
 
-fn format_of(format: v1::SoundFormat) -> Format {
+fn format_of(format: v1::SoundFormat) -> SoundFormat {
     match format {
-        v1::SoundFormat::Unspecified | v1::SoundFormat::Wav => Format::Wav,
-        v1::SoundFormat::Pcm => Format::Pcm,
-        v1::SoundFormat::Mp3 => Format::Mp3,
-        v1::SoundFormat::Flac => Format::Flac,
-        v1::SoundFormat::Opus => Format::Opus,
+        v1::SoundFormat::Unspecified | v1::SoundFormat::Wav => SoundFormat::Wav,
+        v1::SoundFormat::Pcm => SoundFormat::Pcm,
+        v1::SoundFormat::Mp3 => SoundFormat::Mp3,
+        v1::SoundFormat::Flac => SoundFormat::Flac,
+        v1::SoundFormat::Opus => SoundFormat::Opus,
     }
 }
 
 /// Response stream of one request; dropping it cancels the model's work.
-struct Live {
+struct SpeechStream {
     record: RequestLog, // dropped first
-    speaking: Speaking,
+    synthesis: Synthesis,
     reservation: Reservation,
     said: u32, // phonemes that were charged
     ready: VecDeque<Event>,
     over: bool,
 }
 
-fn events(mut live: Live) -> impl Stream<Item = Result<v1::SpeakEvent, Status>> + Send {
-    let Live { record, speaking, ready, .. } = &mut live;
+fn events(mut live: SpeechStream) -> impl Stream<Item = Result<v1::SpeakEvent, Status>> + Send {
+    let SpeechStream { record, synthesis, ready, .. } = &mut live;
     ready.push_back(Event::Started(v1::SpeakStarted {
         request_id: record.request_id.clone(),
-        model: speaking.served.name.clone(),
-        sample_rate: speaking.format.sample_rate(speaking.sample_rate),
-        mime_type: speaking.format.mime_type().to_owned(),
+        model: synthesis.served.name.clone(),
+        sample_rate: synthesis.format.sample_rate(synthesis.sample_rate),
+        mime_type: synthesis.format.mime_type().to_owned(),
     }));
     stream::unfold(live, |mut live| async {
         while live.ready.is_empty() {
@@ -201,25 +206,25 @@ fn events(mut live: Live) -> impl Stream<Item = Result<v1::SpeakEvent, Status>> 
     })
 }
 
-impl Live {
+impl SpeechStream {
     /// Handles the next segment, or the end.
     async fn advance(&mut self) -> Result<(), Error> {
-        let Speaking { pieces, encoder, .. } = &mut self.speaking;
+        let Synthesis { pieces, encoder, .. } = &mut self.synthesis;
         let said = poll_fn(|context| pieces.poll_next(context)).await;
         let lost = || Error::Stopped { what: "the sound's file ended" };
         let mut file = encoder.take().ok_or_else(lost)?;
         match said {
             Ok(piece) => {
                 self.charge(piece.phonemes);
-                self.speaking.samples += piece.samples.len() as u64;
-                self.speaking.first.get_or_insert(piece.elapsed);
+                self.synthesis.samples += piece.samples.len() as u64;
+                self.synthesis.first.get_or_insert(piece.elapsed);
                 // Some formats take a while to encode, so this does not run on the reactor.
                 let work = tokio::task::spawn_blocking(move || {
                     let bytes = file.push(&piece.samples);
                     (file, bytes)
                 });
                 let (file, bytes) = work.await.map_err(|_| lost())?;
-                self.speaking.encoder = Some(file);
+                self.synthesis.encoder = Some(file);
                 self.send(bytes);
             }
             Err(JobEnd::Done) => {
@@ -248,15 +253,15 @@ impl Live {
 
     fn finish(&mut self) {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        let speaking = &mut self.speaking;
+        let synthesis = &mut self.synthesis;
         self.ready.push_back(Event::Finished(v1::SpeakFinished {
-            duration_s: speaking.samples as f64 / f64::from(speaking.sample_rate),
-            input_tokens: speaking.phonemes,
-            unknown_words: std::mem::take(&mut speaking.unknown_words),
-            first_sound_ms: speaking.first.map_or(0.0, ms),
-            total_ms: ms(speaking.arrived.elapsed()),
+            duration_s: synthesis.samples as f64 / f64::from(synthesis.sample_rate),
+            input_tokens: synthesis.phonemes,
+            unknown_words: std::mem::take(&mut synthesis.unknown_words),
+            first_sound_ms: synthesis.first.map_or(0.0, ms),
+            total_ms: ms(synthesis.arrived.elapsed()),
         }));
-        let phonemes = speaking.phonemes;
+        let phonemes = synthesis.phonemes;
         self.charge(phonemes);
         self.reservation.release();
         self.record.end(None);

@@ -9,7 +9,7 @@ use std::{
 use bytes::{Buf as _, Bytes};
 use futures_util::{Stream, StreamExt as _};
 use hanzo_engine_proto::v1::{self, store_server::Store as StoreApi};
-use hanzo_engine_store::{Base, Found, ModelRecord, SideTexts, Store, StoreError};
+use hanzo_engine_store::{Base, ModelLookup, ModelRecord, SideTexts, Store, StoreError};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status, Streaming};
@@ -80,8 +80,8 @@ impl StoreApi for StoreService {
         let found = self.0.models.with_store(move |store| store.resolve(&asked)).await;
         reply(found.map(|found| {
             let found = match found {
-                Found::Stored(record) => Wire::Stored(convert::reply::stored_model(&record, false)),
-                Found::Missing(reference) => Wire::Reference(reference.to_string()),
+                ModelLookup::Stored(record) => Wire::Stored(convert::reply::stored_model(&record, false)),
+                ModelLookup::Missing(reference) => Wire::Reference(reference.to_string()),
             };
             v1::ResolveResponse { found: Some(found) }
         }))
@@ -194,8 +194,8 @@ fn verify(store: &Store, model: String, to: &Sender<v1::VerifyProgress>) -> Resu
     };
     for name in names {
         let bytes_total = match store.resolve(&name)? {
-            Found::Stored(record) => record.size_bytes,
-            Found::Missing(_) => 0,
+            ModelLookup::Stored(record) => record.size_bytes,
+            ModelLookup::Missing(_) => 0,
         };
         let (mut bytes_done, mut said) = (0, 0);
         let checked = store.verify(&name, |bytes| {

@@ -27,20 +27,20 @@ use tonic::{Request, Status, Streaming};
 
 use super::{
     Core, answer_by, deadline, pass_of,
-    record::{Call, RequestLog},
+    record::{CallKind, RequestLog},
 };
 use crate::{
     convert::{
         request,
-        speech::{self, Ending, Said, SharedMap, Told},
+        speech::{self, ServiceTimes, SharedMap, Told, TranscriptBuilder},
     },
     drain::Active,
     error::Error,
     limits::{SOUND_MESSAGE_BYTES_MAX, SOUND_MESSAGES_MAX, SOUND_SILENCE_MAX},
     on_demand::Demand,
     registry::{Capability, InUse},
-    served::Served,
-    transcribe::{Asked, CHUNK_SAMPLES_MAX, SOUND_CHUNKS, Transcription},
+    served::ServedModel,
+    transcribe::{CHUNK_SAMPLES_MAX, SOUND_CHUNKS, TranscribeRequest, Transcription},
 };
 
 /// Begins a transcription and returns its response stream.
@@ -51,14 +51,14 @@ pub(super) async fn transcribe(
 ) -> Result<impl Stream<Item = Result<v1::TranscribeEvent, Status>> + Send + use<>, Status> {
     let arrived = Instant::now();
     let id = request::request_id("");
-    let mut record = RequestLog::new(Call::Transcribe, core, id, arrived, request.metadata());
+    let mut record = RequestLog::new(CallKind::Transcribe, core, id, arrived, request.metadata());
     match begin(core, request, limits, arrived, &mut record).await {
-        Ok(begun) => Ok(events(Live { record, begun, ready: VecDeque::new(), over: false })),
-        Err(Refused::Error(error)) => {
+        Ok(begun) => Ok(events(TranscribeStream { record, begun, ready: VecDeque::new(), over: false })),
+        Err(TranscribeRefusal::Error(error)) => {
             record.end(Some(&error));
             Err(error.into())
         }
-        Err(Refused::Access(refusal)) => {
+        Err(TranscribeRefusal::Access(refusal)) => {
             let error = Error::field("model", refusal.to_string());
             record.end(Some(&error));
             core.models.metrics.refused(&refusal);
@@ -68,14 +68,14 @@ pub(super) async fn transcribe(
 }
 
 /// Reason why a transcription was not begun.
-enum Refused {
+enum TranscribeRefusal {
     Error(Error),
     Access(hanzo_engine_access::Refusal),
 }
 
-impl From<Error> for Refused {
+impl From<Error> for TranscribeRefusal {
     fn from(error: Error) -> Self {
-        Refused::Error(error)
+        TranscribeRefusal::Error(error)
     }
 }
 
@@ -88,8 +88,8 @@ enum Hears {
 
 impl Hears {
     async fn begin(
-        served: &Arc<Served>,
-        asked: Asked,
+        served: &Arc<ServedModel>,
+        asked: TranscribeRequest,
         sound: mpsc::Receiver<Vec<f32>>,
     ) -> Result<Hears, Error> {
         #[cfg(test)]
@@ -110,12 +110,12 @@ impl Hears {
 }
 
 /// Transcription in progress.
-struct Begun {
+struct ActiveTranscription {
     transcription: Hears,
-    said: Said,
+    builder: TranscriptBuilder,
     /// Result of decoding, once the sound has ended.
-    decoded: Option<oneshot::Receiver<Result<Decoded, Error>>>,
-    heard: Option<Decoded>,
+    decoded: Option<oneshot::Receiver<Result<SoundLength, Error>>>,
+    heard: Option<SoundLength>,
     language: String,
     arrived: Instant,
     first: Option<Instant>,
@@ -128,7 +128,7 @@ struct Begun {
 
 /// Length of a decoded sound, and whether the model was given any of it.
 #[derive(Clone, Copy)]
-struct Decoded {
+struct SoundLength {
     seconds: f64,
     given: bool,
 }
@@ -148,7 +148,7 @@ async fn begin(
     limits: Limits,
     arrived: Instant,
     record: &mut RequestLog,
-) -> Result<Begun, Refused> {
+) -> Result<ActiveTranscription, TranscribeRefusal> {
     let active = core.drain.enter()?;
     let deadline = deadline(&request, arrived)?;
     let by = answer_by(deadline);
@@ -159,8 +159,8 @@ async fn begin(
         _ => return Err(Error::field("config", "must be the first message").into()),
     };
     record.request_id = request::request_id(&config.request_id);
-    pass.use_model(&config.model).map_err(Refused::Access)?;
-    let spend = TranscriptSpend::reserve(&pass).map_err(Refused::Access)?;
+    pass.use_model(&config.model).map_err(TranscribeRefusal::Access)?;
+    let spend = TranscriptSpend::reserve(&pass).map_err(TranscribeRefusal::Access)?;
     let from = Request::from_parts(metadata, extensions, ());
     let client = core.clients.of(&from, &config.client)?;
     let (options, hint) = speech::options(&config)?;
@@ -169,12 +169,12 @@ async fn begin(
     record.model = Some((served.name.clone(), served.metrics.clone()));
     let language = options.language.clone();
     let priority = pass.priority(config.priority);
-    let asked = Asked { options, priority, client, arrived, deadline };
+    let asked = TranscribeRequest { options, priority, client, arrived, deadline };
     let (samples, sound) = mpsc::channel(SOUND_CHUNKS);
     let transcription = super::within(by, Hears::begin(&served, asked, sound)).await?;
     record.queued = true;
 
-    let (bytes, incoming) = mpsc::channel(SOUND_MESSAGES_MAX);
+    let (bytes, reader) = mpsc::channel(SOUND_MESSAGES_MAX);
     let upload = Upload(tokio::spawn(upload(messages, bytes)).abort_handle());
     let map = SharedMap::default();
     let (done, decoded) = oneshot::channel();
@@ -184,14 +184,15 @@ async fn begin(
     };
     let of_thread = map.clone();
     tokio::task::spawn_blocking(move || {
-        let incoming = Incoming { messages: Mutex::new(incoming), piece: Bytes::new() };
+        let reader = MessageReader { messages: Mutex::new(reader), piece: Bytes::new() };
         // The receiver is gone if the client has disconnected.
-        let _ = done.send(decode(incoming, &hint, &limits, gate, &samples, &of_thread));
+        let _ = done.send(decode(reader, &hint, &limits, gate, &samples, &of_thread));
     });
-    let said = Said::new(record.request_id.clone(), served.name.clone(), map, config.logprobs);
-    Ok(Begun {
+    let builder =
+        TranscriptBuilder::new(record.request_id.clone(), served.name.clone(), map, config.logprobs);
+    Ok(ActiveTranscription {
         transcription,
-        said,
+        builder,
         decoded: Some(decoded),
         heard: None,
         language,
@@ -243,7 +244,7 @@ async fn upload(mut messages: Streaming<v1::TranscribeRequest>, bytes: mpsc::Sen
 }
 
 /// Blocking reader of the file's bytes, for the decoder's thread.
-struct Incoming {
+struct MessageReader {
     messages: Mutex<mpsc::Receiver<Result<Bytes, Error>>>,
     piece: Bytes,
 }
@@ -260,7 +261,7 @@ impl std::fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-impl Read for Incoming {
+impl Read for MessageReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.piece.is_empty() {
             let messages = self.messages.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -278,13 +279,13 @@ impl Read for Incoming {
 
 /// Decodes the sound and gives the model the parts with speech.
 fn decode(
-    incoming: Incoming,
+    reader: MessageReader,
     hint: &Hint,
     limits: &Limits,
     mut gate: Gate,
     samples: &mpsc::Sender<Vec<f32>>,
     map: &SharedMap,
-) -> Result<Decoded, Error> {
+) -> Result<SoundLength, Error> {
     let own = |error: SoundError| match error {
         SoundError::Read(error) => match error.downcast::<Broken>() {
             Ok(Broken(error)) => error,
@@ -292,7 +293,7 @@ fn decode(
         },
         error => error.into(),
     };
-    let mut sound = Sound::open(incoming, hint, limits).map_err(own)?;
+    let mut sound = Sound::open(reader, hint, limits).map_err(own)?;
     let mut given = false;
     let mut give = |chunk: Vec<f32>| {
         given |= !chunk.is_empty();
@@ -313,18 +314,18 @@ fn decode(
     gate.finish(&mut heard);
     follow(&gate);
     give(heard);
-    Ok(Decoded { seconds: sound.seconds(), given })
+    Ok(SoundLength { seconds: sound.seconds(), given })
 }
 
 /// Response stream of one request; dropping it cancels the model's work.
-struct Live {
+struct TranscribeStream {
     record: RequestLog, // dropped first
-    begun: Begun,
+    begun: ActiveTranscription,
     ready: VecDeque<v1::TranscribeEvent>,
     over: bool,
 }
 
-fn events(live: Live) -> impl Stream<Item = Result<v1::TranscribeEvent, Status>> + Send {
+fn events(live: TranscribeStream) -> impl Stream<Item = Result<v1::TranscribeEvent, Status>> + Send {
     stream::unfold(live, |mut live| async {
         if let Some(event) = live.ready.pop_front() {
             return Some((Ok(event), live));
@@ -353,12 +354,12 @@ fn events(live: Live) -> impl Stream<Item = Result<v1::TranscribeEvent, Status>>
 }
 
 /// Event that came first.
-enum Turn {
-    Decoded(Result<Decoded, Error>),
+enum NextEvent {
+    Decoded(Result<SoundLength, Error>),
     Said(Option<Told>),
 }
 
-impl Live {
+impl TranscribeStream {
     async fn next(&mut self) -> Result<v1::TranscribeEvent, Error> {
         let mut finished = false;
         loop {
@@ -367,11 +368,11 @@ impl Live {
                 return Ok(self.end(heard));
             }
             match self.turn(finished).await {
-                Turn::Decoded(decoded) => self.begun.heard = Some(decoded?),
-                Turn::Said(None) => return Err(Error::Stopped { what: "the model's worker ended" }),
-                Turn::Said(Some(said)) => {
+                NextEvent::Decoded(decoded) => self.begun.heard = Some(decoded?),
+                NextEvent::Said(None) => return Err(Error::Stopped { what: "the model's worker ended" }),
+                NextEvent::Said(Some(event)) => {
                     self.begun.first.get_or_insert_with(Instant::now);
-                    match self.begun.said.event(said?) {
+                    match self.begun.builder.event(event?) {
                         Some(event) => return Ok(event),
                         None => finished = true,
                     }
@@ -380,8 +381,8 @@ impl Live {
         }
     }
 
-    async fn turn(&mut self, finished: bool) -> Turn {
-        let Begun { transcription, decoded, .. } = &mut self.begun;
+    async fn turn(&mut self, finished: bool) -> NextEvent {
+        let ActiveTranscription { transcription, decoded, .. } = &mut self.begun;
         let ended = async {
             match decoded {
                 Some(waits) => waits.await.unwrap_or(Err(Error::Stopped { what: "decoding ended" })),
@@ -392,32 +393,32 @@ impl Live {
             biased;
             ended = ended => {
                 self.begun.decoded = None;
-                Turn::Decoded(ended)
+                NextEvent::Decoded(ended)
             }
-            said = transcription.next(), if !finished => Turn::Said(said),
+            event = transcription.next(), if !finished => NextEvent::Said(event),
         }
     }
 
     /// Builds the last event, preceded by the first one if the model has sent nothing.
-    fn end(&mut self, heard: Decoded) -> v1::TranscribeEvent {
-        let Begun { said, language, arrived, first, spend, .. } = &mut self.begun;
+    fn end(&mut self, heard: SoundLength) -> v1::TranscribeEvent {
+        let ActiveTranscription { builder, language, arrived, first, spend, .. } = &mut self.begun;
         let ms = |time: Duration| time.as_secs_f64() * 1000.0;
-        let ending = Ending {
+        let times = ServiceTimes {
             seconds: heard.seconds,
             queue_ms: first.map_or(0.0, |first| ms(first.duration_since(*arrived))),
             total_ms: ms(arrived.elapsed()),
         };
         (self.record.prompt_tokens, self.record.completion_tokens) =
-            (said.prompt_tokens, said.completion_tokens);
+            (builder.prompt_tokens, builder.completion_tokens);
         self.record.begun = *first;
-        spend.finish(said.prompt_tokens.saturating_add(said.completion_tokens));
-        let last = said.finish(&ending);
+        spend.finish(builder.prompt_tokens.saturating_add(builder.completion_tokens));
+        let last = builder.finish(&times);
         self.record.end(None);
         self.over = true;
-        if said.started {
+        if builder.started {
             return last;
         }
         self.ready.push_back(last);
-        said.start(std::mem::take(language), 0.0)
+        builder.start(std::mem::take(language), 0.0)
     }
 }

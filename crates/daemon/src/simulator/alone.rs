@@ -22,7 +22,7 @@ pub(super) struct Alone {
 }
 
 /// Expected events of a choice, without the fields that depend on the cache.
-pub(super) struct Expected {
+pub(super) struct ExpectedEvents {
     pub(super) kinds: Vec<EventKind>,
     /// Whether it ends with a non-finite number.
     pub(super) breaks: bool,
@@ -59,7 +59,7 @@ impl Alone {
     }
 
     /// Expected events of each choice. The job's context ends after `context_tokens_max`.
-    pub(super) fn choices(&mut self, job: &Job) -> Vec<Expected> {
+    pub(super) fn choices(&mut self, job: &Job) -> Vec<ExpectedEvents> {
         let id = self.next_job();
         self.engine().submit(&Job { id, ..job.clone() });
         let mut events = self.run();
@@ -103,10 +103,10 @@ impl Alone {
     }
 }
 
-fn expected(mut kinds: Vec<EventKind>) -> Expected {
+fn expected(mut kinds: Vec<EventKind>) -> ExpectedEvents {
     let breaks = kinds.last() == Some(&EventKind::Failed);
     kinds.retain(|kind| *kind != EventKind::Failed);
-    Expected { kinds: in_pieces(kinds.into_iter().map(without_cache)), breaks }
+    ExpectedEvents { kinds: in_pieces(kinds.into_iter().map(without_cache)), breaks }
 }
 
 /// Merges consecutive deltas and scores, since the number of tokens per step depends on the other requests.

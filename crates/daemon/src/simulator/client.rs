@@ -24,7 +24,7 @@ use crate::{
 /// Clients whose wakers were called.
 pub(super) type Woken = Arc<Mutex<Vec<usize>>>;
 
-pub(super) struct Client {
+pub(super) struct SimulatedClient {
     pub(super) plan: ClientPlan,
     pub(super) stage: Stage,
     pub(super) came_us: u64,
@@ -46,38 +46,38 @@ pub(super) enum Stage {
         worker: Rc<WorkerHandle>,
         life: usize,
     },
-    Streaming(Streaming),
+    Streaming(GenerationReader),
     Embedding(Embedding),
     Over,
 }
 
 /// Way in which a client's request ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum ClientOutcome {
     TurnedAway,
     Left,
     Ended(JobEnd),
 }
 
-impl Outcome {
+impl ClientOutcome {
     pub(super) fn name(&self) -> &'static str {
         match self {
-            Outcome::TurnedAway => "turned away",
-            Outcome::Left => "left",
-            Outcome::Ended(JobEnd::Done) => "done",
-            Outcome::Ended(JobEnd::Deadline) => "late",
-            Outcome::Ended(JobEnd::Stopped(_)) => "stopped",
-            Outcome::Ended(JobEnd::WorkerFailed { .. }) => "worker failed",
-            Outcome::Ended(JobEnd::NotANumber { .. }) => "not a number",
-            Outcome::Ended(JobEnd::Constraint { .. }) => "constraint failed",
-            Outcome::Ended(JobEnd::Unsayable { .. }) => "unsayable",
-            Outcome::Ended(JobEnd::NotReached { .. }) => "not reached",
+            ClientOutcome::TurnedAway => "turned away",
+            ClientOutcome::Left => "left",
+            ClientOutcome::Ended(JobEnd::Done) => "done",
+            ClientOutcome::Ended(JobEnd::Deadline) => "late",
+            ClientOutcome::Ended(JobEnd::Stopped(_)) => "stopped",
+            ClientOutcome::Ended(JobEnd::WorkerFailed { .. }) => "worker failed",
+            ClientOutcome::Ended(JobEnd::NotANumber { .. }) => "not a number",
+            ClientOutcome::Ended(JobEnd::Constraint { .. }) => "constraint failed",
+            ClientOutcome::Ended(JobEnd::Unsayable { .. }) => "unsayable",
+            ClientOutcome::Ended(JobEnd::NotReached { .. }) => "not reached",
         }
     }
 }
 
 /// Generation whose events are being read.
-pub(super) struct Streaming {
+pub(super) struct GenerationReader {
     pub(super) events: JobEvents,
     pub(super) life: usize,
     pub(super) seen: Vec<Vec<EventKind>>, // by choice
@@ -93,7 +93,7 @@ pub(super) struct Embedding {
 }
 
 /// Result of reading.
-pub(super) enum Read {
+pub(super) enum ReadOutcome {
     /// No more events now; the waker is called when there are.
     All,
     /// The client has read as many events as it reads at once.
@@ -119,7 +119,7 @@ impl Wake for Wakes {
     }
 }
 
-impl Client {
+impl SimulatedClient {
     pub(super) fn new(number: usize, plan: ClientPlan, woken: Woken) -> Self {
         let waker = Arc::new(Wakes { client: number, woken }).into();
         let (tries, stage) = (plan.tries, Stage::Away);
@@ -136,27 +136,27 @@ impl Client {
     }
 
     /// Reads available events, up to the client's limits.
-    pub(super) fn read(&mut self) -> Read {
+    pub(super) fn read(&mut self) -> ReadOutcome {
         let mut context = Context::from_waker(&self.waker);
         match &mut self.stage {
-            Stage::Streaming(streaming) => {
+            Stage::Streaming(reader) => {
                 for _ in 0..self.plan.reads_at_once {
-                    let count: usize = streaming.seen.iter().map(Vec::len).sum();
+                    let count: usize = reader.seen.iter().map(Vec::len).sum();
                     if let Some(Leave::AfterEvents(events)) = self.plan.leaves
                         && count >= events
                     {
-                        return Read::Leaves;
+                        return ReadOutcome::Leaves;
                     }
                     if let Some((events, us)) = self.plan.pauses
                         && count >= events
                         && !self.has_paused
                     {
                         self.has_paused = true;
-                        return Read::Pauses(us);
+                        return ReadOutcome::Pauses(us);
                     }
-                    match streaming.events.poll_next(&mut context) {
+                    match reader.events.poll_next(&mut context) {
                         Poll::Ready(Ok(event)) => {
-                            let seen = &mut streaming.seen[event.choice as usize];
+                            let seen = &mut reader.seen[event.choice as usize];
                             assert_eq!(
                                 event.timings.is_some(),
                                 matches!(event.kind, EventKind::Finished { .. }),
@@ -164,34 +164,36 @@ impl Client {
                             );
                             seen.push(without_cache(event.kind));
                         }
-                        Poll::Ready(Err(end)) => return Read::Ended(end),
-                        Poll::Pending => return Read::All,
+                        Poll::Ready(Err(end)) => return ReadOutcome::Ended(end),
+                        Poll::Pending => return ReadOutcome::All,
                     }
                 }
-                Read::Enough
+                ReadOutcome::Enough
             }
             Stage::Embedding(embedding) => {
-                let Some((batch, results)) = embedding.on_their_way.front_mut() else { return Read::All };
+                let Some((batch, results)) = embedding.on_their_way.front_mut() else {
+                    return ReadOutcome::All;
+                };
                 match Pin::new(results).poll(&mut context) {
-                    Poll::Pending => Read::All,
-                    Poll::Ready(Ok(Ok(computed))) => Read::Answered(*batch, computed),
-                    Poll::Ready(Ok(Err(end))) => Read::Ended(end),
-                    Poll::Ready(Err(_)) => Read::Ended(JobEnd::Stopped(LOST)),
+                    Poll::Pending => ReadOutcome::All,
+                    Poll::Ready(Ok(Ok(computed))) => ReadOutcome::Answered(*batch, computed),
+                    Poll::Ready(Ok(Err(end))) => ReadOutcome::Ended(end),
+                    Poll::Ready(Err(_)) => ReadOutcome::Ended(JobEnd::Stopped(LOST)),
                 }
             }
-            Stage::Away | Stage::Preparing { .. } | Stage::Over => Read::All,
+            Stage::Away | Stage::Preparing { .. } | Stage::Over => ReadOutcome::All,
         }
     }
 
     /// Whether the client has seen any event of its request.
     pub(super) fn has_seen_something(&self) -> bool {
-        matches!(&self.stage, Stage::Streaming(streaming) if streaming.seen.iter().any(|seen| !seen.is_empty()))
+        matches!(&self.stage, Stage::Streaming(reader) if reader.seen.iter().any(|seen| !seen.is_empty()))
     }
 
     /// Checks the events read so far, after the last one.
     pub(super) fn check_seen(&self, end: Option<&JobEnd>, alone: &mut Alone) -> Result<(), String> {
         match (&self.stage, &self.plan.ask) {
-            (Stage::Streaming(streaming), Ask::Generate(job)) => check_choices(streaming, job, end, alone),
+            (Stage::Streaming(reader), Ask::Generate(job)) => check_choices(reader, job, end, alone),
             (Stage::Embedding(_), Ask::Embed { batches, output, .. }) => {
                 let mut breaks = || batches.iter().any(|batch| alone.inputs(batch, *output).is_none());
                 match end {
@@ -244,13 +246,13 @@ fn begins(whole: &EventKind, part: &EventKind) -> bool {
 /// Checks that every choice's events equal those of a run alone, in order, and completely if the request was
 /// completed.
 fn check_choices(
-    streaming: &Streaming,
+    reader: &GenerationReader,
     job: &Job,
     end: Option<&JobEnd>,
     alone: &mut Alone,
 ) -> Result<(), String> {
     let expected = alone.choices(job);
-    for (choice, (seen, expected)) in streaming.seen.iter().zip(&expected).enumerate() {
+    for (choice, (seen, expected)) in reader.seen.iter().zip(&expected).enumerate() {
         let seen = in_pieces(seen.iter().cloned());
         for (at, kind) in seen.iter().enumerate() {
             // The last event may be incomplete if the request ended early.

@@ -16,7 +16,7 @@ use hanzo_engine_kernels::ops::{Allocation, DeviceOp, Op};
 use hanzo_engine_kernels::{
     BLOCK_TOKENS, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvGroups, KvPlace,
     KvSpec, LogitsHead, MatrixShape, MatrixSource, OperandTypes, Operands, OutputDelta, Rounding, RowSource,
-    Sampled, SequenceSpan, StepLimits, Ticket,
+    SampledToken, SequenceSpan, StepLimits, Ticket,
 };
 
 use super::random::mix;
@@ -44,7 +44,7 @@ pub(super) struct Script {
     pub(super) step_us: u64,
     pub(super) row_us: u64,
     /// Last step, counted from 1, and the way in which it fails.
-    pub(super) end: Option<(u64, Ending)>,
+    pub(super) end: Option<(u64, DeviceFailure)>,
     /// Whether a step may be submitted before the previous one has finished.
     pub(super) runs_ahead: bool,
     /// Number of rows that were sampled by the previous step while it was still running, over all devices.
@@ -57,7 +57,7 @@ pub(super) struct Script {
 
 /// Way in which a device fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum DeviceFailure {
     /// Beginning a step fails.
     FailsFirst,
     /// The end of a step reports the failure.
@@ -163,7 +163,7 @@ impl ScriptedDevice {
         }
     }
 
-    fn ends(&self, how: Ending) -> bool {
+    fn ends(&self, how: DeviceFailure) -> bool {
         self.script.end.is_some_and(|(step, ending)| ending == how && step <= self.steps)
     }
 
@@ -274,7 +274,7 @@ impl Backend for ScriptedDevice {
 
     fn begin(&mut self, batch: &Batch) -> Result<(), KernelError> {
         self.steps += 1;
-        if self.ends(Ending::FailsFirst) {
+        if self.ends(DeviceFailure::FailsFirst) {
             return Err(self.failed());
         }
         std::mem::swap(&mut self.before, &mut self.batch);
@@ -332,7 +332,7 @@ impl Backend for ScriptedDevice {
     }
 
     fn logits(&mut self, _: LogitsHead<'_, Self>, x: &Vec<u64>, out: &mut [f32]) -> Result<(), KernelError> {
-        if self.ends(Ending::FailsDrawing) {
+        if self.ends(DeviceFailure::FailsDrawing) {
             return Err(self.failed());
         }
         let vocab = out.len() / self.batch.logit_rows.len();
@@ -356,8 +356,8 @@ impl Backend for ScriptedDevice {
         usize::from(self.script.runs_ahead)
     }
 
-    fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<Sampled>>) -> Result<(), KernelError> {
-        if self.ends(Ending::FailsWaiting) {
+    fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<SampledToken>>) -> Result<(), KernelError> {
+        if self.ends(DeviceFailure::FailsWaiting) {
             return Err(self.failed());
         }
         self.draws.wait(ticket, drawn);
@@ -365,11 +365,11 @@ impl Backend for ScriptedDevice {
     }
 
     fn end(&mut self) -> Result<(), KernelError> {
-        if self.ends(Ending::FailsLast) { Err(self.failed()) } else { Ok(()) }
+        if self.ends(DeviceFailure::FailsLast) { Err(self.failed()) } else { Ok(()) }
     }
 
     fn read_rows(&self, x: &Vec<u64>, first: usize, out: &mut [f32]) -> Result<(), KernelError> {
-        if self.ends(Ending::FailsReading) {
+        if self.ends(DeviceFailure::FailsReading) {
             return Err(self.failed());
         }
         for (&row, out) in x[first..].iter().zip(out.chunks_exact_mut(super::model::HIDDEN)) {
@@ -387,7 +387,7 @@ impl Backend for ScriptedDevice {
 
 impl ScriptedDevice {
     fn rope_to_cache(&mut self, qkv: &mut [u64], kv: &mut Kv, layer: usize) {
-        if self.ends(Ending::Panics) {
+        if self.ends(DeviceFailure::Panics) {
             // Unlike `panic!`, this prints nothing.
             resume_unwind(Box::new(REASON));
         }

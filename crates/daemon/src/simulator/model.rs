@@ -31,7 +31,7 @@ type Windows = [Option<u32>; 2];
 pub(super) const MODELS: [Windows; 5] =
     [[None, None], [None, Some(5)], [Some(33), None], [Some(16), Some(16)], [Some(40), Some(9)]];
 
-struct Model {
+struct SimulatedModel {
     opened: Opened,
     sides: Sides,
 }
@@ -45,14 +45,14 @@ pub(super) enum Keeps {
     Everything,
 }
 
-fn model() -> &'static Model {
-    static MODEL: OnceLock<Model> = OnceLock::new();
+fn model() -> &'static SimulatedModel {
+    static MODEL: OnceLock<SimulatedModel> = OnceLock::new();
     MODEL.get_or_init(|| {
         let opened = Opened::from_static("simulated", file()).unwrap();
         let text = Arc::new(opened.text_model().unwrap());
         assert_eq!((text.vocab, &text.eos[..]), (VOCAB as usize, &[END][..]));
         let embedder = Arc::new(opened.embedder(&text.tokenizer, CONTEXT).unwrap());
-        Model { sides: Sides { text, embedder, listener: None, script: None }, opened }
+        SimulatedModel { sides: Sides { text, embedder, listener: None, script: None }, opened }
     })
 }
 
@@ -62,7 +62,7 @@ fn with_windows(spec: TransformerSpec, windows: Windows) -> TransformerSpec {
 
 /// Number of blocks that a model's sequences hold, in steps with this many rows.
 pub(super) fn room(windows: Windows, step_rows: usize) -> KvRoom {
-    let Model { opened, .. } = model();
+    let SimulatedModel { opened, .. } = model();
     with_windows(opened.decoder().unwrap().spec.clone(), windows).kv_room(step_rows)
 }
 

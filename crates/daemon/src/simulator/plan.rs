@@ -6,7 +6,7 @@ use hanzo_engine_runtime::{
 };
 
 use super::{
-    device::Ending,
+    device::DeviceFailure,
     model::{self, MODELS, VOCAB},
     random::{Random, mix},
 };
@@ -17,7 +17,7 @@ const CONTEXT_LEAST: usize = 32;
 const CONTEXT_MOST: usize = 384;
 
 /// Scenario of one model.
-pub(super) struct Plan {
+pub(super) struct ModelScenario {
     /// Index into [`MODELS`].
     pub(super) model: usize,
     pub(super) config: EngineConfig,
@@ -27,14 +27,14 @@ pub(super) struct Plan {
     /// Whether devices run asynchronously, which is so for every second seed.
     pub(super) runs_ahead: bool,
     /// Way in which the first, second, … worker fails.
-    pub(super) ends: Vec<Option<(u64, Ending)>>,
+    pub(super) ends: Vec<Option<(u64, DeviceFailure)>>,
     pub(super) clients: Vec<ClientPlan>,
-    pub(super) orders: Vec<(u64, Order)>,
+    pub(super) orders: Vec<(u64, ModelOrder)>,
 }
 
 /// Command to the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum ModelOrder {
     Load,
     Unload,
     UnloadNow,
@@ -77,7 +77,7 @@ pub(super) enum Ask {
     Embed { batches: Vec<Vec<EmbedInput>>, output: Output, priority: i32 },
 }
 
-impl Plan {
+impl ModelScenario {
     pub(super) fn of(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let random = &mut random;
@@ -91,22 +91,27 @@ impl Plan {
         let clients = (0..count).map(|_| client(random, &config, spread_us)).collect();
         let restless = random.chance(25);
         let orders = (0..if restless { random.of(1..=3) } else { 0 }).map(|_| {
-            let order = random.pick(&[Order::Unload, Order::Unload, Order::UnloadNow, Order::Abandon]);
+            let order = random.pick(&[
+                ModelOrder::Unload,
+                ModelOrder::Unload,
+                ModelOrder::UnloadNow,
+                ModelOrder::Abandon,
+            ]);
             (random.of(0..=spread_us + 20_000), order)
         });
-        let mut orders: Vec<(u64, Order)> = orders.collect();
-        let again: Vec<(u64, Order)> =
-            orders.iter().map(|&(at, _)| (at + random.of(0..=10_000), Order::Load)).collect();
+        let mut orders: Vec<(u64, ModelOrder)> = orders.collect();
+        let again: Vec<(u64, ModelOrder)> =
+            orders.iter().map(|&(at, _)| (at + random.of(0..=10_000), ModelOrder::Load)).collect();
         orders.extend(again);
         let fragile = random.chance(25);
         let mut end = || {
             let how = random.pick(&[
-                Ending::FailsFirst,
-                Ending::FailsLast,
-                Ending::FailsDrawing,
-                Ending::FailsWaiting,
-                Ending::FailsReading,
-                Ending::Panics,
+                DeviceFailure::FailsFirst,
+                DeviceFailure::FailsLast,
+                DeviceFailure::FailsDrawing,
+                DeviceFailure::FailsWaiting,
+                DeviceFailure::FailsReading,
+                DeviceFailure::Panics,
             ]);
             (fragile && random.chance(70)).then(|| (random.of(1..=40), how))
         };

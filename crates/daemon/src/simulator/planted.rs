@@ -7,7 +7,7 @@ use hanzo_engine_runtime::{
     StepError, StepReport,
 };
 
-use super::watched::Simulated;
+use super::watched::AuditableEngine;
 use crate::device::{Generator, Steps};
 
 /// Kind of bug.
@@ -28,7 +28,7 @@ pub(super) enum Bug {
 }
 
 /// Engine with those bugs that concern an engine.
-pub(super) struct Planted {
+pub(super) struct FaultyEngine {
     inner: Engine,
     bug: Bug,
     came: i32,
@@ -37,13 +37,13 @@ pub(super) struct Planted {
     more: Vec<Event>,
 }
 
-impl Planted {
+impl FaultyEngine {
     pub(super) fn new(inner: Engine, bug: Bug) -> Self {
         Self { inner, bug, came: 0, cancels: 0, unfinished: BTreeMap::new(), more: Vec::new() }
     }
 }
 
-impl Simulated for Planted {
+impl AuditableEngine for FaultyEngine {
     fn check(&self) {
         Engine::check(&self.inner);
     }
@@ -53,7 +53,7 @@ impl Simulated for Planted {
     }
 }
 
-impl Generator for Planted {
+impl Generator for FaultyEngine {
     fn submit(&mut self, job: &Job) {
         let mut job = job.clone();
         self.came += 1;
@@ -77,7 +77,7 @@ impl Generator for Planted {
     }
 }
 
-impl Steps for Planted {
+impl Steps for FaultyEngine {
     fn generator(&mut self) -> Option<&mut dyn Generator> {
         Some(self)
     }

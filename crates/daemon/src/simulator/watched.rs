@@ -33,14 +33,14 @@ use super::{device::Faults, story::Story};
 use crate::device::{Generator, Steps};
 
 /// Engine whose accounting can be checked.
-pub(super) trait Simulated: Generator {
+pub(super) trait AuditableEngine: Generator {
     /// Panics if the accounting is inconsistent.
     fn check(&self);
     /// Whether a step has nothing to do but to wait for masks.
     fn awaits_masks(&self) -> bool;
 }
 
-impl Simulated for Engine {
+impl AuditableEngine for Engine {
     fn check(&self) {
         Engine::check(self);
     }
@@ -51,8 +51,8 @@ impl Simulated for Engine {
 }
 
 /// Engine with the checks of this module.
-pub(super) struct Watched {
-    inner: Box<dyn Simulated>,
+pub(super) struct WatchedEngine {
+    inner: Box<dyn AuditableEngine>,
     sequences_max: u64,
     context_tokens_max: u64,
     jobs: BTreeMap<JobId, Watch>, // ids ascend as jobs come
@@ -75,9 +75,9 @@ struct Watch {
     ahead: u64, // tokens of what was there, or has overtaken it
 }
 
-impl Watched {
+impl WatchedEngine {
     pub(super) fn new(
-        inner: Box<dyn Simulated>,
+        inner: Box<dyn AuditableEngine>,
         sequences_max: usize,
         context_tokens_max: usize,
         runs_ahead: bool,
@@ -169,7 +169,7 @@ impl Watched {
     }
 }
 
-impl Generator for Watched {
+impl Generator for WatchedEngine {
     fn submit(&mut self, job: &Job) {
         let tokens = (job.prompt.len() + job.stop.max_tokens as usize + 1) as u64 * u64::from(job.choices);
         self.come(job.id, job.priority, job.choices as usize, tokens);
@@ -190,7 +190,7 @@ impl Generator for Watched {
     }
 }
 
-impl Steps for Watched {
+impl Steps for WatchedEngine {
     fn generator(&mut self) -> Option<&mut dyn Generator> {
         Some(self)
     }

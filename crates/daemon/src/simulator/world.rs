@@ -21,14 +21,14 @@ use hanzo_engine_runtime::{EmbedJob, Job, JobId};
 use super::{
     Coverage,
     alone::Alone,
-    client::{Client, Embedding, LOST, Outcome, Read, Stage, Streaming, Woken},
+    client::{ClientOutcome, Embedding, GenerationReader, LOST, ReadOutcome, SimulatedClient, Stage, Woken},
     device::{Faults, REASON, Script, Time},
     model::{self, Keeps},
-    plan::{Ask, Leave, Order, Plan},
-    planted::{Bug, Planted},
+    plan::{Ask, Leave, ModelOrder, ModelScenario},
+    planted::{Bug, FaultyEngine},
     random::Random,
     story::Story,
-    watched::{Simulated, Watched},
+    watched::{AuditableEngine, WatchedEngine},
 };
 use crate::{
     admission::Admission,
@@ -38,7 +38,7 @@ use crate::{
     metrics::{Metrics, ModelMetrics},
     restarts::Restarts,
     ticket::{JobEnd, embed_ticket, ticket},
-    worker::{NotGiven, Turn, Vitals, Work, Worker, WorkerHandle, channel},
+    worker::{NotGiven, TurnResult, Vitals, WorkItem, Worker, WorkerHandle, channel},
 };
 
 /// Number of turns after which a simulation counts as endless.
@@ -49,17 +49,17 @@ const WAKE_US: u64 = 20;
 const PARK_US: u64 = 5;
 
 pub(super) struct World<'a> {
-    plan: Plan,
+    plan: ModelScenario,
     random: Random,
     time: Time,
     agenda: BTreeMap<(u64, u64), Action>, // by time, then in the order they were thought of
     thought_of: u64,
-    clients: Vec<Client>,
+    clients: Vec<SimulatedClient>,
     woken: Woken,
-    phase: Phase,
+    phase: ModelPhase,
     worker: Option<Worker>,
-    running: Running,
-    parking: Arc<Parking>,
+    running: ThreadState,
+    parking: Arc<ParkingState>,
     lives: Vec<Life>,
     restarts: Restarts,
     jobs: u64,
@@ -77,7 +77,7 @@ enum Action {
     Give(usize),
     Read(usize),
     Leave(usize),
-    Order(Order),
+    Order(ModelOrder),
     /// The load, or the restart, with this number has finished.
     Loaded(usize),
     /// The wait before a restart is over.
@@ -85,7 +85,7 @@ enum Action {
 }
 
 /// State of the model.
-enum Phase {
+enum ModelPhase {
     Absent,
     Loading(usize),
     Ready(Rc<WorkerHandle>),
@@ -96,7 +96,7 @@ enum Phase {
 
 /// State of the worker's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Running {
+enum ThreadState {
     Gone,
     Ready(u64),
     Parked(Option<u64>),
@@ -104,7 +104,7 @@ enum Running {
 
 /// Parking state of the worker, with a wake-up that may come before it parks.
 #[derive(Default)]
-struct Parking {
+struct ParkingState {
     parked: AtomicBool,
     woken: AtomicBool,
     forgets: bool, // planted
@@ -119,7 +119,7 @@ struct Life {
     failed: Option<String>, // the error's id
 }
 
-impl Wake for Parking {
+impl Wake for ParkingState {
     fn wake(self: Arc<Self>) {
         if self.parked.load(Relaxed) || !self.forgets {
             self.woken.store(true, Relaxed);
@@ -135,24 +135,24 @@ impl<'a> World<'a> {
         alone: &'a mut Alone,
         coverage: &'a mut Coverage,
     ) -> Self {
-        let mut plan = Plan::of(seed);
+        let mut plan = ModelScenario::of(seed);
         alone.of_model(plan.model);
         let time = Time::new();
         let woken = Woken::default();
-        let clients: Vec<Client> = plan
+        let clients: Vec<SimulatedClient> = plan
             .clients
             .drain(..)
             .enumerate()
-            .map(|(number, client)| Client::new(number, client, woken.clone()))
+            .map(|(number, client)| SimulatedClient::new(number, client, woken.clone()))
             .collect();
         let mut world = World {
             random: Random::new(!seed),
             agenda: BTreeMap::new(),
             thought_of: 0,
             woken,
-            phase: Phase::Loading(0),
+            phase: ModelPhase::Loading(0),
             worker: None,
-            running: Running::Gone,
+            running: ThreadState::Gone,
             parking: Arc::default(),
             lives: Vec::new(),
             restarts: Restarts::default(),
@@ -204,12 +204,12 @@ impl<'a> World<'a> {
                 (_, None) => {
                     self.check_rest();
                     // At the end the worker's handle is dropped, and the worker must end.
-                    match std::mem::replace(&mut self.phase, Phase::Absent) {
-                        Phase::Ready(worker) | Phase::Draining(worker) => {
+                    match std::mem::replace(&mut self.phase, ModelPhase::Absent) {
+                        ModelPhase::Ready(worker) | ModelPhase::Draining(worker) => {
                             self.story.tell(|| "the end: the way to the worker is dropped".to_owned());
                             drop(worker);
                         }
-                        _ if self.running == Running::Gone => break,
+                        _ if self.running == ThreadState::Gone => break,
                         _ => {
                             self.faults.add("the worker has not left: a wake-up was lost".to_owned());
                         }
@@ -237,8 +237,8 @@ impl<'a> World<'a> {
             Action::Order(order) => self.order(order),
             Action::Loaded(number) => self.loaded(number),
             Action::Restart(number) => {
-                if matches!(self.phase, Phase::Failed(now) if now == number) {
-                    self.phase = Phase::Loading(number);
+                if matches!(self.phase, ModelPhase::Failed(now) if now == number) {
+                    self.phase = ModelPhase::Loading(number);
                     let us = self.random.of(100..=5_000);
                     self.after(us, Action::Loaded(number));
                 }
@@ -276,15 +276,15 @@ impl<'a> World<'a> {
     }
 
     fn worker_runs_at(&mut self) -> Option<u64> {
-        if let Running::Parked(_) = self.running
+        if let ThreadState::Parked(_) = self.running
             && self.parking.woken.swap(false, Relaxed)
         {
             self.parking.parked.store(false, Relaxed);
-            self.running = Running::Ready(self.time.us() + self.random.of(0..=WAKE_US));
+            self.running = ThreadState::Ready(self.time.us() + self.random.of(0..=WAKE_US));
         }
         match self.running {
-            Running::Gone | Running::Parked(None) => None,
-            Running::Ready(at) | Running::Parked(Some(at)) => Some(at.max(self.time.us())),
+            ThreadState::Gone | ThreadState::Parked(None) => None,
+            ThreadState::Ready(at) | ThreadState::Parked(Some(at)) => Some(at.max(self.time.us())),
         }
     }
 
@@ -302,11 +302,11 @@ impl<'a> World<'a> {
             })
         }));
         match ended {
-            Ok(Ok(Turn::Ran)) => {
-                self.running = Running::Ready(self.time.us());
+            Ok(Ok(TurnResult::Ran)) => {
+                self.running = ThreadState::Ready(self.time.us());
                 self.worker = Some(worker);
             }
-            Ok(Ok(Turn::Park(until))) => {
+            Ok(Ok(TurnResult::Park(until))) => {
                 let until = until.map(|until| self.time.us_of(until));
                 self.story.tell(|| match until {
                     Some(until) => format!("  the worker parks until {until} us"),
@@ -316,11 +316,11 @@ impl<'a> World<'a> {
                 if self.random.chance(30) {
                     self.pass(self.time.us() + PARK_US);
                 }
-                self.running = Running::Parked(until);
+                self.running = ThreadState::Parked(until);
                 self.parking.parked.store(true, Relaxed);
             }
             ended => {
-                self.running = Running::Gone;
+                self.running = ThreadState::Gone;
                 let ended = ended.map(|ended| ended.map(|_| ()));
                 self.ended(bury(worker, ended));
             }
@@ -331,15 +331,15 @@ impl<'a> World<'a> {
     fn ended(&mut self, exit: Exit) {
         let number = self.lives.len() - 1;
         let lived = self.time.at(self.time.us()) - self.time.at(self.lives[number].began_us);
-        let draining = matches!(self.phase, Phase::Draining(_));
+        let draining = matches!(self.phase, ModelPhase::Draining(_));
         match exit {
             Exit::Left => {
                 self.story.tell(|| "  the worker leaves".to_owned());
-                if matches!(self.phase, Phase::Ready(_)) {
+                if matches!(self.phase, ModelPhase::Ready(_)) {
                     self.faults.add("the worker has left, and nobody has told it to".to_owned());
                 }
                 self.lives[number].left = true;
-                self.phase = Phase::Absent;
+                self.phase = ModelPhase::Absent;
                 self.coverage.lefts += 1;
             }
             Exit::Failed(failure) => {
@@ -353,9 +353,9 @@ impl<'a> World<'a> {
                 }
                 self.lives[number].failed = Some(failure.id.clone());
                 self.restarts.lived(lived);
-                self.phase = Phase::Absent;
+                self.phase = ModelPhase::Absent;
                 if !draining && let Some(wait) = self.restarts.next() {
-                    self.phase = Phase::Failed(number + 1);
+                    self.phase = ModelPhase::Failed(number + 1);
                     self.after(wait.as_micros() as u64, Action::Restart(number + 1));
                     self.coverage.restarts += 1;
                 }
@@ -363,39 +363,42 @@ impl<'a> World<'a> {
         }
     }
 
-    fn order(&mut self, order: Order) {
+    fn order(&mut self, order: ModelOrder) {
         self.story.tell(|| format!("{order:?}"));
         let now = self.time.now();
-        match (order, std::mem::replace(&mut self.phase, Phase::Absent)) {
-            (Order::Load, Phase::Absent) if self.running == Running::Gone => {
+        match (order, std::mem::replace(&mut self.phase, ModelPhase::Absent)) {
+            (ModelOrder::Load, ModelPhase::Absent) if self.running == ThreadState::Gone => {
                 let number = self.lives.len();
-                self.phase = Phase::Loading(number);
+                self.phase = ModelPhase::Loading(number);
                 self.restarts = Restarts::default();
                 let us = self.random.of(100..=5_000);
                 self.after(us, Action::Loaded(number));
             }
             // As if the load had been refused: the previous worker has not ended.
-            (Order::Load, phase) => self.phase = phase,
-            (Order::Unload, Phase::Ready(worker)) => {
+            (ModelOrder::Load, phase) => self.phase = phase,
+            (ModelOrder::Unload, ModelPhase::Ready(worker)) => {
                 worker.drain(now);
-                self.phase = Phase::Draining(worker);
+                self.phase = ModelPhase::Draining(worker);
             }
-            (Order::UnloadNow, Phase::Ready(worker) | Phase::Draining(worker)) => {
+            (ModelOrder::UnloadNow, ModelPhase::Ready(worker) | ModelPhase::Draining(worker)) => {
                 worker.drain(now);
                 worker.stop(UNLOADED, now);
                 self.lives.last_mut().expect("the one that is ready").stopped = Some(UNLOADED);
-                self.phase = Phase::Draining(worker);
+                self.phase = ModelPhase::Draining(worker);
             }
-            (Order::Abandon, Phase::Ready(worker)) => drop(worker),
+            (ModelOrder::Abandon, ModelPhase::Ready(worker)) => drop(worker),
             // A load or restart in progress is cancelled.
-            (Order::Unload | Order::UnloadNow | Order::Abandon, Phase::Loading(_) | Phase::Failed(_)) => {}
+            (
+                ModelOrder::Unload | ModelOrder::UnloadNow | ModelOrder::Abandon,
+                ModelPhase::Loading(_) | ModelPhase::Failed(_),
+            ) => {}
             (_, phase) => self.phase = phase,
         }
     }
 
     /// Handles the end of a load: there is a worker now.
     fn loaded(&mut self, number: usize) {
-        if !matches!(self.phase, Phase::Loading(now) if now == number) {
+        if !matches!(self.phase, ModelPhase::Loading(now) if now == number) {
             return;
         }
         let (time, faults) = (self.time.clone(), self.faults.clone());
@@ -414,25 +417,26 @@ impl<'a> World<'a> {
         let config = self.plan.config;
         let model = (model::MODELS[self.plan.model], Keeps::Windows);
         let engine = model::engine(model, config, script, faults.clone());
-        let engine: Box<dyn Simulated> = match self.bug {
-            Some(bug) => Box::new(Planted::new(engine, bug)),
+        let engine: Box<dyn AuditableEngine> = match self.bug {
+            Some(bug) => Box::new(FaultyEngine::new(engine, bug)),
             None => Box::new(engine),
         };
         let (sequences_max, context) = (config.sequences_max, config.context_tokens_max);
         let paused = self.coverage.paused.clone();
         let looks = (faults, self.story.clone());
-        let engine = Watched::new(engine, sequences_max, context, self.plan.runs_ahead, looks, paused);
+        let engine = WatchedEngine::new(engine, sequences_max, context, self.plan.runs_ahead, looks, paused);
 
         let admission = Admission::new(self.plan.queue_max);
         let (work, received) = channel(&admission);
         let vitals = Vitals::new(admission, time.now());
         let worker = Worker::new(Box::new(engine), received, vitals.clone(), metrics(), time.now());
-        self.parking = Arc::new(Parking { forgets: self.bug == Some(Bug::LostWakeUp), ..Parking::default() });
+        self.parking =
+            Arc::new(ParkingState { forgets: self.bug == Some(Bug::LostWakeUp), ..ParkingState::default() });
         let handle = WorkerHandle::new(work, self.parking.clone().into(), vitals);
         self.worker = Some(worker);
-        self.running = Running::Ready(time.us());
+        self.running = ThreadState::Ready(time.us());
         self.lives.push(Life { began_us: time.us(), ..Life::default() });
-        self.phase = Phase::Ready(Rc::new(handle));
+        self.phase = ModelPhase::Ready(Rc::new(handle));
     }
 
     /// Checks the final state: no request waits, and all resources have been given back.
@@ -443,7 +447,7 @@ impl<'a> World<'a> {
                     .add(format!("client {number} waits, and nothing is to happen: a wake-up was lost"));
             }
         }
-        let Phase::Ready(worker) = &self.phase else { return };
+        let ModelPhase::Ready(worker) = &self.phase else { return };
         let vitals = worker.vitals();
         let (waiting, running) = (vitals.admission.waiting(), vitals.admission.running());
         if (waiting, running) != (0, 0) {

@@ -1,6 +1,6 @@
 //! Tests of models that do not fit on one GPU. The CPU plays GPUs with little memory.
 
-use hanzo_engine_kernels::{AnyBackend, Cut, Pipeline, TensorParallel, cpu::CpuBackend};
+use hanzo_engine_kernels::{AnyBackend, Pipeline, PipelineCut, TensorParallel, cpu::CpuBackend};
 use hanzo_engine_runtime::{
     Adapter, EncoderConfig, Engine, EngineConfig, LoadError, ModelFiles, Network, Opened, VoiceFiles,
     encoder::EncoderFiles,
@@ -14,9 +14,9 @@ use crate::{
     budget::Budget,
     config::{GpuLayers, SplitMode},
     device::{Cpu, Device, EngineSize, Origin, Sides, Steps},
-    gpu_layers::Sharing,
+    gpu_layers::LayerDistribution,
     making::{decoder_engine, decoder_memory, with_draft},
-    places::{DeviceName, Place},
+    places::{DeviceName, DevicePlace},
 };
 
 const MIB: u64 = 1 << 20;
@@ -26,12 +26,12 @@ const MIB: u64 = 1 << 20;
 struct PlayedCard {
     ordinal: usize,
     cpu: Cpu,
-    sharing: Option<Sharing>,
+    sharing: Option<LayerDistribution>,
 }
 
 impl PlayedCard {
     /// Pipeline of the devices that share a model, each with its own threads.
-    fn pipeline(&self, cuts: &[Cut]) -> Pipeline {
+    fn pipeline(&self, cuts: &[PipelineCut]) -> Pipeline {
         let others = (0..cuts.len()).map(|_| Cpu::new(Some(1)).unwrap().backend());
         Pipeline::new(others.chain([self.cpu.backend()]).collect(), cuts.to_vec())
     }
@@ -60,7 +60,7 @@ impl Device for PlayedCard {
         true
     }
 
-    fn sharing(&self, sharing: &Sharing) -> Option<Arc<dyn Device>> {
+    fn sharing(&self, sharing: &LayerDistribution) -> Option<Arc<dyn Device>> {
         Some(Arc::new(PlayedCard { sharing: Some(sharing.clone()), ..self.clone() }))
     }
 
@@ -70,7 +70,7 @@ impl Device for PlayedCard {
         draft: Option<&ModelFiles>,
         config: &EngineConfig,
     ) -> EngineMemory {
-        let Some(Sharing { cuts, .. }) = &self.sharing else {
+        let Some(LayerDistribution { cuts, .. }) = &self.sharing else {
             return self.cpu.decoder_memory(files, draft, config);
         };
         if let Some(ranks) = self.ranks() {
@@ -166,11 +166,11 @@ async fn rig_of(
     let cpu = || Cpu::new(Some(1)).unwrap();
     let card = |(ordinal, &bytes): (usize, &u64)| {
         let card = PlayedCard { ordinal, cpu: cpu(), sharing: None };
-        Place { device: Arc::new(card), budget: Budget::new(bytes) }
+        DevicePlace { device: Arc::new(card), budget: Budget::new(bytes) }
     };
-    let mut places: Vec<Place> = cards_bytes.iter().enumerate().map(card).collect();
+    let mut places: Vec<DevicePlace> = cards_bytes.iter().enumerate().map(card).collect();
     if processor {
-        places.push(Place { device: Arc::new(cpu()), budget: Budget::new(512 * MIB) });
+        places.push(DevicePlace { device: Arc::new(cpu()), budget: Budget::new(512 * MIB) });
     }
     let budgets = places.iter().map(|place| place.budget.clone()).collect();
     let daemon = Daemon::bind_in(config, places).await.unwrap();

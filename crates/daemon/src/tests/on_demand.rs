@@ -394,7 +394,7 @@ async fn a_worker_that_panicked_for_good_is_come_back_for_and_loaded_again() {
     );
     let ran = |has_run: bool| {
         registry.for_each(|entry| {
-            if let crate::registry::State::Failed { ran, .. } = &mut entry.state {
+            if let crate::registry::EntryState::Failed { ran, .. } = &mut entry.state {
                 *ran = has_run;
             }
         });

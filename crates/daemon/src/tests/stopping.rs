@@ -71,7 +71,7 @@ async fn a_request_that_comes_behind_the_stop_ends_with_it() {
     let mut running = rig.infer(endless(4000)).await.unwrap();
     begun(&mut running).await;
     served.worker.stop("it was stopped", Instant::now());
-    assert_eq!(served.worker.give(crate::worker::Work::Run(ticket), Instant::now()), Ok(()));
+    assert_eq!(served.worker.give(crate::worker::WorkItem::Run(ticket), Instant::now()), Ok(()));
     let end = in_time(std::future::poll_fn(|context| events.poll_next(context))).await.unwrap_err();
     assert_eq!(end, crate::ticket::JobEnd::Stopped("it was stopped"));
     drop(served);

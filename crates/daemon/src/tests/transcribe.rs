@@ -10,7 +10,7 @@ use super::*;
 use crate::{
     on_demand::Demand,
     registry::{Capability, InUse},
-    transcribe::{Asked, SOUND_CHUNKS, Transcription},
+    transcribe::{SOUND_CHUNKS, TranscribeRequest, Transcription},
 };
 
 fn sound(samples: usize) -> Vec<f32> {
@@ -30,8 +30,8 @@ async fn ear(rig: &Rig) -> InUse {
     rig.handle.core().models.serving("", Capability::Transcribe, demand).await.unwrap()
 }
 
-fn asked(options: TranscribeOptions) -> Asked {
-    Asked { options, priority: 0, client: None, arrived: Instant::now(), deadline: None }
+fn asked(options: TranscribeOptions) -> TranscribeRequest {
+    TranscribeRequest { options, priority: 0, client: None, arrived: Instant::now(), deadline: None }
 }
 
 fn german() -> TranscribeOptions {

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Instant};
 use hanzo_engine_runtime::{Computed, EmbedJob, Event, EventKind};
 use tokio::sync::oneshot;
 
-use super::{Client, ClientState, JobEnd};
+use super::{ClientState, JobEnd, TicketClient};
 use crate::{admission::KeptPlace, metrics::ModelMetrics};
 
 /// Response to a client: results in the order of the inputs.
@@ -77,7 +77,7 @@ impl EmbedTicket {
     }
 }
 
-impl Client for EmbedTicket {
+impl TicketClient for EmbedTicket {
     fn deadline(&self) -> Option<Instant> {
         self.deadline
     }

@@ -8,19 +8,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Client, ClientState, JobEnd, events};
+use super::{ClientState, JobEnd, TicketClient, events};
 use crate::{
     admission::{Admission, QueuePlace, RunningPlace},
     metrics::ModelMetrics,
 };
 
 /// Worker's end.
-pub(crate) struct Line<E> {
+pub(crate) struct EventLine<E> {
     events: events::Sender<E>,
     ended: Arc<OnceLock<JobEnd>>,
     arrived: Instant,
     deadline: Option<Instant>,
-    place: Place,
+    state: QueueState,
 }
 
 /// Client's end.
@@ -29,7 +29,7 @@ pub(crate) struct Events<E> {
     ended: Arc<OnceLock<JobEnd>>,
 }
 
-enum Place {
+enum QueueState {
     Waiting(QueuePlace),
     Running { since: Instant, _place: RunningPlace },
     Gone,
@@ -41,14 +41,14 @@ pub(super) fn line<E>(
     (arrived, deadline): (Instant, Option<Instant>),
     events_max: usize,
     worker: Waker,
-) -> (Line<E>, Events<E>) {
+) -> (EventLine<E>, Events<E>) {
     let (sender, events) = events::channel(events_max, worker);
     let ended = Arc::new(OnceLock::new());
-    let place = Place::Waiting(place);
-    (Line { events: sender, ended: ended.clone(), arrived, deadline, place }, Events { events, ended })
+    let state = QueueState::Waiting(place);
+    (EventLine { events: sender, ended: ended.clone(), arrived, deadline, state }, Events { events, ended })
 }
 
-impl<E> Line<E> {
+impl<E> EventLine<E> {
     /// Time since the arrival.
     pub(super) fn elapsed(&self, now: Instant) -> Duration {
         now - self.arrived
@@ -56,10 +56,10 @@ impl<E> Line<E> {
 
     /// Marks the request as running and frees its place in the queue. True if it was waiting until now.
     pub(super) fn begin(&mut self, now: Instant, metrics: &ModelMetrics) -> bool {
-        self.place = match std::mem::replace(&mut self.place, Place::Gone) {
-            Place::Waiting(place) => Place::Running { since: now, _place: place.begin() },
-            place => {
-                self.place = place;
+        self.state = match std::mem::replace(&mut self.state, QueueState::Gone) {
+            QueueState::Waiting(place) => QueueState::Running { since: now, _place: place.begin() },
+            state => {
+                self.state = state;
                 return false;
             }
         };
@@ -67,7 +67,7 @@ impl<E> Line<E> {
         true
     }
 
-    /// Sends an event; [`Line::must_pause`] guarantees that there is room.
+    /// Sends an event; [`EventLine::must_pause`] guarantees that there is room.
     pub(super) fn send(&self, event: E) {
         self.events.send(event);
     }
@@ -80,14 +80,14 @@ impl<E> Line<E> {
     /// Marks the request as complete. Called before its last event is sent, so that a client that has read it finds
     /// its place free.
     pub(super) fn done(&mut self, now: Instant, admission: &Admission) {
-        if let Place::Running { since, .. } = &self.place {
+        if let QueueState::Running { since, .. } = &self.state {
             admission.served(now - *since);
         }
         self.end(JobEnd::Done);
     }
 }
 
-impl<E> Client for Line<E> {
+impl<E> TicketClient for EventLine<E> {
     fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
@@ -105,11 +105,11 @@ impl<E> Client for Line<E> {
     }
 
     fn waits(&self) -> bool {
-        matches!(self.place, Place::Waiting(_))
+        matches!(self.state, QueueState::Waiting(_))
     }
 
     fn end(&mut self, end: JobEnd) {
-        self.place = Place::Gone;
+        self.state = QueueState::Gone;
         // Only the worker sets it, and once: an ended line is dropped.
         let _ = self.ended.set(end);
     }

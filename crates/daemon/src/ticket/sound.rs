@@ -13,7 +13,7 @@ use hanzo_engine_runtime::{
 };
 use tokio::sync::mpsc;
 
-use super::{Events, Line, line};
+use super::{EventLine, Events, line};
 use crate::{
     admission::{Admission, QueuePlace},
     limits::{EVENTS_MAX, WINDOW_EVENTS_MAX},
@@ -25,18 +25,18 @@ pub(crate) struct SoundTicket {
     pub(crate) job: TranscribeJob,
     sound: Option<mpsc::Receiver<Vec<f32>>>, // `None` once the sound has ended
     worker: Waker,
-    pub(crate) line: Line<Heard>,
+    pub(crate) line: EventLine<TranscriptPart>,
 }
 
 /// Part of a transcription with its time.
-pub(crate) struct Heard {
+pub(crate) struct TranscriptPart {
     pub(crate) transcript: Transcript,
     /// Time since the arrival.
     pub(crate) elapsed: Duration,
 }
 
 /// Client's end of a sound.
-pub(crate) type SoundEvents = Events<Heard>;
+pub(crate) type SoundEvents = Events<TranscriptPart>;
 
 /// Creates the two ends of a sound. `worker` is woken when samples arrive, and when the client reads or
 /// disconnects.
@@ -79,7 +79,7 @@ impl SoundTicket {
         if over {
             self.line.done(now, admission);
         }
-        self.line.send(Heard { transcript: *transcript, elapsed: self.line.elapsed(now) });
+        self.line.send(TranscriptPart { transcript: *transcript, elapsed: self.line.elapsed(now) });
         over
     }
 

@@ -10,7 +10,7 @@ use std::{
 use hanzo_engine_runtime::{Event, EventKind, JobId};
 use hanzo_engine_voice::SpeechJob;
 
-use super::{Events, Line, line};
+use super::{EventLine, Events, line};
 use crate::{
     admission::{Admission, QueuePlace},
     limits::{SPEECH_PIECES_MAX, SPEECH_STEP_PIECES},
@@ -23,7 +23,7 @@ pub(crate) struct SpeakTicket {
     job: Option<SpeechJob>, // until the engine takes it
     phonemes: u32,
     phonemes_after: VecDeque<u32>, // after each segment that was not spoken yet
-    pub(crate) line: Line<SpokenPiece>,
+    pub(crate) line: EventLine<SpokenPiece>,
 }
 
 /// Segment of a text with its measurements.

@@ -9,16 +9,16 @@ use std::sync::{
 use hanzo_engine_runtime::whisper::{Segment, SpokenToken, Transcript, Word};
 use tokio::sync::mpsc;
 
-use crate::{convert::speech::Told, error::Error, served::Served, transcribe::Asked};
+use crate::{convert::speech::Told, error::Error, served::ServedModel, transcribe::TranscribeRequest};
 
 /// Name of the model that this transcriber replaces.
 pub(crate) const NAME: &str = "hears";
 /// Number of transcriptions that have not ended.
 pub(crate) static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
-struct Counted;
+struct RunningCount;
 
-impl Drop for Counted {
+impl Drop for RunningCount {
     fn drop(&mut self) {
         RUNNING.fetch_sub(1, SeqCst);
     }
@@ -26,8 +26,8 @@ impl Drop for Counted {
 
 /// Runs a fake transcription.
 pub(super) fn transcribe(
-    served: &Arc<Served>,
-    asked: Asked,
+    served: &Arc<ServedModel>,
+    asked: TranscribeRequest,
     mut sound: mpsc::Receiver<Vec<f32>>,
 ) -> Result<mpsc::Receiver<Told>, Error> {
     let options = asked.options;
@@ -37,7 +37,7 @@ pub(super) fn transcribe(
     let place = served.enter()?;
     let (to, events) = mpsc::channel(4);
     RUNNING.fetch_add(1, SeqCst);
-    let counted = Counted;
+    let counted = RunningCount;
     tokio::spawn(async move {
         let _held = (place, counted);
         let (mut heard, mut second, mut index) = (Vec::new(), 0, 0);

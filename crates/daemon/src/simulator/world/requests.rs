@@ -11,11 +11,11 @@ impl World<'_> {
         }
         client.came_us = now;
         let entered = match &self.phase {
-            Phase::Ready(worker) => match worker.vitals().admission.enter() {
+            ModelPhase::Ready(worker) => match worker.vitals().admission.enter() {
                 Ok(place) => Ok((place, worker.clone())),
                 Err(full) => Err(full.retry_after_ms * 1_000),
             },
-            Phase::Failed(_) => Err(1_010_000),
+            ModelPhase::Failed(_) => Err(1_010_000),
             _ => Err(5_000),
         };
         match entered {
@@ -37,7 +37,7 @@ impl World<'_> {
         self.coverage.turned_away += 1;
         let client = &mut self.clients[number];
         if client.tries == 0 {
-            self.coverage.outcome(&Outcome::TurnedAway);
+            self.coverage.outcome(&ClientOutcome::TurnedAway);
             client.stage = Stage::Over;
         } else {
             client.tries -= 1;
@@ -68,9 +68,9 @@ impl World<'_> {
                 let seen = vec![Vec::new(); job.choices as usize];
                 let waker = worker.waker().clone();
                 let (ticket, events) = ticket(job, place, arrived, deadline, client.plan.events_max, waker);
-                match worker.give(Work::Run(ticket), now) {
+                match worker.give(WorkItem::Run(ticket), now) {
                     Ok(()) => {
-                        client.stage = Stage::Streaming(Streaming { events, life, seen });
+                        client.stage = Stage::Streaming(GenerationReader { events, life, seen });
                         self.read(number);
                     }
                     Err(why) => self.not_given(number, why),
@@ -115,7 +115,7 @@ impl World<'_> {
             };
             self.story.tell(|| format!("client {number} gives job {}: {} inputs", job.id.0, inputs.len()));
             let (ticket, results) = embed_ticket(job, embedding.place.clone(), came, deadline);
-            if let Err(why) = embedding.worker.give(Work::Embed(ticket), now) {
+            if let Err(why) = embedding.worker.give(WorkItem::Embed(ticket), now) {
                 refused = Some(why);
                 break;
             }
@@ -126,7 +126,7 @@ impl World<'_> {
             Some(why) => self.not_given(number, why),
             None if embedding.on_their_way.is_empty() => {
                 embedding.place.served(now);
-                self.over(number, Outcome::Ended(JobEnd::Done));
+                self.over(number, ClientOutcome::Ended(JobEnd::Done));
             }
             None => self.read(number),
         }
@@ -136,17 +136,17 @@ impl World<'_> {
         let client = &mut self.clients[number];
         client.reads_at_us = None;
         match client.read() {
-            Read::All => {}
-            Read::Enough => self.read_later(number, self.clients[number].plan.reads_after_us),
-            Read::Pauses(us) => {
+            ReadOutcome::All => {}
+            ReadOutcome::Enough => self.read_later(number, self.clients[number].plan.reads_after_us),
+            ReadOutcome::Pauses(us) => {
                 self.story.tell(|| format!("client {number} reads nothing for {us} us"));
                 self.coverage.pauses += 1;
                 client.paused_until_us = self.time.us() + us;
                 self.read_later(number, us);
             }
-            Read::Leaves => self.leave(number),
-            Read::Ended(end) => self.over(number, Outcome::Ended(end)),
-            Read::Answered(batch, computed) => {
+            ReadOutcome::Leaves => self.leave(number),
+            ReadOutcome::Ended(end) => self.over(number, ClientOutcome::Ended(end)),
+            ReadOutcome::Answered(batch, computed) => {
                 if let Err(fault) = client.check_answer(batch, &computed, self.alone) {
                     self.faults.add(format!("client {number}: {fault}"));
                 }
@@ -160,15 +160,15 @@ impl World<'_> {
 
     pub(super) fn leave(&mut self, number: usize) {
         if !self.clients[number].is_over() && !matches!(self.clients[number].stage, Stage::Away) {
-            self.over(number, Outcome::Left);
+            self.over(number, ClientOutcome::Left);
         }
     }
 
     /// Checks the end of a client's request.
-    pub(super) fn over(&mut self, number: usize, outcome: Outcome) {
+    pub(super) fn over(&mut self, number: usize, outcome: ClientOutcome) {
         self.story.tell(|| format!("client {number} is over: {}", outcome.name()));
         let client = &self.clients[number];
-        let end = if let Outcome::Ended(end) = &outcome { Some(end) } else { None };
+        let end = if let ClientOutcome::Ended(end) = &outcome { Some(end) } else { None };
         let right = client.check_seen(end, self.alone).and_then(|()| match end {
             Some(end) => self.check_end(client, end),
             None => Ok(()),
@@ -181,7 +181,7 @@ impl World<'_> {
     }
 
     /// Checks that there is a reason for such an end.
-    pub(super) fn check_end(&self, client: &Client, end: &JobEnd) -> Result<(), String> {
+    pub(super) fn check_end(&self, client: &SimulatedClient, end: &JobEnd) -> Result<(), String> {
         let life = match &client.stage {
             Stage::Streaming(streaming) => &self.lives[streaming.life],
             Stage::Embedding(embedding) => &self.lives[embedding.life],
