@@ -11,7 +11,7 @@ use serde::Serialize;
 
 /// Printed form of an adapter.
 #[derive(Debug, Serialize)]
-struct Shown {
+struct AdapterSummary {
     model: String,
     name: String,
     format: String,
@@ -20,7 +20,7 @@ struct Shown {
     path: String,
 }
 
-impl Shown {
+impl AdapterSummary {
     fn from_proto(adapter: v1::Adapter) -> Self {
         let v1::Adapter { name, model, path, format, rank, bytes, .. } = adapter;
         Self { model, name, format, rank, bytes, path }
@@ -36,7 +36,7 @@ pub(crate) async fn adapter(args: AdapterArgs) -> Result<(), CliError> {
             let adapter = Some(v1::AdapterSource { name, path });
             let request = v1::LoadAdapterRequest { model, adapter };
             let loaded = daemon.client.load_adapter(request).await.map_err(CliError::Engine)?.into_inner();
-            let shown = Shown::from_proto(loaded.adapter.unwrap_or_default());
+            let shown = AdapterSummary::from_proto(loaded.adapter.unwrap_or_default());
             if json {
                 return print_json(&shown);
             }
@@ -47,7 +47,7 @@ pub(crate) async fn adapter(args: AdapterArgs) -> Result<(), CliError> {
             let mut daemon = connect::need(&engine).await?;
             let request = v1::UnloadAdapterRequest { model, name };
             let gone = daemon.client.unload_adapter(request).await.map_err(CliError::Engine)?.into_inner();
-            let shown = Shown::from_proto(gone.adapter.unwrap_or_default());
+            let shown = AdapterSummary::from_proto(gone.adapter.unwrap_or_default());
             if json {
                 return print_json(&shown);
             }
@@ -57,12 +57,13 @@ pub(crate) async fn adapter(args: AdapterArgs) -> Result<(), CliError> {
             let mut daemon = connect::need(&engine).await?;
             let request = v1::ListAdaptersRequest { model: model.unwrap_or_default() };
             let listed = daemon.client.list_adapters(request).await.map_err(CliError::Engine)?.into_inner();
-            let adapters: Vec<Shown> = listed.adapters.into_iter().map(Shown::from_proto).collect();
+            let adapters: Vec<AdapterSummary> =
+                listed.adapters.into_iter().map(AdapterSummary::from_proto).collect();
             if json {
                 return print_json(&adapters);
             }
             let mut table = Table::new(&["NAME", "FORMAT", ">RANK", ">SIZE", "PATH"]);
-            for Shown { model, name, format, rank, bytes, path } in adapters {
+            for AdapterSummary { model, name, format, rank, bytes, path } in adapters {
                 table.row([format!("{model}:{name}"), format, rank.to_string(), show_bytes(bytes), path]);
             }
             print_table(&table)

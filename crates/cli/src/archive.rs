@@ -8,7 +8,7 @@ use crate::error::CliError;
 use crate::print::{print_json, print_line};
 use crate::size::show_bytes;
 use crate::term::interrupted;
-use crate::view::Model;
+use crate::view::ModelSummary;
 use hanzo_engine_proto::v1;
 use serde::Serialize;
 use std::io;
@@ -56,12 +56,12 @@ pub(crate) async fn export(args: ExportArgs) -> Result<(), CliError> {
     let (models, file) = (args.models, args.file.display().to_string());
     if args.json {
         #[derive(Serialize)]
-        struct Exported {
+        struct ExportSummary {
             models: Vec<String>,
             file: String,
             size_bytes: u64,
         }
-        return print_json(&Exported { models, file, size_bytes });
+        return print_json(&ExportSummary { models, file, size_bytes });
     }
     print_line(&format!("exported {} to {file} ({})", models.join(", "), show_bytes(size_bytes)))
 }
@@ -120,8 +120,8 @@ pub(crate) async fn import(args: ImportArgs) -> Result<(), CliError> {
         None => imported.map_err(connect::failed),
     };
     let imported = access.close(imported).await?.into_inner();
-    let models: Vec<Model> =
-        imported.models.into_iter().map(|model| Model::from_proto(model, here)).collect();
+    let models: Vec<ModelSummary> =
+        imported.models.into_iter().map(|model| ModelSummary::from_proto(model, here)).collect();
     if args.json {
         return print_json(&models);
     }

@@ -6,7 +6,7 @@ use crate::error::CliError;
 use crate::print::{print_json, print_table};
 use crate::table::Table;
 use crate::term::tell;
-use hanzo_engine_daemon::bench::{self, Limits, Progress, Report, Shares};
+use hanzo_engine_daemon::bench::{self, BenchProgress, BenchReport, Limits, Shares};
 use std::io::{IsTerminal, Write, stderr, stdout};
 
 /// Runs the command.
@@ -17,7 +17,7 @@ pub(crate) fn bench(args: BenchArgs) -> Result<(), CliError> {
     if prompt_lens.is_empty() && gen_lens.is_empty() {
         return Err(CliError::Usage("no test is left: give -p or -n a length above 0".to_owned()));
     }
-    let asked = bench::Args {
+    let asked = bench::BenchOptions {
         model: model_source(&args.model)?,
         store_dir: args.store.model_dir.clone(),
         prompt_lens,
@@ -46,12 +46,12 @@ pub(crate) fn bench(args: BenchArgs) -> Result<(), CliError> {
 }
 
 /// Formats the progress as one line.
-fn said(progress: &Progress, repetitions: u32) -> String {
+fn said(progress: &BenchProgress, repetitions: u32) -> String {
     match progress {
-        Progress::Loading(percent) => format!("loading, {percent} %"),
-        Progress::Limits => "measuring this machine".to_owned(),
-        Progress::Filling { test, percent } => format!("{test}: filling the cache, {percent} %"),
-        Progress::Running { test, run, percent } => {
+        BenchProgress::Loading(percent) => format!("loading, {percent} %"),
+        BenchProgress::Limits => "measuring this machine".to_owned(),
+        BenchProgress::Filling { test, percent } => format!("{test}: filling the cache, {percent} %"),
+        BenchProgress::Running { test, run, percent } => {
             let run = match run {
                 0 => "warming up".to_owned(),
                 run => format!("{run} of {repetitions}"),
@@ -64,7 +64,7 @@ fn said(progress: &Progress, repetitions: u32) -> String {
     }
 }
 
-fn print_report(model: &str, report: &Report) -> Result<(), CliError> {
+fn print_report(model: &str, report: &BenchReport) -> Result<(), CliError> {
     if let Some(limits) = &report.limits {
         writeln!(stdout().lock(), "{}\n", show_limits(&report.device, limits)).map_err(CliError::Output)?;
     }
@@ -124,12 +124,12 @@ mod tests {
 
     #[test]
     fn progress_is_one_line() {
-        let running = |run, percent| said(&Progress::Running { test: "pp512".into(), run, percent }, 5);
+        let running = |run, percent| said(&BenchProgress::Running { test: "pp512".into(), run, percent }, 5);
         assert_eq!(
             (running(0, 0), running(2, 40)),
             ("pp512: warming up".into(), "pp512: 2 of 5, 40 %".into())
         );
-        let filling = Progress::Filling { test: "tg64@d4096".into(), percent: 12 };
+        let filling = BenchProgress::Filling { test: "tg64@d4096".into(), percent: 12 };
         assert_eq!(said(&filling, 5), "tg64@d4096: filling the cache, 12 %");
     }
 }

@@ -47,7 +47,7 @@ pub(crate) type StoreApi = StoreClient<Carrier>;
 pub(crate) type SpeechApi = SpeechClient<Carrier>;
 
 /// Connection to a running daemon.
-pub(crate) struct Running {
+pub(crate) struct DaemonConnection {
     /// Client of its engine.
     pub(crate) client: Client,
     /// Client of its store.
@@ -63,7 +63,7 @@ const NONE: &str = "none";
 
 /// Connects to the daemon. A named daemon must answer. Without a name, the default address is tried and may be
 /// silent.
-pub(crate) async fn find(args: &EngineArgs) -> Result<Option<Running>, CliError> {
+pub(crate) async fn find(args: &EngineArgs) -> Result<Option<DaemonConnection>, CliError> {
     match args.engine.as_deref() {
         Some(NONE) => Ok(None),
         // An empty variable counts as unset.
@@ -77,7 +77,7 @@ pub(crate) async fn find(args: &EngineArgs) -> Result<Option<Running>, CliError>
 }
 
 /// Connects as [`find`] does, for commands that only a running daemon can serve.
-pub(crate) async fn need(args: &EngineArgs) -> Result<Running, CliError> {
+pub(crate) async fn need(args: &EngineArgs) -> Result<DaemonConnection, CliError> {
     match args.engine.as_deref() {
         Some(NONE) => {
             Err(CliError::Usage("this asks a running daemon: --engine none leaves nobody to ask".into()))
@@ -159,7 +159,7 @@ where
 }
 
 /// Connects to the daemon at `address` and checks that it answers as one.
-pub(crate) async fn connect(address: &str, credentials: &Credentials) -> Result<Running, CliError> {
+pub(crate) async fn connect(address: &str, credentials: &Credentials) -> Result<DaemonConnection, CliError> {
     let no_daemon = |why: String| CliError::NoDaemon { address: address.to_owned(), why };
     let with_scheme = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
     let uri: Uri = with_scheme
@@ -182,7 +182,7 @@ pub(crate) async fn connect(address: &str, credentials: &Credentials) -> Result<
     // Something listens. Probe whether it is a daemon.
     let probe = client.stats(Request::new(StatsRequest::default()));
     match tokio::time::timeout(PROBE_TIMEOUT, probe).await {
-        Ok(Ok(_)) => Ok(Running { client, store, speech, here }),
+        Ok(Ok(_)) => Ok(DaemonConnection { client, store, speech, here }),
         Ok(Err(status)) if status.code() == Code::Unauthenticated => {
             let why = match &credentials.key {
                 Some(_) => "the daemon there wants another key than it was sent",
@@ -298,7 +298,8 @@ impl InProcess {
         let address = format!("http://{}", daemon.grpc_addr());
         let stop = CancellationToken::new();
         let served = tokio::spawn(daemon.serve(stop.clone().cancelled_owned()));
-        let Running { client, store, speech, .. } = connect(&address, &Credentials::default()).await?;
+        let DaemonConnection { client, store, speech, .. } =
+            connect(&address, &Credentials::default()).await?;
         Ok(Self { client, store, speech, address, stop, served })
     }
 
@@ -328,7 +329,9 @@ impl StoreAccess {
     /// Connects to a running daemon, or starts one.
     pub(crate) async fn open(engine: &EngineArgs, store: &StoreArgs) -> Result<Self, CliError> {
         match find(engine).await? {
-            Some(Running { client, store, here, .. }) => Ok(Self { client, store, here, in_process: None }),
+            Some(DaemonConnection { client, store, here, .. }) => {
+                Ok(Self { client, store, here, in_process: None })
+            }
             None => {
                 log::init(&LogConfig { level: "error".to_owned(), ..LogConfig::default() })?;
                 Self::open_here(store.model_dir.clone(), false).await

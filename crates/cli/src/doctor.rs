@@ -7,7 +7,7 @@ use crate::print::{print_json, print_line};
 use crate::size::{show_bytes, show_count};
 use crate::surroundings::Surroundings;
 use crate::term::harmless;
-use hanzo_engine_daemon::store::{FileState, Held, Repaired, Store, StoreError};
+use hanzo_engine_daemon::store::{FileOwner, FileState, RepairReport, Store, StoreError};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -19,12 +19,12 @@ const MANIFEST: &str = ".hanzo-model.json";
 
 /// Printed form of the findings.
 #[derive(Serialize)]
-struct Report {
+struct DoctorReport {
     dir: String,
     sound: bool,
     models: usize,
     free_bytes: u64,
-    findings: Vec<Finding>,
+    findings: Vec<DoctorFinding>,
     repaired: Option<Repair>,
     #[serde(flatten)]
     around: Option<Surroundings>,
@@ -32,7 +32,7 @@ struct Report {
 
 /// Single finding.
 #[derive(Serialize)]
-struct Finding {
+struct DoctorFinding {
     what: &'static str,
     /// True if it makes the store unsound.
     serious: bool,
@@ -47,28 +47,28 @@ struct Repair {
     database_moved_to: Option<String>,
     restored: Vec<String>,
     aliases: usize,
-    dropped: Vec<Dropped>,
-    skipped: Vec<Skipped>,
+    dropped: Vec<LostItem>,
+    skipped: Vec<SkippedFile>,
     relinked: usize,
 }
 
 /// Lost item.
 #[derive(Serialize)]
-struct Dropped {
+struct LostItem {
     what: String,
     why: String,
 }
 
 #[derive(Serialize)]
-struct Skipped {
+struct SkippedFile {
     path: String,
     why: String,
 }
 
 impl Repair {
-    fn from_store(repaired: Repaired) -> Self {
-        let skipped = |(path, why): (PathBuf, String)| Skipped { path: path.display().to_string(), why };
-        let dropped = |(what, why)| Dropped { what, why };
+    fn from_store(repaired: RepairReport) -> Self {
+        let skipped = |(path, why): (PathBuf, String)| SkippedFile { path: path.display().to_string(), why };
+        let dropped = |(what, why)| LostItem { what, why };
         Self {
             why: repaired.why,
             aliases: repaired.aliases,
@@ -93,10 +93,10 @@ impl Repair {
         if self.aliases > 0 {
             print_line(&format!("restored {}", show_count(self.aliases, "name")))?;
         }
-        for Dropped { what, why } in &self.dropped {
+        for LostItem { what, why } in &self.dropped {
             print_line(&format!("dropped {}: {}", harmless(what), harmless(why)))?;
         }
-        for Skipped { path, why } in &self.skipped {
+        for SkippedFile { path, why } in &self.skipped {
             print_line(&format!("skipped {}: {}", harmless(path), harmless(why)))?;
         }
         if self.relinked > 0 {
@@ -116,26 +116,26 @@ pub(crate) async fn doctor(args: DoctorArgs) -> Result<(), CliError> {
     if !args.json {
         around.print()?;
     }
-    let print = |args: &DoctorArgs, report| print(args, Report { around: Some(around), ..report });
+    let print = |args: &DoctorArgs, report| print(args, DoctorReport { around: Some(around), ..report });
     if args.repair {
         let (store, repaired) = Store::repair(&dir)?;
         return print(&args, examine(&store, Some(Repair::from_store(repaired)))?);
     }
     if !dir.exists() {
-        return print(&args, Report::empty(&dir));
+        return print(&args, DoctorReport::empty(&dir));
     }
     match Store::open_as_it_is(&dir) {
         Ok(store) => print(&args, examine(&store, None)?),
         // A store that is in use, or of a newer version, is not broken.
         Err(error @ (StoreError::Damaged { .. } | StoreError::Open { .. } | StoreError::Database { .. })) => {
-            let broken = Finding { what: "database", serious: true, message: error.to_string() };
-            print(&args, Report { sound: false, findings: vec![broken], ..Report::empty(&dir) })
+            let broken = DoctorFinding { what: "database", serious: true, message: error.to_string() };
+            print(&args, DoctorReport { sound: false, findings: vec![broken], ..DoctorReport::empty(&dir) })
         }
         Err(error) => Err(error.into()),
     }
 }
 
-impl Report {
+impl DoctorReport {
     fn empty(dir: &Path) -> Self {
         let dir = dir.display().to_string();
         Self {
@@ -150,10 +150,10 @@ impl Report {
     }
 }
 
-fn examine(store: &Store, repaired: Option<Repair>) -> Result<Report, CliError> {
+fn examine(store: &Store, repaired: Option<Repair>) -> Result<DoctorReport, CliError> {
     let listing = store.list()?;
     let mut findings = Vec::new();
-    let mut find = |what, serious, message| findings.push(Finding { what, serious, message });
+    let mut find = |what, serious, message| findings.push(DoctorFinding { what, serious, message });
     for record in &listing.corrupt {
         find("record", true, StoreError::from(record.clone()).to_string());
     }
@@ -172,14 +172,14 @@ fn examine(store: &Store, repaired: Option<Repair>) -> Result<Report, CliError> 
             find("files", true, message);
         }
         let blob = |sha256: &String| store.dir().join("blobs").join(format!("sha256-{sha256}"));
-        let own = record.files.iter().filter(|file| file.held == Held::Blob);
+        let own = record.files.iter().filter(|file| file.held == FileOwner::Blob);
         for blob in own.filter_map(|file| file.sha256.as_ref().map(blob)).filter(|blob| !blob.exists()) {
             let message = format!("{}: {} is gone: --repair puts it back", record.name, blob.display());
             find("blob", false, message);
         }
         for file in record.files.iter().filter(|file| file.state() == FileState::Changed) {
             // Files outside the store may change. The store's own must not.
-            let own = file.held == Held::Blob;
+            let own = file.held == FileOwner::Blob;
             let message = format!("{}: {} was changed since", record.name, file.path.display());
             find("files", own, message);
         }
@@ -212,7 +212,7 @@ fn examine(store: &Store, repaired: Option<Repair>) -> Result<Report, CliError> 
         let bytes = show_bytes(usage.orphan_bytes);
         find("orphans", false, format!("{bytes} of files that no model has: `hanzo-engine gc` frees them"));
     }
-    Ok(Report {
+    Ok(DoctorReport {
         dir: store.dir().display().to_string(),
         sound: findings.iter().all(|finding| !finding.serious),
         models: listing.models.len(),
@@ -223,7 +223,7 @@ fn examine(store: &Store, repaired: Option<Repair>) -> Result<Report, CliError> 
     })
 }
 
-fn print(args: &DoctorArgs, report: Report) -> Result<(), CliError> {
+fn print(args: &DoctorArgs, report: DoctorReport) -> Result<(), CliError> {
     let unsound = match (report.sound, args.repair) {
         (true, _) => Ok(()),
         (false, true) => Err(CliError::Unsound("not everything could be repaired".to_owned())),
@@ -241,7 +241,7 @@ fn print(args: &DoctorArgs, report: Report) -> Result<(), CliError> {
     }
     let (models, free) = (show_count(report.models, "model"), show_bytes(report.free_bytes));
     print_line(&format!("{}: {models}, {free} free", report.dir))?;
-    for Finding { what, serious, message } in &report.findings {
+    for DoctorFinding { what, serious, message } in &report.findings {
         let mark = if *serious { "!" } else { "-" };
         print_line(&format!("{mark} {what}: {}", harmless(message)))?;
     }

@@ -17,9 +17,9 @@ use crate::input::{Input, Survey};
 use crate::term::tell;
 use batch::{Batch, EmbeddedBatch};
 use hanzo_engine_proto::v1::{self, Capability};
-use output::Kind;
-use partial::{Outcome, Partial, Record, RowCounts};
-use progress::Progress;
+use output::VectorFormat;
+use partial::{ItemOutcome, Partial, Record, RowCounts};
+use progress::EmbedProgress;
 use request::EmbedClient;
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
@@ -35,7 +35,7 @@ const ANSWER_BYTES_MAX: u64 = MESSAGE_BYTES_MAX as u64 / 2;
 
 /// Runs the command.
 pub(crate) async fn embed(args: EmbedArgs) -> Result<(), CliError> {
-    let plan = Plan::new(&args)?;
+    let plan = EmbedPlan::new(&args)?;
     let survey = plan.input.survey()?;
     let usual = HostOptions::once(&args.model, &args.engine, &args.store);
     let wanted = HostOptions { log_level: args.log_level, quiet: args.quiet, ..usual };
@@ -46,8 +46,8 @@ pub(crate) async fn embed(args: EmbedArgs) -> Result<(), CliError> {
         None => {
             let quiet =
                 args.quiet || !args.texts.is_empty() || !args.image.is_empty() || stdout().is_terminal();
-            let progress = Progress::new(quiet, survey.map(|survey| survey.rows), 0);
-            Job {
+            let progress = EmbedProgress::new(quiet, survey.map(|survey| survey.rows), 0);
+            EmbedRun {
                 args: &args,
                 plan: &plan,
                 embed_client,
@@ -64,14 +64,14 @@ pub(crate) async fn embed(args: EmbedArgs) -> Result<(), CliError> {
 }
 
 /// Input, output and format of a job.
-struct Plan {
+struct EmbedPlan {
     input: Input,
-    kind: Kind,
+    kind: VectorFormat,
     /// Path of the output. None: stdout.
     output: Option<PathBuf>,
 }
 
-impl Plan {
+impl EmbedPlan {
     fn new(args: &EmbedArgs) -> Result<Self, CliError> {
         let input = match args.image.is_empty() {
             true => Input::new(&args.texts, args.input.as_deref(), args.input_format, args.field.as_deref())?,
@@ -82,13 +82,13 @@ impl Plan {
         })?;
         let output = args.output.clone().filter(|path| path.as_os_str() != "-");
         let kind = match &output {
-            Some(path) => Kind::of(path, args.with_text)?,
+            Some(path) => VectorFormat::of(path, args.with_text)?,
             None if args.restart => {
                 return Err(CliError::Usage("--restart is for an --output that is a file".to_owned()));
             }
-            None => Kind::Jsonl,
+            None => VectorFormat::Jsonl,
         };
-        if args.with_text && !matches!(kind, Kind::Parquet { .. }) {
+        if args.with_text && !matches!(kind, VectorFormat::Parquet { .. }) {
             return Err(CliError::Usage("--with-text is for an --output that ends in .parquet".to_owned()));
         }
         if let Some(path) = &output
@@ -149,7 +149,7 @@ fn embed_client(args: &EmbedArgs, host: &Host) -> Result<EmbedClient, CliError> 
 
 /// Header of a partial result: everything that determines its bytes. A resumed job must have the same header.
 fn header(
-    plan: &Plan,
+    plan: &EmbedPlan,
     host: &Host,
     embed_client: &EmbedClient,
     survey: Option<&Survey>,
@@ -158,9 +158,9 @@ fn header(
     let embedder = status.embedder.as_ref();
     let field = (input.format == InputFormat::Jsonl).then_some(&input.field);
     let kind = match plan.kind {
-        Kind::Jsonl => "jsonl",
-        Kind::Npy => "npy",
-        Kind::Parquet { .. } => "parquet",
+        VectorFormat::Jsonl => "jsonl",
+        VectorFormat::Npy => "npy",
+        VectorFormat::Parquet { .. } => "parquet",
     };
     let entries = [
         ("model", json!(status.name)),
@@ -176,7 +176,7 @@ fn header(
         ("instruction", json!(request.instruction)),
         ("field", json!(field)),
         ("output", json!(kind)),
-        ("with_text", json!(plan.kind == Kind::Parquet { with_text: true })),
+        ("with_text", json!(plan.kind == VectorFormat::Parquet { with_text: true })),
         ("input_rows", json!(survey.map(|survey| survey.rows))),
         ("input_sha256", json!(survey.map(|survey| &survey.sha256))),
     ];
@@ -186,7 +186,7 @@ fn header(
 /// Resumes the partial result beside `path` or starts one, and turns it into the file once complete.
 async fn to_file(
     args: &EmbedArgs,
-    plan: &Plan,
+    plan: &EmbedPlan,
     path: &Path,
     host: &Host,
     embed_client: EmbedClient,
@@ -205,8 +205,8 @@ async fn to_file(
     if counts.rows > 0 && !args.quiet {
         tell(&format!("going on after {} rows in {}\n", counts.rows, beside.display()));
     }
-    let progress = Progress::new(args.quiet, survey.map(|survey| survey.rows), counts.rows);
-    let mut job = Job { args, plan, embed_client, sink: Sink::File(partial), progress, counts };
+    let progress = EmbedProgress::new(args.quiet, survey.map(|survey| survey.rows), counts.rows);
+    let mut job = EmbedRun { args, plan, embed_client, sink: Sink::File(partial), progress, counts };
     let ended = job.run().await;
     let (Sink::File(partial), counts) = (job.sink, job.counts) else { return ended };
     let kept = |what: CliError, rows: u64| match rows {
@@ -251,18 +251,18 @@ enum Sink {
 }
 
 /// Job over one input.
-struct Job<'a> {
+struct EmbedRun<'a> {
     args: &'a EmbedArgs,
-    plan: &'a Plan,
+    plan: &'a EmbedPlan,
     embed_client: EmbedClient,
     sink: Sink,
-    progress: Progress,
+    progress: EmbedProgress,
     counts: RowCounts,
 }
 
 type Flight = JoinHandle<Result<EmbeddedBatch, CliError>>;
 
-impl Job<'_> {
+impl EmbedRun<'_> {
     /// Reads, requests and writes until the input ends or the job fails.
     async fn run(&mut self) -> Result<(), CliError> {
         let ended = self.work().await;
@@ -333,7 +333,7 @@ impl Job<'_> {
         let mut ended = Ok(());
         let rows = records.len() as u64;
         for record in records {
-            if let Outcome::Failed(why) = &record.outcome {
+            if let ItemOutcome::Failed(why) = &record.outcome {
                 let at = self.plan.input.at(record.number);
                 if !self.args.skip_errors {
                     ended = Err(CliError::Item { at, why: why.clone() });

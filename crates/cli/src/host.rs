@@ -1,7 +1,7 @@
 //! Loaded model, in the running daemon or in one in this process.
 
 use crate::args::{EngineArgs, KvTypeName, LogLevel, StoreArgs};
-use crate::connect::{self, Client, InProcess, Running, SpeechApi};
+use crate::connect::{self, Client, DaemonConnection, InProcess, SpeechApi};
 use crate::error::CliError;
 use crate::missing::{self, IfMissing};
 use crate::term::{interrupted, tell};
@@ -97,7 +97,7 @@ impl Host {
                         .to_owned(),
                 ));
             }
-            Some(Running { client, store, speech, .. }) => (client, store, speech, None),
+            Some(DaemonConnection { client, store, speech, .. }) => (client, store, speech, None),
             None => {
                 log::init(&LogConfig {
                     level: wanted.log_level.as_str().to_owned(),

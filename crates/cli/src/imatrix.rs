@@ -26,7 +26,7 @@ pub(crate) async fn imatrix(args: ImatrixArgs) -> Result<(), CliError> {
         return Err(failed(format!("a file of at most {TEXT_BYTES_MAX} bytes of text is needed")));
     }
     let text = std::fs::read_to_string(&args.text).map_err(|error| failed(error.to_string()))?;
-    let asked = imatrix::Args {
+    let asked = imatrix::ImatrixOptions {
         model: model_source(&args.model)?,
         store_dir: args.store.model_dir.clone(),
         text,

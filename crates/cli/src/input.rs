@@ -20,7 +20,7 @@ const FIELD: &str = "text";
 
 /// Source of texts.
 #[derive(Debug)]
-enum Source {
+enum TextSource {
     Words(Vec<String>),
     /// Texts, followed by picture files.
     Shown(Vec<String>, Vec<PathBuf>),
@@ -31,7 +31,7 @@ enum Source {
 /// Source of texts and their format.
 #[derive(Debug)]
 pub(crate) struct Input {
-    source: Source,
+    source: TextSource,
     pub(crate) format: InputFormat,
     /// Field of JSON lines that has the text.
     pub(crate) field: String,
@@ -57,12 +57,12 @@ pub(crate) struct Item {
     pub(crate) line: Vec<u8>,
     /// Field `id` of a JSON line.
     pub(crate) id: Option<Box<RawValue>>,
-    pub(crate) text: Text,
+    pub(crate) text: ItemText,
 }
 
 /// Text of an item.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Text {
+pub(crate) enum ItemText {
     Some(String),
     /// Empty line of a text file. It keeps its place and has no vector.
     Blank,
@@ -82,16 +82,16 @@ impl Input {
     ) -> Result<Option<Self>, CliError> {
         let source = match path {
             None if words.is_empty() => return Ok(None),
-            None => Source::Words(words.to_vec()),
-            Some("-") => Source::Stdin,
-            Some(path) => Source::File(path.into()),
+            None => TextSource::Words(words.to_vec()),
+            Some("-") => TextSource::Stdin,
+            Some(path) => TextSource::File(path.into()),
         };
         let format = match (&source, format) {
-            (Source::Words(_), Some(_)) => {
+            (TextSource::Words(_), Some(_)) => {
                 return Err(CliError::Usage("--input-format is for --input".to_owned()));
             }
             (_, Some(format)) => format,
-            (Source::File(path), None) => {
+            (TextSource::File(path), None) => {
                 let end = path.extension().map(|end| end.to_string_lossy().to_lowercase());
                 match end.as_deref() {
                     Some("txt" | "text") => InputFormat::Txt,
@@ -115,25 +115,25 @@ impl Input {
     /// Texts of a command, followed by pictures. Each is written as an object that names its kind, as JSON
     /// lines are.
     pub(crate) fn with_pictures(words: &[String], pictures: &[PathBuf]) -> Self {
-        let source = Source::Shown(words.to_vec(), pictures.to_vec());
+        let source = TextSource::Shown(words.to_vec(), pictures.to_vec());
         Self { source, format: InputFormat::Jsonl, field: FIELD.to_owned() }
     }
 
     /// Name for messages.
     pub(crate) fn name(&self) -> String {
         match &self.source {
-            Source::Words(_) => "the texts".to_owned(),
-            Source::Shown(..) => "the texts and pictures".to_owned(),
-            Source::File(path) => path.display().to_string(),
-            Source::Stdin => "stdin".to_owned(),
+            TextSource::Words(_) => "the texts".to_owned(),
+            TextSource::Shown(..) => "the texts and pictures".to_owned(),
+            TextSource::File(path) => path.display().to_string(),
+            TextSource::Stdin => "stdin".to_owned(),
         }
     }
 
     /// Position of an item, in the style of compilers.
     pub(crate) fn at(&self, number: u64) -> String {
         match &self.source {
-            Source::Words(_) => format!("text {number}"),
-            Source::Shown(words, pictures) => {
+            TextSource::Words(_) => format!("text {number}"),
+            TextSource::Shown(words, pictures) => {
                 match pictures.get((number as usize).wrapping_sub(words.len() + 1)) {
                     Some(picture) => picture.display().to_string(),
                     None => format!("text {number}"),
@@ -147,14 +147,14 @@ impl Input {
     pub(crate) fn survey(&self) -> Result<Option<Survey>, CliError> {
         let mut sha = Sha256::new();
         let path = match &self.source {
-            Source::Words(words) => {
+            TextSource::Words(words) => {
                 for word in words {
                     sha.update((word.len() as u64).to_le_bytes());
                     sha.update(word);
                 }
                 return Ok(Some(Survey { rows: words.len() as u64, sha256: hex(&sha.finalize()) }));
             }
-            Source::Shown(words, pictures) => {
+            TextSource::Shown(words, pictures) => {
                 for word in words {
                     sha.update((word.len() as u64).to_le_bytes());
                     sha.update(word);
@@ -167,15 +167,15 @@ impl Input {
                 let rows = (words.len() + pictures.len()) as u64;
                 return Ok(Some(Survey { rows, sha256: hex(&sha.finalize()) }));
             }
-            Source::Stdin => return Ok(None),
-            Source::File(path) => path,
+            TextSource::Stdin => return Ok(None),
+            TextSource::File(path) => path,
         };
         let failed = |source| CliError::Path { path: path.clone(), source };
         let file = File::open(path).map_err(failed)?;
         if !file.metadata().map_err(failed)?.is_file() {
             return Ok(None);
         }
-        let mut lines = Lines::new(BufReader::with_capacity(1 << 18, Hashed { from: file, sha }));
+        let mut lines = Lines::new(BufReader::with_capacity(1 << 18, HashedFile { from: file, sha }));
         let mut rows = 0;
         while let Some(line) = lines.next().map_err(failed)? {
             rows += u64::from(is_item(self.format, &line.bytes));
@@ -188,12 +188,12 @@ impl Input {
         let lines =
             |from: Box<dyn Read + Send>| Supply::Lines(Lines::new(BufReader::with_capacity(1 << 18, from)));
         let from = match &self.source {
-            Source::Words(words) => Supply::Words(words.clone().into_iter()),
-            Source::Shown(words, pictures) => {
+            TextSource::Words(words) => Supply::Words(words.clone().into_iter()),
+            TextSource::Shown(words, pictures) => {
                 Supply::Shown(words.clone().into_iter(), pictures.clone().into_iter())
             }
-            Source::Stdin => lines(Box::new(io::stdin())),
-            Source::File(path) => {
+            TextSource::Stdin => lines(Box::new(io::stdin())),
+            TextSource::File(path) => {
                 let file = File::open(path);
                 lines(Box::new(file.map_err(|source| CliError::Path { path: path.clone(), source })?))
             }
@@ -223,19 +223,24 @@ impl Items {
     /// Reads the next item.
     pub(crate) fn next(&mut self) -> io::Result<Option<Item>> {
         let Some(line) = self.line()? else { return Ok(None) };
-        let mut item =
-            Item { number: self.number, chain: self.chain, line: Vec::new(), id: None, text: Text::Blank };
+        let mut item = Item {
+            number: self.number,
+            chain: self.chain,
+            line: Vec::new(),
+            id: None,
+            text: ItemText::Blank,
+        };
         item.text = match &self.from {
-            _ if let Some(picture) = self.picture.take() => Text::Picture(picture),
-            _ if line.cut => Text::Bad(format!("the line has over {LINE_BYTES_MAX} bytes")),
-            Supply::Words(_) if line.bytes.is_empty() => Text::Bad("the text is empty".to_owned()),
+            _ if let Some(picture) = self.picture.take() => ItemText::Picture(picture),
+            _ if line.cut => ItemText::Bad(format!("the line has over {LINE_BYTES_MAX} bytes")),
+            Supply::Words(_) if line.bytes.is_empty() => ItemText::Bad("the text is empty".to_owned()),
             _ => match std::str::from_utf8(&line.bytes) {
-                Err(error) => Text::Bad(format!("it is not UTF-8 at byte {}", error.valid_up_to())),
+                Err(error) => ItemText::Bad(format!("it is not UTF-8 at byte {}", error.valid_up_to())),
                 Ok(text) => match self.format {
-                    InputFormat::Txt if text.is_empty() => Text::Blank,
-                    InputFormat::Txt => Text::Some(text.to_owned()),
+                    InputFormat::Txt if text.is_empty() => ItemText::Blank,
+                    InputFormat::Txt => ItemText::Some(text.to_owned()),
                     InputFormat::Jsonl => match Object::read(text) {
-                        Err(why) => Text::Bad(why),
+                        Err(why) => ItemText::Bad(why),
                         Ok(object) => {
                             item.id = object.get("id").map(ToOwned::to_owned);
                             text_of(&object, &self.field)
@@ -260,19 +265,21 @@ impl Items {
         Ok(Some(self.chain))
     }
 
-    fn line(&mut self) -> io::Result<Option<Line>> {
+    fn line(&mut self) -> io::Result<Option<InputLine>> {
         let line = loop {
             let line = match &mut self.from {
-                Supply::Words(words) => {
-                    words.next().map(|word| Line { len: word.len() as u64, bytes: word.into(), cut: false })
-                }
+                Supply::Words(words) => words.next().map(|word| InputLine {
+                    len: word.len() as u64,
+                    bytes: word.into(),
+                    cut: false,
+                }),
                 Supply::Shown(words, pictures) => {
                     let shown = words.next().map(|word| (FIELD, word));
                     self.picture = if shown.is_none() { pictures.next() } else { None };
                     let named = self.picture.as_ref().map(|path| ("image", path.display().to_string()));
                     let line =
                         shown.or(named).map(|(name, value)| serde_json::json!({ name: value }).to_string());
-                    line.map(|line| Line { len: line.len() as u64, bytes: line.into(), cut: false })
+                    line.map(|line| InputLine { len: line.len() as u64, bytes: line.into(), cut: false })
                 }
                 Supply::Lines(lines) => lines.next()?,
             };
@@ -298,12 +305,12 @@ fn is_item(format: InputFormat, line: &[u8]) -> bool {
     format == InputFormat::Txt || !line.trim_ascii().is_empty()
 }
 
-fn text_of(object: &Object, field: &str) -> Text {
+fn text_of(object: &Object, field: &str) -> ItemText {
     match object.get(field).map(|value| serde_json::from_str::<String>(value.get())) {
-        None => Text::Bad(format!("it has no field {field:?}")),
-        Some(Err(_)) => Text::Bad(format!("its field {field:?} is no string")),
-        Some(Ok(text)) if text.is_empty() => Text::Bad("its text is empty".to_owned()),
-        Some(Ok(text)) => Text::Some(text),
+        None => ItemText::Bad(format!("it has no field {field:?}")),
+        Some(Err(_)) => ItemText::Bad(format!("its field {field:?} is no string")),
+        Some(Ok(text)) if text.is_empty() => ItemText::Bad("its text is empty".to_owned()),
+        Some(Ok(text)) => ItemText::Some(text),
     }
 }
 
@@ -368,12 +375,12 @@ impl Serialize for Object {
 }
 
 /// File that is hashed while it is read.
-struct Hashed {
+struct HashedFile {
     from: File,
     sha: Sha256,
 }
 
-impl Read for Hashed {
+impl Read for HashedFile {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.from.read(into)?;
         self.sha.update(&into[..count]);
@@ -387,7 +394,7 @@ struct Lines<R> {
     first: bool,
 }
 
-struct Line {
+struct InputLine {
     /// At most [`LINE_BYTES_MAX`] bytes of the line.
     bytes: Vec<u8>,
     /// Bytes of the whole line, ending included.
@@ -400,8 +407,8 @@ impl<R: Read> Lines<R> {
         Self { from, first: true }
     }
 
-    fn next(&mut self) -> io::Result<Option<Line>> {
-        let mut line = Line { bytes: Vec::new(), len: 0, cut: false };
+    fn next(&mut self) -> io::Result<Option<InputLine>> {
+        let mut line = InputLine { bytes: Vec::new(), len: 0, cut: false };
         loop {
             let buffer = match self.from.fill_buf() {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -451,23 +458,23 @@ mod tests {
         read
     }
 
-    fn some(text: &str) -> Text {
-        Text::Some(text.to_owned())
+    fn some(text: &str) -> ItemText {
+        ItemText::Some(text.to_owned())
     }
 
-    fn texts(items: Vec<Item>) -> Vec<Text> {
+    fn texts(items: Vec<Item>) -> Vec<ItemText> {
         items.into_iter().map(|item| item.text).collect()
     }
 
     #[test]
     fn lines_of_text_keep_their_places() {
-        let expected = vec![some("a"), Text::Blank, some(" b "), some("c")];
+        let expected = vec![some("a"), ItemText::Blank, some(" b "), some("c")];
         assert_eq!(texts(read(Txt, b"\xef\xbb\xbfa\n\n b \r\nc")), expected);
         assert_eq!(texts(read(Txt, b"a\n\n b \nc\n")), expected);
         assert_eq!(texts(read(Txt, b"")), vec![]);
-        assert_eq!(texts(read(Txt, b"\n")), vec![Text::Blank]);
+        assert_eq!(texts(read(Txt, b"\n")), vec![ItemText::Blank]);
         let bad = texts(read(Txt, b"ab\xff\nc"));
-        assert_eq!(bad, vec![Text::Bad("it is not UTF-8 at byte 2".to_owned()), some("c")]);
+        assert_eq!(bad, vec![ItemText::Bad("it is not UTF-8 at byte 2".to_owned()), some("c")]);
     }
 
     #[test]
@@ -492,7 +499,7 @@ mod tests {
             "column 15",
         ];
         for (text, why) in texts[1..7].iter().zip(why) {
-            assert!(matches!(text, Text::Bad(said) if said.contains(why)), "{text:?}: {why}");
+            assert!(matches!(text, ItemText::Bad(said) if said.contains(why)), "{text:?}: {why}");
         }
     }
 
@@ -500,7 +507,7 @@ mod tests {
     fn a_line_without_end_takes_no_more_memory_than_a_line_may() {
         let long = vec![b'x'; LINE_BYTES_MAX + 10];
         let items = read(Txt, &[&long[..], b"\nshort"].concat());
-        assert!(matches!(&items[0].text, Text::Bad(why) if why.contains("over 16777216 bytes")));
+        assert!(matches!(&items[0].text, ItemText::Bad(why) if why.contains("over 16777216 bytes")));
         assert!(items[0].line.is_empty());
         assert_eq!(items[1].text, some("short"));
     }

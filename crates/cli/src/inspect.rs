@@ -8,7 +8,7 @@ use crate::size::{show_bytes, show_count, show_parameters};
 use crate::term::{Paint, harmless};
 use hanzo_engine_daemon::DEMO_MODEL;
 use hanzo_engine_daemon::inspect::{
-    self, Facts, Memory, Report, Shape, TemplateFacts, Token, TokenizerFacts,
+    self, Facts, InspectReport, Memory, Shape, TemplateFacts, Token, TokenizerFacts,
 };
 use hanzo_engine_proto::v1;
 use std::io::{Write, stdout};
@@ -16,7 +16,7 @@ use std::path::Path;
 
 /// Runs the command.
 pub(crate) async fn inspect(args: InspectArgs) -> Result<(), CliError> {
-    let asked = inspect::Args {
+    let asked = inspect::InspectOptions {
         model: path_of(&args.model, &args.engine).await?,
         store_dir: args.store.model_dir.clone(),
         context_tokens: args.context,
@@ -39,7 +39,7 @@ pub(crate) async fn path_of(model: &str, engine: &EngineArgs) -> Result<String, 
     Ok(shown.map_err(CliError::Engine)?.into_inner().model.unwrap_or_default().path)
 }
 
-fn print(report: &Report) -> std::io::Result<()> {
+fn print(report: &InspectReport) -> std::io::Result<()> {
     let out = &mut stdout().lock();
     let paint = Paint::of(&stdout());
     let Facts { name, architecture, format, tensors, .. } = &report.facts;
@@ -101,7 +101,7 @@ fn files(facts: &Facts) -> String {
     if count > 1 { format!("{bytes} in {}", show_count(count, "file")) } else { bytes }
 }
 
-fn budget(report: &Report) -> String {
+fn budget(report: &InspectReport) -> String {
     report.budget_bytes.map_or(String::new(), |bytes| format!(", {} for models now", show_bytes(bytes)))
 }
 

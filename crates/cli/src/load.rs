@@ -6,7 +6,7 @@ use crate::error::CliError;
 use crate::print::{print_json, print_line};
 use crate::size::show_bytes;
 use crate::term::{harmless, tell};
-use crate::view::Loaded;
+use crate::view::LoadedSummary;
 use hanzo_engine_proto::v1::{AdapterSource, LoadRequest};
 use std::io::{IsTerminal, stderr};
 
@@ -45,7 +45,7 @@ pub(crate) async fn load(args: LoadArgs) -> Result<(), CliError> {
     if !loaded.clamped.is_empty() {
         tell(&format!("warning: {}\n", harmless(&loaded.clamped)));
     }
-    let model = Loaded::from_proto(loaded.model.unwrap_or_default());
+    let model = LoadedSummary::from_proto(loaded.model.unwrap_or_default());
     if args.json {
         return print_json(&model);
     }

@@ -2,7 +2,7 @@
 
 use crate::connect::{self, Client, StoreAccess, StoreApi};
 use crate::error::CliError;
-use crate::pull::{self, Shown};
+use crate::pull::{self, PullDisplay};
 use crate::size::show_bytes;
 use crate::term::{Paint, tell};
 use hanzo_engine_daemon::DEMO_MODEL;
@@ -78,7 +78,7 @@ async fn fetch(
             return Err(CliError::NotPulled { model: model.to_owned(), reference, or });
         }
     }
-    let mut shown = Shown::for_people();
+    let mut shown = PullDisplay::for_people();
     let pulled = pull::fetch(client, store, request, &mut shown).await?;
     tell(&format!("pulled {} ({})\n", pulled.name, show_bytes(pulled.size_bytes)));
     Ok(())

@@ -8,7 +8,7 @@ use crate::print::{print_json, print_line, print_table};
 use crate::size::{now_ms, show_age, show_bytes, show_parameters, show_span};
 use crate::table::Table;
 use crate::term::{Paint, tell};
-use crate::view::{Card, Loaded, Model, Removed};
+use crate::view::{Card, LoadedSummary, ModelSummary, RemovalSummary};
 use hanzo_engine_daemon::config::LogConfig;
 use hanzo_engine_daemon::store::{Store, StoreError, default_dir};
 use hanzo_engine_daemon::{DEMO_MODEL, log};
@@ -21,17 +21,17 @@ pub(crate) async fn list(args: ListArgs) -> Result<(), CliError> {
     if args.aliases {
         return crate::storage::aliases(args).await;
     }
-    let models: Vec<Model> = match connect::find(&args.engine).await? {
+    let models: Vec<ModelSummary> = match connect::find(&args.engine).await? {
         Some(mut daemon) => {
             let listed = daemon.client.list(v1::ListRequest {}).await.map_err(CliError::Engine)?.into_inner();
-            listed.models.into_iter().map(|model| Model::from_proto(model, daemon.here)).collect()
+            listed.models.into_iter().map(|model| ModelSummary::from_proto(model, daemon.here)).collect()
         }
         None => {
             let listing = open(&args.store)?.list()?;
             for corrupt in &listing.corrupt {
                 tell(&format!("warning: {}\n", StoreError::from(corrupt.clone())));
             }
-            listing.models.iter().map(Model::from_record).collect()
+            listing.models.iter().map(ModelSummary::from_record).collect()
         }
     };
     if args.json {
@@ -85,14 +85,14 @@ pub(crate) async fn rm(args: RmArgs) -> Result<(), CliError> {
         Some(mut daemon) => {
             let request = v1::RemoveRequest { model: args.model };
             let removed = daemon.client.remove(request).await.map_err(CliError::Engine)?.into_inner();
-            Removed::from_proto(removed)
+            RemovalSummary::from_proto(removed)
         }
-        None => Removed::from_store(open(&args.store)?.remove(&args.model)?),
+        None => RemovalSummary::from_store(open(&args.store)?.remove(&args.model)?),
     };
     if args.json {
         return print_json(&removed);
     }
-    let Removed { name, path, freed_bytes, alias_of } = removed;
+    let RemovalSummary { name, path, freed_bytes, alias_of } = removed;
     print_line(&match (alias_of, freed_bytes, path.as_str()) {
         (Some(target), ..) => format!("forgot {name}, an alias of {target}"),
         (None, 0, "") => format!("forgot {name}"),
@@ -106,8 +106,8 @@ pub(crate) async fn ps(args: PsArgs) -> Result<(), CliError> {
     let mut daemon = connect::need(&args.engine).await?;
     let stats =
         daemon.client.stats(v1::StatsRequest::default()).await.map_err(CliError::Engine)?.into_inner();
-    let loaded: Vec<Loaded> =
-        stats.models.into_iter().filter_map(|model| model.status).map(Loaded::from_proto).collect();
+    let loaded: Vec<LoadedSummary> =
+        stats.models.into_iter().filter_map(|model| model.status).map(LoadedSummary::from_proto).collect();
     if args.json {
         return print_json(&loaded);
     }
@@ -183,7 +183,7 @@ pub(crate) async fn stop(args: StopArgs) -> Result<(), CliError> {
     let mut daemon = connect::need(&args.engine).await?;
     let request = v1::UnloadRequest { model: args.model, force: args.force };
     let unloaded = daemon.client.unload(request).await.map_err(CliError::Engine)?.into_inner();
-    let loaded = Loaded::from_proto(unloaded.model.unwrap_or_default());
+    let loaded = LoadedSummary::from_proto(unloaded.model.unwrap_or_default());
     if args.json {
         return print_json(&loaded);
     }

@@ -12,10 +12,10 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 /// Progress line.
 pub(crate) struct ProgressLine {
     began: Instant,
-    shown: Shown,
+    shown: LineDisplay,
 }
 
-enum Shown {
+enum LineDisplay {
     Bar(ProgressBar),
     Lines { last: Instant },
     Nothing,
@@ -26,12 +26,12 @@ impl ProgressLine {
     /// bar.
     pub(crate) fn new(quiet: bool, template: &str, total: Option<u64>) -> Self {
         let shown = match (quiet, stderr().is_terminal()) {
-            (true, _) => Shown::Nothing,
+            (true, _) => LineDisplay::Nothing,
             (false, true) => {
                 let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
-                Shown::Bar(bar.with_style(bar_style(template)))
+                LineDisplay::Bar(bar.with_style(bar_style(template)))
             }
-            (false, false) => Shown::Lines { last: Instant::now() },
+            (false, false) => LineDisplay::Lines { last: Instant::now() },
         };
         Self { began: Instant::now(), shown }
     }
@@ -40,30 +40,30 @@ impl ProgressLine {
     pub(crate) fn show(&mut self, done: u64, line: impl FnOnce(Duration) -> String) {
         let elapsed = self.began.elapsed();
         match &mut self.shown {
-            Shown::Bar(bar) => {
+            LineDisplay::Bar(bar) => {
                 bar.set_message(line(elapsed));
                 bar.set_position(done);
                 bar.tick();
             }
-            Shown::Lines { last } if last.elapsed() >= LINE_EVERY => {
+            LineDisplay::Lines { last } if last.elapsed() >= LINE_EVERY => {
                 *last = Instant::now();
                 tell(&format!("{}\n", line(elapsed)));
             }
-            Shown::Lines { .. } | Shown::Nothing => {}
+            LineDisplay::Lines { .. } | LineDisplay::Nothing => {}
         }
     }
 
     /// Prints a line above the bar, even if quiet.
     pub(crate) fn say(&self, line: &str) {
         match &self.shown {
-            Shown::Bar(bar) => bar.suspend(|| tell(&format!("{line}\n"))),
-            Shown::Lines { .. } | Shown::Nothing => tell(&format!("{line}\n")),
+            LineDisplay::Bar(bar) => bar.suspend(|| tell(&format!("{line}\n"))),
+            LineDisplay::Lines { .. } | LineDisplay::Nothing => tell(&format!("{line}\n")),
         }
     }
 
     /// Hides the line until the next update.
     pub(crate) fn hide(&self) {
-        if let Shown::Bar(bar) = &self.shown {
+        if let LineDisplay::Bar(bar) = &self.shown {
             bar.set_message("");
             bar.tick();
         }
@@ -71,9 +71,9 @@ impl ProgressLine {
 
     /// Removes the line. Returns the elapsed time, unless quiet.
     pub(crate) fn end(&self) -> Option<Duration> {
-        if let Shown::Bar(bar) = &self.shown {
+        if let LineDisplay::Bar(bar) = &self.shown {
             bar.finish_and_clear();
         }
-        (!matches!(self.shown, Shown::Nothing)).then(|| self.began.elapsed())
+        (!matches!(self.shown, LineDisplay::Nothing)).then(|| self.began.elapsed())
     }
 }

@@ -3,7 +3,7 @@
 mod bars;
 mod shown;
 
-pub(crate) use shown::Shown;
+pub(crate) use shown::PullDisplay;
 
 use crate::args::PullArgs;
 use crate::connect::{self, Client, StoreAccess, StoreApi, reference};
@@ -11,7 +11,7 @@ use crate::error::CliError;
 use crate::print::print_line;
 use crate::size::{show_bytes, show_span};
 use crate::term::interrupted;
-use crate::view::Model;
+use crate::view::ModelSummary;
 use hanzo_engine_proto::v1;
 use std::collections::HashSet;
 use std::pin::pin;
@@ -31,9 +31,9 @@ pub(crate) async fn pull(args: PullArgs) -> Result<(), CliError> {
         cancel_with_client: false,
     };
     let mut shown = match (args.json, args.quiet) {
-        (true, _) => Shown::json(),
-        (false, true) => Shown::Nothing,
-        (false, false) => Shown::for_people(),
+        (true, _) => PullDisplay::json(),
+        (false, true) => PullDisplay::Nothing,
+        (false, false) => PullDisplay::for_people(),
     };
     let mut access = StoreAccess::open(&args.engine, &args.store).await?;
     let began = Instant::now();
@@ -48,7 +48,7 @@ pub(crate) async fn pull(args: PullArgs) -> Result<(), CliError> {
     let here = access.here;
     let fetched = access.close(fetched).await;
     if args.json {
-        let end = fetched.map(|(_, model)| Model::from_proto(model, here));
+        let end = fetched.map(|(_, model)| ModelSummary::from_proto(model, here));
         shown::print_end(&end)?;
         return end.map(drop);
     }
@@ -75,7 +75,7 @@ pub(crate) async fn fetch(
     client: &mut Client,
     store: &mut StoreApi,
     request: v1::PullRequest,
-    shown: &mut Shown,
+    shown: &mut PullDisplay,
 ) -> Result<v1::StoredModel, CliError> {
     let meant = v1::CancelPullRequest {
         reference: request.reference.clone(),

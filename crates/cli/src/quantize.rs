@@ -8,7 +8,7 @@ use crate::print::{print_json, print_line, print_table};
 use crate::size::show_bytes;
 use crate::table::Table;
 use crate::term::{harmless, interrupted};
-use hanzo_engine_daemon::quantize::{self, QuantizeError, Report};
+use hanzo_engine_daemon::quantize::{self, QuantizeError, QuantizeReport};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,7 +25,7 @@ pub(crate) async fn quantize(args: QuantizeArgs) -> Result<(), CliError> {
             return Err(CliError::Usage(format!("{file} exists already: --force writes over it")));
         }
     }
-    let asked = quantize::Args {
+    let asked = quantize::QuantizeOptions {
         model: path_of(&args.model, &args.engine).await?,
         store_dir: args.store.model_dir.clone(),
         output: output.cloned(),
@@ -55,7 +55,7 @@ pub(crate) async fn quantize(args: QuantizeArgs) -> Result<(), CliError> {
     if args.json { print_json(&report) } else { print(&args, &report) }
 }
 
-fn print(args: &QuantizeArgs, report: &Report) -> Result<(), CliError> {
+fn print(args: &QuantizeArgs, report: &QuantizeReport) -> Result<(), CliError> {
     if args.dry_run {
         let mut table = Table::new(&["TENSOR", "SHAPE", "FROM", "TO", ">SIZE"]);
         for row in &report.tensors {
@@ -65,7 +65,7 @@ fn print(args: &QuantizeArgs, report: &Report) -> Result<(), CliError> {
         }
         print_table(&table)?;
     }
-    let Report { source_bytes, size_bytes, bits_per_weight, .. } = report;
+    let QuantizeReport { source_bytes, size_bytes, bits_per_weight, .. } = report;
     let sizes = format!(
         "{} of {}, {bits_per_weight:.2} bits per weight",
         show_bytes(*size_bytes),

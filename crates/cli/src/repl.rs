@@ -2,7 +2,7 @@
 
 use crate::error::CliError;
 use crate::session::{Session, message};
-use crate::shown::{Dropped, dropped};
+use crate::shown::{MediaLine, dropped};
 use crate::term::{Paint, harmless, tell};
 use hanzo_engine_proto::v1::{ContentPart, Message};
 use rustyline::DefaultEditor;
@@ -20,7 +20,7 @@ const HELP: &str = "\
 
 /// Meaning of a typed line.
 #[derive(Debug, PartialEq, Eq)]
-enum Line<'a> {
+enum TypedLine<'a> {
     Say(&'a str),
     Clear,
     Help,
@@ -51,31 +51,31 @@ pub(crate) async fn talk(session: &mut Session<'_>) -> Result<(), CliError> {
             Err(error) => return Err(input(error)),
         };
         let said = match parse(&line) {
-            Line::Nothing => continue,
-            Line::Exit => return Ok(()),
-            Line::Help => {
+            TypedLine::Nothing => continue,
+            TypedLine::Exit => return Ok(()),
+            TypedLine::Help => {
                 tell(HELP);
                 continue;
             }
-            Line::Clear => {
+            TypedLine::Clear => {
                 turns.clear();
                 shown.clear();
                 tell(&paint.dim("the conversation is forgotten\n"));
                 continue;
             }
-            Line::Unknown(command) => {
+            TypedLine::Unknown(command) => {
                 tell(&format!("{command} is no command: /help lists them\n"));
                 continue;
             }
-            Line::Say(said) => said,
+            TypedLine::Say(said) => said,
         };
         // History only serves the arrow keys, so the conversation goes on without it.
         let _ = editor.add_history_entry(said);
         let mut asked = message("user", said);
         if session.has_turns() {
             match dropped(said) {
-                Ok(Dropped { names, .. }) if names.is_empty() => {}
-                Ok(Dropped { parts, names, text }) => {
+                Ok(MediaLine { names, .. }) if names.is_empty() => {}
+                Ok(MediaLine { parts, names, text }) => {
                     shown.extend(parts);
                     let when = if text.is_empty() { "goes with the next question" } else { "goes with it" };
                     tell(&paint.dim(&format!("{} {when}\n", harmless(&names.join(", ")))));
@@ -113,19 +113,19 @@ pub(crate) async fn talk(session: &mut Session<'_>) -> Result<(), CliError> {
     }
 }
 
-fn parse(line: &str) -> Line<'_> {
+fn parse(line: &str) -> TypedLine<'_> {
     let line = line.trim();
     match line {
-        "" => Line::Nothing,
-        "/exit" | "/quit" | "/bye" => Line::Exit,
-        "/help" | "/?" => Line::Help,
-        "/clear" => Line::Clear,
+        "" => TypedLine::Nothing,
+        "/exit" | "/quit" | "/bye" => TypedLine::Exit,
+        "/help" | "/?" => TypedLine::Help,
+        "/clear" => TypedLine::Clear,
         // A path or a fraction may begin with a slash too. Only a lone word of letters is a command.
         _ => match line.strip_prefix('/') {
             Some(word) if !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase()) => {
-                Line::Unknown(line)
+                TypedLine::Unknown(line)
             }
-            _ => Line::Say(line),
+            _ => TypedLine::Say(line),
         },
     }
 }
@@ -137,14 +137,14 @@ mod tests {
     #[test]
     fn commands_and_words() {
         let lines = [
-            ("  ", Line::Nothing),
-            (" /exit ", Line::Exit),
-            ("/help", Line::Help),
-            ("/clear", Line::Clear),
-            ("/claer", Line::Unknown("/claer")),
-            ("/usr/bin is full", Line::Say("/usr/bin is full")),
-            ("/ 2", Line::Say("/ 2")),
-            (" hello there ", Line::Say("hello there")),
+            ("  ", TypedLine::Nothing),
+            (" /exit ", TypedLine::Exit),
+            ("/help", TypedLine::Help),
+            ("/clear", TypedLine::Clear),
+            ("/claer", TypedLine::Unknown("/claer")),
+            ("/usr/bin is full", TypedLine::Say("/usr/bin is full")),
+            ("/ 2", TypedLine::Say("/ 2")),
+            (" hello there ", TypedLine::Say("hello there")),
         ];
         for (typed, line) in lines {
             assert_eq!(parse(typed), line);

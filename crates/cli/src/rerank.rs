@@ -4,7 +4,7 @@ use crate::args::RerankArgs;
 use crate::connect;
 use crate::error::CliError;
 use crate::host::{Host, HostOptions};
-use crate::input::{Input, Text};
+use crate::input::{Input, ItemText};
 use crate::print::{print_json, print_table};
 use crate::table::Table;
 use console::{Term, truncate_str};
@@ -22,7 +22,7 @@ const BATCH_BYTES_MAX: usize = 1 << 20;
 
 /// Document with its score.
 #[derive(Debug, Serialize)]
-struct Ranked {
+struct ScoredDocument {
     /// Position in the input, from 0.
     index: u64,
     score: f32,
@@ -51,7 +51,7 @@ pub(crate) async fn rerank(args: RerankArgs) -> Result<(), CliError> {
 }
 
 /// Reads all documents, without scores.
-fn documents(args: &RerankArgs) -> Result<Vec<Ranked>, CliError> {
+fn documents(args: &RerankArgs) -> Result<Vec<ScoredDocument>, CliError> {
     let input = Input::new(&args.documents, args.input.as_deref(), args.input_format, args.field.as_deref())?;
     let input = input.ok_or_else(|| {
         CliError::Usage("nothing to order: give documents, or --input with a file or -".to_owned())
@@ -62,10 +62,12 @@ fn documents(args: &RerankArgs) -> Result<Vec<Ranked>, CliError> {
     for index in 0.. {
         let Some(item) = items.next().map_err(unread)? else { break };
         match item.text {
-            Text::Some(document) => documents.push(Ranked { index, score: 0.0, id: item.id, document }),
-            Text::Blank => {}
-            Text::Picture(_) => unreachable!("pictures are given to embed alone"),
-            Text::Bad(why) => {
+            ItemText::Some(document) => {
+                documents.push(ScoredDocument { index, score: 0.0, id: item.id, document })
+            }
+            ItemText::Blank => {}
+            ItemText::Picture(_) => unreachable!("pictures are given to embed alone"),
+            ItemText::Bad(why) => {
                 return Err(CliError::Input(format!("{}: {why}", input.at(item.number))));
             }
         }
@@ -77,7 +79,7 @@ fn documents(args: &RerankArgs) -> Result<Vec<Ranked>, CliError> {
 }
 
 /// Scores the documents, in several requests. A score does not depend on the other documents of its request.
-async fn score(args: &RerankArgs, host: &mut Host, documents: &mut [Ranked]) -> Result<(), CliError> {
+async fn score(args: &RerankArgs, host: &mut Host, documents: &mut [ScoredDocument]) -> Result<(), CliError> {
     let mut left = documents;
     while !left.is_empty() {
         let (batch, rest) = left.split_at_mut(batch_len(left));
@@ -104,9 +106,9 @@ async fn score(args: &RerankArgs, host: &mut Host, documents: &mut [Ranked]) -> 
 }
 
 /// Number of `documents` that fit one request, at least one.
-fn batch_len(documents: &[Ranked]) -> usize {
+fn batch_len(documents: &[ScoredDocument]) -> usize {
     let mut bytes = 0;
-    let fits = |ranked: &&Ranked| {
+    let fits = |ranked: &&ScoredDocument| {
         let before = bytes;
         bytes += ranked.document.len();
         before < BATCH_BYTES_MAX
@@ -119,7 +121,7 @@ fn width() -> Option<usize> {
     stdout().is_terminal().then(|| usize::from(Term::stdout().size().1))
 }
 
-fn table(documents: &[Ranked], width: Option<usize>) -> Table {
+fn table(documents: &[ScoredDocument], width: Option<usize>) -> Table {
     let mut table = Table::new(&[">RANK", ">SCORE", "DOCUMENT"]);
     let scores: Vec<String> = documents.iter().map(|ranked| format!("{:.4}", ranked.score)).collect();
     let ranks = documents.len().to_string().len().max("RANK".len());
@@ -140,8 +142,8 @@ fn table(documents: &[Ranked], width: Option<usize>) -> Table {
 mod tests {
     use super::*;
 
-    fn ranked(index: u64, score: f32, document: &str) -> Ranked {
-        Ranked { index, score, id: None, document: document.to_owned() }
+    fn ranked(index: u64, score: f32, document: &str) -> ScoredDocument {
+        ScoredDocument { index, score, id: None, document: document.to_owned() }
     }
 
     #[test]
@@ -161,11 +163,11 @@ mod tests {
     #[test]
     fn requests_are_bounded_by_bytes_and_number() {
         let long = "x".repeat(BATCH_BYTES_MAX / 2);
-        let documents: Vec<Ranked> = (0..5).map(|index| ranked(index, 0.0, &long)).collect();
+        let documents: Vec<ScoredDocument> = (0..5).map(|index| ranked(index, 0.0, &long)).collect();
         assert_eq!(batch_len(&documents), 2);
         let larger = [ranked(0, 0.0, &"x".repeat(3 * BATCH_BYTES_MAX)), ranked(1, 0.0, "x")];
         assert_eq!(batch_len(&larger), 1, "at least one");
-        let many: Vec<Ranked> = (0..3_000).map(|index| ranked(index, 0.0, "x")).collect();
+        let many: Vec<ScoredDocument> = (0..3_000).map(|index| ranked(index, 0.0, "x")).collect();
         assert_eq!(batch_len(&many), BATCH_MAX);
     }
 }

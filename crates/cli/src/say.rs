@@ -20,7 +20,7 @@ const WAV_LENGTHS: [u64; 2] = [4, 40];
 
 /// Runs the command.
 pub(crate) async fn say(args: SayArgs) -> Result<(), CliError> {
-    let plan = if args.voices { None } else { Some(Plan::new(&args)?) };
+    let plan = if args.voices { None } else { Some(SayPlan::new(&args)?) };
     let usual = HostOptions::once(&args.model, &args.engine, &args.store);
     let wanted = HostOptions { log_level: args.log_level, quiet: args.quiet, ..usual };
     let host = Host::open(wanted).await?;
@@ -32,7 +32,7 @@ pub(crate) async fn say(args: SayArgs) -> Result<(), CliError> {
 }
 
 /// Text, format and output of the command.
-struct Plan {
+struct SayPlan {
     text: String,
     format: SayFormat,
     output: PathBuf,
@@ -42,8 +42,8 @@ fn is_standard(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-impl Plan {
-    fn new(args: &SayArgs) -> Result<Plan, CliError> {
+impl SayPlan {
+    fn new(args: &SayArgs) -> Result<SayPlan, CliError> {
         let usage = |problem: String| CliError::Usage(problem);
         let output = args.output.clone().unwrap_or_else(|| PathBuf::from("-"));
         let extension = output.extension().map(|extension| extension.to_string_lossy().into_owned());
@@ -70,7 +70,7 @@ impl Plan {
             (None, Some(path)) => read(path)?,
             (None, None) => String::new(),
         };
-        Ok(Plan { text, format, output })
+        Ok(SayPlan { text, format, output })
     }
 }
 
@@ -95,7 +95,7 @@ async fn voices(host: &Host) -> Result<(), CliError> {
     print_table(&table)
 }
 
-async fn write(args: &SayArgs, plan: Plan, host: &Host) -> Result<(), CliError> {
+async fn write(args: &SayArgs, plan: SayPlan, host: &Host) -> Result<(), CliError> {
     let input = if args.phonemes { Input::Phonemes(plan.text) } else { Input::Text(plan.text) };
     let request = SpeakRequest {
         model: host.status.name.clone(),

@@ -14,7 +14,7 @@ use hanzo_engine_daemon::{
     Config, ConfigError, DEMO_MODEL, Daemon, DaemonError, DaemonHandle, preflight, signal,
 };
 use hanzo_engine_gateway::{Gateway, GatewayError, Reload};
-use hanzo_engine_process::settings::Changed;
+use hanzo_engine_process::settings::SettingsChange;
 use hanzo_engine_process::systemd::{self, Is};
 use hanzo_engine_proto::v1::{AdapterSource, LoadRequest, LoadResponse};
 use serde_json::{Map, Value, json};
@@ -62,7 +62,7 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
         // A hangup before the ports are bound has no effect, because the settings were just read.
         let Some((daemon, gateway)) = served.get() else { return };
         systemd::tell(Is::Reloading);
-        Changed::log(reload(&again, daemon, gateway, &level));
+        SettingsChange::log(reload(&again, daemon, gateway, &level));
         systemd::tell(Is::Ready);
     });
     preflight::check_threads(config.engine.threads_wanted(config.models.len()))
@@ -122,7 +122,7 @@ fn reload(
     daemon: &DaemonHandle,
     gateway: &Reload,
     level: &LogLevel,
-) -> Result<Changed, CliError> {
+) -> Result<SettingsChange, CliError> {
     let wrong = |error: ConfigError| CliError::Usage(error.to_string());
     let config = daemon_config(args)?;
     log::check(&config.log.level).map_err(wrong)?;

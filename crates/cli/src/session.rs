@@ -184,11 +184,11 @@ struct Screen {
     /// True if stdout is a terminal, so that escape sequences must be removed.
     stdout_obeys: bool,
     /// Stream whose line is still open.
-    open: Option<Open>,
+    open: Option<OpenSection>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Open {
+enum OpenSection {
     Answer,
     Reasoning,
 }
@@ -201,7 +201,7 @@ impl Screen {
     fn reasoning(&mut self, text: &str) {
         if !text.is_empty() {
             tell(&self.stderr.dim(&harmless(text)));
-            self.open = if text.ends_with('\n') { None } else { Some(Open::Reasoning) };
+            self.open = if text.ends_with('\n') { None } else { Some(OpenSection::Reasoning) };
         }
     }
 
@@ -209,7 +209,7 @@ impl Screen {
         if text.is_empty() {
             return Ok(());
         }
-        if self.open == Some(Open::Reasoning) {
+        if self.open == Some(OpenSection::Reasoning) {
             tell("\n");
         }
         let mut out = stdout().lock();
@@ -219,15 +219,15 @@ impl Screen {
             out.write_all(text.as_bytes())
         };
         written.and_then(|()| out.flush()).map_err(CliError::Output)?;
-        self.open = if text.ends_with('\n') { None } else { Some(Open::Answer) };
+        self.open = if text.ends_with('\n') { None } else { Some(OpenSection::Answer) };
         Ok(())
     }
 
     /// Closes the open line.
     fn end(&mut self) -> Result<(), CliError> {
         match self.open.take() {
-            Some(Open::Reasoning) => tell("\n"),
-            Some(Open::Answer) => {
+            Some(OpenSection::Reasoning) => tell("\n"),
+            Some(OpenSection::Answer) => {
                 let mut out = stdout().lock();
                 writeln!(out).and_then(|()| out.flush()).map_err(CliError::Output)?;
             }

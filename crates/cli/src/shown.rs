@@ -7,7 +7,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 /// Kind of media file, with the daemon's limits.
-struct Kind {
+struct MediaKind {
     what: &'static str,
     option: &'static str,
     mime_type: &'static str,
@@ -17,7 +17,7 @@ struct Kind {
     endings: &'static [&'static str],
 }
 
-const PICTURE: Kind = Kind {
+const PICTURE: MediaKind = MediaKind {
     what: "picture",
     option: "--image",
     mime_type: "",
@@ -25,7 +25,7 @@ const PICTURE: Kind = Kind {
     bytes_max: 20 << 20,
     endings: &["jpg", "jpeg", "png", "webp", "gif"],
 };
-const SOUND: Kind = Kind {
+const SOUND: MediaKind = MediaKind {
     what: "sound",
     option: "--sound",
     mime_type: "audio/*",
@@ -38,7 +38,7 @@ const SOUND: Kind = Kind {
 pub(crate) fn of_options(images: &[PathBuf], sounds: &[PathBuf]) -> Result<Vec<ContentPart>, CliError> {
     let mut parts = Vec::new();
     for (kind, files) in [(&PICTURE, images), (&SOUND, sounds)] {
-        let Kind { option, files_max, .. } = kind;
+        let MediaKind { option, files_max, .. } = kind;
         if files.len() > *files_max {
             let count = files.len();
             return Err(CliError::Usage(format!("{option} is given {count} times, {files_max} is the most")));
@@ -51,7 +51,7 @@ pub(crate) fn of_options(images: &[PathBuf], sounds: &[PathBuf]) -> Result<Vec<C
 }
 
 /// Reads a file as part of a message, in any format.
-fn part(kind: &Kind, path: &Path) -> Result<ContentPart, CliError> {
+fn part(kind: &MediaKind, path: &Path) -> Result<ContentPart, CliError> {
     let (data, mime_type) = (bytes(kind, path)?.into(), kind.mime_type.to_owned());
     let media = Media { mime_type, data, ..Media::default() };
     Ok(ContentPart { part: Some(Part::Media(Box::new(media))) })
@@ -65,7 +65,7 @@ pub(crate) fn picture(path: &Path) -> Result<Vec<u8>, CliError> {
     bytes(&PICTURE, path)
 }
 
-fn bytes(kind: &Kind, path: &Path) -> Result<Vec<u8>, CliError> {
+fn bytes(kind: &MediaKind, path: &Path) -> Result<Vec<u8>, CliError> {
     let unusable = |why: String| CliError::Input(format!("{}: {why}", path.display()));
     let file = std::fs::File::open(path).map_err(|error| unusable(error.to_string()))?;
     let mut data = Vec::new();
@@ -78,7 +78,7 @@ fn bytes(kind: &Kind, path: &Path) -> Result<Vec<u8>, CliError> {
 }
 
 /// Typed line, split into media files and text.
-pub(crate) struct Dropped {
+pub(crate) struct MediaLine {
     /// Media files in the order of the line.
     pub(crate) parts: Vec<ContentPart>,
     /// Descriptions for people: `picture a.png`.
@@ -91,8 +91,8 @@ pub(crate) struct Dropped {
 ///
 /// # Errors
 /// If a file exists and cannot be read.
-pub(crate) fn dropped(line: &str) -> Result<Dropped, CliError> {
-    let mut found = Dropped { parts: Vec::new(), names: Vec::new(), text: String::new() };
+pub(crate) fn dropped(line: &str) -> Result<MediaLine, CliError> {
+    let mut found = MediaLine { parts: Vec::new(), names: Vec::new(), text: String::new() };
     let mut rest = line;
     while let Some(letter) = rest.chars().next() {
         let (path, length) = match letter {

@@ -46,13 +46,13 @@ pub(crate) async fn gc(args: GcArgs) -> Result<(), CliError> {
     let v1::CollectResponse { paths, freed_bytes, young } = collected;
     if args.json {
         #[derive(Serialize)]
-        struct Collected {
+        struct CollectionSummary {
             dry_run: bool,
             paths: Vec<String>,
             freed_bytes: u64,
             young: u32,
         }
-        return print_json(&Collected { dry_run: args.dry_run, paths, freed_bytes, young });
+        return print_json(&CollectionSummary { dry_run: args.dry_run, paths, freed_bytes, young });
     }
     for path in &paths {
         print_line(&harmless(path))?;
@@ -68,7 +68,7 @@ pub(crate) async fn gc(args: GcArgs) -> Result<(), CliError> {
 
 /// Printed form of a check.
 #[derive(Serialize)]
-struct Checked {
+struct CheckSummary {
     model: String,
     sound: bool,
     files: Vec<CheckedFile>,
@@ -82,7 +82,7 @@ struct CheckedFile {
     found_sha256: Option<String>,
 }
 
-impl Checked {
+impl CheckSummary {
     fn from_proto(checked: v1::VerifyProgress) -> Self {
         let set = |text: String| Some(text).filter(|text| !text.is_empty());
         let file = |file: v1::FileHealth| CheckedFile {
@@ -128,7 +128,7 @@ pub(crate) async fn verify(args: VerifyArgs) -> Result<(), CliError> {
 }
 
 /// Returns the checked models in order. Prints each when it is checked, unless quiet.
-async fn check(access: &mut StoreAccess, model: String, quiet: bool) -> Result<Vec<Checked>, CliError> {
+async fn check(access: &mut StoreAccess, model: String, quiet: bool) -> Result<Vec<CheckSummary>, CliError> {
     let asked = access.store.verify(v1::VerifyRequest { model }).await;
     let mut stream = asked.map_err(connect::failed)?.into_inner();
     let mut checked = Vec::new();
@@ -143,7 +143,7 @@ async fn check(access: &mut StoreAccess, model: String, quiet: bool) -> Result<V
                     continue;
                 }
                 seen = 0;
-                let model = Checked::from_proto(progress);
+                let model = CheckSummary::from_proto(progress);
                 shown.end();
                 if !quiet && let Err(error) = model.print() {
                     break Err(error);
@@ -164,7 +164,7 @@ pub(crate) async fn du(args: DuArgs) -> Result<(), CliError> {
     let usage = access.store.disk_usage(v1::DiskUsageRequest {}).await;
     let usage = access.close(usage.map_err(connect::failed)).await?.into_inner();
     if args.json {
-        return print_json(&Usage::from_proto(usage));
+        return print_json(&UsageSummary::from_proto(usage));
     }
     let mut table = Table::new(&["NAME", ">SIZE", ">OWN", ">SHARED", ">ELSEWHERE"]);
     for model in usage.models {
@@ -193,7 +193,7 @@ pub(crate) async fn du(args: DuArgs) -> Result<(), CliError> {
 
 /// Printed form of the disk usage.
 #[derive(Serialize)]
-struct Usage {
+struct UsageSummary {
     dir: String,
     models: Vec<UsageOf>,
     blobs_bytes: u64,
@@ -213,7 +213,7 @@ struct UsageOf {
     elsewhere_bytes: u64,
 }
 
-impl Usage {
+impl UsageSummary {
     fn from_proto(usage: v1::DiskUsageResponse) -> Self {
         let model = |model: v1::ModelUsage| UsageOf {
             name: model.name,

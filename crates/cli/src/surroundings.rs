@@ -6,7 +6,7 @@ use crate::print::print_line;
 use crate::size::{show_bytes, show_count};
 use crate::term::harmless;
 use hanzo_engine_daemon::machine::Machine;
-use hanzo_engine_daemon::store::{self, Settings};
+use hanzo_engine_daemon::store::{self, StoreSettings};
 use serde::Serialize;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, TcpListener};
@@ -123,7 +123,7 @@ impl Hub {
 }
 
 async fn hubs() -> Result<Vec<Hub>, CliError> {
-    let settings = Settings::from_env().map_err(|error| CliError::Usage(error.to_string()))?;
+    let settings = StoreSettings::from_env().map_err(|error| CliError::Usage(error.to_string()))?;
     let reached = store::reachable(&settings).await.map_err(|error| CliError::Start(error.to_string()))?;
     let hub = |reached: store::Reachable| match reached.answer {
         Ok(clock_ahead_s) => Hub { url: reached.url, error: None, clock_ahead_s },

@@ -31,7 +31,7 @@ const PIECES_MAX: usize = 4;
 
 /// Runs the command.
 pub(crate) async fn transcribe(args: TranscribeArgs) -> Result<(), CliError> {
-    let shape = Shape::of(&args)?;
+    let shape = TranscriptFormat::of(&args)?;
     let usual = HostOptions::once(&args.model, &args.engine, &args.store);
     let wanted = HostOptions { log_level: args.log_level, quiet: args.quiet, ..usual };
     let host = Host::open(wanted).await?;
@@ -41,14 +41,14 @@ pub(crate) async fn transcribe(args: TranscribeArgs) -> Result<(), CliError> {
 
 /// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
+enum TranscriptFormat {
     Text,
     Srt,
     Vtt,
     Json,
 }
 
-impl Shape {
+impl TranscriptFormat {
     fn of(args: &TranscribeArgs) -> Result<Self, CliError> {
         let usage = |problem: &str| Err(CliError::Usage(problem.to_owned()));
         if args.files.iter().filter(|file| is_stdin(file)).count() > 1 {
@@ -61,10 +61,10 @@ impl Shape {
             return usage("subtitles of several files need --output-dir, where each gets a file of its own");
         }
         let shape = match () {
-            () if args.srt => Shape::Srt,
-            () if args.vtt => Shape::Vtt,
-            () if args.json => Shape::Json,
-            () => Shape::Text,
+            () if args.srt => TranscriptFormat::Srt,
+            () if args.vtt => TranscriptFormat::Vtt,
+            () if args.json => TranscriptFormat::Json,
+            () => TranscriptFormat::Text,
         };
         // Two outputs of the same name would overwrite each other.
         let mut written: Vec<(PathBuf, &Path)> = Vec::new();
@@ -92,10 +92,10 @@ impl Shape {
 
     fn extension(self) -> &'static str {
         match self {
-            Shape::Text => "txt",
-            Shape::Srt => "srt",
-            Shape::Vtt => "vtt",
-            Shape::Json => "json",
+            TranscriptFormat::Text => "txt",
+            TranscriptFormat::Srt => "srt",
+            TranscriptFormat::Vtt => "vtt",
+            TranscriptFormat::Json => "json",
         }
     }
 }
@@ -105,16 +105,16 @@ fn is_stdin(file: &Path) -> bool {
 }
 
 /// Progress over all files.
-struct Progress {
+struct TranscribeProgress {
     files: usize,
     done: usize,
     heard_s: f64,
     line: ProgressLine,
 }
 
-impl Progress {
+impl TranscribeProgress {
     fn show(&mut self) {
-        let Progress { files, done, heard_s, line } = self;
+        let TranscribeProgress { files, done, heard_s, line } = self;
         line.show(*done as u64, |elapsed| {
             let speed = *heard_s / elapsed.as_secs_f64().max(1e-3);
             format!(
@@ -125,22 +125,22 @@ impl Progress {
     }
 }
 
-type Shared = Arc<Mutex<Progress>>;
+type Shared = Arc<Mutex<TranscribeProgress>>;
 
-fn locked(progress: &Shared) -> std::sync::MutexGuard<'_, Progress> {
+fn locked(progress: &Shared) -> std::sync::MutexGuard<'_, TranscribeProgress> {
     // The lock guards plain counts, which a panic cannot corrupt.
     progress.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn all(args: &TranscribeArgs, shape: Shape, host: &Host) -> Result<(), CliError> {
+async fn all(args: &TranscribeArgs, shape: TranscriptFormat, host: &Host) -> Result<(), CliError> {
     if let Some(dir) = &args.output_dir {
         let made = std::fs::create_dir_all(dir);
         made.map_err(|source| CliError::Path { path: dir.clone(), source })?;
     }
     let line = ProgressLine::new(args.quiet, "{spinner} {msg}", None);
-    let progress = Progress { files: args.files.len(), done: 0, heard_s: 0.0, line };
+    let progress = TranscribeProgress { files: args.files.len(), done: 0, heard_s: 0.0, line };
     let progress: Shared = Arc::new(Mutex::new(progress));
-    let mut running: VecDeque<(PathBuf, JoinHandle<Result<Said, CliError>>)> = VecDeque::new();
+    let mut running: VecDeque<(PathBuf, JoinHandle<Result<FileTranscript, CliError>>)> = VecDeque::new();
     let (mut files, mut failed) = (args.files.iter(), Vec::new());
     loop {
         while running.len() < args.in_flight as usize {
@@ -201,7 +201,7 @@ fn config(args: &TranscribeArgs, host: &Host, file: &Path) -> TranscribeConfig {
 
 /// Transcript of a file.
 #[derive(Default)]
-struct Said {
+struct FileTranscript {
     started: TranscribeStarted,
     segments: Vec<TranscriptSegment>,
     finished: TranscribeFinished,
@@ -212,7 +212,7 @@ async fn one(
     config: TranscribeConfig,
     file: PathBuf,
     progress: Shared,
-) -> Result<Said, CliError> {
+) -> Result<FileTranscript, CliError> {
     let (to, pieces) = mpsc::channel(PIECES_MAX);
     let first = TranscribeRequest { part: Some(Part::Config(config)) };
     let requests = tokio_stream::once(first).chain(ReceiverStream::new(pieces));
@@ -224,7 +224,7 @@ async fn one(
         // An unreadable file ends the request too.
         Err(status) => return Err(unread(reading, status).await),
     };
-    let (mut said, mut heard_s) = (Said::default(), 0.0);
+    let (mut said, mut heard_s) = (FileTranscript::default(), 0.0);
     loop {
         let event = match events.message().await {
             Ok(Some(event)) => event.event,
@@ -282,16 +282,21 @@ fn read(path: &Path, to: &mpsc::Sender<TranscribeRequest>) -> Result<(), CliErro
     }
 }
 
-fn write(args: &TranscribeArgs, shape: Shape, file: &Path, said: &Said) -> Result<(), CliError> {
+fn write(
+    args: &TranscribeArgs,
+    shape: TranscriptFormat,
+    file: &Path,
+    said: &FileTranscript,
+) -> Result<(), CliError> {
     let segments = || said.segments.iter();
     let text = match shape {
-        Shape::Text => segments().map(|segment| format!("{}\n", segment.text.trim())).collect(),
-        Shape::Srt => srt(segments()),
-        Shape::Vtt => vtt(segments()),
-        Shape::Json => format!("{}\n", as_json(file, said, args.words)),
+        TranscriptFormat::Text => segments().map(|segment| format!("{}\n", segment.text.trim())).collect(),
+        TranscriptFormat::Srt => srt(segments()),
+        TranscriptFormat::Vtt => vtt(segments()),
+        TranscriptFormat::Json => format!("{}\n", as_json(file, said, args.words)),
     };
     let Some(dir) = &args.output_dir else {
-        if shape == Shape::Text && args.files.len() > 1 {
+        if shape == TranscriptFormat::Text && args.files.len() > 1 {
             print_line(&format!("==> {} <==", harmless(&file.display().to_string())))?;
         }
         let text = text.trim_end_matches('\n');
@@ -301,7 +306,7 @@ fn write(args: &TranscribeArgs, shape: Shape, file: &Path, said: &Said) -> Resul
     std::fs::write(&path, text).map_err(|source| CliError::Path { path, source })
 }
 
-fn as_json(file: &Path, said: &Said, words: bool) -> serde_json::Value {
+fn as_json(file: &Path, said: &FileTranscript, words: bool) -> serde_json::Value {
     let segment = |segment: &TranscriptSegment| {
         let mut value = json!({
             "start": segment.start_s,
@@ -336,7 +341,7 @@ mod tests {
 
     #[test]
     fn each_file_has_a_text_of_its_own() {
-        let name = |file: &str| Shape::Srt.file_name(Path::new(file)).display().to_string();
+        let name = |file: &str| TranscriptFormat::Srt.file_name(Path::new(file)).display().to_string();
         assert_eq!(
             ["a/talk.mp3", "talk.1.mp3", "talk.2.mp3", "talk", "-", "a/b.c/d"].map(name),
             ["talk.srt", "talk.1.srt", "talk.2.srt", "talk.srt", "stdin.srt", "d.srt"]
@@ -346,9 +351,9 @@ mod tests {
             let command = ["hanzo-engine", "transcribe", "-m", "x", "--vtt", "--output-dir", "out"];
             let cli = crate::args::Cli::parse_from(command.iter().chain(files));
             let crate::args::Command::Transcribe(args) = cli.command else { panic!("another command") };
-            Shape::of(&args).map_err(|error| error.to_string())
+            TranscriptFormat::of(&args).map_err(|error| error.to_string())
         };
-        assert_eq!(shape(&["talk.1.mp3", "talk.2.mp3"]), Ok(Shape::Vtt));
+        assert_eq!(shape(&["talk.1.mp3", "talk.2.mp3"]), Ok(TranscriptFormat::Vtt));
         let both = "a/talk.mp3 and b/talk.wav would both be written to talk.vtt: ask for one at a time";
         assert_eq!(shape(&["a/talk.mp3", "b/talk.wav"]), Err(both.to_owned()));
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// Known model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Model {
+pub(crate) struct ModelSummary {
     pub(crate) name: String,
     pub(crate) format: String,
     pub(crate) quantization: String,
@@ -31,7 +31,7 @@ pub(crate) struct Model {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Card {
     #[serde(flatten)]
-    pub(crate) model: Model,
+    pub(crate) model: ModelSummary,
     pub(crate) architecture: String,
     pub(crate) parameters: u64,
     pub(crate) context_tokens_max: u32,
@@ -48,13 +48,13 @@ pub(crate) struct Card {
     pub(crate) system: String,
     /// Sampling options that came with the model.
     pub(crate) params: Option<serde_json::Value>,
-    pub(crate) files: Vec<File>,
-    pub(crate) status: Option<Loaded>,
+    pub(crate) files: Vec<FileSummary>,
+    pub(crate) status: Option<LoadedSummary>,
 }
 
 /// File of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct File {
+pub(crate) struct FileSummary {
     pub(crate) path: String,
     pub(crate) size_bytes: u64,
     pub(crate) sha256: Option<String>,
@@ -67,7 +67,7 @@ pub(crate) struct File {
 
 /// Model or alias that was removed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Removed {
+pub(crate) struct RemovalSummary {
     pub(crate) name: String,
     /// Former path; empty for an alias.
     pub(crate) path: String,
@@ -86,7 +86,7 @@ pub(crate) struct Alias {
 
 /// Model in a daemon's memory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedSummary {
     pub(crate) name: String,
     pub(crate) state: &'static str,
     pub(crate) error: Option<String>,
@@ -113,7 +113,7 @@ pub(crate) struct Loaded {
     pub(crate) overrides: Vec<String>,
 }
 
-impl Model {
+impl ModelSummary {
     /// Converts the daemon's message. With `here`, paths can be checked from this process.
     pub(crate) fn from_proto(model: v1::StoredModel, here: bool) -> Self {
         Self {
@@ -154,10 +154,10 @@ impl Model {
 }
 
 impl Card {
-    /// Converts as [`Model::from_proto`] does.
+    /// Converts as [`ModelSummary::from_proto`] does.
     pub(crate) fn from_proto(shown: v1::ShowResponse, here: bool) -> Self {
         let capabilities = shown.capabilities().filter_map(hanzo_engine_gateway::capability_word).collect();
-        let file = |file: v1::StoredFile| File {
+        let file = |file: v1::StoredFile| FileSummary {
             missing: here && is_gone(&file.path),
             path: file.path,
             size_bytes: file.size_bytes,
@@ -166,7 +166,7 @@ impl Card {
             held: file.held,
         };
         Self {
-            model: Model::from_proto(shown.model.unwrap_or_default(), here),
+            model: ModelSummary::from_proto(shown.model.unwrap_or_default(), here),
             architecture: shown.architecture,
             parameters: shown.parameters,
             context_tokens_max: shown.context_tokens_max,
@@ -180,12 +180,12 @@ impl Card {
             system: shown.system,
             params: serde_json::from_str(&shown.params_json).ok(),
             files: shown.files.into_iter().map(file).collect(),
-            status: shown.status.map(Loaded::from_proto),
+            status: shown.status.map(LoadedSummary::from_proto),
         }
     }
 }
 
-impl Removed {
+impl RemovalSummary {
     /// Converts the daemon's message.
     pub(crate) fn from_proto(removed: v1::RemoveResponse) -> Self {
         let model = removed.model.unwrap_or_default();
@@ -194,9 +194,9 @@ impl Removed {
     }
 
     /// Converts the store's result.
-    pub(crate) fn from_store(removed: store::Removed) -> Self {
+    pub(crate) fn from_store(removed: store::RemovalResult) -> Self {
         let path = removed.record.map(|record| record.path.display().to_string()).unwrap_or_default();
-        let store::Removed { name, freed_bytes, alias_of, .. } = removed;
+        let store::RemovalResult { name, freed_bytes, alias_of, .. } = removed;
         Self { name, path, freed_bytes, alias_of }
     }
 }
@@ -209,7 +209,7 @@ impl Alias {
     }
 }
 
-impl Loaded {
+impl LoadedSummary {
     /// Converts the daemon's message.
     pub(crate) fn from_proto(status: v1::ModelStatus) -> Self {
         Self {

@@ -2,7 +2,7 @@
 
 use super::{EngineArgs, StoreArgs};
 use clap::Args;
-use hanzo_engine_daemon::quantize::{Affine, DType, MIXES, Mix, Target, Wanted};
+use hanzo_engine_daemon::quantize::{Affine, DType, MIXES, Mix, QuantizeTarget, Wanted};
 use std::path::PathBuf;
 
 /// Arguments of `quantize`.
@@ -92,11 +92,11 @@ impl To {
 
 impl QuantizeArgs {
     /// Builds the target from the flags. Fails if a flag does not apply to the format.
-    pub(crate) fn target(&self) -> Result<Target, String> {
+    pub(crate) fn target(&self) -> Result<QuantizeTarget, String> {
         let (keep_output, requantize, named) =
             (self.keep_output, self.allow_requantize, self.tensor_type.clone());
         match self.to {
-            To::Mix(mix) => Ok(Target::Mix(Wanted {
+            To::Mix(mix) => Ok(QuantizeTarget::Mix(Wanted {
                 mix,
                 pure: self.pure,
                 keep_output,
@@ -124,7 +124,7 @@ impl QuantizeArgs {
                         dtype.label()
                     ));
                 }
-                Ok(Target::Affine(Affine { dtype, keep_output, named, requantize }))
+                Ok(QuantizeTarget::Affine(Affine { dtype, keep_output, named, requantize }))
             }
         }
     }

@@ -1,10 +1,10 @@
 //! Items of one request, from the input to the written records.
 
-use super::output::Kind;
-use super::partial::{Outcome, Record};
-use super::request::{Asked, EmbedClient};
+use super::output::VectorFormat;
+use super::partial::{ItemOutcome, Record};
+use super::request::{EmbedClient, EmbedItem};
 use crate::error::CliError;
-use crate::input::{Items, Text};
+use crate::input::{ItemText, Items};
 use crate::shown::picture;
 use std::io;
 
@@ -13,14 +13,14 @@ const BATCH_BYTES_MAX: usize = 1 << 20;
 
 /// Items that are sent in one request.
 pub(crate) struct Batch {
-    items: Vec<Waiting>,
+    items: Vec<WaitingItem>,
 }
 
-struct Waiting {
+struct WaitingItem {
     number: u64,
     chain: u64,
     carried: Vec<u8>,
-    text: Text,
+    text: ItemText,
 }
 
 /// Result of a batch.
@@ -34,16 +34,16 @@ pub(crate) struct EmbeddedBatch {
 
 impl Batch {
     /// Reads at most `rows` items. None at the end of the input.
-    pub(crate) fn read(items: &mut Items, kind: Kind, rows: usize) -> io::Result<Option<Self>> {
+    pub(crate) fn read(items: &mut Items, kind: VectorFormat, rows: usize) -> io::Result<Option<Self>> {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while batch.len() < rows && bytes < BATCH_BYTES_MAX {
             let Some(mut item) = items.next()? else { break };
             bytes += item.line.len();
-            if let Text::Picture(path) = &item.text {
+            if let ItemText::Picture(path) = &item.text {
                 bytes += std::fs::metadata(path).map_or(0, |file| file.len() as usize);
             }
             let carried = kind.carried(&mut item);
-            batch.push(Waiting { number: item.number, chain: item.chain, carried, text: item.text });
+            batch.push(WaitingItem { number: item.number, chain: item.chain, carried, text: item.text });
         }
         Ok((!batch.is_empty()).then_some(Self { items: batch }))
     }
@@ -51,30 +51,30 @@ impl Batch {
     /// Requests the vectors.
     pub(crate) async fn embed(self, embed_client: EmbedClient) -> Result<EmbeddedBatch, CliError> {
         let mut asked = Vec::new();
-        let mut place = |text: Text| match text {
-            Text::Some(text) => {
-                asked.push(Asked::Text(text));
+        let mut place = |text: ItemText| match text {
+            ItemText::Some(text) => {
+                asked.push(EmbedItem::Text(text));
                 None
             }
-            Text::Picture(path) => match picture(&path) {
+            ItemText::Picture(path) => match picture(&path) {
                 Ok(bytes) => {
-                    asked.push(Asked::Picture(bytes));
+                    asked.push(EmbedItem::Picture(bytes));
                     None
                 }
-                Err(error) => Some(Outcome::Failed(error.to_string())),
+                Err(error) => Some(ItemOutcome::Failed(error.to_string())),
             },
-            Text::Blank => Some(Outcome::Blank),
-            Text::Bad(why) => Some(Outcome::Failed(why)),
+            ItemText::Blank => Some(ItemOutcome::Blank),
+            ItemText::Bad(why) => Some(ItemOutcome::Failed(why)),
         };
-        let places: Vec<(Option<Outcome>, u64, u64, Vec<u8>)> = self
+        let places: Vec<(Option<ItemOutcome>, u64, u64, Vec<u8>)> = self
             .items
             .into_iter()
             .map(|item| (place(item.text), item.number, item.chain, item.carried))
             .collect();
         let vectors = embed_client.vectors(asked).await?;
         let mut each = vectors.each.into_iter().map(|vector| match vector {
-            Ok(vector) => Outcome::Vector(vector),
-            Err(why) => Outcome::Failed(why),
+            Ok(vector) => ItemOutcome::Vector(vector),
+            Err(why) => ItemOutcome::Failed(why),
         });
         let mut records = Vec::new();
         for (outcome, number, chain, carried) in places {

@@ -1,7 +1,7 @@
 //! NumPy's file format, version 1.0 (numpy.org/doc/stable/reference/generated/numpy.lib.format.html): a header,
 //! then the rows of a C-ordered array of little-endian f32.
 
-use super::partial::Outcome;
+use super::partial::ItemOutcome;
 use std::io::{self, Write};
 
 /// Alignment of the start of the data.
@@ -23,10 +23,10 @@ pub(crate) fn header(rows: u64, dimensions: u32) -> Vec<u8> {
 }
 
 /// Writes one row. An item without a vector becomes a row of NaN.
-pub(crate) fn row(out: &mut impl Write, outcome: &Outcome, dimensions: u32) -> io::Result<()> {
+pub(crate) fn row(out: &mut impl Write, outcome: &ItemOutcome, dimensions: u32) -> io::Result<()> {
     match outcome {
-        Outcome::Vector(vector) => out.write_all(vector),
-        Outcome::Blank | Outcome::Failed(_) => {
+        ItemOutcome::Vector(vector) => out.write_all(vector),
+        ItemOutcome::Blank | ItemOutcome::Failed(_) => {
             (0..dimensions).try_for_each(|_| out.write_all(&f32::NAN.to_le_bytes()))
         }
     }
@@ -52,8 +52,8 @@ mod tests {
     #[test]
     fn what_has_no_vector_is_not_a_number() {
         let mut out = Vec::new();
-        row(&mut out, &Outcome::Vector(vec![0, 0, 128, 63, 0, 0, 0, 64]), 2).unwrap();
-        row(&mut out, &Outcome::Blank, 2).unwrap();
+        row(&mut out, &ItemOutcome::Vector(vec![0, 0, 128, 63, 0, 0, 0, 64]), 2).unwrap();
+        row(&mut out, &ItemOutcome::Blank, 2).unwrap();
         let values: Vec<f32> =
             out.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect();
         assert_eq!(values[..2], [1.0, 2.0]);

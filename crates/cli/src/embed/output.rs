@@ -3,11 +3,11 @@
 //! not at all.
 
 use super::npy;
-use super::parquet::{Carried, Ids, Writer};
-use super::partial::{Outcome, Partial, Record};
+use super::parquet::{CarriedFields, Ids, ParquetWriter};
+use super::partial::{ItemOutcome, Partial, Record};
 use crate::args::InputFormat;
 use crate::error::{CliError, PartialError};
-use crate::input::{Item, Object, Text};
+use crate::input::{Item, ItemText, Object};
 use ::parquet::errors::ParquetError;
 use serde_json::value::to_raw_value;
 use std::fs::File;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 /// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum VectorFormat {
     /// JSON object on each line: the item's own with `embedding` added.
     Jsonl,
     /// Single f32 array of shape (rows, dimensions).
@@ -26,7 +26,7 @@ pub(crate) enum Kind {
     },
 }
 
-impl Kind {
+impl VectorFormat {
     /// Format by the name of `path`.
     pub(crate) fn of(path: &Path, with_text: bool) -> Result<Self, CliError> {
         let end = path.extension().map(|end| end.to_string_lossy().to_lowercase());
@@ -49,10 +49,10 @@ impl Kind {
             Self::Npy => Vec::new(),
             Self::Parquet { with_text } => {
                 let text = match &item.text {
-                    Text::Some(text) if with_text => Some(text.clone()),
+                    ItemText::Some(text) if with_text => Some(text.clone()),
                     _ => None,
                 };
-                let carried = Carried { id: item.id.take(), text };
+                let carried = CarriedFields { id: item.id.take(), text };
                 serde_json::to_vec(&carried).expect("values that were read can be written")
             }
         }
@@ -65,18 +65,18 @@ pub(crate) fn json_line(record: &Record, format: InputFormat) -> io::Result<Vec<
     let line = String::from_utf8_lossy(&record.carried);
     let mut object = match (format, &record.outcome) {
         (InputFormat::Jsonl, _) => Object::read(&line).unwrap_or(Object(Vec::new())),
-        (InputFormat::Txt, Outcome::Failed(_)) if line.is_empty() => Object(Vec::new()),
+        (InputFormat::Txt, ItemOutcome::Failed(_)) if line.is_empty() => Object(Vec::new()),
         (InputFormat::Txt, _) => Object(vec![("text".to_owned(), to_raw_value(&line)?)]),
     };
     object.0.retain(|(name, _)| name != "embedding");
     let (name, value) = match &record.outcome {
-        Outcome::Vector(vector) => {
+        ItemOutcome::Vector(vector) => {
             let (values, _) = vector.as_chunks();
             let values: Vec<f32> = values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
             ("embedding", to_raw_value(&values)?)
         }
-        Outcome::Blank => ("embedding", to_raw_value(&())?),
-        Outcome::Failed(why) => {
+        ItemOutcome::Blank => ("embedding", to_raw_value(&())?),
+        ItemOutcome::Failed(why) => {
             object.0.retain(|(name, _)| name != "error");
             ("error", to_raw_value(&format!("line {}: {why}", record.number))?)
         }
@@ -91,7 +91,7 @@ pub(crate) fn json_line(record: &Record, format: InputFormat) -> io::Result<Vec<
 pub(crate) fn finish(
     partial: Partial,
     path: &Path,
-    kind: Kind,
+    kind: VectorFormat,
     format: InputFormat,
     dimensions: u32,
 ) -> Result<(), CliError> {
@@ -134,34 +134,34 @@ impl From<PartialError> for Failure {
 fn write(
     partial: &Partial,
     file: File,
-    kind: Kind,
+    kind: VectorFormat,
     format: InputFormat,
     dimensions: u32,
 ) -> Result<File, Failure> {
     let mut out = BufWriter::with_capacity(1 << 18, file);
     let mut records = partial.records()?;
     match kind {
-        Kind::Jsonl => {
+        VectorFormat::Jsonl => {
             while let Some(record) = records.next()? {
                 let line = json_line(&record, format).map_err(Failure::Output)?;
                 out.write_all(&line).map_err(Failure::Output)?;
             }
         }
-        Kind::Npy => {
+        VectorFormat::Npy => {
             out.write_all(&npy::header(partial.counts.rows, dimensions)).map_err(Failure::Output)?;
             while let Some(record) = records.next()? {
                 npy::row(&mut out, &record.outcome, dimensions).map_err(Failure::Output)?;
             }
         }
-        Kind::Parquet { with_text } => {
+        VectorFormat::Parquet { with_text } => {
             // The types of the ids determine the type of their column, which comes first.
             let mut ids = Ids::None;
             while let Some(record) = records.next()? {
-                ids = ids.with(&Carried::read(&record.carried));
+                ids = ids.with(&CarriedFields::read(&record.carried));
             }
             records = partial.records()?;
             let output = |error| Failure::Output(system(error));
-            let mut writer = Writer::new(out, ids, with_text).map_err(output)?;
+            let mut writer = ParquetWriter::new(out, ids, with_text).map_err(output)?;
             while let Some(record) = records.next()? {
                 writer.row(&record).map_err(output)?;
             }
@@ -186,13 +186,13 @@ fn system(error: ParquetError) -> io::Error {
 mod tests {
     use super::*;
 
-    fn line(format: InputFormat, carried: &str, outcome: Outcome) -> String {
+    fn line(format: InputFormat, carried: &str, outcome: ItemOutcome) -> String {
         let record = Record { number: 7, chain: 0, carried: carried.into(), outcome };
         String::from_utf8(json_line(&record, format).unwrap()).unwrap()
     }
 
-    fn vector() -> Outcome {
-        Outcome::Vector([1.0f32, 0.1].iter().flat_map(|value| value.to_le_bytes()).collect())
+    fn vector() -> ItemOutcome {
+        ItemOutcome::Vector([1.0f32, 0.1].iter().flat_map(|value| value.to_le_bytes()).collect())
     }
 
     #[test]
@@ -201,7 +201,7 @@ mod tests {
         let expected =
             "{\"id\":12345678901234567890123,\"f\":1.50,\"text\":\"a\\u00e9\",\"embedding\":[1.0,0.1]}\n";
         assert_eq!(line(InputFormat::Jsonl, own, vector()), expected);
-        let failed = Outcome::Failed("it is no good".into());
+        let failed = ItemOutcome::Failed("it is no good".into());
         let expected = "{\"id\":1,\"error\":\"line 7: it is no good\"}\n";
         assert_eq!(line(InputFormat::Jsonl, r#"{"id":1,"error":"old"}"#, failed.clone()), expected);
         assert_eq!(line(InputFormat::Jsonl, "{broken", failed), "{\"error\":\"line 7: it is no good\"}\n");
@@ -213,14 +213,14 @@ mod tests {
             line(InputFormat::Txt, "a \"b\"", vector()),
             "{\"text\":\"a \\\"b\\\"\",\"embedding\":[1.0,0.1]}\n"
         );
-        assert_eq!(line(InputFormat::Txt, "", Outcome::Blank), "{\"text\":\"\",\"embedding\":null}\n");
+        assert_eq!(line(InputFormat::Txt, "", ItemOutcome::Blank), "{\"text\":\"\",\"embedding\":null}\n");
     }
 
     #[test]
     fn the_name_says_the_format() {
-        let of = |path: &str| Kind::of(Path::new(path), false);
-        assert_eq!((of("a.jsonl").unwrap(), of("b.NPY").unwrap()), (Kind::Jsonl, Kind::Npy));
-        assert_eq!(of("c.parquet").unwrap(), Kind::Parquet { with_text: false });
+        let of = |path: &str| VectorFormat::of(Path::new(path), false);
+        assert_eq!((of("a.jsonl").unwrap(), of("b.NPY").unwrap()), (VectorFormat::Jsonl, VectorFormat::Npy));
+        assert_eq!(of("c.parquet").unwrap(), VectorFormat::Parquet { with_text: false });
         assert!(of("d.csv").unwrap_err().line().contains("--output d.csv"));
     }
 }

@@ -2,7 +2,7 @@
 //! `embedding`, a list of floats that is null if an item has no vector. Nothing is compressed, because vectors
 //! hardly compress.
 
-use super::partial::{Outcome, Record};
+use super::partial::{ItemOutcome, Record};
 use parquet::basic::Encoding;
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, FloatType, Int64Type};
 use parquet::errors::{ParquetError, Result};
@@ -19,15 +19,15 @@ const GROUP_BYTES_MAX: usize = 32 << 20;
 
 /// Data of a row besides its vector.
 #[derive(Debug, Default, Deserialize, Serialize)]
-pub(crate) struct Carried {
+pub(crate) struct CarriedFields {
     #[serde(default)]
     pub(crate) id: Option<Box<RawValue>>,
     #[serde(default)]
     pub(crate) text: Option<String>,
 }
 
-impl Carried {
-    /// Parses the output of [`Kind::carried`].
+impl CarriedFields {
+    /// Parses the output of [`VectorFormat::carried`].
     pub(crate) fn read(bytes: &[u8]) -> Self {
         serde_json::from_slice(bytes).unwrap_or_default()
     }
@@ -43,7 +43,7 @@ pub(crate) enum Ids {
 
 impl Ids {
     /// Type after one more item: integers only if all are integers.
-    pub(crate) fn with(self, carried: &Carried) -> Self {
+    pub(crate) fn with(self, carried: &CarriedFields) -> Self {
         match (&carried.id, self) {
             (None, ids) => ids,
             (Some(id), ids) if id.get() == "null" => ids,
@@ -55,7 +55,7 @@ impl Ids {
 }
 
 /// Writer of a Parquet file.
-pub(crate) struct Writer<W: Write + Send> {
+pub(crate) struct ParquetWriter<W: Write + Send> {
     file: SerializedFileWriter<W>,
     ids: Ids,
     with_text: bool,
@@ -73,7 +73,7 @@ struct Group {
     bytes: usize,
 }
 
-impl<W: Write + Send> Writer<W> {
+impl<W: Write + Send> ParquetWriter<W> {
     /// Starts a file.
     pub(crate) fn new(out: W, ids: Ids, with_text: bool) -> Result<Self> {
         let id = match ids {
@@ -96,7 +96,7 @@ impl<W: Write + Send> Writer<W> {
 
     /// Adds one row.
     pub(crate) fn row(&mut self, record: &Record) -> Result<()> {
-        let Carried { id, text } = Carried::read(&record.carried);
+        let CarriedFields { id, text } = CarriedFields::read(&record.carried);
         let group = &mut self.group;
         group.bytes += record.carried.len() + size_of::<[usize; 8]>();
         if self.ids != Ids::None {
@@ -108,14 +108,14 @@ impl<W: Write + Send> Writer<W> {
             group.texts.push(text);
         }
         group.lengths.push(match &record.outcome {
-            Outcome::Vector(vector) => {
+            ItemOutcome::Vector(vector) => {
                 let value = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes);
                 let (values, _) = vector.as_chunks();
                 group.values.extend(values.iter().map(value));
                 group.bytes += vector.len();
                 Some(values.len())
             }
-            Outcome::Blank | Outcome::Failed(_) => None,
+            ItemOutcome::Blank | ItemOutcome::Failed(_) => None,
         });
         if group.bytes > GROUP_BYTES_MAX {
             self.flush()?;
@@ -193,17 +193,17 @@ mod tests {
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::Row;
 
-    fn record(carried: &str, outcome: Outcome) -> Record {
+    fn record(carried: &str, outcome: ItemOutcome) -> Record {
         Record { number: 1, chain: 0, carried: carried.into(), outcome }
     }
 
-    fn vector(values: &[f32]) -> Outcome {
-        Outcome::Vector(values.iter().flat_map(|value| value.to_le_bytes()).collect())
+    fn vector(values: &[f32]) -> ItemOutcome {
+        ItemOutcome::Vector(values.iter().flat_map(|value| value.to_le_bytes()).collect())
     }
 
     /// Writes records and reads them back with the crate's own reader. Returns each row as JSON-like text.
     fn through(ids: Ids, with_text: bool, records: &[Record]) -> (Vec<String>, usize) {
-        let mut writer = Writer::new(Vec::new(), ids, with_text).unwrap();
+        let mut writer = ParquetWriter::new(Vec::new(), ids, with_text).unwrap();
         records.iter().for_each(|record| writer.row(record).unwrap());
         let bytes = writer.finish().unwrap();
         let reader = SerializedFileReader::new(bytes::Bytes::from(bytes)).unwrap();
@@ -218,11 +218,12 @@ mod tests {
     fn rows_come_back_as_they_were() {
         let records = [
             record(r#"{"id":7,"text":"größer"}"#, vector(&[1.0, -2.5])),
-            record(r#"{"id":null,"text":null}"#, Outcome::Blank),
-            record(r#"{"id":-9,"text":"x"}"#, Outcome::Failed("no".into())),
+            record(r#"{"id":null,"text":null}"#, ItemOutcome::Blank),
+            record(r#"{"id":-9,"text":"x"}"#, ItemOutcome::Failed("no".into())),
             record(r#"{"text":"y"}"#, vector(&[3.25, 4.0])),
         ];
-        let ids = records.iter().fold(Ids::None, |ids, record| ids.with(&Carried::read(&record.carried)));
+        let ids =
+            records.iter().fold(Ids::None, |ids, record| ids.with(&CarriedFields::read(&record.carried)));
         assert_eq!(ids, Ids::Integers);
         let (rows, _) = through(ids, true, &records);
         assert_eq!(
@@ -242,7 +243,7 @@ mod tests {
     #[test]
     fn ids_are_integers_only_while_all_are() {
         let ids = |ids: &[&str]| {
-            let carried = |id: &&str| Carried::read(format!(r#"{{"id":{id}}}"#).as_bytes());
+            let carried = |id: &&str| CarriedFields::read(format!(r#"{{"id":{id}}}"#).as_bytes());
             ids.iter().map(carried).fold(Ids::None, |ids, carried| ids.with(&carried))
         };
         assert_eq!(ids(&["1", "null", "2"]), Ids::Integers);

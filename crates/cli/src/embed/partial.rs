@@ -26,12 +26,12 @@ pub(crate) struct Record {
     pub(crate) chain: u64,
     /// Item data that the output needs.
     pub(crate) carried: Vec<u8>,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: ItemOutcome,
 }
 
 /// Outcome of an item, see [`Record`].
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Outcome {
+pub(crate) enum ItemOutcome {
     /// Vector: (dimensions) f32, little-endian.
     Vector(Vec<u8>),
     /// Empty line of text, which has no vector.
@@ -65,12 +65,12 @@ pub(crate) struct RowCounts {
 
 impl RowCounts {
     /// Counts one more record.
-    pub(crate) fn count(&mut self, outcome: &Outcome) {
+    pub(crate) fn count(&mut self, outcome: &ItemOutcome) {
         self.rows += 1;
         match outcome {
-            Outcome::Vector(_) => {}
-            Outcome::Blank => self.blank += 1,
-            Outcome::Failed(_) => self.failed += 1,
+            ItemOutcome::Vector(_) => {}
+            ItemOutcome::Blank => self.blank += 1,
+            ItemOutcome::Failed(_) => self.failed += 1,
         }
     }
 }
@@ -159,7 +159,7 @@ impl Partial {
     fn count(&mut self, record: &Record) {
         self.counts.count(&record.outcome);
         self.chain = record.chain;
-        if let (Outcome::Failed(why), None) = (&record.outcome, &self.failed) {
+        if let (ItemOutcome::Failed(why), None) = (&record.outcome, &self.failed) {
             self.failed = Some((record.number, why.clone()));
         }
     }
@@ -266,9 +266,9 @@ impl Record {
     /// Layout: kind, number, chain, length of the carried data, carried data, then the vector or the message.
     fn encode(&self) -> Vec<u8> {
         let (kind, rest) = match &self.outcome {
-            Outcome::Vector(vector) => (VECTOR, vector.as_slice()),
-            Outcome::Blank => (BLANK, &[][..]),
-            Outcome::Failed(why) => (FAILED, why.as_bytes()),
+            ItemOutcome::Vector(vector) => (VECTOR, vector.as_slice()),
+            ItemOutcome::Blank => (BLANK, &[][..]),
+            ItemOutcome::Failed(why) => (FAILED, why.as_bytes()),
         };
         let len = (self.carried.len() as u64).to_le_bytes();
         [&[kind], &self.number.to_le_bytes()[..], &self.chain.to_le_bytes(), &len, &self.carried, rest]
@@ -283,9 +283,9 @@ impl Record {
         let (len, rest) = integer(rest)?;
         let (carried, rest) = rest.split_at_checked(usize::try_from(len).ok()?)?;
         let outcome = match *kind {
-            VECTOR => Outcome::Vector(rest.to_vec()),
-            BLANK => Outcome::Blank,
-            FAILED => Outcome::Failed(String::from_utf8(rest.to_vec()).ok()?),
+            VECTOR => ItemOutcome::Vector(rest.to_vec()),
+            BLANK => ItemOutcome::Blank,
+            FAILED => ItemOutcome::Failed(String::from_utf8(rest.to_vec()).ok()?),
             _ => return None,
         };
         Some(Self { number, chain, carried: carried.to_vec(), outcome })
@@ -330,10 +330,10 @@ mod tests {
             outcome,
         };
         vec![
-            record(1, "one", Outcome::Vector(vec![1, 2, 3, 4])),
-            record(2, "", Outcome::Blank),
-            record(4, "{}", Outcome::Failed("it has none".into())),
-            record(5, "five", Outcome::Vector(vec![9; 16])),
+            record(1, "one", ItemOutcome::Vector(vec![1, 2, 3, 4])),
+            record(2, "", ItemOutcome::Blank),
+            record(4, "{}", ItemOutcome::Failed("it has none".into())),
+            record(5, "five", ItemOutcome::Vector(vec![9; 16])),
         ]
     }
 

@@ -36,12 +36,12 @@ impl Meter {
 }
 
 /// Progress display.
-pub(crate) struct Progress {
+pub(crate) struct EmbedProgress {
     pub(crate) meter: Meter,
     line: ProgressLine,
 }
 
-impl Progress {
+impl EmbedProgress {
     /// Starts the display. This process has done nothing yet.
     pub(crate) fn new(quiet: bool, total: Option<u64>, before: u64) -> Self {
         let template = if total.is_some() { "{wide_bar} {percent} %  {msg}" } else { "{spinner} {msg}" };

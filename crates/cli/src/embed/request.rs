@@ -32,17 +32,17 @@ pub(crate) struct Vectors {
 }
 
 /// Input to embed.
-pub(crate) enum Asked {
+pub(crate) enum EmbedItem {
     Text(String),
     /// Bytes of a picture file.
     Picture(Vec<u8>),
 }
 
-impl Asked {
+impl EmbedItem {
     fn input(&self) -> v1::EmbedInput {
         let input = match self {
-            Asked::Text(text) => Input::Text(text.clone()),
-            Asked::Picture(data) => {
+            EmbedItem::Text(text) => Input::Text(text.clone()),
+            EmbedItem::Picture(data) => {
                 Input::Picture(v1::Media { data: data.clone().into(), ..v1::Media::default() })
             }
         };
@@ -52,7 +52,7 @@ impl Asked {
 
 impl EmbedClient {
     /// Computes the vectors of all inputs.
-    pub(crate) async fn vectors(mut self, asked: Vec<Asked>) -> Result<Vectors, CliError> {
+    pub(crate) async fn vectors(mut self, asked: Vec<EmbedItem>) -> Result<Vectors, CliError> {
         let mut vectors = Vectors::default();
         let mut left = vec![asked];
         while let Some(mut asked) = left.pop() {
@@ -75,11 +75,11 @@ impl EmbedClient {
         Ok(vectors)
     }
 
-    async fn ask(&mut self, asked: &[Asked]) -> Result<v1::EmbedResponse, Status> {
+    async fn ask(&mut self, asked: &[EmbedItem]) -> Result<v1::EmbedResponse, Status> {
         let began = Instant::now();
         loop {
             let mut request = self.request.clone();
-            request.inputs = asked.iter().map(Asked::input).collect();
+            request.inputs = asked.iter().map(EmbedItem::input).collect();
             match self.client.embed(request).await {
                 Ok(answer) => return Ok(answer.into_inner()),
                 Err(status) => match retry_after(&status) {

@@ -4,7 +4,7 @@ use super::bars::{Bars, count_done, cut, percent};
 use crate::error::CliError;
 use crate::size::{show_bytes, show_count, show_span};
 use crate::term::tell;
-use crate::view::Model;
+use crate::view::ModelSummary;
 use hanzo_engine_proto::v1::{self, pull_progress::Phase};
 use serde::Serialize;
 use std::collections::HashSet;
@@ -19,7 +19,7 @@ const JSON_EVERY: Duration = Duration::from_millis(500);
 const COLUMNS: usize = 80;
 
 /// Progress display of a pull.
-pub(crate) enum Shown {
+pub(crate) enum PullDisplay {
     /// Bars on a terminal.
     Bars(Bars),
     /// Lines without a terminal.
@@ -38,7 +38,7 @@ pub(crate) struct Lines {
     checking: bool,
 }
 
-impl Shown {
+impl PullDisplay {
     /// Bars or lines on stderr.
     pub(crate) fn for_people() -> Self {
         if stderr().is_terminal() {
@@ -70,7 +70,7 @@ impl Shown {
                 });
                 if !soon {
                     *last = Some((now, progress.phase));
-                    print_object(&Event::Progress(Step::of(progress)))?;
+                    print_object(&Event::Progress(PullStep::of(progress)))?;
                 }
             }
             Self::Nothing => {}
@@ -140,13 +140,13 @@ fn so_far(progress: &v1::PullProgress) -> String {
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Event<'a> {
-    Progress(Step<'a>),
-    Done { model: Model },
+    Progress(PullStep<'a>),
+    Done { model: ModelSummary },
     Failed { error: String },
 }
 
 #[derive(Serialize)]
-struct Step<'a> {
+struct PullStep<'a> {
     model: &'a str,
     phase: &'static str,
     bytes_done: u64,
@@ -166,7 +166,7 @@ struct FileStep<'a> {
     bytes_total: u64,
 }
 
-impl<'a> Step<'a> {
+impl<'a> PullStep<'a> {
     fn of(progress: &'a v1::PullProgress) -> Self {
         let file = |file: &'a v1::FileProgress| FileStep {
             name: &file.name,
@@ -198,7 +198,7 @@ fn word(phase: Phase) -> &'static str {
 }
 
 /// Prints the last line of `pull --json`.
-pub(crate) fn print_end(end: &Result<Model, CliError>) -> Result<(), CliError> {
+pub(crate) fn print_end(end: &Result<ModelSummary, CliError>) -> Result<(), CliError> {
     print_object(&match end {
         Ok(model) => Event::Done { model: model.clone() },
         // The reader is gone.
@@ -240,9 +240,9 @@ mod tests {
 
     #[test]
     fn lines_say_what_is_new_in_eighty_columns() {
-        let Shown::Lines(mut lines) = (match Shown::for_people() {
+        let PullDisplay::Lines(mut lines) = (match PullDisplay::for_people() {
             // The tests may run on a terminal.
-            Shown::Bars(_) => Shown::Lines(Lines {
+            PullDisplay::Bars(_) => PullDisplay::Lines(Lines {
                 begun: false,
                 last: Instant::now(),
                 done: HashSet::new(),
@@ -279,7 +279,7 @@ mod tests {
     fn json_says_null_where_there_is_no_saying() {
         let mut progress = at(Phase::Downloading, 7);
         progress.eta_s = -1.0;
-        let line = serde_json::to_value(Event::Progress(Step::of(&progress))).unwrap();
+        let line = serde_json::to_value(Event::Progress(PullStep::of(&progress))).unwrap();
         assert_eq!((&line["event"], &line["eta_s"]), (&"progress".into(), &serde_json::Value::Null));
         assert_eq!(line["files"][0]["phase"], "done");
     }
