@@ -9,7 +9,7 @@
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Response};
-use hanzo_engine_store::{PullOptions, Puller, Settings, Store};
+use hanzo_engine_store::{PullOptions, Puller, Store, StoreSettings};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -86,7 +86,7 @@ async fn serve(megabytes: u64) -> Result<(), Failure> {
 }
 
 async fn pull(url: &str, dir: &Path) -> Result<(), Failure> {
-    let settings = Settings { hub_cache: None, ollama_store: None, ..Settings::from_env()? };
+    let settings = StoreSettings { hub_cache: None, ollama_store: None, ..StoreSettings::from_env()? };
     let puller = Puller::new(Store::open(dir)?, settings, None)?;
     say(puller.pull(url, &PullOptions::default())?.done().await?.size_bytes)
 }

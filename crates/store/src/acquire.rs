@@ -2,17 +2,17 @@
 //! and publish all of them at once.
 
 use crate::digest::{Digest, Hasher, digest_file};
-use crate::download::{Downloader, Wanted, disk, part_key, write_failed};
+use crate::download::{Downloader, RemoteFile, disk, part_key, write_failed};
 use crate::file_system;
 use crate::http::Http;
 use crate::limits::{FILES_AT_ONCE, SPARE_BYTES};
 use crate::pins::Pin;
-use crate::plan::{Origin, Plan, PlanFile, Proposal, PullOptions};
+use crate::plan::{ModelPlan, Origin, PlanFile, Proposal, PullOptions};
 use crate::progress::{FileState, Phase, PullProgress};
-use crate::publish::{Arrived, ArrivedFile, Inspect};
+use crate::publish::{ArrivedFile, ArrivedModel, Inspect};
 use crate::record::{Description, FileState as OnDisk, ModelRecord, NewModel};
 use crate::reference::Reference;
-use crate::settings::Settings;
+use crate::settings::StoreSettings;
 use crate::source::choose::Globs;
 use crate::source::here::Elsewhere;
 use crate::source::{file, hub, ollama, url};
@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 /// Resources shared by all pulls.
 pub(crate) struct Means {
     pub(crate) store: Store,
-    pub(crate) settings: Settings,
+    pub(crate) settings: StoreSettings,
     pub(crate) http: Arc<Http>,
     pub(crate) downloader: Downloader,
     pub(crate) inspect: Option<Inspect>,
@@ -61,12 +61,12 @@ pub(crate) struct Acquire {
 }
 
 /// Source of one file of a model.
-enum Way {
+enum FileSource {
     /// Blob that the store already has, by SHA-256.
     Blob(String),
     /// File of another program on this machine. Its bytes are not verified yet.
     Here(PathBuf),
-    Fetch(Arc<Wanted>),
+    Fetch(Arc<RemoteFile>),
     Copy(PathBuf),
 }
 
@@ -78,10 +78,10 @@ impl Acquire {
         for file in &plan.files {
             let bytes = file.size_bytes.unwrap_or(0);
             match self.way(file, &elsewhere) {
-                Way::Blob(_) | Way::Here(_) => present_bytes += bytes,
-                Way::Copy(_) if !self.options.copy => present_bytes += bytes,
-                Way::Copy(_) => fetch_bytes += bytes,
-                Way::Fetch(wanted) => {
+                FileSource::Blob(_) | FileSource::Here(_) => present_bytes += bytes,
+                FileSource::Copy(_) if !self.options.copy => present_bytes += bytes,
+                FileSource::Copy(_) => fetch_bytes += bytes,
+                FileSource::Fetch(wanted) => {
                     let before = self.means.downloader.fetched_before(&wanted).min(bytes);
                     fetch_bytes += bytes - before;
                     present_bytes += before;
@@ -112,14 +112,14 @@ impl Acquire {
         let pin = Arc::new(Mutex::new(self.means.store.pin()));
         let record = PullRecord { reference: plan.reference.clone(), began_at_unix_ms: now_unix_ms() };
         self.means.store.begin_pull(&record)?;
-        let ways = self.ways(&plan, &pin);
-        let ways = self.trusted(&plan, ways).await?;
-        self.check_room(&plan, &ways)?;
-        let files = self.bring(&plan, ways, &states, &pin).await?;
+        let file_sources = self.file_sources(&plan, &pin);
+        let file_sources = self.trusted(&plan, file_sources).await?;
+        self.check_room(&plan, &file_sources)?;
+        let files = self.bring(&plan, file_sources, &states, &pin).await?;
         for state in &states {
             state.set(Phase::Verifying);
         }
-        let arrived = Arrived {
+        let arrived = ArrivedModel {
             name: plan.name,
             ends_pull: Some(plan.reference.clone()),
             must_open: false,
@@ -140,7 +140,7 @@ impl Acquire {
         .await
     }
 
-    async fn plan(&self) -> Result<Plan, PullError> {
+    async fn plan(&self) -> Result<ModelPlan, PullError> {
         let Means { http, settings, .. } = &*self.means;
         let (include, exclude) = (&self.include, &self.exclude);
         let plan = match &self.reference {
@@ -158,7 +158,7 @@ impl Acquire {
     }
 
     /// Returns the stored record of the same model if all its files are present.
-    fn already(&self, plan: &Plan) -> Result<Option<ModelRecord>, PullError> {
+    fn already(&self, plan: &ModelPlan) -> Result<Option<ModelRecord>, PullError> {
         if self.options.force {
             return Ok(None);
         }
@@ -184,7 +184,7 @@ impl Acquire {
     }
 
     /// Registers a local file or folder in place, without copying it.
-    async fn register(self, plan: Plan) -> Result<ModelRecord, PullError> {
+    async fn register(self, plan: ModelPlan) -> Result<ModelRecord, PullError> {
         let Reference::File(path) = self.reference else {
             return Err(PullError::Internal("only a file is registered".to_owned()));
         };
@@ -215,49 +215,53 @@ impl Acquire {
     }
 
     /// Chooses a source for each file. Pins blobs before looking for them.
-    fn ways(&self, plan: &Plan, pin: &Mutex<Pin>) -> Vec<Way> {
+    fn file_sources(&self, plan: &ModelPlan, pin: &Mutex<Pin>) -> Vec<FileSource> {
         let elsewhere = Elsewhere::new(&self.means.settings);
         let mut pin = pin.lock().unwrap_or_else(PoisonError::into_inner);
-        let way = |file: &PlanFile| {
+        let file_source = |file: &PlanFile| {
             if let Some(Digest::Sha256(sha256)) = &file.digest {
                 pin.hold(sha256);
             }
             self.way(file, &elsewhere)
         };
-        plan.files.iter().map(way).collect()
+        plan.files.iter().map(file_source).collect()
     }
 
     /// Verifies each existing blob by reading it. Deletes a wrong one and chooses another source for its file.
-    async fn trusted(&self, plan: &Plan, ways: Vec<Way>) -> Result<Vec<Way>, PullError> {
+    async fn trusted(
+        &self,
+        plan: &ModelPlan,
+        file_sources: Vec<FileSource>,
+    ) -> Result<Vec<FileSource>, PullError> {
         let elsewhere = Elsewhere::new(&self.means.settings);
-        let mut trusted = Vec::with_capacity(ways.len());
-        for (way, file) in ways.into_iter().zip(&plan.files) {
-            trusted.push(match way {
-                Way::Blob(sha256) if !has_blob(&self.means, &sha256, &self.cancel).await? => {
+        let mut trusted = Vec::with_capacity(file_sources.len());
+        for (file_source, file) in file_sources.into_iter().zip(&plan.files) {
+            trusted.push(match file_source {
+                FileSource::Blob(sha256) if !has_blob(&self.means, &sha256, &self.cancel).await? => {
                     self.way(file, &elsewhere)
                 }
-                way => way,
+                file_source => file_source,
             });
         }
         Ok(trusted)
     }
 
-    fn way(&self, file: &PlanFile, elsewhere: &Elsewhere) -> Way {
+    fn way(&self, file: &PlanFile, elsewhere: &Elsewhere) -> FileSource {
         if let (Some(Digest::Sha256(sha256)), false) = (&file.digest, self.options.force) {
             let meta = std::fs::metadata(self.means.store.layout.blob(sha256));
             if meta.is_ok_and(|meta| file.size_bytes.is_none_or(|size| size == meta.len())) {
-                return Way::Blob(sha256.clone());
+                return FileSource::Blob(sha256.clone());
             }
         }
         match &file.origin {
-            Origin::Here(path) => Way::Here(path.clone()),
-            Origin::Copy(path) => Way::Copy(path.clone()),
+            Origin::Here(path) => FileSource::Here(path.clone()),
+            Origin::Copy(path) => FileSource::Copy(path.clone()),
             Origin::Url { url, auth } => {
                 let here = file.digest.as_ref().filter(|_| !self.options.force);
                 if let Some(path) = here.and_then(|digest| elsewhere.find(digest, file.size_bytes)) {
-                    return Way::Here(path);
+                    return FileSource::Here(path);
                 }
-                Way::Fetch(Arc::new(Wanted {
+                FileSource::Fetch(Arc::new(RemoteFile {
                     name: file.name.clone(),
                     url: url.clone(),
                     auth: auth.clone(),
@@ -269,15 +273,15 @@ impl Acquire {
     }
 
     /// Checks that the disk has room for the bytes still to be written.
-    fn check_room(&self, plan: &Plan, ways: &[Way]) -> Result<(), PullError> {
-        let needed = |(file, way): (&PlanFile, &Way)| match way {
-            Way::Blob(_) | Way::Here(_) => 0,
-            Way::Copy(_) => file.size_bytes.unwrap_or(0),
-            Way::Fetch(wanted) => {
+    fn check_room(&self, plan: &ModelPlan, file_sources: &[FileSource]) -> Result<(), PullError> {
+        let needed = |(file, file_source): (&PlanFile, &FileSource)| match file_source {
+            FileSource::Blob(_) | FileSource::Here(_) => 0,
+            FileSource::Copy(_) => file.size_bytes.unwrap_or(0),
+            FileSource::Fetch(wanted) => {
                 file.size_bytes.unwrap_or(0).saturating_sub(self.means.downloader.fetched_before(wanted))
             }
         };
-        let needed_bytes: u64 = plan.files.iter().zip(ways).map(needed).sum();
+        let needed_bytes: u64 = plan.files.iter().zip(file_sources).map(needed).sum();
         let dir = self.means.store.dir();
         let mut free_bytes = file_system::free_bytes(dir).map_err(disk(dir))?;
         if let Some(room) = &self.means.downloader.room {
@@ -291,21 +295,22 @@ impl Acquire {
 
     async fn bring(
         &self,
-        plan: &Plan,
-        ways: Vec<Way>,
+        plan: &ModelPlan,
+        file_sources: Vec<FileSource>,
         states: &[Arc<FileState>],
         pin: &Arc<Mutex<Pin>>,
     ) -> Result<Vec<ArrivedFile>, PullError> {
         let turns = Arc::new(Semaphore::new(FILES_AT_ONCE));
         let mut tasks = JoinSet::new();
-        for (index, (way, state)) in ways.into_iter().zip(states).enumerate() {
+        for (index, (file_source, state)) in file_sources.into_iter().zip(states).enumerate() {
             let (file, state, turns) = (plan.files[index].clone(), state.clone(), turns.clone());
-            let work = Bring { means: self.means.clone(), force: self.options.force, pin: pin.clone() };
+            let work =
+                FileAcquisition { means: self.means.clone(), force: self.options.force, pin: pin.clone() };
             let cancel = self.cancel.clone();
             state.set(Phase::Downloading);
             tasks.spawn(async move {
                 let _turn = turns.acquire_owned().await;
-                work.one(file, way, &state, cancel).await.map(|file| (index, file))
+                work.one(file, file_source, &state, cancel).await.map(|file| (index, file))
             });
         }
         let mut files: Vec<Option<ArrivedFile>> = vec![None; plan.files.len()];
@@ -319,7 +324,7 @@ impl Acquire {
     }
 
     /// Explains a refusal: a hub that lists a repository but refuses its files wants a licence accepted.
-    fn explained(&self, error: PullError, plan: &Plan) -> PullError {
+    fn explained(&self, error: PullError, plan: &ModelPlan) -> PullError {
         match (error, &self.reference, Reference::parse(&plan.reference)) {
             (PullError::Forbidden { status, .. }, Reference::Hub(_), Ok(Reference::Hub(kept))) => {
                 let hint = hub::gate_hint(&self.means.settings, &kept.repo);
@@ -331,38 +336,38 @@ impl Acquire {
 }
 
 /// Downloads, copies or verifies one file.
-struct Bring {
+struct FileAcquisition {
     means: Arc<Means>,
     force: bool,
     pin: Arc<Mutex<Pin>>,
 }
 
-impl Bring {
+impl FileAcquisition {
     async fn one(
         &self,
         file: PlanFile,
-        way: Way,
+        file_source: FileSource,
         state: &Arc<FileState>,
         cancel: CancellationToken,
     ) -> Result<ArrivedFile, PullError> {
         let PlanFile { name, role, digest, size_bytes, .. } = file;
         let arrived = |sha256: String, at| ArrivedFile { name, sha256: Some(sha256), role, at };
-        match way {
-            Way::Blob(sha256) => {
+        match file_source {
+            FileSource::Blob(sha256) => {
                 state.complete(size_bytes.unwrap_or(0));
                 Ok(arrived(sha256, None))
             }
-            Way::Here(path) => {
+            FileSource::Here(path) => {
                 let (state, read) = (state.clone(), path.clone());
                 let sha256 = blocking(move || look_at(&read, digest.as_ref(), &state, &cancel)).await?;
                 Ok(arrived(sha256, Some(path)))
             }
-            Way::Copy(path) => {
+            FileSource::Copy(path) => {
                 let (means, state, pin) = (self.means.clone(), state.clone(), self.pin.clone());
                 let sha256 = blocking(move || copy(&means, &path, &state, &cancel, &pin)).await?;
                 Ok(arrived(sha256, None))
             }
-            Way::Fetch(wanted) => {
+            FileSource::Fetch(wanted) => {
                 let lock = self.means.part_lock(&part_key(&wanted));
                 let _mine = lock.lock().await;
                 if let (Some(Digest::Sha256(sha256)), false) = (&wanted.digest, self.force) {

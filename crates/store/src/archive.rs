@@ -7,10 +7,10 @@ use crate::download::write_failed;
 use crate::file_system;
 use crate::limits::{FILES_MAX, MANIFEST_BYTES_MAX, SPARE_BYTES};
 use crate::name::{cut_name, fold};
-use crate::publish::{Arrived, ArrivedFile};
+use crate::publish::{ArrivedFile, ArrivedModel};
 use crate::record::{Description, ModelRecord, Role};
 use crate::unix_time::now_unix_ms;
-use crate::{Found, PullError, Store, StoreError, alias};
+use crate::{ModelLookup, PullError, Store, StoreError, alias};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -27,12 +27,12 @@ const ARCHIVE_MODELS_MAX: usize = 1_000;
 #[derive(Serialize, Deserialize)]
 struct Contents {
     version: u32,
-    models: Vec<Packed>,
+    models: Vec<ArchivedModel>,
 }
 
 /// Description of one model in an archive.
 #[derive(Serialize, Deserialize)]
-struct Packed {
+struct ArchivedModel {
     name: String,
     reference: String,
     source: String,
@@ -56,7 +56,7 @@ struct PackedFile {
 
 /// Result of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Exported {
+pub struct ExportResult {
     /// Names of the exported models.
     pub models: Vec<String>,
     /// Total size of their files in bytes. Each file counts once.
@@ -75,12 +75,12 @@ impl Store {
         names: &[String],
         to: impl Write,
         mut seen: impl FnMut(u64) -> bool,
-    ) -> Result<Exported, StoreError> {
+    ) -> Result<ExportResult, StoreError> {
         let mut models = Vec::with_capacity(names.len());
         for name in names {
             let record = match self.resolve(name)? {
-                Found::Stored(record) => record,
-                Found::Missing(_) => self.get(name)?,
+                ModelLookup::Stored(record) => record,
+                ModelLookup::Missing(_) => self.get(name)?,
             };
             // A model whose files lie outside the store may have no digests yet.
             models.push(self.digest(&record.name)?);
@@ -93,7 +93,7 @@ impl Store {
             }
         }
         let mut exported =
-            Exported { models: models.into_iter().map(|model| model.name).collect(), bytes: 0 };
+            ExportResult { models: models.into_iter().map(|model| model.name).collect(), bytes: 0 };
         let corrupt = |error: serde_json::Error| StoreError::Archive { why: error.to_string() };
         let contents =
             serde_json::to_vec_pretty(&Contents { version: VERSION, models: packed }).map_err(corrupt)?;
@@ -104,7 +104,7 @@ impl Store {
         for (sha256, path) in files {
             let file = File::open(&path).map_err(StoreError::file(&path))?;
             let bytes = file.metadata().map_err(StoreError::file(&path))?.len();
-            let mut reading = Digesting { file, hasher: Hasher::new(None), seen: &mut seen };
+            let mut reading = DigestWriter { file, hasher: Hasher::new(None), seen: &mut seen };
             append(&mut tar, &blob_name(&sha256), bytes, &mut reading).map_err(StoreError::file(&path))?;
             let (found, _) = reading.hasher.finish(None);
             if found != sha256 {
@@ -118,7 +118,7 @@ impl Store {
         Ok(exported)
     }
 
-    fn packed(&self, model: &ModelRecord) -> Result<Packed, StoreError> {
+    fn packed(&self, model: &ModelRecord) -> Result<ArchivedModel, StoreError> {
         let folder = self.folder_of(model);
         let is_dir = model.path.is_dir();
         let base = folder.as_deref().or(if is_dir { Some(&model.path) } else { model.path.parent() });
@@ -131,7 +131,7 @@ impl Store {
                 (name.ok_or_else(unusable)?.to_owned(), file.sha256.clone().ok_or_else(unusable)?);
             Ok(PackedFile { name, sha256, size_bytes: file.size_bytes, role: file.role })
         };
-        Ok(Packed {
+        Ok(ArchivedModel {
             files: model.files.iter().map(file).collect::<Result<_, StoreError>>()?,
             name: model.name.clone(),
             reference: model.reference.clone(),
@@ -328,14 +328,14 @@ fn check(contents: &Contents) -> Result<BTreeMap<String, u64>, StoreError> {
     Ok(blobs)
 }
 
-fn arrived(model: Packed) -> Arrived {
+fn arrived(model: ArchivedModel) -> ArrivedModel {
     let file = |file: PackedFile| ArrivedFile {
         name: file.name,
         sha256: Some(file.sha256),
         role: file.role,
         at: None,
     };
-    Arrived {
+    ArrivedModel {
         name: model.name,
         reference: model.reference,
         source: model.source,
@@ -381,13 +381,13 @@ fn refused_by_reader(error: io::Error) -> StoreError {
 }
 
 /// Writer that hashes a file while it is written.
-struct Digesting<'a, F> {
+struct DigestWriter<'a, F> {
     file: File,
     hasher: Hasher,
     seen: &'a mut F,
 }
 
-impl<F: FnMut(u64) -> bool> Read for Digesting<'_, F> {
+impl<F: FnMut(u64) -> bool> Read for DigestWriter<'_, F> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read(buffer)?;
         self.hasher.update(&buffer[..read]);

@@ -2,8 +2,8 @@
 
 use crate::layout::is_stage;
 use crate::limits::ORPHAN_AGE;
-use crate::record::{Held, ModelRecord};
-use crate::repaired::Repaired;
+use crate::record::{FileOwner, ModelRecord};
+use crate::repaired::RepairReport;
 use crate::{PullRecord, Store, StoreError, file_system};
 use std::collections::HashSet;
 use std::fs;
@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 /// Result of a garbage collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Collected {
+pub struct GarbageCollection {
     /// Paths of the files and folders that were deleted, or would be deleted in a dry run.
     pub paths: Vec<PathBuf>,
     /// Bytes that they took.
@@ -61,7 +61,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Busy`] while models are pulled, [`StoreError::File`], [`StoreError::Database`].
-    pub fn gc(&self, dry_run: bool) -> Result<Collected, StoreError> {
+    pub fn gc(&self, dry_run: bool) -> Result<GarbageCollection, StoreError> {
         self.gc_older_than(ORPHAN_AGE, dry_run)
     }
 
@@ -69,7 +69,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::gc`].
-    pub fn gc_older_than(&self, age: Duration, dry_run: bool) -> Result<Collected, StoreError> {
+    pub fn gc_older_than(&self, age: Duration, dry_run: bool) -> Result<GarbageCollection, StoreError> {
         let _writing = self.lock();
         // Held to the end: a pull that begins during the collection would rely on blobs that are being deleted.
         let pins = self.pins.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -78,13 +78,13 @@ impl Store {
         }
         if !dry_run && self.layout.is_incomplete() {
             // Restore what there is room for. The collection below makes room for the rest.
-            match self.restore_all(&mut Repaired::default()) {
+            match self.restore_all(&mut RepairReport::default()) {
                 Err(StoreError::DiskFull { .. }) => {}
                 restored => restored?,
             }
         }
         let listing = self.list()?;
-        let mut collected = Collected::default();
+        let mut collected = GarbageCollection::default();
         // The files of unreadable records, and of models not yet restored, are unknown. In that case delete
         // only unfinished files.
         let all_is_known = listing.corrupt.is_empty() && !self.layout.is_incomplete();
@@ -155,7 +155,7 @@ impl Store {
                 _ => usage.own_bytes += bytes,
             }
         }
-        let elsewhere = record.files.iter().filter(|file| file.held != Held::Blob);
+        let elsewhere = record.files.iter().filter(|file| file.held != FileOwner::Blob);
         usage.elsewhere_bytes = elsewhere.map(|file| file.size_bytes).sum();
         Ok(usage)
     }
@@ -174,7 +174,7 @@ fn sweep(
     dir: &Path,
     age: Duration,
     dry_run: bool,
-    collected: &mut Collected,
+    collected: &mut GarbageCollection,
     needed: impl Fn(&Path) -> bool,
 ) -> Result<(), StoreError> {
     for entry in fs::read_dir(dir).map_err(StoreError::file(dir))?.flatten() {

@@ -18,9 +18,9 @@ use crate::layout::Layout;
 use crate::ledger::{self, Ledger};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::name::{self, Match, cut_name, fold};
-use crate::opening::{self, Opened, readable, said};
+use crate::opening::{self, OpenedDatabase, readable, said};
 use crate::record::ModelRecord;
-use crate::repaired::Repaired;
+use crate::repaired::RepairReport;
 use crate::schema::{self, BlobRecord, PullRecord, Schema};
 use crate::trees::{DERIVED_KEY, LINE_KEY, Trees, in_words};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -50,7 +50,7 @@ pub(crate) struct Database {
 }
 
 /// Encoded record of a model.
-pub(crate) struct Entry {
+pub(crate) struct RecordEntry {
     /// The raw key. In a corrupt database it may be invalid UTF-8.
     pub(crate) key: sled::IVec,
     /// The key as text: the model's folded name.
@@ -69,7 +69,7 @@ pub(crate) struct AliasRecord {
 #[derive(Default)]
 pub(crate) struct Change<'a> {
     /// Entry to remove.
-    pub(crate) remove: Option<&'a Entry>,
+    pub(crate) remove: Option<&'a RecordEntry>,
     /// Record to insert. Replaces a record of the same name.
     pub(crate) put: Option<&'a ModelRecord>,
     /// Key of the pull that this change completes.
@@ -83,8 +83,9 @@ impl Database {
         layout: &Layout,
         schema: &Schema,
         mend: bool,
-    ) -> Result<(Self, Repaired, bool), StoreError> {
-        let Opened { trees, ledger, lock, repaired, incomplete } = opening::open(layout, schema, mend)?;
+    ) -> Result<(Self, RepairReport, bool), StoreError> {
+        let OpenedDatabase { trees, ledger, lock, repaired, incomplete } =
+            opening::open(layout, schema, mend)?;
         let (layout, ledger, version) = (layout.clone(), Mutex::new(ledger), schema.version);
         let database = Self { layout, trees, ledger, version, count: AtomicUsize::new(0), _lock: lock };
         database.derive_once(repaired.why.is_some())?;
@@ -98,10 +99,10 @@ impl Database {
     }
 
     /// Returns every model entry, in order of name.
-    pub(crate) fn entries(&self) -> Result<Vec<Entry>, StoreError> {
+    pub(crate) fn entries(&self) -> Result<Vec<RecordEntry>, StoreError> {
         let entry = |(key, encoded): (sled::IVec, sled::IVec)| {
             let name = String::from_utf8_lossy(&key).into_owned();
-            Entry { name, key, encoded }
+            RecordEntry { name, key, encoded }
         };
         Ok(self.all(&self.trees.models)?.into_iter().map(entry).collect())
     }
@@ -114,19 +115,19 @@ impl Database {
     }
 
     /// Returns the record with exactly this name, ignoring letter case.
-    pub(crate) fn exact(&self, name: &str) -> Result<Option<Entry>, StoreError> {
+    pub(crate) fn exact(&self, name: &str) -> Result<Option<RecordEntry>, StoreError> {
         let name = fold(name);
         let found = self.value(&self.trees.models, name.as_bytes())?;
-        Ok(found.map(|encoded| Entry { key: name.as_bytes().into(), name, encoded }))
+        Ok(found.map(|encoded| RecordEntry { key: name.as_bytes().into(), name, encoded }))
     }
 
     /// Decodes an entry into a record.
-    pub(crate) fn decode(&self, entry: &Entry) -> Result<ModelRecord, StoreError> {
+    pub(crate) fn decode(&self, entry: &RecordEntry) -> Result<ModelRecord, StoreError> {
         schema::decode(&entry.name, &entry.encoded, self.layout.dir())
     }
 
     /// Finds the entry that `name` stands for, see [`name::find_name`].
-    pub(crate) fn find(&self, name: &str) -> Result<Entry, StoreError> {
+    pub(crate) fn find(&self, name: &str) -> Result<RecordEntry, StoreError> {
         if let Some(entry) = self.exact(name)? {
             return Ok(entry);
         }
@@ -178,14 +179,14 @@ impl Database {
             Some((key, _)) => self.exact(key)?,
             None => None,
         };
-        let gone: Vec<&Entry> = change.remove.into_iter().chain(&replaced).collect();
+        let gone: Vec<&RecordEntry> = change.remove.into_iter().chain(&replaced).collect();
         let gone_records: Vec<ModelRecord> =
             gone.iter().filter_map(|entry| self.decode(entry).ok()).collect();
         let (blobs, orphans) = self.counted(&gone_records, change.put)?;
 
         let line = match (&encoded, change.remove) {
-            (Some(encoded), _) => ledger::Entry::Model(encoded),
-            (None, Some(entry)) => ledger::Entry::Gone(&entry.name),
+            (Some(encoded), _) => ledger::LedgerEntry::Model(encoded),
+            (None, Some(entry)) => ledger::LedgerEntry::Gone(&entry.name),
             (None, None) => return Ok(orphans),
         };
         let Trees { models, paths, blobs: blob_tree, pulls, meta, .. } = &self.trees;
@@ -232,7 +233,7 @@ impl Database {
     fn commit(
         &self,
         doing: &str,
-        line: &ledger::Entry<'_>,
+        line: &ledger::LedgerEntry<'_>,
         bytes: usize,
         change: impl FnOnce(u64) -> Result<(), TransactionError<()>>,
     ) -> Result<(), StoreError> {
@@ -380,7 +381,7 @@ impl Database {
 
     pub(crate) fn put_alias(&self, record: &AliasRecord) -> Result<(), StoreError> {
         let (key, encoded) = (fold(&record.alias), encode(record)?);
-        let line = ledger::Entry::Alias(&encoded);
+        let line = ledger::LedgerEntry::Alias(&encoded);
         self.change_alias(&format!("writing {key}"), &line, |aliases| {
             aliases.insert(key.as_bytes(), encoded.as_slice()).map(drop)
         })
@@ -388,7 +389,7 @@ impl Database {
 
     pub(crate) fn remove_alias(&self, alias: &str) -> Result<(), StoreError> {
         let key = fold(alias);
-        let line = ledger::Entry::Unalias(&key);
+        let line = ledger::LedgerEntry::Unalias(&key);
         self.change_alias(&format!("removing {alias}"), &line, |aliases| {
             aliases.remove(key.as_bytes()).map(drop)
         })
@@ -397,7 +398,7 @@ impl Database {
     fn change_alias(
         &self,
         doing: &str,
-        line: &ledger::Entry<'_>,
+        line: &ledger::LedgerEntry<'_>,
         change: impl Fn(&TransactionalTree) -> Result<(), UnabortableTransactionError>,
     ) -> Result<(), StoreError> {
         let trees = (&self.trees.aliases, &self.trees.meta);

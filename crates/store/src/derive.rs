@@ -7,8 +7,8 @@ use std::path::Path;
 use crate::digest::{is_hex, sha256_of};
 use crate::name::{self, cut_name, fold};
 use crate::pins::Pin;
-use crate::publish::{Arrived, ArrivedFile, Inspect};
-use crate::record::{Description, FileRecord, Held, ModelRecord, Role, SideTexts};
+use crate::publish::{ArrivedFile, ArrivedModel, Inspect};
+use crate::record::{Description, FileOwner, FileRecord, ModelRecord, Role, SideTexts};
 use crate::unix_time::now_unix_ms;
 use crate::{Store, StoreError, alias};
 
@@ -94,8 +94,8 @@ impl Store {
     }
 
     /// Collects a model's files from blobs. `pin` protects the blobs from collection.
-    fn of_files(&self, files: &[(String, String)], pin: &mut Pin) -> Result<Arrived, StoreError> {
-        let mut model = Arrived { source: MADE.to_owned(), must_open: true, ..Arrived::default() };
+    fn of_files(&self, files: &[(String, String)], pin: &mut Pin) -> Result<ArrivedModel, StoreError> {
+        let mut model = ArrivedModel { source: MADE.to_owned(), must_open: true, ..ArrivedModel::default() };
         for (name, sha256) in files {
             pin.hold(sha256);
             if !self.has_blob(sha256)? {
@@ -133,10 +133,10 @@ impl Store {
 }
 
 /// Takes the files of a stored model, without its texts.
-fn of_model(base: ModelRecord) -> Arrived {
+fn of_model(base: ModelRecord) -> ArrivedModel {
     let root = if base.path.is_dir() { base.path.clone() } else { parent(&base.path) };
     let is_kept = |file: &&FileRecord| matches!(file.role, Role::Model | Role::Projector | Role::Adapter);
-    Arrived {
+    ArrivedModel {
         source: base.source.clone(),
         said: Description {
             format: base.format.clone(),
@@ -147,7 +147,7 @@ fn of_model(base: ModelRecord) -> Arrived {
             license: base.license.clone(),
         },
         files: base.files.iter().filter(is_kept).map(|file| kept(file, &root)).collect(),
-        ..Arrived::default()
+        ..ArrivedModel::default()
     }
 }
 
@@ -163,6 +163,6 @@ fn parent(path: &Path) -> std::path::PathBuf {
 fn kept(file: &FileRecord, root: &Path) -> ArrivedFile {
     let within = file.path.strip_prefix(root).ok().and_then(Path::to_str);
     let name = within.or_else(|| file.path.file_name()?.to_str()).unwrap_or("model").to_owned();
-    let at = (file.held != Held::Blob || file.sha256.is_none()).then(|| file.path.clone());
+    let at = (file.held != FileOwner::Blob || file.sha256.is_none()).then(|| file.path.clone());
     ArrivedFile { name, sha256: file.sha256.clone(), role: file.role, at }
 }

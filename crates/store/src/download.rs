@@ -23,13 +23,13 @@ use std::sync::{Arc, Mutex};
 pub(crate) struct Downloader {
     pub(crate) http: Arc<Http>,
     pub(crate) layout: Layout,
-    /// See [`crate::Settings::write_bytes_max`].
+    /// See [`crate::StoreSettings::write_bytes_max`].
     pub(crate) room: Option<Arc<AtomicU64>>,
 }
 
 /// File to download.
 #[derive(Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct RemoteFile {
     pub(crate) name: String,
     pub(crate) url: Url,
     pub(crate) auth: Option<Auth>,
@@ -38,7 +38,7 @@ pub(crate) struct Wanted {
 }
 
 /// Part file with every byte present.
-struct Whole {
+struct CompletePart {
     hasher: Hasher,
     size_bytes: u64,
     /// True if some of its bytes are from an earlier attempt.
@@ -46,7 +46,7 @@ struct Whole {
 }
 
 /// Reason why an attempt to download a file ended.
-pub(crate) enum Ended {
+pub(crate) enum AttemptEnd {
     /// The server's copy has changed. Start again from the beginning.
     Changed,
     /// A server without ranges broke off. Start again from the beginning.
@@ -55,14 +55,14 @@ pub(crate) enum Ended {
     Failed(PullError),
 }
 
-impl From<PullError> for Ended {
+impl From<PullError> for AttemptEnd {
     fn from(error: PullError) -> Self {
         Self::Failed(error)
     }
 }
 
 /// Part file being written, with its journal and total size.
-pub(crate) struct Part {
+pub(crate) struct PartFile {
     pub(crate) file: Arc<File>,
     pub(crate) path: PathBuf,
     pub(crate) journal: Mutex<Journal>,
@@ -74,7 +74,7 @@ impl Downloader {
     /// Downloads a file and makes it a blob. Returns its SHA-256 and length.
     pub(crate) async fn fetch(
         &self,
-        wanted: &Arc<Wanted>,
+        wanted: &Arc<RemoteFile>,
         state: &Arc<FileState>,
         pin: &Mutex<Pin>,
     ) -> Result<(String, u64), PullError> {
@@ -97,14 +97,14 @@ impl Downloader {
             };
             match ended {
                 None => {}
-                Some(Ended::Failed(error)) => return Err(error),
-                Some(Ended::Changed) => {
+                Some(AttemptEnd::Failed(error)) => return Err(error),
+                Some(AttemptEnd::Changed) => {
                     changes += 1;
                     if changes > RESTARTS_MAX {
                         return Err(PullError::Unsteady { file: wanted.name.clone(), times: changes });
                     }
                 }
-                Some(Ended::BrokeOff(why)) => {
+                Some(AttemptEnd::BrokeOff(why)) => {
                     breaks += 1;
                     if breaks >= ATTEMPTS_MAX {
                         return Err(PullError::Network { url: shown(&wanted.url), attempts: breaks, why });
@@ -120,7 +120,7 @@ impl Downloader {
     }
 
     /// Returns the number of bytes of `wanted` already on disk from an earlier attempt.
-    pub(crate) fn fetched_before(&self, wanted: &Wanted) -> u64 {
+    pub(crate) fn fetched_before(&self, wanted: &RemoteFile) -> u64 {
         let (part, journal) = self.part_paths(&part_key(wanted));
         match Journal::open(&journal) {
             Ok(Some(journal)) if part.is_file() && is_of(&journal.header, wanted) => journal.done.bytes(),
@@ -135,24 +135,24 @@ impl Downloader {
 
     async fn attempt(
         &self,
-        wanted: &Arc<Wanted>,
+        wanted: &Arc<RemoteFile>,
         state: &Arc<FileState>,
         part_path: &Path,
         journal_path: &Path,
-    ) -> Result<Whole, Ended> {
+    ) -> Result<CompletePart, AttemptEnd> {
         if let Some(part) = self.resume(wanted, part_path, journal_path)? {
             return self.ranges(wanted, state, part, None).await;
         }
         if wanted.size_bytes == Some(0) {
             File::create(part_path).map_err(disk(part_path))?;
-            return Ok(Whole { hasher: Hasher::new(Some(0)), size_bytes: 0, resumed: false });
+            return Ok(CompletePart { hasher: Hasher::new(Some(0)), size_bytes: 0, resumed: false });
         }
         let (first, total) = match self.first(wanted).await? {
             First::Ranges(answer, total) => (answer, total),
             First::Stream(answer, total) => {
                 return stream::whole_body(self, wanted, state, answer, total, part_path)
                     .await
-                    .map(|(hasher, size_bytes)| Whole { hasher, size_bytes, resumed: false });
+                    .map(|(hasher, size_bytes)| CompletePart { hasher, size_bytes, resumed: false });
             }
         };
         self.check_length(wanted, total)?;
@@ -169,7 +169,12 @@ impl Downloader {
     }
 
     /// Opens the part file of an earlier attempt, if it belongs to this file.
-    fn resume(&self, wanted: &Wanted, path: &Path, journal_path: &Path) -> Result<Option<Part>, PullError> {
+    fn resume(
+        &self,
+        wanted: &RemoteFile,
+        path: &Path,
+        journal_path: &Path,
+    ) -> Result<Option<PartFile>, PullError> {
         let journal = Journal::open(journal_path).map_err(disk(journal_path))?;
         let Some(journal) = journal.filter(|journal| is_of(&journal.header, wanted)) else { return Ok(None) };
         let file = OpenOptions::new().read(true).write(true).open(path);
@@ -181,8 +186,8 @@ impl Downloader {
         }
     }
 
-    fn part(&self, file: File, path: &Path, journal: Journal) -> Part {
-        Part {
+    fn part(&self, file: File, path: &Path, journal: Journal) -> PartFile {
+        PartFile {
             file: Arc::new(file),
             path: path.to_owned(),
             total: journal.header.total,
@@ -206,7 +211,7 @@ impl Downloader {
     }
 
     /// Checks the length that the server states against the length promised by the source and the limits.
-    pub(crate) fn check_length(&self, wanted: &Wanted, total: u64) -> Result<(), PullError> {
+    pub(crate) fn check_length(&self, wanted: &RemoteFile, total: u64) -> Result<(), PullError> {
         let name = &wanted.name;
         match wanted.size_bytes {
             Some(said) if said != total => {
@@ -221,7 +226,7 @@ impl Downloader {
     }
 
     /// Sends the first request, which shows if the server supports ranges.
-    async fn first(&self, wanted: &Wanted) -> Result<First, Ended> {
+    async fn first(&self, wanted: &RemoteFile) -> Result<First, AttemptEnd> {
         let last = stream::CHUNK_LAST.min(wanted.size_bytes.unwrap_or(u64::MAX).saturating_sub(1));
         let get = Get {
             url: &wanted.url,
@@ -247,32 +252,32 @@ impl Downloader {
 
     async fn ranges(
         &self,
-        wanted: &Arc<Wanted>,
+        wanted: &Arc<RemoteFile>,
         state: &Arc<FileState>,
-        part: Part,
+        part: PartFile,
         first: Option<HttpResponse>,
-    ) -> Result<Whole, Ended> {
+    ) -> Result<CompletePart, AttemptEnd> {
         let before = part.journal.lock().map_or(0, |journal| journal.done.bytes());
         state.total.store(part.total, Relaxed);
         state.done.store(before, Relaxed);
         let total = part.total;
         let hasher = stream::all_ranges(self, wanted, state, part, first).await?;
-        Ok(Whole { hasher, size_bytes: total, resumed: before > 0 })
+        Ok(CompletePart { hasher, size_bytes: total, resumed: before > 0 })
     }
 
     /// Compares digests and turns the part into a blob. The flag of an error is true if some of the part was
     /// from an earlier attempt.
     async fn finish_part(
         &self,
-        wanted: &Arc<Wanted>,
-        whole: Whole,
+        wanted: &Arc<RemoteFile>,
+        whole: CompletePart,
         state: &Arc<FileState>,
         part: &Path,
         journal: &Path,
         pin: &Mutex<Pin>,
     ) -> Result<(String, u64), (PullError, bool)> {
         state.set(Phase::Verifying);
-        let Whole { hasher, size_bytes, resumed } = whole;
+        let CompletePart { hasher, size_bytes, resumed } = whole;
         let (sha256, found) = hasher.finish(wanted.digest.as_ref());
         let delete = || {
             for path in [part, journal] {
@@ -314,7 +319,7 @@ enum First {
 }
 
 impl First {
-    fn of(wanted: &Wanted, answer: HttpResponse) -> Result<Self, Ended> {
+    fn of(wanted: &RemoteFile, answer: HttpResponse) -> Result<Self, AttemptEnd> {
         let response = &answer.response;
         if response.status() == StatusCode::PARTIAL_CONTENT {
             return match content_range(response.headers()) {
@@ -330,7 +335,7 @@ impl First {
     }
 }
 
-impl Part {
+impl PartFile {
     /// Writes the pieces at offset `at` and notes them in the journal.
     pub(crate) fn write(&self, mut at: u64, pieces: &[bytes::Bytes]) -> Result<(), PullError> {
         let from = at;
@@ -369,7 +374,7 @@ pub(crate) fn disk(path: &Path) -> impl FnOnce(io::Error) -> PullError + use<> {
 }
 
 /// Names the part file: by the expected SHA-256, or by the URL.
-pub(crate) fn part_key(wanted: &Wanted) -> String {
+pub(crate) fn part_key(wanted: &RemoteFile) -> String {
     match &wanted.digest {
         Some(Digest::Sha256(hex)) => format!("sha256-{hex}"),
         // Only the URL's path identifies a file: queries carry signatures.
@@ -378,7 +383,7 @@ pub(crate) fn part_key(wanted: &Wanted) -> String {
 }
 
 /// Returns true if a journal belongs to the wanted file.
-fn is_of(header: &Header, wanted: &Wanted) -> bool {
+fn is_of(header: &Header, wanted: &RemoteFile) -> bool {
     let digest = wanted.digest.as_ref().map(Digest::to_string);
     let same_file = match &wanted.digest {
         Some(Digest::Sha256(_)) => header.digest == digest,

@@ -2,7 +2,7 @@
 //! reader breaks a promise. No program calls them.
 
 use crate::digest::Digest;
-use crate::ledger::{Contents, Replayed, sealed, tell};
+use crate::ledger::{Contents, LedgerReplay, sealed, tell};
 use crate::reference::HubReference;
 use crate::schema::{self, CURRENT};
 use crate::source::{hub, ollama};
@@ -18,7 +18,7 @@ pub fn ledger(bytes: &[u8]) {
         None => line.to_vec(),
     };
     let text: Vec<u8> = bytes.split_inclusive(|byte| *byte == b'\n').flat_map(line).collect();
-    let Ok(Replayed { contents: Contents { models, .. }, version, .. }) = tell(&text[..]) else { return };
+    let Ok(LedgerReplay { contents: Contents { models, .. }, version, .. }) = tell(&text[..]) else { return };
     let dir = Path::new(DIR);
     for (key, encoded) in &models {
         let migrated = match version {

@@ -5,7 +5,7 @@ use crate::PullError;
 use crate::limits::{ATTEMPTS_MAX, CONNECT_MAX, REDIRECTS_MAX, RETRY_AFTER_MAX, UNREACHED_ATTEMPTS_MAX};
 use crate::reach::{PublicOnly, Reach, proxy_hosts};
 use crate::reference::is_loopback;
-use crate::settings::Settings;
+use crate::settings::StoreSettings;
 use bytes::Bytes;
 use reqwest::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, LOCATION, RANGE, RETRY_AFTER, WWW_AUTHENTICATE,
@@ -92,7 +92,7 @@ pub(crate) enum Fault {
 }
 
 impl Http {
-    pub(crate) fn new(settings: &Settings) -> Result<Self, PullError> {
+    pub(crate) fn new(settings: &StoreSettings) -> Result<Self, PullError> {
         // A provider that is installed already serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let internal = |error: reqwest::Error| PullError::Internal(format!("no HTTP client: {error}"));

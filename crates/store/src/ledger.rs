@@ -19,7 +19,7 @@ const DIGEST_DIGITS: usize = 16;
 
 /// Change recorded in the ledger. Keys are folded names, values are encoded records.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Entry<'a> {
+pub(crate) enum LedgerEntry<'a> {
     /// Schema version of the lines that follow.
     Schema(u32),
     Model(&'a [u8]),
@@ -37,7 +37,7 @@ pub(crate) struct Contents {
 
 /// Result of reading a ledger.
 #[derive(Debug, Default)]
-pub(crate) struct Replayed {
+pub(crate) struct LedgerReplay {
     pub(crate) contents: Contents,
     /// Schema version of the records.
     pub(crate) version: u32,
@@ -71,7 +71,7 @@ pub(crate) struct Mark {
 }
 
 /// Reads the ledger at `path`. None if it does not exist.
-pub(crate) fn read(path: &Path) -> io::Result<Option<Replayed>> {
+pub(crate) fn read(path: &Path) -> io::Result<Option<LedgerReplay>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
@@ -83,8 +83,8 @@ pub(crate) fn read(path: &Path) -> io::Result<Option<Replayed>> {
 }
 
 /// Reads a ledger from start to end.
-pub(crate) fn tell(mut reader: impl BufRead) -> io::Result<Replayed> {
-    let mut told = Replayed::default();
+pub(crate) fn tell(mut reader: impl BufRead) -> io::Result<LedgerReplay> {
+    let mut told = LedgerReplay::default();
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -112,7 +112,7 @@ pub(crate) fn tell(mut reader: impl BufRead) -> io::Result<Replayed> {
     }
 }
 
-impl Replayed {
+impl LedgerReplay {
     fn take(&mut self, number: u64, line: &[u8]) {
         let Ok((_, entry)) = parse(line) else { return };
         self.last = number;
@@ -122,25 +122,25 @@ impl Replayed {
         };
         let contents = &mut self.contents;
         let key = match entry {
-            Entry::Schema(version) => {
+            LedgerEntry::Schema(version) => {
                 self.version = version;
                 return;
             }
-            Entry::Model(encoded) => {
+            LedgerEntry::Model(encoded) => {
                 let key = name(encoded, "name");
                 contents.models.insert(key.clone(), encoded.to_vec());
                 key
             }
-            Entry::Gone(key) => {
+            LedgerEntry::Gone(key) => {
                 contents.models.remove(key);
                 key.to_owned()
             }
-            Entry::Alias(encoded) => {
+            LedgerEntry::Alias(encoded) => {
                 let key = name(encoded, "alias");
                 contents.aliases.insert(key.clone(), encoded.to_vec());
                 key
             }
-            Entry::Unalias(key) => {
+            LedgerEntry::Unalias(key) => {
                 contents.aliases.remove(key);
                 key.to_owned()
             }
@@ -151,7 +151,7 @@ impl Replayed {
 
 impl Ledger {
     /// Opens a ledger that was read before, to append after its last complete line.
-    pub(crate) fn open(path: &Path, told: &Replayed) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path, told: &LedgerReplay) -> io::Result<Self> {
         let file = OpenOptions::new().append(true).open(path)?;
         if file.metadata()?.len() > told.bytes {
             // Cut the incomplete line off, or the next line would be joined to it.
@@ -166,13 +166,13 @@ impl Ledger {
         let new = path.with_extension("new");
         let mut last = after;
         let mut text = Vec::new();
-        let mut add = |entry: Entry<'_>| {
+        let mut add = |entry: LedgerEntry<'_>| {
             last += 1;
             text.extend_from_slice(&line(last, &entry));
         };
-        add(Entry::Schema(version));
-        contents.models.values().for_each(|encoded| add(Entry::Model(encoded)));
-        contents.aliases.values().for_each(|encoded| add(Entry::Alias(encoded)));
+        add(LedgerEntry::Schema(version));
+        contents.models.values().for_each(|encoded| add(LedgerEntry::Model(encoded)));
+        contents.aliases.values().for_each(|encoded| add(LedgerEntry::Alias(encoded)));
         let mut file = File::create(&new)?;
         file.write_all(&text)?;
         drop(file);
@@ -193,7 +193,7 @@ impl Ledger {
     }
 
     /// Appends a change durably and returns its line number. A failed append leaves nothing behind.
-    pub(crate) fn append(&mut self, entry: &Entry<'_>) -> io::Result<u64> {
+    pub(crate) fn append(&mut self, entry: &LedgerEntry<'_>) -> io::Result<u64> {
         let line = line(self.last + 1, entry);
         if let Err(error) = self.file.write_all(&line).and_then(|()| self.file.sync_data()) {
             self.back_to(self.mark());
@@ -222,14 +222,14 @@ fn live_bytes(contents: &Contents) -> u64 {
     contents.models.values().chain(contents.aliases.values()).map(|encoded| encoded.len() as u64 + 48).sum()
 }
 
-fn line(number: u64, entry: &Entry<'_>) -> Vec<u8> {
+fn line(number: u64, entry: &LedgerEntry<'_>) -> Vec<u8> {
     let text = |text: &str| serde_json::Value::from(text).to_string().into_bytes();
     let (kind, json) = match entry {
-        Entry::Schema(version) => ("schema", version.to_string().into_bytes()),
-        Entry::Model(encoded) => ("model", encoded.to_vec()),
-        Entry::Gone(key) => ("gone", text(key)),
-        Entry::Alias(encoded) => ("alias", encoded.to_vec()),
-        Entry::Unalias(key) => ("unalias", text(key)),
+        LedgerEntry::Schema(version) => ("schema", version.to_string().into_bytes()),
+        LedgerEntry::Model(encoded) => ("model", encoded.to_vec()),
+        LedgerEntry::Gone(key) => ("gone", text(key)),
+        LedgerEntry::Alias(encoded) => ("alias", encoded.to_vec()),
+        LedgerEntry::Unalias(key) => ("unalias", text(key)),
     };
     let mut body = format!("{number} {kind} ").into_bytes();
     body.extend_from_slice(&json);
@@ -245,7 +245,7 @@ pub(crate) fn sealed(body: &[u8]) -> Vec<u8> {
     line
 }
 
-fn parse(line: &[u8]) -> Result<(u64, Entry<'_>), &'static str> {
+fn parse(line: &[u8]) -> Result<(u64, LedgerEntry<'_>), &'static str> {
     let (digest, body) = line.split_at_checked(DIGEST_DIGITS).ok_or("it is too short")?;
     let body = body.strip_prefix(b" ").ok_or("it has no digest")?;
     if sha256_of(body).as_bytes()[..DIGEST_DIGITS] != *digest {
@@ -256,11 +256,13 @@ fn parse(line: &[u8]) -> Result<(u64, Entry<'_>), &'static str> {
     let number = number.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
     let (Some(number), Some(kind), Some(json)) = (number, kind, json) else { return Err("it has no parts") };
     let entry = match kind {
-        b"schema" => Entry::Schema(serde_json::from_slice(json).map_err(|_| "its version is no number")?),
-        b"model" => Entry::Model(json),
-        b"alias" => Entry::Alias(json),
-        b"gone" => Entry::Gone(plain(json)?),
-        b"unalias" => Entry::Unalias(plain(json)?),
+        b"schema" => {
+            LedgerEntry::Schema(serde_json::from_slice(json).map_err(|_| "its version is no number")?)
+        }
+        b"model" => LedgerEntry::Model(json),
+        b"alias" => LedgerEntry::Alias(json),
+        b"gone" => LedgerEntry::Gone(plain(json)?),
+        b"unalias" => LedgerEntry::Unalias(plain(json)?),
         _ => return Err("it is of no known kind"),
     };
     Ok((number, entry))
@@ -294,10 +296,10 @@ mod tests {
     fn written(path: &Path) -> Ledger {
         let mut ledger = Ledger::write(path, 3, &Contents::default(), 0).unwrap();
         for number in 0..10 {
-            ledger.append(&Entry::Model(&model(&format!("M{number}")))).unwrap();
+            ledger.append(&LedgerEntry::Model(&model(&format!("M{number}")))).unwrap();
         }
-        ledger.append(&Entry::Gone("m3")).unwrap();
-        ledger.append(&Entry::Alias(b"{\"alias\":\"Best\",\"target\":\"M1\"}")).unwrap();
+        ledger.append(&LedgerEntry::Gone("m3")).unwrap();
+        ledger.append(&LedgerEntry::Alias(b"{\"alias\":\"Best\",\"target\":\"M1\"}")).unwrap();
         ledger
     }
 
@@ -319,9 +321,9 @@ mod tests {
             assert!(told.damaged.is_empty() && told.contents.aliases.is_empty() && told.last == 12);
             let mut ledger = Ledger::open(&path, &told).unwrap();
             let mark = ledger.mark();
-            ledger.append(&Entry::Gone("m9")).unwrap();
+            ledger.append(&LedgerEntry::Gone("m9")).unwrap();
             ledger.back_to(mark);
-            assert_eq!(ledger.append(&Entry::Unalias("best")).unwrap(), 13);
+            assert_eq!(ledger.append(&LedgerEntry::Unalias("best")).unwrap(), 13);
             let told = read(&path).unwrap().unwrap();
             assert_eq!((told.contents.models.len(), told.damaged.len(), told.last), (9, 0, 13));
         }

@@ -49,8 +49,8 @@ mod trees;
 mod verify;
 
 pub use alias::Alias;
-pub use archive::Exported;
-pub use collect::{Collected, DiskUsage, ModelUsage};
+pub use archive::ExportResult;
+pub use collect::{DiskUsage, GarbageCollection, ModelUsage};
 pub use derive::Base;
 pub use digest::Digest;
 pub use error::StoreError;
@@ -58,7 +58,7 @@ pub use limits::{
     ALIASES_MAX, DIGEST_EAGER_BYTES_MAX, FILE_BYTES_MAX, FILES_MAX, MODEL_BYTES_MAX, MODELS_MAX,
     NAME_BYTES_MAX, ORPHAN_AGE, PULLS_MAX, RECORD_BYTES_MAX,
 };
-pub use lookup::Found;
+pub use lookup::ModelLookup;
 pub use name::{Match, RESERVED_NAMES, check_name, derive_name, find_name, nearest_name};
 pub use plan::{Proposal, PullOptions};
 pub use progress::{FileProgress, Phase, Progress};
@@ -67,14 +67,14 @@ pub use pull::{Pull, PullState, PullTotals, Puller};
 pub use pull_error::PullError;
 pub use reachable::{Reachable, reachable};
 pub use record::{
-    Description, FileRecord, FileState, Held, ModelRecord, NewModel, Role, SideTexts, texts_beside,
+    Description, FileOwner, FileRecord, FileState, ModelRecord, NewModel, Role, SideTexts, texts_beside,
 };
 pub use reference::{HubReference, OllamaReference, Reference, UrlReference};
-pub use repaired::Repaired;
+pub use repaired::RepairReport;
 pub use schema::PullRecord;
-pub use settings::Settings;
-pub use store::{CorruptRecord, Listing, Removed, Sizes, Store, default_dir};
-pub use verify::{Checked, FileCheck, Health};
+pub use settings::StoreSettings;
+pub use store::{CorruptRecord, ModelList, RemovalResult, Sizes, Store, default_dir};
+pub use verify::{FileCheck, Health, ModelCheck};
 
 #[cfg(test)]
 mod tests;

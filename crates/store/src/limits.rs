@@ -61,7 +61,7 @@ pub(crate) const CHUNK_BYTES: u64 = 16 << 20;
 /// Bytes gathered before a write and a journal line. A kill loses at most this much of each stream, and each
 /// stream holds this much in memory.
 pub(crate) const WRITE_BYTES: usize = 1 << 20;
-/// Minimum bytes that a connection must bring within [`crate::Settings::stall`]. A slower one counts as
+/// Minimum bytes that a connection must bring within [`crate::StoreSettings::stall`]. A slower one counts as
 /// stalled.
 pub(crate) const LEAST_BYTES: u64 = 1 << 10;
 /// Concurrent requests for one file.

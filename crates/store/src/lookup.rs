@@ -10,7 +10,7 @@ use crate::{Store, StoreError};
 
 /// Result of resolving a user's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum ModelLookup {
     /// Model in the store.
     Stored(ModelRecord),
     /// Model that is not in the store and can be pulled.
@@ -24,15 +24,15 @@ impl Store {
     /// # Errors
     /// [`StoreError::NotFound`] if it is no reference either, [`StoreError::Ambiguous`],
     /// [`StoreError::BadReference`], [`StoreError::Corrupt`], [`StoreError::Database`].
-    pub fn resolve(&self, text: &str) -> Result<Found, StoreError> {
+    pub fn resolve(&self, text: &str) -> Result<ModelLookup, StoreError> {
         let asked = self.target(text)?;
         let not_found = match self.get(&asked) {
-            Ok(record) => return Ok(Found::Stored(record)),
+            Ok(record) => return Ok(ModelLookup::Stored(record)),
             Err(error @ StoreError::NotFound { .. }) => error,
             Err(error) => return Err(error),
         };
         if let Some(record) = self.find_reference(&asked)? {
-            return Ok(Found::Stored(record));
+            return Ok(ModelLookup::Stored(record));
         }
         let reference = match alias::lookup(&asked)? {
             Some(reference) => reference,
@@ -40,7 +40,7 @@ impl Store {
         };
         match reference {
             Reference::Name(_) => Err(not_found),
-            reference => Ok(Found::Missing(reference)),
+            reference => Ok(ModelLookup::Missing(reference)),
         }
     }
 
@@ -87,11 +87,11 @@ impl Store {
         name::check_name(alias)?;
         let bad = |why: &str| StoreError::BadAlias { alias: alias.to_owned(), why: why.to_owned() };
         let target = match self.resolve(target)? {
-            Found::Stored(record) => record.name,
-            Found::Missing(Reference::File(_)) => {
+            ModelLookup::Stored(record) => record.name,
+            ModelLookup::Missing(Reference::File(_)) => {
                 return Err(bad("a file or folder has no other name before it is pulled: pull it first"));
             }
-            Found::Missing(reference) => reference.to_string(),
+            ModelLookup::Missing(reference) => reference.to_string(),
         };
         if name::is_reserved(alias) {
             return Err(bad("it is the name of the model that is built into this program"));

@@ -6,10 +6,10 @@
 use crate::StoreError;
 use crate::error::{is_full, show_bytes};
 use crate::layout::Layout;
-use crate::ledger::{self, Contents, Ledger, Replayed};
+use crate::ledger::{self, Contents, Ledger, LedgerReplay};
 use crate::limits::{CACHE_BYTES, LOCK_WAIT_MS, OPEN_MAX};
 use crate::name::{cut_name, fold};
-use crate::repaired::Repaired;
+use crate::repaired::RepairReport;
 use crate::schema::Schema;
 use crate::trees::{Trees, in_words};
 use rustix::io::Errno;
@@ -22,13 +22,13 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Result of opening a database.
-pub(crate) struct Opened {
+pub(crate) struct OpenedDatabase {
     pub(crate) trees: Trees,
     pub(crate) ledger: Ledger,
     /// Lock on the store. Its holder owns the store.
     pub(crate) lock: File,
     /// Report of the repairs made while opening.
-    pub(crate) repaired: Repaired,
+    pub(crate) repaired: RepairReport,
     /// True if neither the ledger nor the database is complete, so that models must be restored from their
     /// manifests.
     pub(crate) incomplete: bool,
@@ -54,42 +54,43 @@ struct ReadThrough {
 }
 
 /// Opens the database. If `mend` is true, a damaged one is set aside and rebuilt. Otherwise damage is an error.
-pub(crate) fn open(layout: &Layout, schema: &Schema, mend: bool) -> Result<Opened, StoreError> {
+pub(crate) fn open(layout: &Layout, schema: &Schema, mend: bool) -> Result<OpenedDatabase, StoreError> {
     let lock = lock(layout)?;
     let dir = layout.dir();
     layout.reserve.make_room(0);
-    let replayed = ledger::read(&layout.ledger());
-    let (replayed, ledger_damage) = match replayed {
-        Ok(replayed) => (replayed, None),
+    let replay = ledger::read(&layout.ledger());
+    let (replay, ledger_damage) = match replay {
+        Ok(replay) => (replay, None),
         Err(error) if is_outer(&error) => return Err(StoreError::file(&layout.ledger())(error)),
         Err(error) => (None, Some(error.to_string())),
     };
-    let mut opening = Opening { layout, schema, mend, repaired: Repaired::default(), incomplete: false };
+    let mut opening =
+        DatabaseOpener { layout, schema, mend, repaired: RepairReport::default(), incomplete: false };
     if layout.is_incomplete() {
         opening.goes_on()?;
     }
     let (trees, ledger) = match open_and_look(dir, &layout.database()) {
         Err(OpenFault::Refused(error)) => return Err(error),
         Err(OpenFault::Damaged(why)) => {
-            let contents = opening.merged(Contents::default(), replayed.as_ref(), &ledger_damage);
-            opening.anew(why, contents, replayed.map_or(0, |replayed| replayed.last), None)?
+            let contents = opening.merged(Contents::default(), replay.as_ref(), &ledger_damage);
+            opening.anew(why, contents, replay.map_or(0, |replay| replay.last), None)?
         }
-        Ok(read) => opening.compare(read, replayed, ledger_damage)?,
+        Ok(read) => opening.compare(read, replay, ledger_damage)?,
     };
-    let Opening { repaired, incomplete, .. } = opening;
+    let DatabaseOpener { repaired, incomplete, .. } = opening;
     layout.reserve.keep();
-    Ok(Opened { trees, ledger, lock, repaired, incomplete })
+    Ok(OpenedDatabase { trees, ledger, lock, repaired, incomplete })
 }
 
-struct Opening<'a> {
+struct DatabaseOpener<'a> {
     layout: &'a Layout,
     schema: &'a Schema,
     mend: bool,
-    repaired: Repaired,
+    repaired: RepairReport,
     incomplete: bool,
 }
 
-impl Opening<'_> {
+impl DatabaseOpener<'_> {
     /// Continues a rebuild that a kill or a full disk interrupted. Models with a manifest may have no record
     /// yet.
     fn goes_on(&mut self) -> Result<(), StoreError> {
@@ -140,7 +141,7 @@ impl Opening<'_> {
     fn compare(
         &mut self,
         mut read: ReadThrough,
-        replayed: Option<Replayed>,
+        replay: Option<LedgerReplay>,
         ledger_damage: Option<String>,
     ) -> Result<(Trees, Ledger), StoreError> {
         let at = self.layout.ledger();
@@ -152,7 +153,7 @@ impl Opening<'_> {
         let write = |contents: &Contents, after: u64| {
             Ledger::write(&at, version, contents, after).map_err(|error| self.layout.failed(&at, error))
         };
-        let Some(mut replayed) = replayed else {
+        let Some(mut replay) = replay else {
             let was_used = read.version.is_some();
             if let Some(why) = ledger_damage {
                 self.mended(format!("its ledger cannot be read ({why})"))?;
@@ -175,39 +176,39 @@ impl Opening<'_> {
             read.trees.set_line(ledger.last(), &dir)?;
             return Ok((read.trees, ledger));
         };
-        if replayed.version > version {
-            return Err(StoreError::Newer { dir, found: replayed.version, known: version });
+        if replay.version > version {
+            return Err(StoreError::Newer { dir, found: replay.version, known: version });
         }
         if let Some(found) = read.version.filter(|found| *found < version) {
             self.migrate_database(&mut read, found)?;
         }
-        self.migrate(&mut replayed);
-        let sound = replayed.damaged.is_empty();
+        self.migrate(&mut replay);
+        let sound = replay.damaged.is_empty();
         // Records that no ledger line can hold exist in the database alone, and are lost with it.
         let (held, unreadable) = split(&read.contents);
-        let mut differing = differing(&held, &replayed.contents);
-        let crashed = sound && read.version.is_some() && replayed.last == read.line + 1;
-        if crashed && replayed.last_key.as_ref().is_some_and(|last| differing.iter().all(|key| key == last)) {
+        let mut differing = differing(&held, &replay.contents);
+        let crashed = sound && read.version.is_some() && replay.last == read.line + 1;
+        if crashed && replay.last_key.as_ref().is_some_and(|last| differing.iter().all(|key| key == last)) {
             // A crash came between the ledger and the database, before the change was acknowledged.
             for key in &differing {
-                read.trees.put(key, &replayed.contents, &dir)?;
+                read.trees.put(key, &replay.contents, &dir)?;
             }
             differing.clear();
         }
         if sound && differing.is_empty() {
-            let ledger = Ledger::open(&at, &replayed).map_err(StoreError::file(&at))?;
+            let ledger = Ledger::open(&at, &replay).map_err(StoreError::file(&at))?;
             read.trees.set_version(version, &dir)?;
             read.trees.set_line(ledger.last(), &dir)?;
             return Ok((read.trees, ledger));
         }
-        let has_all = replayed.contents.is_in(&read.contents);
-        let is_ahead = read.line >= replayed.last;
-        if read.version.is_some() && is_ahead && (has_all || !sound || read.line > replayed.last) {
+        let has_all = replay.contents.is_in(&read.contents);
+        let is_ahead = read.line >= replay.last;
+        if read.version.is_some() && is_ahead && (has_all || !sound || read.line > replay.last) {
             // The database is complete. Only the ledger was damaged.
-            if !sound || read.line > replayed.last {
+            if !sound || read.line > replay.last {
                 self.mended("its ledger was damaged, and was written again from it".to_owned())?;
             }
-            let ledger = write(&readable(&read.contents), read.line.max(replayed.last))?;
+            let ledger = write(&readable(&read.contents), read.line.max(replay.last))?;
             read.trees.set_line(ledger.last(), &dir)?;
             return Ok((read.trees, ledger));
         }
@@ -216,23 +217,23 @@ impl Opening<'_> {
             None => "it was gone, or nothing of it can be read".to_owned(),
             Some(_) => format!("it had lost {lost} of its entries"),
         };
-        let (last, before) = (replayed.last.max(read.line), std::mem::take(&mut read.contents));
+        let (last, before) = (replay.last.max(read.line), std::mem::take(&mut read.contents));
         // A sound ledger has every record that it can hold. If it is damaged, records read from the database
         // are used too.
         self.incomplete |= unreadable != Contents::default();
         let before = if sound { unreadable } else { before };
-        let contents = self.merged(before, Some(&replayed), &None);
+        let contents = self.merged(before, Some(&replay), &None);
         // Closed before its files are moved. A database without data need not be moved.
         let empty = read.version.is_none().then_some(read);
         self.anew(why, contents, last, empty)
     }
 
-    fn migrate(&self, replayed: &mut Replayed) {
-        if replayed.version == 0 || replayed.version >= self.schema.version {
+    fn migrate(&self, replay: &mut LedgerReplay) {
+        if replay.version == 0 || replay.version >= self.schema.version {
             return;
         }
-        for (key, encoded) in &mut replayed.contents.models {
-            match self.schema.migrate(replayed.version, encoded, self.layout.dir()) {
+        for (key, encoded) in &mut replay.contents.models {
+            match self.schema.migrate(replay.version, encoded, self.layout.dir()) {
                 Ok(migrated) => *encoded = migrated,
                 Err(why) => tracing::warn!(name = key, why, "record of the ledger not migrated"),
             }
@@ -243,21 +244,21 @@ impl Opening<'_> {
     fn merged(
         &mut self,
         mut before: Contents,
-        replayed: Option<&Replayed>,
+        replay: Option<&LedgerReplay>,
         damage: &Option<String>,
     ) -> Contents {
-        let Some(replayed) = replayed else {
+        let Some(replay) = replay else {
             let why = damage.as_deref().unwrap_or("there is no ledger: an older version kept the store");
             self.only_manifests_are_left(why);
             return before;
         };
-        for (what, why) in &replayed.damaged {
+        for (what, why) in &replay.damaged {
             let why = format!("damaged in the ledger too: {why}");
             self.repaired.dropped.push((cut_name(what), why));
         }
-        self.incomplete |= !replayed.damaged.is_empty();
-        before.models.extend(replayed.contents.models.clone());
-        before.aliases.extend(replayed.contents.aliases.clone());
+        self.incomplete |= !replay.damaged.is_empty();
+        before.models.extend(replay.contents.models.clone());
+        before.aliases.extend(replay.contents.aliases.clone());
         before
     }
 
@@ -350,12 +351,12 @@ pub(crate) fn readable(contents: &Contents) -> Contents {
 /// whose name is its key.
 fn split(contents: &Contents) -> (Contents, Contents) {
     #[derive(serde::Deserialize)]
-    struct Named<'a> {
+    struct RecordName<'a> {
         #[serde(borrow, alias = "alias")]
         name: std::borrow::Cow<'a, str>,
     }
     let is_held = |key: &String, encoded: &Vec<u8>| {
-        let named = || serde_json::from_slice::<Named<'_>>(encoded);
+        let named = || serde_json::from_slice::<RecordName<'_>>(encoded);
         !encoded.contains(&b'\n') && named().is_ok_and(|named| fold(&named.name) == *key)
     };
     let part = |map: &BTreeMap<String, Vec<u8>>| -> (BTreeMap<String, Vec<u8>>, BTreeMap<String, Vec<u8>>) {

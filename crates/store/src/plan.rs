@@ -29,7 +29,7 @@ pub struct PullOptions {
 }
 
 /// Model as its source describes it.
-pub(crate) struct Plan {
+pub(crate) struct ModelPlan {
     /// Proposed name in the store.
     pub(crate) name: String,
     /// Reference with every choice resolved.
@@ -81,7 +81,7 @@ pub struct Proposal {
     pub license: Option<String>,
 }
 
-impl Plan {
+impl ModelPlan {
     /// Refuses an invalid plan: names that leave the model's folder or occur twice, or sizes above the limits.
     pub(crate) fn check(&self) -> Result<(), PullError> {
         let refused = |why: String| Err(PullError::refused(&self.reference, why));

@@ -13,25 +13,25 @@ const PIECE_BYTES: usize = 256 << 10;
 
 /// Handle of the hashing thread. Dropping it ends the thread.
 pub(crate) struct Follower {
-    shared: Arc<Shared>,
+    shared: Arc<SharedPrefix>,
     thread: Option<JoinHandle<io::Result<Option<Hasher>>>>,
 }
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedPrefix {
+    state: Mutex<PrefixState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct PrefixState {
     end: u64,
     /// Set when the file is complete, or when the digest is no longer needed.
-    closed: Option<Closed>,
+    closed: Option<CloseReason>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Closed {
+enum CloseReason {
     Whole,
     Abandoned,
 }
@@ -39,7 +39,7 @@ enum Closed {
 impl Follower {
     /// Starts to hash `file`, of which nothing is complete yet.
     pub(crate) fn start(file: Arc<File>, hasher: Hasher) -> Self {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SharedPrefix::default());
         let watched = shared.clone();
         let thread = tokio::task::spawn_blocking(move || follow(&file, hasher, &watched));
         Self { shared, thread: Some(thread) }
@@ -54,13 +54,13 @@ impl Follower {
 
     /// Notes that the file is complete, and waits until all of it is hashed.
     pub(crate) async fn finish(mut self) -> io::Result<Hasher> {
-        self.close(Closed::Whole);
+        self.close(CloseReason::Whole);
         let thread = self.thread.take().ok_or_else(|| io::Error::other("finished twice"))?;
         let hasher = thread.await.map_err(io::Error::other)??;
         hasher.ok_or_else(|| io::Error::other("abandoned"))
     }
 
-    fn close(&self, how: Closed) {
+    fn close(&self, how: CloseReason) {
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.closed.get_or_insert(how);
         self.shared.changed.notify_one();
@@ -69,11 +69,11 @@ impl Follower {
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        self.close(Closed::Abandoned);
+        self.close(CloseReason::Abandoned);
     }
 }
 
-fn follow(file: &File, mut hasher: Hasher, shared: &Shared) -> io::Result<Option<Hasher>> {
+fn follow(file: &File, mut hasher: Hasher, shared: &SharedPrefix) -> io::Result<Option<Hasher>> {
     let mut piece = vec![0_u8; PIECE_BYTES];
     let mut at = 0;
     loop {
@@ -81,8 +81,8 @@ fn follow(file: &File, mut hasher: Hasher, shared: &Shared) -> io::Result<Option
             let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
             loop {
                 match state.closed {
-                    Some(Closed::Abandoned) => return Ok(None),
-                    Some(Closed::Whole) if state.end == at => return Ok(Some(hasher)),
+                    Some(CloseReason::Abandoned) => return Ok(None),
+                    Some(CloseReason::Whole) if state.end == at => return Ok(Some(hasher)),
                     _ if state.end > at => break state.end,
                     _ => state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
                 }

@@ -7,7 +7,7 @@ use crate::file_system;
 use crate::layout::MANIFEST;
 use crate::limits::{FILES_MAX, MODEL_BYTES_MAX};
 use crate::name::fold;
-use crate::record::{Description, FileRecord, Held, ModelRecord, Role, absolute, cut};
+use crate::record::{Description, FileOwner, FileRecord, ModelRecord, Role, absolute, cut};
 use crate::schema;
 use crate::{Store, StoreError, file_name, name};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// Model whose files are all present.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Arrived {
+pub(crate) struct ArrivedModel {
     /// Proposed name. If another model has it, the new model gets a different one.
     pub(crate) name: String,
     /// See [`ModelRecord::reference`].
@@ -34,7 +34,7 @@ pub(crate) struct Arrived {
     pub(crate) must_open: bool,
 }
 
-/// File of [`Arrived`].
+/// File of [`ArrivedModel`].
 #[derive(Clone, Debug)]
 pub(crate) struct ArrivedFile {
     /// Name of the file within the model.
@@ -54,7 +54,7 @@ impl Store {
     /// Publishes the model under its name. Replaces an earlier model of the same reference.
     pub(crate) fn publish(
         &self,
-        model: Arrived,
+        model: ArrivedModel,
         inspect: Option<&Inspect>,
         now_unix_ms: i64,
     ) -> Result<ModelRecord, StoreError> {
@@ -121,7 +121,7 @@ impl Store {
     }
 
     /// Returns the name for the model, and the earlier record of the same reference.
-    fn name_for(&self, model: &Arrived) -> Result<(String, Option<ModelRecord>), StoreError> {
+    fn name_for(&self, model: &ArrivedModel) -> Result<(String, Option<ModelRecord>), StoreError> {
         crate::check_name(&model.name)?;
         let mut name = model.name.clone();
         for number in 2_u64.. {
@@ -151,12 +151,17 @@ impl Store {
         }
     }
 
-    fn record(&self, model: &Arrived, read: Description, stage: &Path) -> Result<ModelRecord, StoreError> {
+    fn record(
+        &self,
+        model: &ArrivedModel,
+        read: Description,
+        stage: &Path,
+    ) -> Result<ModelRecord, StoreError> {
         let mut files = Vec::with_capacity(model.files.len());
         for file in &model.files {
             let path = stage.join(&file.name);
             let seen = FileRecord::of(path.clone()).map_err(StoreError::file(&path))?;
-            let held = if file.at.is_some() { Held::Linked } else { Held::Blob };
+            let held = if file.at.is_some() { FileOwner::Linked } else { FileOwner::Blob };
             files.push(FileRecord { sha256: file.sha256.clone(), role: file.role, held, ..seen });
         }
         let said = model.said.clone();
@@ -170,7 +175,7 @@ impl Store {
             size_bytes: files.iter().map(|file| file.size_bytes).sum(),
             context_tokens_max: read.context_tokens_max.max(said.context_tokens_max),
             path: PathBuf::new(),
-            in_place: files.iter().all(|file| file.held != Held::Blob),
+            in_place: files.iter().all(|file| file.held != FileOwner::Blob),
             files,
             source: model.source.clone(),
             added_at_unix_ms: 0,

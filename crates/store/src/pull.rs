@@ -10,7 +10,7 @@ use crate::progress::{Progress, PullProgress};
 use crate::publish::Inspect;
 use crate::record::ModelRecord;
 use crate::reference::Reference;
-use crate::settings::Settings;
+use crate::settings::StoreSettings;
 use crate::source::choose::Globs;
 use crate::{PullError, Store, StoreError, alias};
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 #[derive(Clone)]
 pub struct Puller {
     means: Arc<Means>,
-    jobs: Arc<Mutex<HashMap<String, Job>>>,
+    jobs: Arc<Mutex<HashMap<String, PullJob>>>,
     /// Number of pulls begun.
     begun: Arc<AtomicU64>,
     /// Totals of finished pulls. Changed only while the list of jobs is locked.
@@ -49,7 +49,7 @@ pub struct PullTotals {
     pub cancelled: u64,
 }
 
-struct Job {
+struct PullJob {
     /// Distinguishes it from a later pull of the same model.
     number: u64,
     reference: String,
@@ -92,7 +92,7 @@ impl Puller {
     ///
     /// # Errors
     /// [`PullError::Internal`] if no HTTP client can be made.
-    pub fn new(store: Store, settings: Settings, inspect: Option<Inspect>) -> Result<Self, PullError> {
+    pub fn new(store: Store, settings: StoreSettings, inspect: Option<Inspect>) -> Result<Self, PullError> {
         let http = Arc::new(Http::new(&settings)?);
         let room = settings.write_bytes_max.map(|bytes| Arc::new(AtomicU64::new(bytes)));
         let downloader = Downloader { http: http.clone(), layout: store.layout.clone(), room };
@@ -146,7 +146,7 @@ impl Puller {
         let (audience, number) = (Arc::<Mutex<Audience>>::default(), self.begun.fetch_add(1, Relaxed));
         let pull = Pull::watching(states.clone(), cancel.clone(), audience.clone(), outlives, false)
             .ok_or_else(|| PullError::Internal("a pull ended before it began".to_owned()))?;
-        let job = Job { number, reference: shown, states, cancel: cancel.clone(), audience };
+        let job = PullJob { number, reference: shown, states, cancel: cancel.clone(), audience };
         jobs.insert(key.clone(), job);
         drop(jobs);
         let work = Acquire {
@@ -196,7 +196,7 @@ impl Puller {
     pub fn cancel(&self, text: &str, options: &PullOptions) -> Result<usize, PullError> {
         let reference = self.reference(text, options);
         let jobs = self.jobs();
-        let cancel = |is_meant: &dyn Fn(&&Job) -> bool| {
+        let cancel = |is_meant: &dyn Fn(&&PullJob) -> bool| {
             jobs.values().filter(is_meant).map(|job| job.cancel.cancel()).count()
         };
         let same = reference.as_ref().map(Reference::to_string);
@@ -213,7 +213,7 @@ impl Puller {
 
     /// Lists every running pull: its reference and progress.
     pub fn running(&self) -> Vec<(String, Progress)> {
-        let running = |job: &Job| match &*job.states.borrow() {
+        let running = |job: &PullJob| match &*job.states.borrow() {
             PullState::Running(progress) => Some((job.reference.clone(), progress.clone())),
             _ => None,
         };
@@ -267,13 +267,13 @@ impl Puller {
         Ok(reference)
     }
 
-    fn jobs(&self) -> MutexGuard<'_, HashMap<String, Job>> {
+    fn jobs(&self) -> MutexGuard<'_, HashMap<String, PullJob>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Returns true if the pull's model will have this name. Its name is unknown until the source has answered.
-fn is_called(job: &Job, name: &str) -> bool {
+fn is_called(job: &PullJob, name: &str) -> bool {
     let states = job.states.borrow();
     matches!(&*states, PullState::Running(progress)
         if !progress.files.is_empty() && progress.model.eq_ignore_ascii_case(name))
@@ -285,7 +285,7 @@ fn globs(options: &PullOptions) -> Result<(Globs, Globs), PullError> {
 
 /// Guard that removes the pull from the list when it ends for any reason.
 struct Leave {
-    jobs: Arc<Mutex<HashMap<String, Job>>>,
+    jobs: Arc<Mutex<HashMap<String, PullJob>>>,
     key: String,
     number: u64,
     /// Bytes fetched by this pull, and its outcome once it has ended.

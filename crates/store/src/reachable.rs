@@ -1,7 +1,7 @@
 //! Connectivity check: whether the sources of models answer, and how far their clocks differ.
 
 use crate::http::Http;
-use crate::settings::Settings;
+use crate::settings::StoreSettings;
 use crate::{PullError, unix_time::now_unix_ms};
 use reqwest::header::DATE;
 use std::time::{Duration, UNIX_EPOCH};
@@ -23,8 +23,8 @@ pub struct Reachable {
 ///
 /// # Errors
 /// [`PullError::Internal`] if no HTTP client can be made.
-pub async fn reachable(settings: &Settings) -> Result<Vec<Reachable>, PullError> {
-    let http = Http::new(&Settings { stall: settings.stall.min(PATIENCE), ..settings.clone() })?;
+pub async fn reachable(settings: &StoreSettings) -> Result<Vec<Reachable>, PullError> {
+    let http = Http::new(&StoreSettings { stall: settings.stall.min(PATIENCE), ..settings.clone() })?;
     let ask = async |url: &reqwest::Url| {
         let answer = http.headers(url).await.map(|headers| {
             let date = headers.get(DATE)?.to_str().ok()?;

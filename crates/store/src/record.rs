@@ -99,7 +99,7 @@ pub struct FileRecord {
     /// Role of the file in the model.
     pub role: Role,
     /// Owner of the file.
-    pub held: Held,
+    pub held: FileOwner,
 }
 
 /// Role of a file in its model.
@@ -128,7 +128,7 @@ pub enum Role {
 /// Owner of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Held {
+pub enum FileOwner {
     /// A file outside the store, used in place. Never deleted.
     #[default]
     Elsewhere,
@@ -198,7 +198,7 @@ impl ModelRecord {
 
     /// SHA-256 and size of each of its blobs, without duplicates.
     pub(crate) fn blobs(&self) -> BTreeMap<&str, u64> {
-        let blob = |file: &'_ FileRecord| file.held == Held::Blob;
+        let blob = |file: &'_ FileRecord| file.held == FileOwner::Blob;
         let files = self.files.iter().filter(|file| blob(file));
         files.filter_map(|file| Some((file.sha256.as_deref()?, file.size_bytes))).collect()
     }

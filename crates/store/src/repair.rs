@@ -4,8 +4,8 @@
 use crate::database::Change;
 use crate::layout::{MANIFEST, is_stage};
 use crate::limits::RECORD_BYTES_MAX;
-use crate::record::{FileState, Held, ModelRecord, absolute};
-use crate::repaired::Repaired;
+use crate::record::{FileOwner, FileState, ModelRecord, absolute};
+use crate::repaired::RepairReport;
 use crate::{Store, StoreError};
 use std::fs;
 use std::io::{Error, ErrorKind, Read as _};
@@ -27,7 +27,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Locked`] and [`StoreError::Newer`] as [`Store::open`]; [`StoreError::File`],
     /// [`StoreError::Database`].
-    pub fn repair(dir: &Path) -> Result<(Self, Repaired), StoreError> {
+    pub fn repair(dir: &Path) -> Result<(Self, RepairReport), StoreError> {
         let store = Self::open(dir)?;
         let mut repaired = store.mended().cloned().unwrap_or_default();
         store.restore(&mut repaired)?;
@@ -41,7 +41,11 @@ impl Store {
 
     /// Completes the report of the repairs made while opening. If the database is incomplete, first restores
     /// models from their manifests.
-    pub(crate) fn restored(&self, mut repaired: Repaired, incomplete: bool) -> Result<Repaired, StoreError> {
+    pub(crate) fn restored(
+        &self,
+        mut repaired: RepairReport,
+        incomplete: bool,
+    ) -> Result<RepairReport, StoreError> {
         if incomplete {
             self.restore(&mut repaired)?;
             // A model restored from its manifest is not lost.
@@ -51,13 +55,13 @@ impl Store {
         Ok(repaired)
     }
 
-    fn restore(&self, repaired: &mut Repaired) -> Result<(), StoreError> {
+    fn restore(&self, repaired: &mut RepairReport) -> Result<(), StoreError> {
         let _writing = self.lock();
         self.restore_all(repaired)
     }
 
     /// Restores every model that has a manifest and no record. The caller holds the store's lock.
-    pub(crate) fn restore_all(&self, repaired: &mut Repaired) -> Result<(), StoreError> {
+    pub(crate) fn restore_all(&self, repaired: &mut RepairReport) -> Result<(), StoreError> {
         let models = self.layout.models();
         let mut folders = Vec::new();
         for entry in fs::read_dir(&models).map_err(StoreError::file(&models))? {
@@ -109,7 +113,7 @@ impl Store {
         let read = opened.take(RECORD_BYTES_MAX as u64 + 1).read_to_end(&mut manifest);
         read.map_err(unreadable)?;
         let record = read_manifest(&manifest, folder).map_err(Unfit::NoModel)?;
-        for file in record.files.iter().filter(|file| file.held == Held::Blob) {
+        for file in record.files.iter().filter(|file| file.held == FileOwner::Blob) {
             let blob = file.sha256.as_ref().map(|sha256| self.layout.blob(sha256));
             let Some(blob) = blob.filter(|blob| blob.is_file() && file.state() == FileState::Missing) else {
                 continue;
@@ -122,7 +126,7 @@ impl Store {
         if let Some(file) = record.files.iter().find(|file| file.state() == FileState::Missing) {
             return Err(Unfit::NoModel(format!("{} is not there", file.path.display())));
         }
-        for file in record.files.iter().filter(|file| file.held == Held::Blob) {
+        for file in record.files.iter().filter(|file| file.held == FileOwner::Blob) {
             let Some(sha256) = &file.sha256 else {
                 return Err(Unfit::NoModel("a blob has no digest".to_owned()));
             };

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// Result of a repair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Repaired {
+pub struct RepairReport {
     /// Damage found in the database or its ledger. None if they were sound.
     pub why: Option<String>,
     /// New path of a damaged database.
@@ -21,7 +21,7 @@ pub struct Repaired {
     pub relinked: usize,
 }
 
-impl Repaired {
+impl RepairReport {
     /// Formats one line for people: the damage to the store in `dir`, the result, and the command to run.
     pub fn summary(&self, dir: &Path) -> String {
         let why = self.why.as_deref().unwrap_or("nothing was wrong with it");

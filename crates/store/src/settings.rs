@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Sources of models, with timeouts and limits.
 #[derive(Clone)]
-pub struct Settings {
+pub struct StoreSettings {
     /// Hugging Face hub (`HF_ENDPOINT`).
     pub hub: Url,
     /// Token sent to the hub only (`HF_TOKEN`, or the file that `hf auth login` writes).
@@ -36,7 +36,7 @@ pub struct Settings {
 const HUB: &str = "https://huggingface.co";
 const OLLAMA: &str = "https://registry.ollama.ai";
 
-impl Settings {
+impl StoreSettings {
     /// Reads the settings from the environment.
     ///
     /// # Errors

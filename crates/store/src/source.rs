@@ -1,4 +1,4 @@
-//! Sources of models. Each source turns a reference into a [`crate::plan::Plan`].
+//! Sources of models. Each source turns a reference into a [`crate::plan::ModelPlan`].
 
 pub(crate) mod choose;
 pub(crate) mod file;

@@ -8,7 +8,7 @@ use crate::limits::{DIGEST_EAGER_BYTES_MAX, FILES_MAX, MODELS_MAX};
 use crate::name::{self, fold};
 use crate::pins::Pins;
 use crate::record::{FileRecord, FileState, ModelRecord, NewModel, cut};
-use crate::repaired::Repaired;
+use crate::repaired::RepairReport;
 use crate::schema::{CURRENT, Schema};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,12 +23,12 @@ pub struct Store {
     /// Blobs that running pulls rely on.
     pub(crate) pins: Arc<Mutex<Pins>>,
     /// Report of the repairs made when it was opened.
-    repaired: Arc<Repaired>,
+    repaired: Arc<RepairReport>,
 }
 
 /// All records: those that decode, and the names of those that do not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listing {
+pub struct ModelList {
     /// Readable records, in order of name.
     pub models: Vec<ModelRecord>,
     /// Unreadable records, in order of name.
@@ -63,7 +63,7 @@ impl From<CorruptRecord> for StoreError {
 
 /// Result of a removal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Removed {
+pub struct RemovalResult {
     /// Name of the model, in lower case if its record was corrupt.
     pub name: String,
     /// Target of the alias, if a user's alias was removed. The model itself stays.
@@ -105,7 +105,7 @@ impl Store {
     }
 
     /// Returns the report of the repairs made when the store was opened, if there were any.
-    pub fn mended(&self) -> Option<&Repaired> {
+    pub fn mended(&self) -> Option<&RepairReport> {
         Some(&*self.repaired).filter(|repaired| repaired.why.is_some())
     }
 
@@ -140,8 +140,8 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Database`].
-    pub fn list(&self) -> Result<Listing, StoreError> {
-        let mut listing = Listing::default();
+    pub fn list(&self) -> Result<ModelList, StoreError> {
+        let mut listing = ModelList::default();
         for entry in self.database.entries()? {
             match self.database.decode(&entry) {
                 Ok(record) => listing.models.push(record),
@@ -249,12 +249,12 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::NotFound`], [`StoreError::Ambiguous`], [`StoreError::Database`].
-    pub fn remove(&self, name: &str) -> Result<Removed, StoreError> {
+    pub fn remove(&self, name: &str) -> Result<RemovalResult, StoreError> {
         let _writing = self.lock();
         if let Some(alias) = self.database.alias(name)? {
             self.database.remove_alias(name)?;
             let (name, alias_of) = (alias.alias, Some(alias.target));
-            return Ok(Removed { name, alias_of, record: None, freed_bytes: 0 });
+            return Ok(RemovalResult { name, alias_of, record: None, freed_bytes: 0 });
         }
         let entry = match self.database.find(name) {
             Err(error @ StoreError::NotFound { .. }) => match self.find_reference(name)? {
@@ -280,7 +280,7 @@ impl Store {
         };
         self.layout.reserve.keep();
         let name = record.as_ref().map_or(entry.name, |record| record.name.clone());
-        Ok(Removed { name, alias_of: None, record, freed_bytes })
+        Ok(RemovalResult { name, alias_of: None, record, freed_bytes })
     }
 
     /// Records that the model was used.

@@ -2,7 +2,9 @@
 
 use crate::PullError;
 use crate::digest::{Digest, Hasher};
-use crate::download::{Downloader, Ended, Part, Wanted, content_range, disk, etag, write_at, write_failed};
+use crate::download::{
+    AttemptEnd, Downloader, PartFile, RemoteFile, content_range, disk, etag, write_at, write_failed,
+};
 use crate::http::{Fault, Get, HttpResponse, shown};
 use crate::limits::{ATTEMPTS_MAX, CHUNK_BYTES, FILE_BYTES_MAX, LEAST_BYTES, STREAMS_MAX, WRITE_BYTES};
 use crate::prefix::Follower;
@@ -19,11 +21,11 @@ use tokio::task::JoinSet;
 pub(crate) const CHUNK_LAST: u64 = CHUNK_BYTES - 1;
 
 /// State shared by the connections of one file.
-struct Shared {
+struct FileTransfer {
     downloader: Downloader,
-    wanted: Arc<Wanted>,
+    wanted: Arc<RemoteFile>,
     state: Arc<FileState>,
-    part: Part,
+    part: PartFile,
     follower: Follower,
     /// Offset before which every range is done or taken.
     next: Mutex<u64>,
@@ -34,11 +36,11 @@ struct Shared {
 /// Downloads every missing range and returns the digest of the file.
 pub(crate) async fn all_ranges(
     downloader: &Downloader,
-    wanted: &Arc<Wanted>,
+    wanted: &Arc<RemoteFile>,
     state: &Arc<FileState>,
-    part: Part,
+    part: PartFile,
     first: Option<HttpResponse>,
-) -> Result<Hasher, Ended> {
+) -> Result<Hasher, AttemptEnd> {
     let (missing, prefix) = {
         let journal = part.journal.lock().unwrap_or_else(PoisonError::into_inner);
         (part.total - journal.done.bytes(), journal.done.prefix())
@@ -47,7 +49,8 @@ pub(crate) async fn all_ranges(
     follower.whole_to(prefix);
     let landed = Mutex::new(first.as_ref().map(|answer| (answer.url.clone(), answer.led_by_public)));
     let (downloader, wanted, state) = (downloader.clone(), wanted.clone(), state.clone());
-    let shared = Arc::new(Shared { downloader, wanted, state, part, follower, next: Mutex::new(0), landed });
+    let shared =
+        Arc::new(FileTransfer { downloader, wanted, state, part, follower, next: Mutex::new(0), landed });
     let streams = missing.div_ceil(CHUNK_BYTES).clamp(1, STREAMS_MAX as u64);
     let mut tasks = JoinSet::new();
     // The first task takes the first range, because `first` is the response for it. It must take it before the
@@ -67,11 +70,11 @@ pub(crate) async fn all_ranges(
     shared.follower.finish().await.map_err(|error| disk(&shared.part.path)(error).into())
 }
 
-fn hasher(wanted: &Wanted, total: u64) -> Hasher {
+fn hasher(wanted: &RemoteFile, total: u64) -> Hasher {
     Hasher::new(matches!(wanted.digest, Some(Digest::Git(_))).then_some(total))
 }
 
-impl Shared {
+impl FileTransfer {
     /// Takes the next free range: its first byte, and the end (exclusive).
     fn take(&self) -> Option<(u64, u64)> {
         let journal = self.part.journal.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,7 +89,7 @@ impl Shared {
         self: Arc<Self>,
         mut chunk: Option<(u64, u64)>,
         mut answer: Option<HttpResponse>,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), AttemptEnd> {
         while let Some((from, to)) = chunk {
             self.bring(from, to, answer.take()).await?;
             chunk = self.take();
@@ -100,7 +103,7 @@ impl Shared {
         from: u64,
         to: u64,
         mut answer: Option<HttpResponse>,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), AttemptEnd> {
         let (mut at, mut attempts) = (from, 0);
         loop {
             let before = at;
@@ -148,7 +151,7 @@ impl Shared {
             Ok(answer) => answer,
             Err(Fault::Passing { why, after, .. }) => return Err(StreamFault::Passing { why, after }),
             Err(Fault::Status { status: StatusCode::RANGE_NOT_SATISFIABLE, .. }) => {
-                return Err(StreamFault::Ended(Ended::Changed));
+                return Err(StreamFault::Ended(AttemptEnd::Changed));
             }
             Err(fault) => return Err(StreamFault::Ended(final_fault(&self.wanted, fault).into())),
         };
@@ -161,7 +164,7 @@ impl Shared {
     /// Checks that a response belongs to the file that was begun.
     fn check(&self, answer: &HttpResponse, from: u64) -> Result<(), StreamFault> {
         let headers = answer.response.headers();
-        let changed = Err(StreamFault::Ended(Ended::Changed));
+        let changed = Err(StreamFault::Ended(AttemptEnd::Changed));
         if answer.response.status() != StatusCode::PARTIAL_CONTENT {
             // The whole file, from a server that supported ranges before.
             return changed;
@@ -213,7 +216,7 @@ impl Shared {
 
 enum StreamFault {
     Passing { why: String, after: Option<Duration> },
-    Ended(Ended),
+    Ended(AttemptEnd),
 }
 
 /// Reads until enough data has gathered for a write, at most `most` bytes. Returns the pieces, their total
@@ -261,12 +264,12 @@ async fn gather(
 /// Downloads a file from a server without ranges, in one stream. It cannot be resumed.
 pub(crate) async fn whole_body(
     downloader: &Downloader,
-    wanted: &Arc<Wanted>,
+    wanted: &Arc<RemoteFile>,
     state: &Arc<FileState>,
     mut answer: HttpResponse,
     total: Option<u64>,
     path: &Path,
-) -> Result<(Hasher, u64), Ended> {
+) -> Result<(Hasher, u64), AttemptEnd> {
     if let Some(total) = total {
         downloader.check_length(wanted, total)?;
     }
@@ -290,10 +293,10 @@ pub(crate) async fn whole_body(
         state.arrived(bytes);
         follower.whole_to(at);
         match ended {
-            Some(Err(StreamFault::Passing { why, .. })) => return Err(Ended::BrokeOff(why)),
+            Some(Err(StreamFault::Passing { why, .. })) => return Err(AttemptEnd::BrokeOff(why)),
             Some(Err(StreamFault::Ended(ended))) => return Err(ended),
             Some(Ok(())) if total.is_some_and(|total| at < total) => {
-                return Err(Ended::BrokeOff("the connection ended early".to_owned()));
+                return Err(AttemptEnd::BrokeOff("the connection ended early".to_owned()));
             }
             Some(Ok(())) => break,
             None if at == most && total.is_some() => break,
@@ -309,7 +312,7 @@ pub(crate) async fn whole_body(
 }
 
 /// Converts a failure that a retry cannot fix.
-pub(crate) fn final_fault(wanted: &Wanted, fault: Fault) -> PullError {
+pub(crate) fn final_fault(wanted: &RemoteFile, fault: Fault) -> PullError {
     match fault {
         Fault::Final(error) => error,
         Fault::Passing { why, .. } => PullError::Network { url: shown(&wanted.url), attempts: 1, why },

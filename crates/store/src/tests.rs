@@ -306,7 +306,7 @@ fn a_store_of_version_1_is_taken_over() {
         let record = store.get("m").unwrap();
         assert_eq!((record.name.as_str(), record.parameters, record.used_at_unix_ms), ("Old/M", 7, 2));
         assert_eq!((record.reference.clone(), record.revision.clone()), (record.source.clone(), None));
-        assert_eq!((record.files[0].role, record.files[0].held), (Role::Model, Held::Elsewhere));
+        assert_eq!((record.files[0].role, record.files[0].held), (Role::Model, FileOwner::Elsewhere));
         assert_eq!(store.find_path(&path).unwrap(), Some(record), "what follows from it was made");
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::digest::{Hasher, digest_file};
 use crate::file_system;
-use crate::record::{FileRecord, FileState, Held, ModelRecord};
+use crate::record::{FileOwner, FileRecord, FileState, ModelRecord};
 use crate::{Store, StoreError};
 use std::fs::{self, Metadata};
 use std::io::ErrorKind;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// Result of checking one model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checked {
+pub struct ModelCheck {
     /// Name of the model.
     pub name: String,
     /// Results for its files, in the order of the record.
@@ -47,7 +47,7 @@ pub enum Health {
     },
 }
 
-impl Checked {
+impl ModelCheck {
     /// Returns true if no file has a problem.
     pub fn is_sound(&self) -> bool {
         self.files.iter().all(|file| matches!(file.health, Health::Sound | Health::Unchecked))
@@ -61,16 +61,16 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::get`]; [`StoreError::File`] with `Interrupted` if `seen` stopped it.
-    pub fn verify(&self, name: &str, mut seen: impl FnMut(u64) -> bool) -> Result<Checked, StoreError> {
+    pub fn verify(&self, name: &str, mut seen: impl FnMut(u64) -> bool) -> Result<ModelCheck, StoreError> {
         let record = match self.resolve(name)? {
-            crate::Found::Stored(record) => record,
-            crate::Found::Missing(_) => self.get(name)?,
+            crate::ModelLookup::Stored(record) => record,
+            crate::ModelLookup::Missing(_) => self.get(name)?,
         };
         let ModelRecord { name, files, .. } = record;
         let mut checked = Vec::with_capacity(files.len());
         for file in files {
             let health = check(&file, &mut seen)?;
-            let blob = file.sha256.as_deref().filter(|_| file.held == Held::Blob);
+            let blob = file.sha256.as_deref().filter(|_| file.held == FileOwner::Blob);
             let blob = blob.map(|sha256| FileRecord { path: self.layout.blob(sha256), ..file.clone() });
             checked.push(FileCheck { path: file.path.clone(), health });
             if let Some(blob) = blob.filter(|blob| blob.path.is_file() && !is_same(&blob.path, &file.path)) {
@@ -78,7 +78,7 @@ impl Store {
                 checked.push(FileCheck { path: blob.path, health });
             }
         }
-        Ok(Checked { name, files: checked })
+        Ok(ModelCheck { name, files: checked })
     }
 }
 
@@ -108,7 +108,7 @@ impl Store {
 
     fn is_known(&self, sha256: &str, blob: &Metadata) -> Result<bool, StoreError> {
         let is_it = |file: &FileRecord| {
-            let known = file.held == Held::Blob && file.sha256.as_deref() == Some(sha256);
+            let known = file.held == FileOwner::Blob && file.sha256.as_deref() == Some(sha256);
             let same = || fs::metadata(&file.path).is_ok_and(|meta| id(&meta) == id(blob));
             known && same() && file.state() == FileState::Unchanged
         };
@@ -142,7 +142,7 @@ fn check(file: &FileRecord, seen: &mut impl FnMut(u64) -> bool) -> Result<Health
     };
     Ok(match (found == *expected, state, file.held) {
         (true, ..) => Health::Sound,
-        (false, FileState::Changed, Held::Elsewhere | Held::Linked) => Health::Changed,
+        (false, FileState::Changed, FileOwner::Elsewhere | FileOwner::Linked) => Health::Changed,
         (false, ..) => Health::Corrupt { expected: expected.clone(), found },
     })
 }

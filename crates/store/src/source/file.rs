@@ -4,15 +4,15 @@ use crate::PullError;
 use crate::download::disk;
 use crate::limits::FILES_MAX;
 use crate::name::derive_name;
-use crate::plan::{Origin, Plan, PlanFile};
+use crate::plan::{ModelPlan, Origin, PlanFile};
 use crate::record::Description;
-use crate::source::choose::{Globs, Listed, VOICES, Wish, choose, role_of};
+use crate::source::choose::{Globs, ListedFile, VOICES, Wish, choose, role_of};
 use crate::source::hub::parse_modules;
 use std::fs;
 use std::path::Path;
 
 /// Plans a copy of the file or folder.
-pub(crate) fn plan(path: &Path, include: &Globs, exclude: &Globs) -> Result<Plan, PullError> {
+pub(crate) fn plan(path: &Path, include: &Globs, exclude: &Globs) -> Result<ModelPlan, PullError> {
     let path = path.canonicalize().map_err(disk(path))?;
     let shown = path.display().to_string();
     let is_dir = path.is_dir();
@@ -42,11 +42,11 @@ pub(crate) fn plan(path: &Path, include: &Globs, exclude: &Globs) -> Result<Plan
     let wish = Wish { choice: asked, mlx: false, include, exclude };
     let chosen = choose(&shown, &listing, &folders, &wish)?;
     let files = chosen.files.iter().map(|at| {
-        let Listed { name, size_bytes, digest } = listing[*at].clone();
+        let ListedFile { name, size_bytes, digest } = listing[*at].clone();
         let role = role_of(&name);
         PlanFile { origin: Origin::Copy(folder.join(&name)), name, role, size_bytes, digest }
     });
-    Ok(Plan {
+    Ok(ModelPlan {
         name: derive_name(&path),
         reference: format!("file://{shown}"),
         source: format!("file://{shown}"),
@@ -61,13 +61,13 @@ pub(crate) fn plan(path: &Path, include: &Globs, exclude: &Globs) -> Result<Plan
 }
 
 /// Lists regular files. Follows links, because many models' folders consist of links.
-fn list(folder: &Path, prefix: &str, listing: &mut Vec<Listed>) -> Result<(), PullError> {
+fn list(folder: &Path, prefix: &str, listing: &mut Vec<ListedFile>) -> Result<(), PullError> {
     for entry in fs::read_dir(folder).map_err(disk(folder))?.flatten() {
         let Ok(meta) = fs::metadata(entry.path()) else { continue };
         if let (true, Ok(name)) = (meta.is_file(), entry.file_name().into_string())
             && listing.len() < 16 * FILES_MAX
         {
-            listing.push(Listed {
+            listing.push(ListedFile {
                 name: format!("{prefix}{name}"),
                 size_bytes: Some(meta.len()),
                 digest: None,

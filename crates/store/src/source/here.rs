@@ -4,8 +4,8 @@
 use crate::digest::{Digest, is_hex};
 use crate::limits::{FILES_MAX, LISTED_FILES_MAX};
 use crate::reference::OllamaReference;
-use crate::settings::Settings;
-use crate::source::choose::Listed;
+use crate::settings::StoreSettings;
+use crate::source::choose::ListedFile;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ pub(crate) struct Snapshot {
     pub(crate) repo: String,
     pub(crate) commit: String,
     pub(crate) folder: PathBuf,
-    pub(crate) files: Vec<Listed>,
+    pub(crate) files: Vec<ListedFile>,
 }
 
 /// Lookup of files by digest in other programs' stores.
@@ -64,7 +64,7 @@ impl HubCache {
     }
 }
 
-fn collect(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<Listed>) {
+fn collect(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<ListedFile>) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
@@ -82,13 +82,13 @@ fn collect(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<Listed>) {
                 40 => Digest::git(blob),
                 _ => None,
             });
-            files.push(Listed { name, size_bytes: Some(meta.len()), digest });
+            files.push(ListedFile { name, size_bytes: Some(meta.len()), digest });
         }
     }
 }
 
 impl Elsewhere {
-    pub(crate) fn new(settings: &Settings) -> Self {
+    pub(crate) fn new(settings: &StoreSettings) -> Self {
         let caches = settings.hub_cache.iter().map(|dir| HubCache::new(dir.clone()));
         let folders = caches.flat_map(|cache| cache.repositories()).map(|(_, folder)| folder.join("blobs"));
         Self { folders: folders.collect(), ollama: settings.ollama_store.clone() }

@@ -5,11 +5,11 @@ use crate::PullError;
 use crate::digest::Digest;
 use crate::http::{Auth, Get, Http, shown};
 use crate::limits::{LISTED_FILES_MAX, MANIFEST_BYTES_MAX};
-use crate::plan::{Origin, Plan, PlanFile};
+use crate::plan::{ModelPlan, Origin, PlanFile};
 use crate::record::Description;
 use crate::reference::{HubReference, Reference};
-use crate::settings::Settings;
-use crate::source::choose::{Chosen, Globs, Listed, Wish, choose, role_of, short_name};
+use crate::settings::StoreSettings;
+use crate::source::choose::{Chosen, Globs, ListedFile, Wish, choose, role_of, short_name};
 use crate::source::here::HubCache;
 use reqwest::header::HeaderMap;
 use reqwest::{StatusCode, Url};
@@ -26,14 +26,14 @@ struct Info {
     model_id: Option<String>,
     sha: Option<String>,
     #[serde(default)]
-    siblings: Vec<Sibling>,
+    siblings: Vec<HubFile>,
     #[serde(rename = "cardData")]
     card: Option<serde_json::Value>,
     gguf: Option<GgufInfo>,
 }
 
 #[derive(Deserialize)]
-struct Sibling {
+struct HubFile {
     rfilename: String,
     size: Option<u64>,
     #[serde(rename = "blobId")]
@@ -65,7 +65,7 @@ pub(crate) struct Repository {
     /// `owner/repo` as the hub writes it.
     id: String,
     commit: String,
-    pub(crate) listing: Vec<Listed>,
+    pub(crate) listing: Vec<ListedFile>,
     license: Option<String>,
     gguf: GgufInfo,
     /// Folder of the files in the local cache, if offline.
@@ -75,11 +75,11 @@ pub(crate) struct Repository {
 /// Plans the download of the requested files of a repository.
 pub(crate) async fn plan(
     http: &Http,
-    settings: &Settings,
+    settings: &StoreSettings,
     reference: &HubReference,
     include: &Globs,
     exclude: &Globs,
-) -> Result<Plan, PullError> {
+) -> Result<ModelPlan, PullError> {
     let repository = match (settings.offline, &settings.hub_cache) {
         (false, _) => fetch_repository(http, settings, reference).await?,
         (true, cache) => cached(cache.clone(), reference)?,
@@ -99,14 +99,14 @@ pub(crate) async fn plan(
     let wish = Wish { choice: reference.choice.as_deref(), mlx: reference.mlx, include, exclude };
     let chosen = choose(&repository.id, &repository.listing, &folders, &wish)?;
     let files = chosen.files.iter().map(|at| {
-        let Listed { name, size_bytes, digest } = repository.listing[*at].clone();
+        let ListedFile { name, size_bytes, digest } = repository.listing[*at].clone();
         let role = role_of(&name);
         PlanFile { origin: origin(&name), name, role, size_bytes, digest }
     });
     let files = files.collect();
     let kept =
         HubReference { repo: repository.id.clone(), choice: chosen.choice.clone(), ..reference.clone() };
-    Ok(Plan {
+    Ok(ModelPlan {
         name: name_of(&repository.id, reference, &chosen),
         reference: Reference::Hub(kept).to_string(),
         source: page(&settings.hub, &repository.id),
@@ -124,7 +124,7 @@ pub(crate) async fn plan(
 }
 
 /// Advice for the user when the hub refuses access.
-pub(crate) fn gate_hint(settings: &Settings, repo: &str) -> String {
+pub(crate) fn gate_hint(settings: &StoreSettings, repo: &str) -> String {
     let page = page(&settings.hub, repo);
     match settings.hub_token {
         Some(_) => format!("accept its licence at {page} with the account that HF_TOKEN belongs to"),
@@ -152,7 +152,7 @@ fn file_url(hub: &Url, repo: &str, commit: &str, name: &str) -> Url {
 
 async fn fetch_repository(
     http: &Http,
-    settings: &Settings,
+    settings: &StoreSettings,
     wanted: &HubReference,
 ) -> Result<Repository, PullError> {
     let revision = wanted.revision.as_deref().unwrap_or("main");
@@ -187,14 +187,14 @@ pub(crate) fn repository(wanted: &HubReference, listing: &[u8]) -> Result<Reposi
     }
     let commit = info.sha.filter(|sha| crate::digest::is_hex(sha, 40));
     let commit = commit.ok_or("it names no commit")?;
-    let listing = info.siblings.into_iter().map(Sibling::listed).collect::<Result<_, _>>()?;
+    let listing = info.siblings.into_iter().map(HubFile::listed).collect::<Result<_, _>>()?;
     let license = info.card.as_ref().and_then(|card| card["license"].as_str()).map(str::to_owned);
     let gguf = info.gguf.unwrap_or_default();
     Ok(Repository { id, commit, listing, license, gguf, here: None })
 }
 
-impl Sibling {
-    fn listed(self) -> Result<Listed, String> {
+impl HubFile {
+    fn listed(self) -> Result<ListedFile, String> {
         let name = self.rfilename;
         let bad = |what: &str| format!("{:?}: {what}", crate::name::cut_name(&name));
         let digest = match &self.lfs {
@@ -211,13 +211,13 @@ impl Sibling {
         let size_bytes = self.lfs.and_then(|lfs| lfs.size).or(self.size);
         // Git's digest covers the length, so it is useful only if the length is known.
         let digest = digest.filter(|digest| size_bytes.is_some() || matches!(digest, Digest::Sha256(_)));
-        Ok(Listed { name, size_bytes, digest })
+        Ok(ListedFile { name, size_bytes, digest })
     }
 }
 
 /// Turns an error status of the hub into an error with advice.
 fn no_such(
-    settings: &Settings,
+    settings: &StoreSettings,
     wanted: &HubReference,
     status: StatusCode,
     headers: &HeaderMap,

@@ -4,10 +4,10 @@ use crate::PullError;
 use crate::digest::{Digest, sha256_of};
 use crate::http::{Auth, Get, Http};
 use crate::limits::{FILES_MAX, MANIFEST_BYTES_MAX};
-use crate::plan::{Origin, Plan, PlanFile};
+use crate::plan::{ModelPlan, Origin, PlanFile};
 use crate::record::{Description, Role};
 use crate::reference::{OLLAMA_LIBRARY, OllamaReference, Reference, is_loopback};
-use crate::settings::Settings;
+use crate::settings::StoreSettings;
 use crate::source::here::{Elsewhere, ollama_manifest};
 use reqwest::{StatusCode, Url};
 use serde::Deserialize;
@@ -21,13 +21,13 @@ const LAYER: &str = "application/vnd.ollama.image.";
 pub(crate) struct Manifest {
     schema_version: u32,
     media_type: Option<String>,
-    config: Layer,
-    layers: Vec<Layer>,
+    config: ManifestLayer,
+    layers: Vec<ManifestLayer>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Layer {
+pub(crate) struct ManifestLayer {
     media_type: String,
     digest: String,
     size: u64,
@@ -35,7 +35,7 @@ pub(crate) struct Layer {
 
 /// Model description in a manifest's configuration.
 #[derive(Deserialize, Default)]
-struct Config {
+struct ManifestConfig {
     #[serde(default)]
     model_format: String,
     #[serde(default)]
@@ -49,9 +49,9 @@ struct Config {
 /// Plans the download of a model of a registry.
 pub(crate) async fn plan(
     http: &Http,
-    settings: &Settings,
+    settings: &StoreSettings,
     wanted: &OllamaReference,
-) -> Result<Plan, PullError> {
+) -> Result<ModelPlan, PullError> {
     let what = Reference::Ollama(wanted.clone()).to_string();
     let registry = registry(settings, wanted)?;
     let auth = Auth::when_asked(&registry);
@@ -79,7 +79,7 @@ pub(crate) async fn plan(
     });
     let mut files: Vec<_> = files.collect();
     files.sort_by_key(|file| file.role != Role::Model);
-    Ok(Plan {
+    Ok(ModelPlan {
         name: name_of(wanted),
         reference: what,
         source: address(&registry, &[&wanted.namespace, &format!("{}:{}", wanted.model, wanted.tag)]).into(),
@@ -137,7 +137,7 @@ pub(crate) fn read(body: &[u8]) -> Result<(Manifest, Packed), String> {
 }
 
 /// Address of the registry: `https://host`, or plain http for a registry on this machine.
-fn registry(settings: &Settings, wanted: &OllamaReference) -> Result<Url, PullError> {
+fn registry(settings: &StoreSettings, wanted: &OllamaReference) -> Result<Url, PullError> {
     let Some(host) = &wanted.host else { return Ok(settings.ollama.clone()) };
     let parse = |scheme: &str| Url::parse(&format!("{scheme}://{host}"));
     let url = parse("https").map_err(|error| PullError::refused(host, error.to_string()))?;
@@ -193,11 +193,11 @@ async fn manifest(
 /// Fetches the configuration that the manifest names, and checks its digest.
 async fn config(
     http: &Http,
-    settings: &Settings,
-    layer: &Layer,
+    settings: &StoreSettings,
+    layer: &ManifestLayer,
     blob: &impl Fn(&str) -> Url,
     auth: &Auth,
-) -> Result<Config, PullError> {
+) -> Result<ManifestConfig, PullError> {
     let refused = |why: &str| PullError::refused("the configuration", why);
     let digest = Digest::sha256(&layer.digest).filter(|_| layer.digest.starts_with("sha256:"));
     let digest = digest.ok_or_else(|| refused("its digest is none"))?;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::digest::sha256_of;
-use crate::publish::{Arrived, ArrivedFile};
+use crate::publish::{ArrivedFile, ArrivedModel};
 
 /// Publishes a model of one file, whose blob is written first.
 pub(super) fn pulled(store: &Store, name: &str, bytes: &[u8]) -> ModelRecord {
@@ -10,7 +10,7 @@ pub(super) fn pulled(store: &Store, name: &str, bytes: &[u8]) -> ModelRecord {
     std::fs::write(store.layout.blob(&sha256), bytes).unwrap();
     let file = ArrivedFile { name: "m.gguf".into(), sha256: Some(sha256), role: Role::Model, at: None };
     let reference = format!("hf://x/{name}");
-    let model = Arrived { name: name.into(), reference, files: vec![file], ..Default::default() };
+    let model = ArrivedModel { name: name.into(), reference, files: vec![file], ..Default::default() };
     store.publish(model, None, NOW).unwrap()
 }
 
@@ -143,7 +143,7 @@ fn a_moved_store_of_version_2_finds_folders_called_models() {
             let sha256 = sha256_of(b"bytes");
             std::fs::write(store.layout.blob(&sha256), b"bytes").unwrap();
             let file = ArrivedFile { name: name.into(), sha256: Some(sha256), role: Role::Model, at: None };
-            let model = Arrived {
+            let model = ArrivedModel {
                 name: "x/m".into(),
                 reference: "hf://x/m".into(),
                 files: vec![file],

@@ -3,7 +3,7 @@
 use super::content::Content;
 use super::hub::Hub;
 use super::{nothing_visible, puller, settings};
-use hanzo_engine_store::{Held, PullOptions, Store, StoreError};
+use hanzo_engine_store::{FileOwner, PullOptions, Store, StoreError};
 use std::io::Write as _;
 use std::path::Path;
 
@@ -59,7 +59,7 @@ async fn what_is_exported_is_imported() {
             record.files.iter().map(|file| file.sha256.clone()).collect()
         };
         assert_eq!(digests(model), digests(&before));
-        assert!(!model.in_place && model.files.iter().all(|file| file.held == Held::Blob));
+        assert!(!model.in_place && model.files.iter().all(|file| file.held == FileOwner::Blob));
         assert!(other.verify(&model.name, |_| true).unwrap().is_sound());
     }
     // Again: the same models, under the same names.

@@ -4,7 +4,7 @@
 use super::content::Content;
 use super::server::{Files, plain};
 use super::{nothing_visible, puller, settings};
-use hanzo_engine_store::{PullError, PullOptions, Puller, Settings, Store, StoreError};
+use hanzo_engine_store::{PullError, PullOptions, Puller, Store, StoreError, StoreSettings};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant, SystemTime};
@@ -34,11 +34,11 @@ impl Case {
         format!("{}/m.gguf#sha256={}", self.url, self.content.sha256())
     }
 
-    fn settings(&self) -> Settings {
+    fn settings(&self) -> StoreSettings {
         settings(&self.url)
     }
 
-    fn puller(&self, settings: Settings) -> Puller {
+    fn puller(&self, settings: StoreSettings) -> Puller {
         puller(&self.dir.path().join("store"), settings)
     }
 
@@ -82,7 +82,7 @@ async fn a_stall_is_given_up_and_asked_again() {
     let case = Case::new().await;
     case.files.fault(|faults| faults.stalls = 3);
     let began = Instant::now();
-    let settings = Settings { stall: Duration::from_millis(700), ..case.settings() };
+    let settings = StoreSettings { stall: Duration::from_millis(700), ..case.settings() };
     case.pull(&case.puller(settings)).await.unwrap();
     assert!(began.elapsed() >= Duration::from_millis(700));
 }
@@ -180,7 +180,7 @@ async fn statuses_that_pass_and_statuses_that_do_not() {
 async fn a_disk_that_is_full() {
     // Seen before it begins.
     let case = Case::new().await;
-    let puller = case.puller(Settings { write_bytes_max: Some(BYTES - 1), ..case.settings() });
+    let puller = case.puller(StoreSettings { write_bytes_max: Some(BYTES - 1), ..case.settings() });
     let error = case.pull(&puller).await.unwrap_err();
     // A URL does not say how long its file is: it is the write that fails.
     assert!(matches!(&*error, PullError::Store(StoreError::DiskFull { .. })), "{error}");
@@ -323,7 +323,7 @@ async fn a_web_page_is_no_model() {
 async fn a_proxy_is_used_for_other_machines_alone() {
     let case = Case::new().await;
     let proxy = Some(case.url.parse().unwrap());
-    let puller = case.puller(Settings { proxy, ..case.settings() });
+    let puller = case.puller(StoreSettings { proxy, ..case.settings() });
     let far = format!("http://models.example/m.gguf#sha256={}", case.content.sha256());
     let record = puller.pull(&far, &PullOptions::default()).unwrap().done().await.unwrap();
     assert_eq!(record.size_bytes, BYTES);

@@ -9,7 +9,7 @@ use super::{nothing_visible, puller, settings};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Response, Uri};
-use hanzo_engine_store::{PullError, PullOptions, Puller, Reference, Settings};
+use hanzo_engine_store::{PullError, PullOptions, Puller, Reference, StoreSettings};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -342,7 +342,7 @@ async fn redirects_from_afar_to_near_addresses() {
     };
     let proxy = format!("http://{}", serve(Router::new().fallback(answer)).await);
     let afar = "http://203.0.113.5";
-    let settings = Settings { proxy: Some(proxy.parse().unwrap()), ..settings(afar) };
+    let settings = StoreSettings { proxy: Some(proxy.parse().unwrap()), ..settings(afar) };
     let puller = puller(&dir.path().join("in/store"), settings);
     let digest = "#sha256=".to_owned() + &"a".repeat(64);
     for (at, target) in targets.iter().enumerate() {
@@ -378,7 +378,7 @@ async fn answers_that_trickle_end() {
             .unwrap()
     };
     let url = format!("http://{}", serve(Router::new().fallback(answer)).await);
-    let settings = Settings { answer: std::time::Duration::from_millis(400), ..settings(&url) };
+    let settings = StoreSettings { answer: std::time::Duration::from_millis(400), ..settings(&url) };
     let puller = puller(&dir.path().join("in/store"), settings);
     for reference in ["a/b", "ollama://x"] {
         let began = std::time::Instant::now();
@@ -409,7 +409,7 @@ async fn files_that_trickle_end() {
         answer.body(Body::from_stream(trickle)).unwrap()
     };
     let url = format!("http://{}", serve(Router::new().fallback(answer)).await);
-    let settings = Settings { stall: std::time::Duration::from_millis(150), ..settings(&url) };
+    let settings = StoreSettings { stall: std::time::Duration::from_millis(150), ..settings(&url) };
     let puller = puller(&dir.path().join("in/store"), settings);
     for path in ["whole", "ranges"] {
         let began = std::time::Instant::now();
@@ -452,7 +452,7 @@ async fn credentials_stay_where_they_belong() {
             }
         };
         let hub = format!("http://{}", serve(Router::new().fallback(answer)).await);
-        let settings = Settings { hub_token: Some("hf_secret".into()), ..settings(&hub) };
+        let settings = StoreSettings { hub_token: Some("hf_secret".into()), ..settings(&hub) };
         let puller = puller(&dir.path().join(at.to_string()), settings);
         puller.pull("a/b", &PullOptions::default()).unwrap().done().await.unwrap();
         assert!(!seen.credentials.lock().unwrap().is_empty());

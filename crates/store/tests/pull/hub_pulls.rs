@@ -4,7 +4,7 @@ use super::child::{child, part};
 use super::content::Content;
 use super::hub::{Hub, TOKEN};
 use super::{nothing_visible, puller, settings};
-use hanzo_engine_store::{Found, Held, Phase, PullError, PullOptions, PullState, Settings};
+use hanzo_engine_store::{FileOwner, ModelLookup, Phase, PullError, PullOptions, PullState, StoreSettings};
 use std::path::Path;
 
 fn tiny() -> Vec<(&'static str, Content)> {
@@ -26,7 +26,7 @@ async fn a_repository_becomes_a_model() {
     let dir = tempfile::tempdir().unwrap();
     let hub = Hub::start().await;
     hub.put("Qwen/Tiny", &tiny());
-    let puller = puller(dir.path(), Settings { hub_token: Some(TOKEN.into()), ..settings(&hub.url()) });
+    let puller = puller(dir.path(), StoreSettings { hub_token: Some(TOKEN.into()), ..settings(&hub.url()) });
     let proposal = puller.propose("qwen/tiny", &PullOptions::default()).await.unwrap();
     assert_eq!((proposal.name.as_str(), proposal.files.len()), ("Qwen/Tiny", 7));
     assert_eq!(proposal.license.as_deref(), Some("apache-2.0"));
@@ -112,7 +112,7 @@ async fn of_gguf_the_quantization_asked_for() {
     assert!(split.path.ends_with("m-Q8_0-00001-of-00002.gguf"));
     // By every name it is the same model.
     for name in ["m:q8_0", "org/m:Q8_0", "Org/M-GGUF:Q8_0", "hf://org/m-gguf:q8_0"] {
-        assert_eq!(puller.store().resolve(name).unwrap(), Found::Stored(split.clone()), "{name}");
+        assert_eq!(puller.store().resolve(name).unwrap(), ModelLookup::Stored(split.clone()), "{name}");
     }
     assert!(puller.store().get("m").unwrap_err().to_string().contains("ambiguous"));
     let alias = puller.store().set_alias("m:Q8_0", "mine").unwrap();
@@ -143,7 +143,10 @@ async fn doors_that_are_shut_say_where_to_knock() {
     hub.change("me/Private", |repo| repo.private = true);
     hub.renamed.lock().unwrap().insert("old/Name".into(), "meta/Gated".into());
     let puller = |token: Option<&str>, at: &str| {
-        puller(&dir.path().join(at), Settings { hub_token: token.map(str::to_owned), ..settings(&hub.url()) })
+        puller(
+            &dir.path().join(at),
+            StoreSettings { hub_token: token.map(str::to_owned), ..settings(&hub.url()) },
+        )
     };
     let without = puller(None, "a");
     let error = without.pull("meta/gated", &PullOptions::default()).unwrap().done().await.unwrap_err();
@@ -273,7 +276,7 @@ fn child_with_the_hubs_own_client() {
         println!("fetched {}", repo.get(&file.rfilename).unwrap().display());
     }
     // And the store's settings of the same environment.
-    let settings = Settings::from_env().unwrap();
+    let settings = StoreSettings::from_env().unwrap();
     println!("the store's hub {}", settings.hub);
     println!("the store's cache {}", settings.hub_cache.unwrap().display());
 }
@@ -303,21 +306,23 @@ async fn the_hubs_own_client_and_its_cache() {
     assert_eq!(after("the store's cache ").next(), cache.to_str());
 
     let served = hub.cdn.served();
-    let found =
-        puller(&dir.path().join("a"), Settings { hub_cache: Some(cache.clone()), ..settings(&hub.url()) });
+    let found = puller(
+        &dir.path().join("a"),
+        StoreSettings { hub_cache: Some(cache.clone()), ..settings(&hub.url()) },
+    );
     let record = found.pull("qwen/tiny", &PullOptions::default()).unwrap().done().await.unwrap();
     assert_eq!(hub.cdn.served(), served, "no large file is fetched again");
-    assert!(record.files.iter().filter(|file| file.held == Held::Linked).count() >= 2);
+    assert!(record.files.iter().filter(|file| file.held == FileOwner::Linked).count() >= 2);
     assert!(found.store().verify("tiny", |_| true).unwrap().is_sound());
     assert!(found.store().remove("tiny").unwrap().freed_bytes < 1 << 20);
     assert!(fetched.iter().all(|path| path.exists()), "they are not ours to delete");
 
-    let offline = Settings { offline: true, hub_cache: Some(cache), ..settings("http://127.0.0.1:1") };
+    let offline = StoreSettings { offline: true, hub_cache: Some(cache), ..settings("http://127.0.0.1:1") };
     let without = puller(&dir.path().join("b"), offline);
     let record = without.pull("qwen/tiny", &PullOptions::default()).unwrap().done().await.unwrap();
     assert!(record.in_place && record.files.len() == 7 && Path::new(&record.path).is_dir());
     // What is in the store needs neither network nor cache.
-    let offline = Settings { offline: true, ..settings("http://127.0.0.1:1") };
+    let offline = StoreSettings { offline: true, ..settings("http://127.0.0.1:1") };
     found.pull("qwen/tiny", &PullOptions::default()).unwrap().done().await.unwrap();
     drop(found);
     let stored = puller(&dir.path().join("a"), offline);

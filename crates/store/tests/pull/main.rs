@@ -15,13 +15,13 @@ mod ollama_pulls;
 mod registry;
 mod server;
 
-use hanzo_engine_store::{Puller, Settings, Store};
+use hanzo_engine_store::{Puller, Store, StoreSettings};
 use std::path::Path;
 use std::time::Duration;
 
 /// Nothing of the machine's own: no caches, no tokens, no proxies.
-pub(crate) fn settings(hub: &str) -> Settings {
-    Settings {
+pub(crate) fn settings(hub: &str) -> StoreSettings {
+    StoreSettings {
         hub: hub.parse().unwrap(),
         hub_token: None,
         hub_cache: None,
@@ -36,7 +36,7 @@ pub(crate) fn settings(hub: &str) -> Settings {
     }
 }
 
-pub(crate) fn puller(dir: &Path, settings: Settings) -> Puller {
+pub(crate) fn puller(dir: &Path, settings: StoreSettings) -> Puller {
     Puller::new(Store::open(dir).unwrap(), settings, None).unwrap()
 }
 

@@ -3,7 +3,7 @@
 use super::content::Content;
 use super::registry::{LAYER, MANIFEST, Registry};
 use super::{nothing_visible, puller, settings};
-use hanzo_engine_store::{Held, PullError, PullOptions, Role, Settings};
+use hanzo_engine_store::{FileOwner, PullError, PullOptions, Role, StoreSettings};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -88,10 +88,11 @@ async fn ollamas_own_store_is_used_in_place() {
         std::fs::write(blobs.join(format!("sha256-{}", content.sha256())), content.read(0, 1 << 40)).unwrap();
     }
     for offline in [false, true] {
-        let settings = Settings { ollama_store: Some(ollama.clone()), offline, ..settings(&registry.url()) };
+        let settings =
+            StoreSettings { ollama_store: Some(ollama.clone()), offline, ..settings(&registry.url()) };
         let puller = puller(&dir.path().join(offline.to_string()), settings);
         let record = puller.pull("ollama://tiny", &PullOptions::default()).unwrap().done().await.unwrap();
-        assert!(record.in_place && record.files.iter().all(|file| file.held == Held::Linked));
+        assert!(record.in_place && record.files.iter().all(|file| file.held == FileOwner::Linked));
         assert_eq!(registry.cdn.served(), 0, "nothing is fetched");
         assert!(puller.store().verify("tiny", |_| true).unwrap().is_sound());
         assert_eq!(puller.store().remove("tiny").unwrap().freed_bytes, 0);
@@ -99,7 +100,7 @@ async fn ollamas_own_store_is_used_in_place() {
     // One that was changed is not believed.
     let blob = blobs.join(format!("sha256-{}", model.sha256()));
     std::fs::write(&blob, vec![0; 8 << 20]).unwrap();
-    let settings = Settings { ollama_store: Some(ollama), ..settings(&registry.url()) };
+    let settings = StoreSettings { ollama_store: Some(ollama), ..settings(&registry.url()) };
     let puller = puller(&dir.path().join("c"), settings);
     let error = puller.pull("ollama://tiny", &PullOptions::default()).unwrap().done().await.unwrap_err();
     assert!(matches!(&*error, PullError::Refused { .. }), "{error}");
