@@ -34,7 +34,7 @@ mod vocoder;
 use crate::ops::{Allocation, DeviceOp};
 use crate::{
     Batch, DType, KernelError,
-    sampling::{Draws, SampleSpecs, Sampled, Ticket},
+    sampling::{Draws, SampleSpecs, SampledToken, Ticket},
 };
 
 pub use attention::{
@@ -347,7 +347,7 @@ pub trait Backend: OperandTypes + Sized {
     }
 
     /// Waits for a step, in order of submission. Returns the draw of each logit row; `None` for NaN logits.
-    fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<Sampled>>) -> Result<(), KernelError> {
+    fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<SampledToken>>) -> Result<(), KernelError> {
         self.draws().wait(ticket, drawn);
         Ok(())
     }

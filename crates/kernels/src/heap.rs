@@ -47,14 +47,14 @@ pub fn give_back() {
 /// System allocator that counts the bytes it has handed out: a `#[global_allocator]` for programs that report their
 /// memory use.
 #[derive(Debug, Default)]
-pub struct Counted {
+pub struct CountingAllocator {
     bytes: AtomicUsize,
 }
 
-impl Counted {
+impl CountingAllocator {
     /// An allocator with nothing handed out.
-    pub const fn new() -> Counted {
-        Counted { bytes: AtomicUsize::new(0) }
+    pub const fn new() -> CountingAllocator {
+        CountingAllocator { bytes: AtomicUsize::new(0) }
     }
 
     /// Bytes currently allocated.
@@ -64,7 +64,7 @@ impl Counted {
 }
 
 // SAFETY: every call goes to the system's allocator unchanged; beside it a number is kept.
-unsafe impl GlobalAlloc for Counted {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.bytes.fetch_add(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller's promise.

@@ -33,8 +33,8 @@ pub use batch::{BLOCK_TOKENS, Batch, MemorySpan, RowSource, SequenceSpan};
 pub use dtype::DType;
 pub use error::KernelError;
 pub use ops::AnyBackend;
-pub use pipeline::{Cut, Pipeline};
+pub use pipeline::{Pipeline, PipelineCut};
 pub use sampling::{
-    Adjustment, Change, Draws, SampleSpec, SampleSpecs, Sampled, Shape, Ticket, TokenLogprob,
+    Adjustment, Change, Draws, SampleSpec, SampleSpecs, SampledToken, Shape, Ticket, TokenLogprob,
 };
 pub use tensor_parallel::TensorParallel;

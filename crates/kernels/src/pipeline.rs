@@ -22,7 +22,7 @@ use operands::{PipelineBuffer, PipelineKv};
 
 /// Place at which a network is cut in two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct PipelineCut {
     /// Layers before it.
     pub layers: usize,
     /// How many of the cache's layers are theirs: no other layer attends to them.
@@ -37,7 +37,7 @@ type OnDevices<T> = Vec<Option<T>>;
 /// Devices that share a network by layers. See the module.
 pub struct Pipeline {
     devices: Vec<AnyBackend>,
-    cuts: Vec<Cut>, // behind each device but the last
+    cuts: Vec<PipelineCut>, // behind each device but the last
     stage: Cell<Stage>,
     counted: Option<usize>,        // the device whose bytes are counted; none: all
     rows: usize,                   // of the open step
@@ -59,7 +59,7 @@ impl Pipeline {
     ///
     /// # Panics
     /// Where there are not as many cuts as that, or they do not follow one another, or beyond 64 devices.
-    pub fn new(devices: Vec<AnyBackend>, cuts: Vec<Cut>) -> Self {
+    pub fn new(devices: Vec<AnyBackend>, cuts: Vec<PipelineCut>) -> Self {
         assert!(devices.len() <= u64::BITS as usize, "{} devices", devices.len());
         assert_eq!(devices.len(), cuts.len() + 1, "a cut between each device and the next");
         assert!(

@@ -193,7 +193,7 @@ pub(crate) struct Edits<'a> {
 
 /// A drawn token.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sampled {
+pub struct SampledToken {
     /// The token.
     pub token: u32,
     /// Log probability of the token, if requested.

@@ -35,7 +35,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::ops::{Arena, Experts, Heads, LowRank, Slots};
-use crate::{Batch, KernelError, KvLayout, KvSpec, Peers, Sampled, Stage, Ticket};
+use crate::{Batch, KernelError, KvLayout, KvSpec, Peers, SampledToken, Stage, Ticket};
 use layout::Layout;
 use operands::{OnRanks, RankBuffer, RankKv, RankMatrix, RankVector};
 
@@ -47,17 +47,17 @@ pub struct TensorParallel<B: Peers> {
     ranks: Vec<Arena<B>>,
     whole: Vec<usize>, // layers of the cache that every rank has all of
     stage: Cell<Stage>,
-    counted: Option<usize>,              // the rank whose bytes are counted; none: all
-    rows: usize,                         // of the open step
-    without_draws: Batch,                // what others than the first are told of it
-    tickets: VecDeque<Vec<Ticket>>,      // of the others' steps that nobody has waited for
-    nothing_drawn: Vec<Option<Sampled>>, // by them
-    acquainted: bool,                    // so that they meet by themselves
-    meetings: u64,                       // of all ranks, each of which waited for all others
-    gathers: u64,                        // of buffers
-    failure: Option<KernelError>,        // of an op; the step's end returns it
-    keeps_both: bool,                    // for tests: what is divided is there as a whole too
-    astray: bool,                        // for tests: parts are gathered in a wrong order
+    counted: Option<usize>,         // the rank whose bytes are counted; none: all
+    rows: usize,                    // of the open step
+    without_draws: Batch,           // what others than the first are told of it
+    tickets: VecDeque<Vec<Ticket>>, // of the others' steps that nobody has waited for
+    nothing_drawn: Vec<Option<SampledToken>>, // by them
+    acquainted: bool,               // so that they meet by themselves
+    meetings: u64,                  // of all ranks, each of which waited for all others
+    gathers: u64,                   // of buffers
+    failure: Option<KernelError>,   // of an op; the step's end returns it
+    keeps_both: bool,               // for tests: what is divided is there as a whole too
+    astray: bool,                   // for tests: parts are gathered in a wrong order
     matrices: Arc<Slots<RankMatrix>>,
     vectors: Arc<Slots<RankVector>>,
     experts: Arc<Slots<OnRanks<Experts>>>,

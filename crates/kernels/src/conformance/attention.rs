@@ -6,7 +6,7 @@ use super::bounds::{CaseErrors, FLOAT, HALF, operand_sigma, same_bits};
 use super::extent::every;
 use super::random::Random;
 use super::rig::Rig;
-use super::scene::{Chunk, STEP_ROWS_MAX, Scene, Setting, history, memory_parts};
+use super::scene::{AttentionCase, Chunk, STEP_ROWS_MAX, Scene, history, memory_parts};
 use crate::reference::{ReferenceBackend, formulas, visible};
 use crate::{AnyBackend, AttentionParams, Batch, HeadShape, KvType, Rounding, SequenceSpan};
 
@@ -57,7 +57,7 @@ pub fn check_memory_attention(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(34);
     for (heads, kv_heads, head_dim) in [(6, 6, 64), (4, 2, 80)].into_iter().step_by(every(2)) {
         let shape = HeadShape { heads, kv_heads, head_dim };
-        let setting = Setting { memory: true, ..plain(shape) };
+        let setting = AttentionCase { memory: true, ..plain(shape) };
         for &kv_type in kv_types(shape) {
             check_scene(make, shape, kv_type, &setting, &mut random);
         }
@@ -74,8 +74,8 @@ pub fn check_mutual_attention(make: &dyn Fn() -> AnyBackend) {
     let rounding = make().rounding();
     for (heads, kv_heads, head_dim) in [(6, 3, 64), (4, 1, 80)].into_iter().step_by(every(2)) {
         let shape = HeadShape { heads, kv_heads, head_dim };
-        let mutual = |mutual| Setting { mutual: Some(mutual), ..plain(shape) };
-        let windowed = Setting { window: Some(20), grouped: true, ..mutual(24) };
+        let mutual = |mutual| AttentionCase { mutual: Some(mutual), ..plain(shape) };
+        let windowed = AttentionCase { window: Some(20), grouped: true, ..mutual(24) };
         for setting in [mutual(16), mutual(70), windowed.clone()] {
             for &kv_type in kv_types(shape) {
                 check_scene(make, shape, kv_type, &setting, &mut random);
@@ -116,9 +116,15 @@ pub fn check_attention_invariance(make: &dyn Fn() -> AnyBackend) {
         let plain = plain(shape);
         let sinks = Some(random.normals(heads));
         let slopes = slopes(shape);
-        let full =
-            Setting { softcap: Some(20.0), window: Some(45), sinks, slopes, grouped: true, ..plain.clone() };
-        let chunked = Setting { softcap: None, chunked: true, ..full.clone() };
+        let full = AttentionCase {
+            softcap: Some(20.0),
+            window: Some(45),
+            sinks,
+            slopes,
+            grouped: true,
+            ..plain.clone()
+        };
+        let chunked = AttentionCase { softcap: None, chunked: true, ..full.clone() };
         let settings = [plain, full, chunked]
             .map(|setting| kv_types(shape).iter().map(move |&kv_type| (kv_type, setting.clone())));
         for (kv_type, setting) in settings.into_iter().flatten() {
@@ -159,8 +165,14 @@ pub fn check_attention_long_contexts(make: &dyn Fn() -> AnyBackend) {
     let plain = plain(shape);
     let sinks = Some(random.normals(shape.heads));
     let slopes = slopes(shape);
-    let full =
-        Setting { softcap: Some(20.0), window: Some(600), sinks, slopes, grouped: true, ..plain.clone() };
+    let full = AttentionCase {
+        softcap: Some(20.0),
+        window: Some(600),
+        sinks,
+        slopes,
+        grouped: true,
+        ..plain.clone()
+    };
     let settings =
         [plain, full].map(|setting| kv_types(shape).iter().map(move |&kv_type| (kv_type, setting.clone())));
     for (kv_type, setting) in settings.into_iter().flatten().step_by(every(3)) {
@@ -189,29 +201,29 @@ pub fn check_attention_long_contexts(make: &dyn Fn() -> AnyBackend) {
 }
 
 /// Settings of attention, plain and mixed.
-fn settings(shape: HeadShape, random: &mut Random) -> Vec<Setting> {
+fn settings(shape: HeadShape, random: &mut Random) -> Vec<AttentionCase> {
     let plain = plain(shape);
     // From a sink that takes nearly everything to one that takes nearly nothing.
     let sinks =
         Some((0..shape.heads).map(|head| 12.0 - 5.0 * head as f32 + random.normal()).collect::<Vec<f32>>());
-    let window = |window| Setting { window: Some(window), ..plain.clone() };
-    let grouped = |length| Setting { grouped: true, ..window(length) };
+    let window = |window| AttentionCase { window: Some(window), ..plain.clone() };
+    let grouped = |length| AttentionCase { grouped: true, ..window(length) };
     vec![
         plain.clone(),
         window(1),
         grouped(7),
         window(32),
         grouped(100),
-        Setting { chunked: true, ..window(40) },
-        Setting { chunked: true, ..grouped(24) },
-        Setting { softcap: Some(5.0), ..plain.clone() },
-        Setting { sinks: sinks.clone(), ..plain.clone() },
-        Setting { softcap: Some(30.0), sinks: sinks.clone(), scale: 0.2, ..window(50) },
-        Setting { slopes: slopes(shape), ..plain.clone() },
-        Setting { softcap: Some(10.0), sinks: sinks.clone(), ..plain.clone() },
+        AttentionCase { chunked: true, ..window(40) },
+        AttentionCase { chunked: true, ..grouped(24) },
+        AttentionCase { softcap: Some(5.0), ..plain.clone() },
+        AttentionCase { sinks: sinks.clone(), ..plain.clone() },
+        AttentionCase { softcap: Some(30.0), sinks: sinks.clone(), scale: 0.2, ..window(50) },
+        AttentionCase { slopes: slopes(shape), ..plain.clone() },
+        AttentionCase { softcap: Some(10.0), sinks: sinks.clone(), ..plain.clone() },
         // A sink has no distance, so that the distances themselves matter and not only their differences.
-        Setting { slopes: slopes(shape), sinks, ..window(50) },
-        Setting { scale: 1.5 * plain.scale, sinks: Some(vec![-1e30; shape.heads]), ..plain },
+        AttentionCase { slopes: slopes(shape), sinks, ..window(50) },
+        AttentionCase { scale: 1.5 * plain.scale, sinks: Some(vec![-1e30; shape.heads]), ..plain },
     ]
 }
 
@@ -221,8 +233,8 @@ fn slopes(shape: HeadShape) -> Option<Vec<f32>> {
 }
 
 /// Nothing but the usual scale.
-fn plain(shape: HeadShape) -> Setting {
-    Setting {
+fn plain(shape: HeadShape) -> AttentionCase {
+    AttentionCase {
         scale: usual_scale(shape),
         softcap: None,
         window: None,
@@ -270,7 +282,7 @@ fn check_scene(
     make: &dyn Fn() -> AnyBackend,
     shape: HeadShape,
     kv_type: KvType,
-    setting: &Setting,
+    setting: &AttentionCase,
     random: &mut Random,
 ) {
     let lengths: Vec<u32> = WORK.iter().map(|w| w.0).collect();
@@ -311,7 +323,7 @@ fn check_scene(
 /// their 32 elements, an error uniform over one step, of variance step²/12.
 fn sigmas(
     scene: &Scene,
-    setting: &Setting,
+    setting: &AttentionCase,
     rounding: Rounding,
     (sequence, span, row): (usize, SequenceSpan, u32),
 ) -> Vec<f64> {

@@ -35,10 +35,10 @@ pub fn check_decoder(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(50);
     let (types, rounding) = (supported(&make()), make().rounding());
     for pair in types.chunks(2).step_by(every(4)) {
-        let model = Model::random([pair[0], pair[pair.len() - 1]], &mut random);
+        let model = DecoderModel::random([pair[0], pair[pair.len() - 1]], &mut random);
         let mut scene = Scene::new(SHAPE, KvType::F16, rounding, &LENGTHS, None, &mut random);
         let mut rig = Rig::new(make(), &limits());
-        let packed = Packed::new(&rig, &model);
+        let packed = PackedDecoder::new(&rig, &model);
         let all = [0, 1, 2, 3, 4];
         let expected = packed.run(&mut rig, &scene, &served(&all, u32::MAX));
         let mut same = |scene: &Scene, name: &str, sequences: &[usize], chunk: u32| {
@@ -55,13 +55,13 @@ pub fn check_decoder(make: &dyn Fn() -> AnyBackend) {
         same(&scene, "in another order, in chunks of 7, in other blocks", &[4, 2, 0, 3, 1], 7);
     }
     if let Some(&dtype) = types.iter().find(|dtype| dtype.block_weights() == 1) {
-        let model = Model::random([dtype; 2], &mut random);
+        let model = DecoderModel::random([dtype; 2], &mut random);
         let scene = Scene::new(SHAPE, KvType::F16, rounding, &LENGTHS, None, &mut random);
         let steps = served(&[0, 1, 2, 3, 4], 30);
         let mut rig = Rig::new(make(), &limits());
-        let found = Packed::new(&rig, &model).run(&mut rig, &scene, &steps);
+        let found = PackedDecoder::new(&rig, &model).run(&mut rig, &scene, &steps);
         let mut reference = Rig::new(AnyBackend::new(ReferenceBackend::new()), &limits());
-        let expected = Packed::new(&reference, &model).run(&mut reference, &scene, &steps);
+        let expected = PackedDecoder::new(&reference, &model).run(&mut reference, &scene, &steps);
         // Each layer rounds its operands some ten times, up as often as down.
         let roundings = (10 * LAYERS) as f64;
         let allowed = 2e-3 + 8.0 * roundings.sqrt() * operand_sigma(rounding);
@@ -119,7 +119,7 @@ fn served(sequences: &[usize], chunk: u32) -> Vec<Vec<Chunk>> {
     steps
 }
 
-struct Layer {
+struct DecoderLayer {
     qkv: [Weights; 3],
     out: [Weights; 1],
     gate_up: [Weights; 2],
@@ -128,10 +128,10 @@ struct Layer {
     bias: Vec<f32>,       // (qkv_width)
 }
 
-struct Model {
+struct DecoderModel {
     types: [DType; 2],
     embedding: [Weights; 1],
-    layers: Vec<Layer>,
+    layers: Vec<DecoderLayer>,
     norm: Vec<f32>,
     inv_freq: Vec<f32>,
 }
@@ -143,14 +143,14 @@ struct PackedLayer {
 }
 
 /// A model on the device.
-struct Packed {
+struct PackedDecoder {
     embedding: ops::Matrix,
     layers: Vec<PackedLayer>,
     norm: ops::Vector,
     inv_freq: ops::Vector,
 }
 
-impl Model {
+impl DecoderModel {
     fn random(types: [DType; 2], random: &mut Random) -> Self {
         let mut matrix = |which: usize, rows, cols| Weights::random(types[which], rows, cols, random);
         let (q, k) = (SHAPE.q_width(), SHAPE.kv_heads * SHAPE.head_dim);
@@ -165,7 +165,7 @@ impl Model {
         let mut norm = |count| (0..count).map(|_| 0.5 + random.uniform()).collect::<Vec<f32>>();
         let layers = matrices
             .into_iter()
-            .map(|(qkv, out, gate_up, down)| Layer {
+            .map(|(qkv, out, gate_up, down)| DecoderLayer {
                 qkv,
                 out,
                 gate_up,
@@ -179,9 +179,9 @@ impl Model {
     }
 }
 
-impl Packed {
-    fn new(rig: &Rig, model: &Model) -> Self {
-        let pack = |layer: &Layer| PackedLayer {
+impl PackedDecoder {
+    fn new(rig: &Rig, model: &DecoderModel) -> Self {
+        let pack = |layer: &DecoderLayer| PackedLayer {
             matrices: [&layer.qkv[..], &layer.out, &layer.gate_up, &layer.down]
                 .map(|parts| rig.matrix(parts)),
             vectors: [&layer.norms[0], &layer.norms[1], &layer.norms[2], &layer.norms[3], &layer.bias]

@@ -78,7 +78,7 @@ impl DeltaSources<'_> {
 }
 
 /// A matrix's inputs and outputs, and the adapters' changes to it.
-struct Adapted {
+struct AdaptedMatrix {
     cols: usize,
     outputs: usize,
     deltas: Vec<Option<Delta>>,
@@ -155,7 +155,7 @@ impl WeightPair {
     }
 }
 
-impl Adapted {
+impl AdaptedMatrix {
     fn name(&self) -> String {
         format!("add_low_rank to [{}, {}]", self.outputs, self.cols)
     }
@@ -249,7 +249,7 @@ pub fn check_low_rank(make: &dyn Fn() -> AnyBackend) {
             if let Some(delta) = &mut deltas[5] {
                 delta.changes[0].factors.fill(0.0);
             }
-            let adapted = Adapted { cols, outputs, deltas };
+            let adapted = AdaptedMatrix { cols, outputs, deltas };
             let sequences = [
                 (1, Some(3)),
                 (5, Some(0)),
@@ -290,7 +290,7 @@ fn check_changes_of_inputs(rig: &mut Rig, random: &mut Random) {
         let mut change = ChangedOutputs::random(0, width, random);
         change.reads_input = true;
         let replaces = Delta { changes: vec![change], pairs: Vec::new() };
-        let adapted = Adapted { cols: width, outputs: width, deltas: vec![None, Some(replaces)] };
+        let adapted = AdaptedMatrix { cols: width, outputs: width, deltas: vec![None, Some(replaces)] };
         adapted.check(rig, &[(2, Some(1)), (1, None), (9, Some(1)), (1, Some(0))], random);
     }
 }
@@ -323,7 +323,7 @@ pub fn check_adapted_logits(make: &dyn Fn() -> AnyBackend) {
             Some(replaced),
             Some(Delta::random(dtype, cols, &place(Some(3)), &mut random).changed(0, vocab, &mut random)),
         ];
-        let adapted = Adapted { cols, outputs: vocab, deltas };
+        let adapted = AdaptedMatrix { cols, outputs: vocab, deltas };
         let on_device = adapted.on(&rig.backend);
         let on_device: Vec<Option<&ops::LowRank>> = on_device.iter().map(Option::as_ref).collect();
         let head = rig.matrix(&[Weights::random(dtype, vocab, cols, &mut random)]);

@@ -271,7 +271,7 @@ struct Moe {
 }
 
 /// The mixture on a device.
-struct Packed {
+struct PackedMixture {
     router: ops::Matrix,
     experts: ops::Experts,
     vectors: [Option<ops::Vector>; 5],
@@ -330,7 +330,7 @@ impl Moe {
         )
     }
 
-    fn pack(&self, rig: &Rig) -> Packed {
+    fn pack(&self, rig: &Rig) -> PackedMixture {
         let parts = self.gate_up.iter().zip(&self.down).map(|(gate_up, down)| ExpertParts {
             gate_up: gate_up.iter().map(Weights::source).collect(),
             down: vec![down.source()],
@@ -347,15 +347,15 @@ impl Moe {
         }
         let Vectors { router, correction, up, down, scale, .. } = &self.vectors;
         let vectors = [router, correction, up, down, scale].map(|of| of.as_ref().map(|of| rig.vector(of)));
-        Packed { router: rig.matrix(std::slice::from_ref(&self.router)), experts, vectors }
+        PackedMixture { router: rig.matrix(std::slice::from_ref(&self.router)), experts, vectors }
     }
 
-    fn run(&self, rig: &mut Rig, packed: &Packed, x: &[f32]) -> Vec<f32> {
+    fn run(&self, rig: &mut Rig, packed: &PackedMixture, x: &[f32]) -> Vec<f32> {
         self.run_seen(rig, packed, x).0
     }
 
     /// Output of the mixture, and the routing that the device reports, if it does.
-    fn run_seen(&self, rig: &mut Rig, packed: &Packed, x: &[f32]) -> (Vec<f32>, Option<Seen>) {
+    fn run_seen(&self, rig: &mut Rig, packed: &PackedMixture, x: &[f32]) -> (Vec<f32>, Option<Seen>) {
         let (width, hidden_width) = (self.width(), self.params.experts_used * self.down[0].shape.cols);
         let rows = x.len() / width;
         let buffer = rig.upload(x, width);
@@ -366,7 +366,7 @@ impl Moe {
         let mut hidden = rig.blank(rows, hidden_width);
         let mut out = rig.blank(rows, width);
         let seen = rig.step(&rows_batch(&vec![0; rows]), |rig| {
-            let Packed { router, experts, vectors } = packed;
+            let PackedMixture { router, experts, vectors } = packed;
             let [router_bias, correction, up_bias, down_bias, expert_scale] =
                 vectors.each_ref().map(Option::as_ref);
             let weights = MoeOperands {

@@ -32,7 +32,7 @@ struct Case {
 }
 
 /// Results of a backend for a case.
-struct Outcome {
+struct RopeResult {
     queries: Vec<f32>,  // (rows, q_width)
     attended: Vec<f32>, // (rows, q_width)
     values: Vec<f32>,   // (rows, q_width): attention of each row to itself alone
@@ -360,7 +360,7 @@ fn row_first(sequence: usize) -> usize {
 }
 
 /// Fills block 0 as a separate sequence, then runs the chosen sequences in one step.
-fn run(rig: &mut Rig, case: &Case, qkv: &[f32], first_block: &[f32], order: &[usize]) -> Outcome {
+fn run(rig: &mut Rig, case: &Case, qkv: &[f32], first_block: &[f32], order: &[usize]) -> RopeResult {
     let shape = case.shape;
     let (width, q_width) = (shape.qkv_width(), shape.q_width());
     let blocks = 1 + 2 * SPANS.len();
@@ -433,7 +433,7 @@ fn run(rig: &mut Rig, case: &Case, qkv: &[f32], first_block: &[f32], order: &[us
         rig.backend.attention(&buffer, &attention(1), &kv, LAYER, &mut values);
     });
     let turned = rig.download("rope_to_cache", &buffer, rows, width);
-    Outcome {
+    RopeResult {
         queries: turned.chunks_exact(width).flat_map(|row| row[..q_width].iter().copied()).collect(),
         attended: rig.download("attention after rope_to_cache", &attended, rows, q_width),
         values: rig.download("attention after rope_to_cache", &values, rows, q_width),

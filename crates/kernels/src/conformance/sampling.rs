@@ -6,7 +6,7 @@ use super::random::Random;
 use super::rig::{Rig, ok, rows_batch};
 use super::weights::Weights;
 use crate::reference;
-use crate::sampling::{Adjustment, Change, SampleSpec, SampleSpecs, Sampled, Shape};
+use crate::sampling::{Adjustment, Change, SampleSpec, SampleSpecs, SampledToken, Shape};
 use crate::{AnyBackend, DType, LogitsHead, RowSource, ops};
 
 const ROWS: usize = 12;
@@ -103,7 +103,7 @@ fn draw(
     wanted: &[u32],
     specs: &SampleSpecs,
     vocab: usize,
-) -> Vec<Option<Sampled>> {
+) -> Vec<Option<SampledToken>> {
     let mut batch = rows_batch(&[0; ROWS]);
     batch.logit_rows = wanted.to_vec();
     let mut room = vec![0.0; rig.backend.sample_room(wanted.len(), vocab)];
@@ -153,7 +153,7 @@ pub fn check_sample(make: &dyn Fn() -> AnyBackend) {
     }
 }
 
-fn compare(what: &str, found: Option<&Sampled>, expected: Option<&Sampled>) {
+fn compare(what: &str, found: Option<&SampledToken>, expected: Option<&SampledToken>) {
     let (Some(found), Some(expected)) = (found, expected) else {
         assert_eq!(found, expected, "{what}");
         return;
@@ -261,7 +261,7 @@ fn three_steps(
     table: &Weights,
     x: &[f32],
     specs: &SampleSpecs,
-) -> [Vec<Option<Sampled>>; 3] {
+) -> [Vec<Option<SampledToken>>; 3] {
     let vocab = table.shape.rows;
     let mut rig = Rig::for_rows(backend, ROWS, COLS, vocab);
     let (table, x) = (rig.matrix(std::slice::from_ref(table)), rig.upload(x, COLS));

@@ -33,7 +33,7 @@ pub(super) struct Chunk {
 
 /// Settings of attention as plain numbers.
 #[derive(Clone, Debug)]
-pub(super) struct Setting {
+pub(super) struct AttentionCase {
     pub(super) scale: f32,
     pub(super) softcap: Option<f32>,
     pub(super) window: Option<u32>,
@@ -50,7 +50,7 @@ pub(super) struct Setting {
     pub(super) grouped: bool,
 }
 
-impl Setting {
+impl AttentionCase {
     /// Number of keys that the token at a position sees, if its step has the sequence up to `context`.
     pub(super) fn sees(&self, position: u32, context: u32) -> u32 {
         let end = self.mutual.map(|mutual| (position / mutual + 1) * mutual);
@@ -188,7 +188,7 @@ impl Scene {
 
     /// Layer groups of a play. If the layer is in a separate group, each sequence reuses a block as soon as its
     /// content has left the window, so that keys that a row must not see are overwritten.
-    fn groups(&self, setting: &Setting, steps: &[Vec<Chunk>]) -> Groups {
+    fn groups(&self, setting: &AttentionCase, steps: &[Vec<Chunk>]) -> Groups {
         let (Some(window), true) = (setting.window, setting.grouped) else {
             return Groups { groups: KvGroups::default(), period: usize::MAX };
         };
@@ -207,7 +207,7 @@ impl Scene {
     pub(super) fn play(
         &self,
         rig: &mut Rig,
-        setting: &Setting,
+        setting: &AttentionCase,
         steps: &[Vec<Chunk>],
         attend_from: usize,
     ) -> Vec<Vec<f32>> {

@@ -31,7 +31,7 @@ enum Tables {
 
 /// Settings of the op as plain numbers.
 #[derive(Clone, Debug)]
-struct Setting {
+struct SelfAttentionCase {
     shape: HeadShape,
     scale: f32,
     reach: Option<u32>,
@@ -44,9 +44,9 @@ const KINDS: usize = 6;
 /// Rows of the tables of a disentangled bias.
 const BUCKETS: u32 = 14;
 
-impl Setting {
+impl SelfAttentionCase {
     /// A bias of a kind, below [`KINDS`], with a reach for clamping.
-    fn with_bias(mut self, kind: usize, reach: u32, random: &mut Random) -> Setting {
+    fn with_bias(mut self, kind: usize, reach: u32, random: &mut Random) -> SelfAttentionCase {
         let HeadShape { heads, .. } = self.shape;
         let mut rows = |count: usize| random.normals(count * self.shape.q_width());
         let buckets = BUCKETS as usize;
@@ -82,7 +82,7 @@ impl Setting {
     }
 
     fn name(&self) -> String {
-        let Setting { shape, scale, reach, padding, .. } = self;
+        let SelfAttentionCase { shape, scale, reach, padding, .. } = self;
         let bias = self.bias_name();
         format!("self_attention, {shape:?}, scale {scale}, reach: {reach:?}, padding: {padding}, {bias}")
     }
@@ -112,22 +112,27 @@ impl Setting {
                 reach: *reach,
             },
         };
-        let Setting { shape: heads, scale, reach, padding, .. } = *self;
+        let SelfAttentionCase { shape: heads, scale, reach, padding, .. } = *self;
         SelfAttentionParams { heads, scale, reach, padding, bias }
     }
 }
 
 /// Sequences with known queries, keys and values, row after row.
-struct Text {
+struct KnownSequences {
     lengths: Vec<u32>,
     qkv: Vec<f32>, // (rows, qkv_width)
 }
 
-impl Text {
+impl KnownSequences {
     /// Random rows. Keys and values are normal. The queries of half the heads are normal, and the others point at one
     /// key each, so that its weight in the softmax is near 1 if the row may see it: the row's own, its neighbours, the
     /// first, the last, those at the edges of the reach, or any. A mask that is off by one then changes everything.
-    fn new(setting: &Setting, rounding: Rounding, lengths: &[u32], random: &mut Random) -> Text {
+    fn new(
+        setting: &SelfAttentionCase,
+        rounding: Rounding,
+        lengths: &[u32],
+        random: &mut Random,
+    ) -> KnownSequences {
         let HeadShape { heads, kv_heads, head_dim } = setting.shape;
         let width = setting.shape.qkv_width();
         let rows = lengths.iter().sum::<u32>() as usize;
@@ -163,7 +168,7 @@ impl Text {
             first += length as usize;
         }
         hold(rounding, &mut qkv);
-        Text { lengths: lengths.to_vec(), qkv }
+        KnownSequences { lengths: lengths.to_vec(), qkv }
     }
 
     /// Rows of a sequence.
@@ -191,7 +196,7 @@ impl Text {
     }
 
     /// Runs the op on these sequences in this order.
-    fn attend(&self, rig: &mut Rig, setting: &Setting, order: &[usize]) -> Vec<f32> {
+    fn attend(&self, rig: &mut Rig, setting: &SelfAttentionCase, order: &[usize]) -> Vec<f32> {
         let (width, q_width) = (setting.shape.qkv_width(), setting.shape.q_width());
         let lengths: Vec<u32> = order.iter().map(|&sequence| self.lengths[sequence]).collect();
         let rows = order.iter().flat_map(|&sequence| {
@@ -253,7 +258,7 @@ pub fn check_self_attention(make: &dyn Fn() -> AnyBackend) {
     }
     for (heads, padding, lengths) in [(3, 7, &[60, 8, 300][..]), (2, 330, &[600, 331]), (1, 1, &[2, 290])] {
         let shape = HeadShape { heads, kv_heads: heads, head_dim: 40 };
-        let setting = Setting { padding, ..plain(shape, None) };
+        let setting = SelfAttentionCase { padding, ..plain(shape, None) };
         check_case(make, &setting, lengths, &mut random);
     }
 }
@@ -271,7 +276,7 @@ pub fn check_self_attention_invariance(make: &dyn Fn() -> AnyBackend) {
         let settings = [(None, 0), (Some(30), 1 + case), (None, 5)];
         for (reach, kind) in settings.into_iter().skip(case % every(3)).step_by(every(3)) {
             let setting = plain(shape, reach).with_bias(kind, 20, &mut random);
-            let text = Text::new(&setting, make().rounding(), &lengths, &mut random);
+            let text = KnownSequences::new(&setting, make().rounding(), &lengths, &mut random);
             let mut rig = Rig::new(make(), &text.limits(shape));
             let q_width = shape.q_width();
             let every: Vec<usize> = (0..lengths.len()).collect();
@@ -308,7 +313,7 @@ pub fn check_self_attention_parts(make: &dyn Fn() -> AnyBackend) {
     for (heads, kv_heads, head_dim, lengths) in LONG.into_iter().step_by(every(2)) {
         let (shape, before) = (HeadShape { heads, kv_heads, head_dim }, 5);
         let setting = plain(shape, None);
-        let text = Text::new(&setting, make().rounding(), lengths, &mut random);
+        let text = KnownSequences::new(&setting, make().rounding(), lengths, &mut random);
         let mut rig = Rig::new(make(), &text.limits(shape));
         let q_width = shape.q_width();
         let all: Vec<usize> = (0..lengths.len()).collect();
@@ -338,15 +343,20 @@ pub fn check_self_attention_parts(make: &dyn Fn() -> AnyBackend) {
 }
 
 /// Settings with no bias.
-fn plain(shape: HeadShape, reach: Option<u32>) -> Setting {
+fn plain(shape: HeadShape, reach: Option<u32>) -> SelfAttentionCase {
     // Not the usual one to the bit, so that a device cannot assume it.
     let scale = 1.1 / (shape.head_dim as f32).sqrt();
-    Setting { shape, scale, reach, padding: 0, tables: Tables::None }
+    SelfAttentionCase { shape, scale, reach, padding: 0, tables: Tables::None }
 }
 
-fn check_case(make: &dyn Fn() -> AnyBackend, setting: &Setting, lengths: &[u32], random: &mut Random) {
+fn check_case(
+    make: &dyn Fn() -> AnyBackend,
+    setting: &SelfAttentionCase,
+    lengths: &[u32],
+    random: &mut Random,
+) {
     let rounding = make().rounding();
-    let text = Text::new(setting, rounding, lengths, random);
+    let text = KnownSequences::new(setting, rounding, lengths, random);
     let every: Vec<usize> = (0..lengths.len()).collect();
     let found = text.attend(&mut Rig::new(make(), &text.limits(setting.shape)), setting, &every);
     let mut reference = Rig::new(AnyBackend::new(ReferenceBackend::new()), &text.limits(setting.shape));
@@ -378,7 +388,7 @@ fn check_case(make: &dyn Fn() -> AnyBackend, setting: &Setting, lengths: &[u32],
 /// (v_j - out)`, so it moves by at most `Σ p_j (σ_j + FLOAT) |v_j - out|` even if all scores moved together. Sums of
 /// values add [`FLOAT`] of `Σ p_j |v_j|`. Weights are operands of the second product, and rounded as such.
 fn sigmas(
-    text: &Text,
+    text: &KnownSequences,
     [params, sizes]: [&SelfAttentionParams<&Vec<f32>, &[u32]>; 2],
     rounding: Rounding,
     (first, rows): (usize, u32),

@@ -5,11 +5,11 @@
 
 use std::ops::Range;
 
-use super::aligned::{Aligned, Shared};
+use super::aligned::{AlignedArray, SharedPointer};
 use super::gemm::Columns;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::matrix::ActKind;
-use super::pool::Turn;
+use super::pool::PoolTurn;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::split::{split_bytes, split_row};
 use super::tier::Tier;
@@ -54,11 +54,11 @@ pub(super) struct Activations {
     width: usize,
     /// Whether floats are split for the matrix unit.
     splits: bool,
-    codes: Aligned<i8>, // (rows, width + PAD); or as many copies of rows as f32, or split rows, as fit
-    scales: Aligned<f32>, // (rows, width / 32)
-    offsets: Aligned<i32>, // (rows, width / 16)
-    sums: Aligned<i16>, // (rows, width / 32)
-    gathered: Aligned<f32>, // (logit_rows, width)
+    codes: AlignedArray<i8>, // (rows, width + PAD); or as many copies of rows as f32, or split rows, as fit
+    scales: AlignedArray<f32>, // (rows, width / 32)
+    offsets: AlignedArray<i32>, // (rows, width / 16)
+    sums: AlignedArray<i16>, // (rows, width / 32)
+    gathered: AlignedArray<f32>, // (logit_rows, width)
 }
 
 /// Padding bytes between rows of codes, so that the same place of 16 rows falls on 16 cache lines of different sets.
@@ -109,11 +109,11 @@ impl Activations {
             rows: all,
             width,
             splits: tier == Tier::Amx,
-            codes: Aligned::zeroed(Self::code_bytes(tier, all, width), what)?,
-            scales: Aligned::zeroed(all.saturating_mul(width / 32), what)?,
-            offsets: Aligned::zeroed(all.saturating_mul(width / 16), what)?,
-            sums: Aligned::zeroed(all.saturating_mul(width / 32), what)?,
-            gathered: Aligned::zeroed(logit_rows.saturating_mul(width), what)?,
+            codes: AlignedArray::zeroed(Self::code_bytes(tier, all, width), what)?,
+            scales: AlignedArray::zeroed(all.saturating_mul(width / 32), what)?,
+            offsets: AlignedArray::zeroed(all.saturating_mul(width / 16), what)?,
+            sums: AlignedArray::zeroed(all.saturating_mul(width / 32), what)?,
+            gathered: AlignedArray::zeroed(logit_rows.saturating_mul(width), what)?,
         })
     }
 
@@ -150,7 +150,7 @@ impl Activations {
         window: Range<usize>,
         cols: usize,
         tier: Tier,
-        turn: &mut Turn,
+        turn: &mut PoolTurn,
     ) -> Columns {
         let group = match kind {
             ActKind::Float => 1,
@@ -200,8 +200,8 @@ impl Activations {
             places.is_none_or(|places| places.of.len() == input.rows * places.each),
             "places for each row"
         );
-        let x = Shared::new_const(input.x);
-        let to = Prepared {
+        let x = SharedPointer::new_const(input.x);
+        let to = ColumnBuffers {
             kind,
             split,
             cols,
@@ -249,21 +249,21 @@ impl Activations {
 }
 
 /// Destination of prepared columns.
-struct Prepared {
+struct ColumnBuffers {
     kind: ActKind,
     /// Whether floats are split.
     split: bool,
     cols: usize,
-    codes: Shared<i8>,
+    codes: SharedPointer<i8>,
     codes_stride: usize,
-    scales: Shared<f32>,
+    scales: SharedPointer<f32>,
     scales_stride: usize,
-    offsets: Shared<i32>,
+    offsets: SharedPointer<i32>,
     offsets_stride: usize,
-    sums: Shared<i16>,
+    sums: SharedPointer<i16>,
 }
 
-impl Prepared {
+impl ColumnBuffers {
     /// Prepares a row at `x` as column `place`.
     ///
     /// # Safety
@@ -328,7 +328,7 @@ impl Prepared {
 ///
 /// # Safety
 /// Both are there, nobody else has them, and they are not the same.
-unsafe fn copy<T>(array: &Shared<T>, stride: usize, from: usize, to: usize, count: usize) {
+unsafe fn copy<T>(array: &SharedPointer<T>, stride: usize, from: usize, to: usize, count: usize) {
     // SAFETY: the caller's promise; rows `stride` apart of at most as many elements do not overlap.
     unsafe { array.get().add(from * stride).copy_to_nonoverlapping(array.get().add(to * stride), count) };
 }

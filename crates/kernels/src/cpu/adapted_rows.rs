@@ -18,7 +18,7 @@ pub(super) struct Tile {
 
 /// Rows of a batch, grouped by adapter.
 #[derive(Debug, Default)]
-pub(super) struct Tiles {
+pub(super) struct AdapterTiles {
     rows: Vec<AdaptedRow>,
     tiles: Vec<Tile>,
     logits: Vec<Tile>,
@@ -32,7 +32,7 @@ struct AdaptedRow {
     out: u32,
 }
 
-impl Tiles {
+impl AdapterTiles {
     /// Reserves memory for batches of so many rows and logit rows.
     pub(super) fn reserve(&mut self, rows: usize, logit_rows: usize) {
         self.rows.reserve(rows.max(logit_rows));

@@ -8,14 +8,14 @@ use std::ptr::NonNull;
 
 use bytemuck::Zeroable;
 
-use super::slab::{self, HUGE_PAGE, Piece};
+use super::slab::{self, HUGE_PAGE, SlabPart};
 use crate::KernelError;
 
 /// Bytes of a cache line and of the widest vector.
 pub(super) const ALIGN: usize = 64;
 
 /// A zeroed array whose first element lies on a 64-byte boundary.
-pub(super) struct Aligned<T> {
+pub(super) struct AlignedArray<T> {
     first: NonNull<T>,
     len: usize,
     memory: Memory,
@@ -27,26 +27,26 @@ enum Memory {
     None,
     Heap(Layout),
     Mapped {
-        _piece: Piece,
+        _piece: SlabPart,
     },
 }
 
 /// Pointer that the threads of one loop share. Each thread writes only the elements of its own items.
-pub(super) struct Shared<T>(*mut T);
+pub(super) struct SharedPointer<T>(*mut T);
 
-// SAFETY: an `Aligned` owns its memory as a `Vec` does.
-unsafe impl<T: Send> Send for Aligned<T> {}
+// SAFETY: an `AlignedArray` owns its memory as a `Vec` does.
+unsafe impl<T: Send> Send for AlignedArray<T> {}
 // SAFETY: as for a `Vec`: shared access only reads.
-unsafe impl<T: Sync> Sync for Aligned<T> {}
+unsafe impl<T: Sync> Sync for AlignedArray<T> {}
 // SAFETY: the pointer itself is plain data; every dereference is an unsafe block that argues its own case.
-unsafe impl<T: Send> Send for Shared<T> {}
+unsafe impl<T: Send> Send for SharedPointer<T> {}
 // SAFETY: as above.
-unsafe impl<T: Send> Sync for Shared<T> {}
+unsafe impl<T: Send> Sync for SharedPointer<T> {}
 
-impl<T: Zeroable> Aligned<T> {
+impl<T: Zeroable> AlignedArray<T> {
     /// `len` zeros, all of them committed in memory; `what` names the purpose in the error.
-    pub(super) fn zeroed(len: usize, what: &'static str) -> Result<Aligned<T>, KernelError> {
-        let mut array = Aligned::untouched(len, what)?;
+    pub(super) fn zeroed(len: usize, what: &'static str) -> Result<AlignedArray<T>, KernelError> {
+        let mut array = AlignedArray::untouched(len, what)?;
         if let Memory::Mapped { .. } = array.memory {
             array.fill_with(T::zeroed);
         }
@@ -54,17 +54,17 @@ impl<T: Zeroable> Aligned<T> {
     }
 
     /// `len` zeros, which the system commits as they are written. `what` names the purpose in the error.
-    pub(super) fn untouched(len: usize, what: &'static str) -> Result<Aligned<T>, KernelError> {
+    pub(super) fn untouched(len: usize, what: &'static str) -> Result<AlignedArray<T>, KernelError> {
         let bytes = len.saturating_mul(size_of::<T>());
         let no_memory = || KernelError::OutOfMemory { device: "cpu".into(), bytes, what };
         if bytes == 0 {
-            return Ok(Aligned { first: NonNull::dangling(), len, memory: Memory::None });
+            return Ok(AlignedArray { first: NonNull::dangling(), len, memory: Memory::None });
         }
         // Weights are read in several streams, and outputs are written a row apart. With small pages the processor
         // would spend its time on address translation.
         if bytes >= HUGE_PAGE {
             let piece = slab::take(bytes).ok_or_else(no_memory)?;
-            return Ok(Aligned {
+            return Ok(AlignedArray {
                 first: piece.first().cast(),
                 len,
                 memory: Memory::Mapped { _piece: piece },
@@ -74,15 +74,15 @@ impl<T: Zeroable> Aligned<T> {
         // SAFETY: the layout's size is not zero. All-zero bytes are a value of a `Zeroable` type.
         let memory = unsafe { alloc_zeroed(layout) };
         let first = NonNull::new(memory.cast::<T>()).ok_or_else(no_memory)?;
-        Ok(Aligned { first, len, memory: Memory::Heap(layout) })
+        Ok(AlignedArray { first, len, memory: Memory::Heap(layout) })
     }
 
-    pub(super) fn shared(&mut self) -> Shared<T> {
-        Shared(self.first.as_ptr())
+    pub(super) fn shared(&mut self) -> SharedPointer<T> {
+        SharedPointer(self.first.as_ptr())
     }
 }
 
-impl<T> Drop for Aligned<T> {
+impl<T> Drop for AlignedArray<T> {
     fn drop(&mut self) {
         if let Memory::Heap(layout) = self.memory {
             // SAFETY: allocated in `untouched` with this same layout; `T` is `Zeroable`, plain data without drop.
@@ -91,7 +91,7 @@ impl<T> Drop for Aligned<T> {
     }
 }
 
-impl<T> Deref for Aligned<T> {
+impl<T> Deref for AlignedArray<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
         // SAFETY: `len` initialised elements live at `first` for as long as `self`.
@@ -99,27 +99,27 @@ impl<T> Deref for Aligned<T> {
     }
 }
 
-impl<T> DerefMut for Aligned<T> {
+impl<T> DerefMut for AlignedArray<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as for `deref`, and `&mut self` is unique.
         unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr(), self.len) }
     }
 }
 
-impl<T> fmt::Debug for Aligned<T> {
+impl<T> fmt::Debug for AlignedArray<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Aligned({} bytes)", self.len * size_of::<T>())
     }
 }
 
-impl<T> Shared<T> {
-    pub(super) fn new(slice: &mut [T]) -> Shared<T> {
-        Shared(slice.as_mut_ptr())
+impl<T> SharedPointer<T> {
+    pub(super) fn new(slice: &mut [T]) -> SharedPointer<T> {
+        SharedPointer(slice.as_mut_ptr())
     }
 
     /// A shared pointer for reading data that the loop's caller keeps alive; nothing is written through it.
-    pub(super) fn new_const(first: *const T) -> Shared<T> {
-        Shared(first.cast_mut())
+    pub(super) fn new_const(first: *const T) -> SharedPointer<T> {
+        SharedPointer(first.cast_mut())
     }
 
     /// The pointer. A method, so that closures capture the wrapper and not the bare pointer in it.
@@ -128,10 +128,10 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T> Clone for Shared<T> {
+impl<T> Clone for SharedPointer<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Shared<T> {}
+impl<T> Copy for SharedPointer<T> {}

@@ -15,7 +15,7 @@
 //! The intrinsics are not stable yet, so the instructions are assembly. No compiled code touches the tile registers,
 //! so nothing needs to be declared as clobbered.
 
-#![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and what `Job` promises.
+#![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and what `AmxJob` promises.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -50,7 +50,7 @@ type V = Avx512<true>;
 /// Sums to compute. The creator guarantees `panels` panels of `blocks` blocks of `kind` at `panel`, `column_count`
 /// columns prepared for this kind and tier, sums of `(panels, column_count, 16)`, and PLANE_BYTES of planes.
 #[derive(Clone, Copy)]
-pub(super) struct Job {
+pub(super) struct AmxJob {
     pub(super) kind: PanelKind,
     pub(super) panel: *const u8,
     pub(super) panel_stride: usize,
@@ -104,17 +104,17 @@ pub(super) const fn takes(kind: PanelKind, columns: usize) -> bool {
 /// Computes a job's sums.
 ///
 /// # Safety
-/// `is_available()`, `takes(job.kind, job.column_count)`, and what `Job` promises.
+/// `is_available()`, `takes(job.kind, job.column_count)`, and what `AmxJob` promises.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]
-pub(super) unsafe fn panel_sums(job: &Job) {
+pub(super) unsafe fn panel_sums(job: &AmxJob) {
     match job.kind {
         PanelKind::F32 => floats::sums::<gemm::F32>(job),
         PanelKind::F16 => floats::sums::<gemm::F16>(job),
         PanelKind::Bf16 => floats::sums::<gemm::Bf16>(job),
         PanelKind::Fp8 { block: 32 } => {
-            floats::sums::<gemm::Fp8<32>>(&Job { blocks: 32 * job.blocks, ..*job })
+            floats::sums::<gemm::Fp8<32>>(&AmxJob { blocks: 32 * job.blocks, ..*job })
         }
-        PanelKind::Fp8 { .. } => floats::sums::<gemm::Fp8<128>>(&Job { blocks: 128 * job.blocks, ..*job }),
+        PanelKind::Fp8 { .. } => floats::sums::<gemm::Fp8<128>>(&AmxJob { blocks: 128 * job.blocks, ..*job }),
         _ => code_sums(job),
     }
     asm!("tilerelease", options(nostack, preserves_flags, nomem));
@@ -122,9 +122,9 @@ pub(super) unsafe fn panel_sums(job: &Job) {
 
 /// `panel_sums` of integers, as many panels at a time as there are planes for.
 #[inline(always)]
-unsafe fn code_sums(job: &Job) {
+unsafe fn code_sums(job: &AmxJob) {
     for first in (0..job.panels).step_by(PANELS_MAX) {
-        few_code_sums(&Job {
+        few_code_sums(&AmxJob {
             panel: job.panel.add(first * job.panel_stride),
             panels: PANELS_MAX.min(job.panels - first),
             sums: job.sums.add(first * job.column_count * PANEL_ROWS),
@@ -134,7 +134,7 @@ unsafe fn code_sums(job: &Job) {
 }
 
 #[inline(always)]
-unsafe fn few_code_sums(job: &Job) {
+unsafe fn few_code_sums(job: &AmxJob) {
     match job.kind {
         PanelKind::Q4 => block32::sums::<gemm::Q4>(job),
         PanelKind::Q4Min => block32::sums::<gemm::Q4Min>(job),
@@ -155,14 +155,14 @@ unsafe fn few_code_sums(job: &Job) {
 }
 
 #[inline(always)]
-unsafe fn affine_sums(bits: u8, job: &Job) {
+unsafe fn affine_sums(bits: u8, job: &AmxJob) {
     match bits {
-        2 => block32::sums::<gemm::Affine<2>>(job),
-        3 => block32::sums::<gemm::Affine<3>>(job),
-        4 => block32::sums::<gemm::Affine<4>>(job),
-        5 => block32::sums::<gemm::Affine<5>>(job),
-        6 => block32::sums::<gemm::Affine<6>>(job),
-        _ => block32::sums::<gemm::Affine<8>>(job),
+        2 => block32::sums::<gemm::AffinePanel<2>>(job),
+        3 => block32::sums::<gemm::AffinePanel<3>>(job),
+        4 => block32::sums::<gemm::AffinePanel<4>>(job),
+        5 => block32::sums::<gemm::AffinePanel<5>>(job),
+        6 => block32::sums::<gemm::AffinePanel<6>>(job),
+        _ => block32::sums::<gemm::AffinePanel<8>>(job),
     }
 }
 

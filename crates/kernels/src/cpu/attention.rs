@@ -15,14 +15,14 @@ mod state;
 mod tests;
 mod tile;
 
-use super::aligned::{Aligned, Shared};
+use super::aligned::{AlignedArray, SharedPointer};
 use super::kv::LayerKv;
 use super::lanes::dispatch;
-use super::pool::Turn;
+use super::pool::PoolTurn;
 use super::tier::Tier;
 use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType, MemorySpan, SequenceSpan};
 
-use state::{Finish, Merge, State};
+use state::{Finish, Merge, SoftmaxState};
 use tile::{Pack, PartitionSums, Workspace};
 
 /// Keys of a tile.
@@ -46,7 +46,7 @@ pub(super) struct AttentionScratch {
     width: usize,
     threads: Vec<ThreadScratch>,
     /// Partial results of contexts that several threads share: (slots, slot_vectors) states.
-    parts: Aligned<f32>,
+    parts: AlignedArray<f32>,
     parts_max: usize,
     slot_vectors: usize,
     /// First item of each sequence in the current loop, then the total number of items.
@@ -55,9 +55,9 @@ pub(super) struct AttentionScratch {
 
 #[derive(Debug)]
 struct ThreadScratch {
-    part: Aligned<f32>,      // VECTORS states
-    total: Aligned<f32>,     // VECTORS states
-    workspace: Aligned<f32>, // memory of a `Workspace`
+    part: AlignedArray<f32>,      // VECTORS states
+    total: AlignedArray<f32>,     // VECTORS states
+    workspace: AlignedArray<f32>, // memory of a `Workspace`
     width: usize,
 }
 
@@ -71,9 +71,9 @@ impl ThreadScratch {
         let what = "attention scratch";
         let width = state::width(head_dim);
         Ok(ThreadScratch {
-            part: Aligned::zeroed(VECTORS * State::size(head_dim), what)?,
-            total: Aligned::zeroed(VECTORS * State::size(head_dim), what)?,
-            workspace: Aligned::zeroed(ThreadScratch::desk_len(width), what)?,
+            part: AlignedArray::zeroed(VECTORS * SoftmaxState::size(head_dim), what)?,
+            total: AlignedArray::zeroed(VECTORS * SoftmaxState::size(head_dim), what)?,
+            workspace: AlignedArray::zeroed(ThreadScratch::desk_len(width), what)?,
             width,
         })
     }
@@ -121,7 +121,7 @@ impl AttentionLimits {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let state = State::size(self.heads.head_dim);
+        let state = SoftmaxState::size(self.heads.head_dim);
         let thread = 2 * VECTORS * state + ThreadScratch::desk_len(state::width(self.heads.head_dim));
         let parts = self.parts_max().saturating_mul(self.slot_vectors() * state);
         (self.threads * thread).saturating_add(parts).saturating_mul(size_of::<f32>())
@@ -133,11 +133,11 @@ impl AttentionScratch {
     pub(super) fn new(limits: &AttentionLimits) -> Result<AttentionScratch, KernelError> {
         let head_dim = limits.heads.head_dim;
         let (parts_max, slot_vectors) = (limits.parts_max(), limits.slot_vectors());
-        let parts = parts_max.saturating_mul(slot_vectors * State::size(head_dim));
+        let parts = parts_max.saturating_mul(slot_vectors * SoftmaxState::size(head_dim));
         Ok(AttentionScratch {
             width: state::width(head_dim),
             threads: (0..limits.threads).map(|_| ThreadScratch::new(head_dim)).collect::<Result<_, _>>()?,
-            parts: Aligned::zeroed(parts, "attention scratch")?,
+            parts: AlignedArray::zeroed(parts, "attention scratch")?,
             parts_max,
             slot_vectors,
             item_first: Vec::with_capacity(limits.spans + 1),
@@ -194,21 +194,24 @@ impl AttentionJob<'_> {
         }
     }
 
-    fn window(&self) -> Window {
-        Window { tokens: self.window.map_or(usize::MAX, |window| window as usize), chunked: self.chunked }
+    fn window(&self) -> VisibleWindow {
+        VisibleWindow {
+            tokens: self.window.map_or(usize::MAX, |window| window as usize),
+            chunked: self.chunked,
+        }
     }
 }
 
 /// Sliding or chunked window of visible keys.
 #[derive(Clone, Copy)]
-pub(super) struct Window {
+pub(super) struct VisibleWindow {
     /// Number of keys in the window.
     tokens: usize,
     /// Whether the window starts at the last multiple of `tokens` instead.
     chunked: bool,
 }
 
-impl Window {
+impl VisibleWindow {
     /// First key visible to a row whose own key is the last before `end`. It never decreases with the row.
     #[inline(always)]
     fn first(self, end: usize) -> usize {
@@ -246,7 +249,7 @@ pub(super) struct Vectors {
     /// Number of keys that each row of the sequence sees, from its first row on. None: each row sees the keys up to
     /// its own.
     pub(super) sees: Option<*const u32>,
-    pub(super) window: Window,
+    pub(super) window: VisibleWindow,
     /// The sequence's block ids; `first_block` is the index of the first of them, because earlier blocks have left the
     /// window.
     pub(super) blocks: *const u32,
@@ -314,7 +317,7 @@ impl Share {
 /// Attention of the batch's rows of `[q | k | v]` in `qkv` over a layer of the cache.
 pub(super) fn attention(
     tier: Tier,
-    turn: &mut Turn,
+    turn: &mut PoolTurn,
     scratch: &mut AttentionScratch,
     batch: &Batch,
     job: &AttentionJob<'_>,
@@ -388,8 +391,8 @@ pub(super) fn attention(
     }
     assert!(parts <= scratch.parts_max, "contexts longer than the step limits");
 
-    let qkv = Shared::new_const(qkv.as_ptr());
-    let out = Shared::new(out);
+    let qkv = SharedPointer::new_const(qkv.as_ptr());
+    let out = SharedPointer::new(out);
     let vectors_of = |index: usize, kv_head: usize, first: usize, count: usize| -> Vectors {
         let span = job.span(batch, index);
         let (row, head) = (span.row_first as usize, kv_head * group);
@@ -429,11 +432,11 @@ pub(super) fn attention(
             kv_type: kv.kv_type,
         }
     };
-    let state_size = State::size(head_dim);
+    let state_size = SoftmaxState::size(head_dim);
     let slot_size = scratch.slot_vectors * state_size;
     let parts = scratch.parts.shared();
     let item_first = &scratch.item_first[..];
-    let threads = Shared::new(&mut scratch.threads);
+    let threads = SharedPointer::new(&mut scratch.threads);
     turn.run(total, 1, &|worker, range| {
         // SAFETY: the pool gives each thread a number of its own, below the length asserted above.
         let scratch = unsafe { &mut *threads.get().add(worker) };
@@ -449,7 +452,7 @@ pub(super) fn attention(
                 // (asserted); each item has its own.
                 let slot =
                     unsafe { parts.get().add(slot_of(&shares, &splits, kv_heads, index, local) * slot_size) };
-                let state = State { first: slot, head_dim };
+                let state = SoftmaxState { first: slot, head_dim };
                 let partition = share.first_partition + partition;
                 // SAFETY: the queries, the sequence's blocks and the state are there (asserted above).
                 unsafe {
@@ -463,8 +466,8 @@ pub(super) fn attention(
             let first = (share.chunks - 1 - chunk) * item_vectors;
             let vectors = vectors_of(index, kv_head, first, item_vectors.min(share.vectors - first));
             let (begin, end) = vectors.span();
-            let total = State { first: scratch.total.as_mut_ptr(), head_dim };
-            let part = State { first: scratch.part.as_mut_ptr(), head_dim };
+            let total = SoftmaxState { first: scratch.total.as_mut_ptr(), head_dim };
+            let part = SoftmaxState { first: scratch.part.as_mut_ptr(), head_dim };
             // SAFETY: the queries are there (asserted above), and the workspace holds VECTORS of them.
             unsafe { dispatch(tier, Pack { vectors, workspace }) };
             for partition in begin / PARTITION..end.div_ceil(PARTITION) {
@@ -496,7 +499,7 @@ pub(super) fn attention(
             let slot = slot_of(&shares, &splits, kv_heads, index, kv_head * share.partitions);
             // SAFETY: these slots were filled by the loop above and belong to this item alone now.
             unsafe {
-                let at = |partition: usize| State {
+                let at = |partition: usize| SoftmaxState {
                     first: parts.get().add((slot + partition) * slot_size),
                     head_dim,
                 };

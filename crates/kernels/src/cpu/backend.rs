@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::activations::Input;
-use super::adapted_rows::Tiles;
-use super::aligned::Aligned;
+use super::adapted_rows::AdapterTiles;
+use super::aligned::AlignedArray;
 use super::attention::{self, AttentionJob, AttentionLimits};
 use super::gate;
 use super::kv::CpuKv;
@@ -24,7 +24,7 @@ use super::matmul::{Groups, Product};
 use super::matrix::{CpuMatrix, PanelKind, packed_bytes};
 use super::moe::{CpuExperts, MoeScratch};
 use super::norm;
-use super::pool::{ThreadPool, Turn};
+use super::pool::{PoolTurn, ThreadPool};
 use super::scratch::Scratch;
 use super::tier::Tier;
 use crate::ops::{Allocation, DeviceOp, Op};
@@ -42,10 +42,10 @@ pub struct CpuBackend {
     pool: Arc<ThreadPool>,
     tier: Tier,
     scratch: Option<Scratch>,
-    turn: Option<Turn>, // held while a step is open
+    turn: Option<PoolTurn>, // held while a step is open
     batch: Batch,
     tokens: Vec<Option<u32>>, // (rows); none if the host writes the row
-    adapted: Tiles,           // rows with an adapter
+    adapted: AdapterTiles,    // rows with an adapter
     draws: Draws,
     lookahead: usize,
     written: Vec<u32>, // scratch of `Batch::check`
@@ -54,7 +54,7 @@ pub struct CpuBackend {
 /// A vector of f32.
 #[derive(Debug)]
 pub struct CpuVector {
-    values: Aligned<f32>,
+    values: AlignedArray<f32>,
     id: u64, // unique for the life of the process
 }
 
@@ -63,16 +63,16 @@ pub struct CpuVector {
 pub struct CpuBuffer {
     rows: usize,
     cols: usize,
-    data: Aligned<f32>,
+    data: AlignedArray<f32>,
 }
 
 /// State of an open step, for its ops.
-struct Step<'a> {
+struct OpenStep<'a> {
     tier: Tier,
-    turn: &'a mut Turn,
+    turn: &'a mut PoolTurn,
     batch: &'a Batch,
     tokens: &'a [Option<u32>],
-    adapted: &'a Tiles,
+    adapted: &'a AdapterTiles,
     draws: &'a mut Draws,
     scratch: &'a mut Scratch,
 }
@@ -91,7 +91,7 @@ impl CpuBackend {
             turn: None,
             batch: Batch::default(),
             tokens: Vec::new(),
-            adapted: Tiles::default(),
+            adapted: AdapterTiles::default(),
             draws: Draws::default(),
             lookahead: 0,
             written: Vec::new(),
@@ -108,11 +108,11 @@ impl CpuBackend {
     ///
     /// # Panics
     /// If there is none: an op outside `begin` and `end`, or without a previous `reserve`.
-    fn step(&mut self) -> Step<'_> {
+    fn step(&mut self) -> OpenStep<'_> {
         let (Some(turn), Some(scratch)) = (&mut self.turn, &mut self.scratch) else {
             panic!("an op outside a step: reserve once, then begin each step");
         };
-        Step {
+        OpenStep {
             tier: self.tier,
             turn,
             batch: &self.batch,
@@ -133,7 +133,7 @@ impl CpuBackend {
     }
 }
 
-impl Step<'_> {
+impl OpenStep<'_> {
     /// A matrix product over the batch's rows of `x`.
     fn product(&mut self) -> Product<'_> {
         self.experts().0
@@ -236,13 +236,13 @@ impl Backend for CpuBackend {
 
     fn vector(&self, values: &[f32]) -> Result<CpuVector, KernelError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let mut copy = Aligned::zeroed(values.len(), "a vector")?;
+        let mut copy = AlignedArray::zeroed(values.len(), "a vector")?;
         copy.copy_from_slice(values);
         Ok(CpuVector { values: copy, id: NEXT.fetch_add(1, Ordering::Relaxed) })
     }
 
     fn buffer(&self, _role: BufferRole, rows: usize, cols: usize) -> Result<CpuBuffer, KernelError> {
-        Ok(CpuBuffer { rows, cols, data: Aligned::zeroed(rows.saturating_mul(cols), "activations")? })
+        Ok(CpuBuffer { rows, cols, data: AlignedArray::zeroed(rows.saturating_mul(cols), "activations")? })
     }
 
     fn kv(&self, spec: &KvSpec) -> Result<CpuKv, KernelError> {

@@ -1,11 +1,11 @@
 //! Activation of a gated MLP, if its products are computed separately.
 
-use super::aligned::Shared;
+use super::aligned::SharedPointer;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::low_rank::Rows;
 use super::math;
 use super::matmul::{get, put};
-use super::pool::Turn;
+use super::pool::PoolTurn;
 use super::tier::Tier;
 use crate::Activation;
 
@@ -39,14 +39,14 @@ impl Kernel for GateRow {
 /// `hidden[r] = activation(gate[r]) * up[r]` for so many rows, where gate and up are the halves of a row of `both`.
 pub(super) fn gate(
     tier: Tier,
-    turn: &mut Turn,
+    turn: &mut PoolTurn,
     rows: usize,
     activation: Activation,
     both: &[f32],
     (hidden, width): Rows<'_>,
 ) {
     assert!(both.len() >= 2 * rows * width && hidden.len() >= rows * width, "rows in the buffers");
-    let hidden = Shared::new(hidden);
+    let hidden = SharedPointer::new(hidden);
     turn.run(rows, (1 << 14) / width.max(1) + 1, &|_, range| {
         for row in range {
             // SAFETY: the row is inside both buffers by the assertion, and in one range of one thread; the backend has

@@ -175,7 +175,7 @@ impl TileArgs {
 }
 
 /// Kind of panel as a type, so that each kind gets separately compiled loops.
-pub(super) trait Kind: 'static {
+pub(super) trait PanelType: 'static {
     const KIND: PanelKind;
 }
 
@@ -184,7 +184,7 @@ macro_rules! kinds {
         $(
             #[doc = concat!("`PanelKind::", stringify!($name), "`.")]
             pub(super) struct $name;
-            impl Kind for $name {
+            impl PanelType for $name {
                 const KIND: PanelKind = PanelKind::$name;
             }
         )*
@@ -193,23 +193,23 @@ macro_rules! kinds {
 
 /// `PanelKind::Affine` with codes of so many bits. The number of blocks that share scales is in
 /// `TileArgs::scale_shift`.
-pub(super) struct Affine<const BITS: u8>;
+pub(super) struct AffinePanel<const BITS: u8>;
 
-impl<const BITS: u8> Kind for Affine<BITS> {
+impl<const BITS: u8> PanelType for AffinePanel<BITS> {
     const KIND: PanelKind = PanelKind::Affine { bits: BITS, shift: 0 };
 }
 
 /// `PanelKind::Fp8` with blocks of so many inputs.
 pub(super) struct Fp8<const BLOCK: u8>;
 
-impl<const BLOCK: u8> Kind for Fp8<BLOCK> {
+impl<const BLOCK: u8> PanelType for Fp8<BLOCK> {
     const KIND: PanelKind = PanelKind::Fp8 { block: BLOCK };
 }
 
 kinds!(F32 F16 Bf16 Q4 Q4Min Q5 Q5Min Q8 Nl4 Mx4 Q2K Q3K Q4K Q5K Q6K Nl4K);
 
 /// Arithmetic of one kind of panel.
-pub(super) trait Format: 'static {
+pub(super) trait PanelFormat: 'static {
     /// Layout of the panel.
     const KIND: PanelKind;
     /// Bytes from a block's codes to the next block's.
@@ -300,9 +300,9 @@ pub(super) trait Format: 'static {
 
 /// Compile-time properties of NP panels of a format on an instruction set. Conditions on these leave no code behind.
 /// That matters because there are some hundreds of tiles.
-pub(super) struct Tiles<F, L, const NP: usize>(PhantomData<(F, L)>);
+pub(super) struct TileProperties<F, L, const NP: usize>(PhantomData<(F, L)>);
 
-impl<F: Format, L: Lanes, const NP: usize> Tiles<F, L, NP> {
+impl<F: PanelFormat, L: Lanes, const NP: usize> TileProperties<F, L, NP> {
     /// Whether a panel's columns are multiplied in pairs. Not for panels that decode stored blocks: decoding takes
     /// longer than any tile, so the special order does not pay off.
     pub(super) const PAIRS: bool = L::PAIRS && F::GROUPS > 0 && !matches!(F::KIND, PanelKind::Stored(_));
@@ -353,7 +353,7 @@ pub(super) struct Tile<F, const NP: usize, const NC: usize, const EXPANDED: bool
     pub(super) format: PhantomData<F>,
 }
 
-impl<F: Format, const NP: usize, const NC: usize, const EXPANDED: bool, const JOINT: bool> Kernel
+impl<F: PanelFormat, const NP: usize, const NC: usize, const EXPANDED: bool, const JOINT: bool> Kernel
     for Tile<F, NP, NC, EXPANDED, JOINT>
 {
     type Out = ();
@@ -392,7 +392,7 @@ pub(super) struct Expand<F> {
     pub(super) format: PhantomData<F>,
 }
 
-impl<F: Format> Kernel for Expand<F> {
+impl<F: PanelFormat> Kernel for Expand<F> {
     type Out = ();
 
     #[inline(always)]

@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 
-use super::aligned::Aligned;
+use super::aligned::AlignedArray;
 use super::states::{self, LayerStates};
 use crate::{
     BLOCK_TOKENS, HeadShape, KernelError, KvGroups, KvLayout, KvPlace, KvSpec, KvType, LatentHeads,
@@ -36,10 +36,10 @@ pub struct CpuKv {
     layers: Vec<(usize, usize)>, // key-value heads, or LATENT, and elements of a head or a latent; none for a state
     states: usize,
     state_layers: Vec<Option<StateLayer>>, // by layer
-    state_numbers: Aligned<f32>,           // (states, stride) of each layer with states
+    state_numbers: AlignedArray<f32>,      // (states, stride) of each layer with states
     planes: Vec<Plane>,
-    keys: Aligned<u8>, // (plane, block, key_block); in a block, a layer's (kv_head, key_stride) come first
-    values: Aligned<u8>, // (plane, block, value_block)
+    keys: AlignedArray<u8>, // (plane, block, key_block); in a block, a layer's (kv_head, key_stride) come first
+    values: AlignedArray<u8>, // (plane, block, value_block)
 }
 
 /// Byte ranges of a plane.
@@ -153,12 +153,12 @@ impl CpuKv {
             planes.push(Plane { keys: keys..keys_end, values: values..values_end, key_block, value_block });
             (keys, values) = (keys_end, values_end);
         }
-        let array = if spec.resident { Aligned::zeroed } else { Aligned::untouched };
+        let array = if spec.resident { AlignedArray::zeroed } else { AlignedArray::untouched };
         let keys = array(keys, "the keys of the KV cache")?;
         let values = array(values, "the values of the KV cache")?;
         let (kv_type, blocks, groups) = (spec.kv_type, spec.blocks, spec.groups.clone());
         let (state_layers, numbers) = state_numbers(spec);
-        let array = if spec.resident { Aligned::zeroed } else { Aligned::untouched };
+        let array = if spec.resident { AlignedArray::zeroed } else { AlignedArray::untouched };
         let state_numbers = array(numbers, "states of sequences")?;
         Ok(CpuKv {
             kv_type,

@@ -2,13 +2,13 @@
 //! the cache.
 
 use super::activations::Input;
-use super::aligned::{Aligned, Shared};
+use super::aligned::{AlignedArray, SharedPointer};
 use super::kv::{GROUP, LayerKv, padded};
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::matmul::{Epilogue, Groups, Product};
 use super::matrix::CpuMatrix;
 use super::norm::{rms_factor, scale};
-use super::pool::Turn;
+use super::pool::PoolTurn;
 use super::rope::{QkvJob, RopeTables, load_part, rotate_head, store_scale};
 use super::tier::Tier;
 use crate::quant::to_e4m3;
@@ -21,8 +21,8 @@ const ROWS: usize = 64;
 /// Rows of a window, regrouped by head, as products need them.
 #[derive(Debug)]
 pub(super) struct LatentScratch {
-    heads: Aligned<f32>, // (heads, rows, inputs), then (heads, rows, outputs)
-    firsts: Vec<u32>,    // (heads + 1): first columns of the heads
+    heads: AlignedArray<f32>, // (heads, rows, inputs), then (heads, rows, outputs)
+    firsts: Vec<u32>,         // (heads + 1): first columns of the heads
 }
 
 impl LatentScratch {
@@ -41,7 +41,7 @@ impl LatentScratch {
 
     pub(super) fn new(limits: &StepLimits) -> Result<LatentScratch, KernelError> {
         Ok(LatentScratch {
-            heads: Aligned::zeroed(Self::floats(limits), "the heads' scratch")?,
+            heads: AlignedArray::zeroed(Self::floats(limits), "the heads' scratch")?,
             firsts: Vec::with_capacity(Self::heads(limits)),
         })
     }
@@ -70,12 +70,12 @@ pub(super) fn heads_matmul(
     let rest = x_stride - cols;
     assert!(out_stride == outputs + rest && out.cols == heads * out_stride, "what heads give and have more");
     assert!(x.numbers.len() >= rows * x.cols && out.numbers.len() >= rows * out.cols, "rows in the buffers");
-    let (from, to) = (Shared::new_const(x.numbers.as_ptr()), Shared::new(out.numbers));
+    let (from, to) = (SharedPointer::new_const(x.numbers.as_ptr()), SharedPointer::new(out.numbers));
     for first in (0..rows).step_by(ROWS) {
         let window = ROWS.min(rows - first);
         let (inputs, given) = scratch.heads.split_at_mut(heads * window * cols);
         let grain = (1 << 14) / x.cols.max(out.cols) + 1;
-        let gathered = Shared::new(inputs);
+        let gathered = SharedPointer::new(inputs);
         product.turn.run(window, grain, &|_, range| {
             for row in range {
                 for head in 0..heads {
@@ -97,7 +97,7 @@ pub(super) fn heads_matmul(
         let input = Input { x: inputs.as_ptr(), rows: heads * window, step: None, places: None };
         // SAFETY: the inputs of each head's rows were gathered above; nothing is prepared.
         unsafe { product.store_rows(groups, 0..outputs, Epilogue::default(), input, &mut None, given) };
-        let given = Shared::new_const(given.as_ptr());
+        let given = SharedPointer::new_const(given.as_ptr());
         product.turn.run(window, grain, &|_, range| {
             for row in range {
                 for head in 0..heads {
@@ -204,7 +204,7 @@ impl Kernel for LatentRow<'_> {
 
 /// The contract's `latent_to_cache`.
 pub(super) fn to_cache(
-    (tier, turn, tables): (Tier, &mut Turn, &mut RopeTables),
+    (tier, turn, tables): (Tier, &mut PoolTurn, &mut RopeTables),
     batch: &Batch,
     job: &LatentJob<'_>,
     latent: &mut [f32],
@@ -220,8 +220,8 @@ pub(super) fn to_cache(
     let slots = blocks * BLOCK_TOKENS;
     assert!(batch.slots.iter().all(|&slot| (slot as usize) < slots), "a slot outside the cache");
     let (cos_sin, fresh, pairs) = tables.of(&job.turned, rows);
-    let (cos_sin, values) = (cos_sin.shared(), Shared::new(values));
-    let (latent, queries) = (Shared::new(latent), Shared::new(queries));
+    let (cos_sin, values) = (cos_sin.shared(), SharedPointer::new(values));
+    let (latent, queries) = (SharedPointer::new(latent), SharedPointer::new(queries));
     turn.run(rows, (1 << 13) / (heads * width).max(1) + 1, &|_, range| {
         for row in range {
             let slot = batch.row_slot(row, group);

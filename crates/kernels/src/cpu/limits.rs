@@ -7,7 +7,7 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use super::aligned::{Aligned, Shared};
+use super::aligned::{AlignedArray, SharedPointer};
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::pool::ThreadPool;
 use super::tier::Tier;
@@ -30,7 +30,7 @@ const ACTIVATION_BYTES: usize = 4096;
 pub struct Probe {
     pool: Arc<ThreadPool>,
     tier: Tier,
-    memory: Aligned<u64>, // whole chunks
+    memory: AlignedArray<u64>, // whole chunks
 }
 
 impl Probe {
@@ -46,7 +46,7 @@ impl Probe {
         assert!(tier.is_available(), "this processor has no {tier}");
         let chunks = bytes.div_ceil(CHUNK_BYTES).max(1);
         let words = CHUNK_BYTES / size_of::<u64>();
-        let mut memory = Aligned::<u64>::zeroed(chunks.saturating_mul(words), "memory to read")?;
+        let mut memory = AlignedArray::<u64>::zeroed(chunks.saturating_mul(words), "memory to read")?;
         let shared = memory.shared();
         // Pages never written would all map to one page of zeros, which stays in the cache.
         pool.turn().run(chunks, 1, &|_, range| {
@@ -62,13 +62,13 @@ impl Probe {
     /// Reads all of the memory once. Returns the bytes read.
     pub fn read(&mut self) -> u64 {
         let bytes = std::mem::size_of_val(&self.memory[..]);
-        let first = Shared::new_const(self.memory.as_ptr());
+        let first = SharedPointer::new_const(self.memory.as_ptr());
         let tier = self.tier;
         self.pool.turn().run(bytes / CHUNK_BYTES, 4, &|_, range| {
             for chunk in range {
                 let first = first.get().cast_const().cast::<u8>().wrapping_add(chunk * CHUNK_BYTES);
                 // SAFETY: the tier is there (`new`), and the memory holds the chunk.
-                unsafe { dispatch(tier, Read { first }) };
+                unsafe { dispatch(tier, ReadKernel { first }) };
             }
         });
         bytes as u64
@@ -115,11 +115,11 @@ impl Probe {
 }
 
 /// Kernel that reads CHUNK_BYTES at `first`.
-struct Read {
+struct ReadKernel {
     first: *const u8,
 }
 
-impl Kernel for Read {
+impl Kernel for ReadKernel {
     type Out = ();
 
     #[inline(always)]

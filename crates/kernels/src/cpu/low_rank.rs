@@ -11,11 +11,11 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::adapted_rows::{TILE_ROWS, Tile};
-use super::aligned::{Aligned, Shared};
+use super::aligned::{AlignedArray, SharedPointer};
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::matmul::{get, put};
 use super::output_change::{ChangedRow, FactoredOutputs};
-use super::pool::Turn;
+use super::pool::PoolTurn;
 use super::tier::Tier;
 use crate::quant::{can_dequantize, dequantize_row};
 use crate::{DType, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource, OutputDelta};
@@ -29,14 +29,14 @@ const PANELS_A_TIME: usize = 16;
 #[derive(Debug)]
 pub struct CpuLowRank {
     changes: Vec<FactoredOutputs>,
-    parts: Vec<Part>,
+    parts: Vec<RankPart>,
     cols: usize,
     ranks: usize, // of all parts that have A
     panels: usize,
 }
 
 #[derive(Debug)]
-struct Part {
+struct RankPart {
     ranks: Range<usize>, // of all parts' ranks; empty without A
     inner: usize,        // length of B's inputs: the rank, or the inputs
     panels: Range<usize>,
@@ -50,14 +50,14 @@ struct Part {
 /// Numbers in their stored type.
 #[derive(Debug)]
 enum Floats {
-    F32(Aligned<f32>),
-    F16(Aligned<u16>),
-    Bf16(Aligned<u16>),
+    F32(AlignedArray<f32>),
+    F16(AlignedArray<u16>),
+    Bf16(AlignedArray<u16>),
 }
 
 /// Pointer to the numbers.
 #[derive(Clone, Copy)]
-enum Stored {
+enum NumberPointer {
     F32(*const f32),
     F16(*const u16),
     Bf16(*const u16),
@@ -72,9 +72,9 @@ impl Floats {
     fn zeroed(dtype: DType, len: usize) -> Result<Self, KernelError> {
         const WHAT: &str = "an adapter";
         Ok(match kept(dtype) {
-            DType::F16 => Floats::F16(Aligned::zeroed(len, WHAT)?),
-            DType::BF16 => Floats::Bf16(Aligned::zeroed(len, WHAT)?),
-            _ => Floats::F32(Aligned::zeroed(len, WHAT)?),
+            DType::F16 => Floats::F16(AlignedArray::zeroed(len, WHAT)?),
+            DType::BF16 => Floats::Bf16(AlignedArray::zeroed(len, WHAT)?),
+            _ => Floats::F32(AlignedArray::zeroed(len, WHAT)?),
         })
     }
 
@@ -87,11 +87,11 @@ impl Floats {
         }
     }
 
-    fn at(&self) -> Stored {
+    fn at(&self) -> NumberPointer {
         match self {
-            Floats::F32(numbers) => Stored::F32(numbers.as_ptr()),
-            Floats::F16(numbers) => Stored::F16(numbers.as_ptr()),
-            Floats::Bf16(numbers) => Stored::Bf16(numbers.as_ptr()),
+            Floats::F32(numbers) => NumberPointer::F32(numbers.as_ptr()),
+            Floats::F16(numbers) => NumberPointer::F16(numbers.as_ptr()),
+            Floats::Bf16(numbers) => NumberPointer::Bf16(numbers.as_ptr()),
         }
     }
 }
@@ -162,7 +162,7 @@ impl CpuLowRank {
                 let at = row / LANES * inner * LANES + row % LANES;
                 numbers.iter().enumerate().for_each(|(j, &number)| b.set(at + j * LANES, number));
             });
-            parts.push(Part {
+            parts.push(RankPart {
                 ranks: ranks..ranks + rank,
                 inner,
                 panels: panels..panels + count,
@@ -254,7 +254,7 @@ impl Element for Brain {
 /// `a`, the tile's rows of `cols` at `x`, and of the ranks at `low`.
 struct Narrow<'a> {
     tile: &'a Tile,
-    a: Stored,
+    a: NumberPointer,
     cols: usize,
     ranks: Range<usize>,
     x: *const f32,
@@ -271,9 +271,9 @@ impl Kernel for Narrow<'_> {
         // SAFETY: the maker's promise.
         unsafe {
             match self.a {
-                Stored::F32(a) => self.of::<L, f32>(a),
-                Stored::F16(a) => self.of::<L, Half>(a.cast()),
-                Stored::Bf16(a) => self.of::<L, Brain>(a.cast()),
+                NumberPointer::F32(a) => self.of::<L, f32>(a),
+                NumberPointer::F16(a) => self.of::<L, Half>(a.cast()),
+                NumberPointer::Bf16(a) => self.of::<L, Brain>(a.cast()),
             }
         }
     }
@@ -340,7 +340,7 @@ impl Narrow<'_> {
 /// Kernel for `out += scale · B · low` of the given panels; the creator guarantees the pointers as for [`Narrow`].
 struct Widen<'a> {
     tile: &'a Tile,
-    part: &'a Part,
+    part: &'a RankPart,
     panels: Range<usize>, // of the part
     low: *const f32,      // at the part's first rank, or the inputs
     low_stride: usize,
@@ -357,9 +357,9 @@ impl Kernel for Widen<'_> {
         // SAFETY: the maker's promise.
         unsafe {
             match self.part.b.at() {
-                Stored::F32(b) => self.of::<L, f32>(b),
-                Stored::F16(b) => self.of::<L, Half>(b.cast()),
-                Stored::Bf16(b) => self.of::<L, Brain>(b.cast()),
+                NumberPointer::F32(b) => self.of::<L, f32>(b),
+                NumberPointer::F16(b) => self.of::<L, Half>(b.cast()),
+                NumberPointer::Bf16(b) => self.of::<L, Brain>(b.cast()),
             }
         }
     }
@@ -462,11 +462,11 @@ impl TileExtent {
 /// Applies the element-wise changes of outputs.
 fn change_rows<'a>(
     tier: Tier,
-    turn: &mut Turn,
+    turn: &mut PoolTurn,
     tiles: &[Tile],
     of: &(dyn Fn(&Tile) -> Option<&'a CpuLowRank> + Sync),
     (x, cols): (&[f32], usize),
-    (out, out_stride): (&Shared<f32>, usize),
+    (out, out_stride): (&SharedPointer<f32>, usize),
 ) {
     turn.run(tiles.len(), (1 << 12) / out_stride.max(1) + 1, &|_, range| {
         for tile in &tiles[range] {
@@ -489,7 +489,7 @@ fn change_rows<'a>(
 /// hold all rows of the tiles.
 pub(super) fn add<L: Borrow<CpuLowRank> + Sync>(
     tier: Tier,
-    turn: &mut Turn,
+    turn: &mut PoolTurn,
     tiles: &[Tile],
     deltas: &[Option<L>],
     (x, cols): (&[f32], usize),
@@ -506,7 +506,7 @@ pub(super) fn add<L: Borrow<CpuLowRank> + Sync>(
         }
     }
     let TileExtent { ranks, panels, inner, changes } = extent;
-    let (low, out) = (Shared::new(low), Shared::new(out));
+    let (low, out) = (SharedPointer::new(low), SharedPointer::new(out));
     if changes > 0 {
         change_rows(tier, turn, tiles, &of, (x, cols), (&out, out_stride));
     }

@@ -10,15 +10,15 @@ use self::epilogue::{GateSums, StoreSums};
 pub(super) use self::epilogue::{get, put};
 use self::panels::panel_sums;
 pub(super) use self::plan::Plan;
-use self::plan::{Item, Work};
+use self::plan::{Item, PlanWork};
 use super::activations::{Activations, Input};
-use super::aligned::{Aligned, Shared};
+use super::aligned::{AlignedArray, SharedPointer};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::amx;
 use super::gemm::{Columns, UNIT_STREAM_COLUMNS_MAX};
 use super::lanes::dispatch;
 use super::matrix::{ActKind, CpuMatrix, PANEL_ROWS, STREAM_PANELS, Segment};
-use super::pool::Turn;
+use super::pool::PoolTurn;
 use super::tier::Tier;
 use crate::{Activation, KernelError};
 
@@ -69,9 +69,9 @@ fn unit_takes(tier: Tier, floats: bool, columns: usize) -> bool {
 /// Scratch of one thread for products.
 #[derive(Debug)]
 pub(super) struct PanelScratch {
-    expanded: Aligned<u8>, // (EXPAND_INPUTS / 4, 16, 4), or planes
-    scales: Aligned<f32>,  // (EXPAND_INPUTS / 16, 16)
-    sums: Aligned<f32>,    // 2 slabs and a panel
+    expanded: AlignedArray<u8>, // (EXPAND_INPUTS / 4, 16, 4), or planes
+    scales: AlignedArray<f32>,  // (EXPAND_INPUTS / 16, 16)
+    sums: AlignedArray<f32>,    // 2 slabs and a panel
 }
 
 impl PanelScratch {
@@ -80,9 +80,9 @@ impl PanelScratch {
     pub(super) fn new() -> Result<PanelScratch, KernelError> {
         let what = "matrix product scratch";
         Ok(PanelScratch {
-            expanded: Aligned::zeroed(EXPANDED, what)?,
-            scales: Aligned::zeroed(EXPAND_INPUTS, what)?,
-            sums: Aligned::zeroed(SUMS, what)?,
+            expanded: AlignedArray::zeroed(EXPANDED, what)?,
+            scales: AlignedArray::zeroed(EXPAND_INPUTS, what)?,
+            sums: AlignedArray::zeroed(SUMS, what)?,
         })
     }
 }
@@ -90,7 +90,7 @@ impl PanelScratch {
 /// Resources of a product.
 pub(super) struct Product<'a> {
     pub(super) tier: Tier,
-    pub(super) turn: &'a mut Turn,
+    pub(super) turn: &'a mut PoolTurn,
     pub(super) activations: &'a mut Activations,
     pub(super) plan: &'a mut Plan,
     /// Scratch of each thread of the pool.
@@ -191,7 +191,7 @@ impl Product<'_> {
         // SAFETY: the caller's promise on `input`; `out` holds what is written to it (asserted); each item owns its
         // part of it, and its sums are there.
         unsafe {
-            self.rows(rows, input, &mut None, (Shared::new(out), stride), &|item, scratch, out| {
+            self.rows(rows, input, &mut None, (SharedPointer::new(out), stride), &|item, scratch, out| {
                 let bias = bias.map(|bias| bias[item.group * outputs + item.row_first..].as_ptr());
                 let (sums, columns, rows) = (scratch.sums.as_ptr(), item.columns, item.rows);
                 let activation = None;
@@ -225,7 +225,7 @@ impl Product<'_> {
         // SAFETY: the caller's promise on `input` and `prepared`; `out` holds what is written to it (asserted); each
         // item owns its part of it, and its sums are there.
         unsafe {
-            self.rows(rows, input, prepared, (Shared::new(out), stride), &|item, scratch, out| {
+            self.rows(rows, input, prepared, (SharedPointer::new(out), stride), &|item, scratch, out| {
                 let bias = bias.map(|bias| bias[item.group * outputs + item.row_first..].as_ptr());
                 let (sums, columns, rows) = (scratch.sums.as_ptr(), item.columns, item.rows);
                 dispatch(tier, StoreSums { sums, columns, rows, bias, activation, out, stride });
@@ -252,7 +252,7 @@ impl Product<'_> {
         let biases = outputs * groups.matrices.len();
         assert!(bias.is_none_or(|bias| bias.len() == biases), "one bias an output");
         let bias = |group: usize, row: usize| bias.map(|bias| bias[group * outputs + row..].as_ptr());
-        let (tier, out) = (self.tier, Shared::new(hidden));
+        let (tier, out) = (self.tier, SharedPointer::new(hidden));
         for kind in ActKind::ALL {
             let joint = |matrix: &CpuMatrix| matrix.acts() == Some(kind);
             let alike = groups.within(0..columns).filter(|(_, matrix, _)| joint(matrix)).count();
@@ -296,7 +296,8 @@ impl Product<'_> {
                     let panel = matrix.segments().iter().map(|segment| segment.panel_bytes).max();
                     let panel_bytes = 2 * panel.unwrap_or(0);
                     let (rows, column_bytes, floats) = (0..stride, kind.bytes(cols), kind == ActKind::Float);
-                    let work = Work { group, rows, panel_bytes, columns, column_bytes, cols, floats, alike };
+                    let work =
+                        PlanWork { group, rows, panel_bytes, columns, column_bytes, cols, floats, alike };
                     self.add(work, &body);
                 }
                 self.plan.run(self.turn, self.scratch, &body);
@@ -335,7 +336,7 @@ impl Product<'_> {
         selection: Selection<'_>,
         input: Input<'_>,
         prepared: &mut Option<PreparedColumns>,
-        (out, stride): (Shared<f32>, usize),
+        (out, stride): (SharedPointer<f32>, usize),
         finish: &Finish<'_>,
     ) {
         let Selection { groups, wanted, rows: range } = selection;
@@ -382,7 +383,8 @@ impl Product<'_> {
                 for (group, segment, columns) in parts(window) {
                     let (rows, panel_bytes) = (overlap(segment), segment.panel_bytes);
                     let (column_bytes, floats) = (kind.bytes(cols), kind == ActKind::Float);
-                    let work = Work { group, rows, panel_bytes, columns, column_bytes, cols, floats, alike };
+                    let work =
+                        PlanWork { group, rows, panel_bytes, columns, column_bytes, cols, floats, alike };
                     self.add(work, &body);
                 }
                 self.plan.run(self.turn, self.scratch, &body);
@@ -391,7 +393,7 @@ impl Product<'_> {
     }
 
     /// Adds work to the plan, and first runs a plan that is full.
-    fn add(&mut self, work: Work, body: &(dyn Fn(&Item, &mut PanelScratch) + Sync)) {
+    fn add(&mut self, work: PlanWork, body: &(dyn Fn(&Item, &mut PanelScratch) + Sync)) {
         if self.plan.is_full() {
             self.plan.run(self.turn, self.scratch, body);
         }

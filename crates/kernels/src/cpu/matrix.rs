@@ -14,8 +14,8 @@
 mod pack;
 mod unpack;
 
-use super::aligned::{ALIGN, Aligned};
-use super::pool::Turn;
+use super::aligned::{ALIGN, AlignedArray};
+use super::pool::PoolTurn;
 use crate::quant::{FP4_VALUES, IQ4_VALUES, has_groups};
 use crate::{DType, KernelError, MatrixShape, MatrixSource};
 
@@ -46,7 +46,7 @@ pub(super) struct Segment {
     pub(super) panel_bytes: usize,
     /// Whether all weights are finite, even rounded to bfloat16; used for floats only.
     pub(super) finite: bool,
-    data: Aligned<u8>, // (panels, panel_bytes), in the order of `place`
+    data: AlignedArray<u8>, // (panels, panel_bytes), in the order of `place`
 }
 
 /// Content of a panel. If a kind has a *zero*, a weight is `scale * (code - zero)`, or `scale * table[code]` with the
@@ -416,7 +416,7 @@ impl CpuMatrix {
     /// Packs the parts, with a pool task for every panel.
     pub(super) fn pack(
         parts: &[MatrixSource<'_>],
-        turn: &mut Turn,
+        turn: &mut PoolTurn,
         device: &str,
     ) -> Result<CpuMatrix, KernelError> {
         let cols = parts.first().map_or(0, |part| part.shape.cols);
@@ -429,7 +429,7 @@ impl CpuMatrix {
             let kind = supported(part, device)?;
             let (rows, panel_bytes) = (part.shape.rows, kind.panel_bytes(cols));
             let bytes = rows.div_ceil(PANEL_ROWS).saturating_mul(panel_bytes);
-            let mut data = Aligned::untouched(bytes, "weights")?;
+            let mut data = AlignedArray::untouched(bytes, "weights")?;
             let finite = pack::pack_segment(kind, part, &mut data, panel_bytes, turn);
             segments.push(Segment { kind, row_first, rows, cols, panel_bytes, finite, data });
             row_first += rows;

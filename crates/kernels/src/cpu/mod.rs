@@ -48,6 +48,6 @@ pub use kv::CpuKv;
 pub use low_rank::CpuLowRank;
 pub use matrix::CpuMatrix;
 pub use moe::CpuExperts;
-pub use pool::{THREADS_MAX, ThreadPool, Turn};
+pub use pool::{PoolTurn, THREADS_MAX, ThreadPool};
 pub use requantize::requantize;
 pub use tier::{TIER_VARIABLE, Tier};

@@ -10,12 +10,12 @@
 mod tests;
 
 use super::activations::{Input, NOWHERE, Places};
-use super::aligned::{Aligned, Shared};
+use super::aligned::{AlignedArray, SharedPointer};
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::math;
 use super::matmul::{Epilogue, Groups, Product, get, put};
 use super::matrix::CpuMatrix;
-use super::pool::Turn;
+use super::pool::PoolTurn;
 use super::tier::Tier;
 use crate::{ExpertGroups, ExpertScoring, KernelError, MoeParams, NO_EXPERT, StepLimits};
 
@@ -33,13 +33,13 @@ const SUM_OUTPUTS: usize = 512;
 /// Scratch of a mixture, apart from that of its products.
 #[derive(Debug)]
 pub(super) struct MoeScratch {
-    scores: Aligned<f32>,  // (rows, experts)
-    keys: Aligned<f32>,    // (rows, experts): keys that experts are chosen by, if those are not the scores
-    experts: Aligned<u32>, // (rows, experts_used), in descending order of score; NOWHERE without an order
-    weights: Aligned<f32>, // (rows, experts_used)
-    places: Aligned<u32>,  // (rows, experts_used): the pair's column in the products
-    firsts: Aligned<u32>,  // (experts + 2): first columns of the experts, and one for counting
-    partial: Aligned<f32>, // (pairs, outputs)
+    scores: AlignedArray<f32>,  // (rows, experts)
+    keys: AlignedArray<f32>, // (rows, experts): keys that experts are chosen by, if those are not the scores
+    experts: AlignedArray<u32>, // (rows, experts_used), in descending order of score; NOWHERE without an order
+    weights: AlignedArray<f32>, // (rows, experts_used)
+    places: AlignedArray<u32>,  // (rows, experts_used): the pair's column in the products
+    firsts: AlignedArray<u32>,  // (experts + 2): first columns of the experts, and one for counting
+    partial: AlignedArray<f32>, // (pairs, outputs)
 }
 
 /// Experts of a layer, each packed as separate matrices.
@@ -132,13 +132,13 @@ impl MoeScratch {
     pub(super) fn new(limits: &StepLimits) -> Result<MoeScratch, KernelError> {
         let (pairs, what) = (Self::pairs(limits), "the experts' scratch");
         Ok(MoeScratch {
-            scores: Aligned::zeroed(Self::scores(limits), what)?,
-            keys: Aligned::zeroed(Self::scores(limits), what)?,
-            experts: Aligned::zeroed(pairs, what)?,
-            weights: Aligned::zeroed(pairs, what)?,
-            places: Aligned::zeroed(pairs, what)?,
-            firsts: Aligned::zeroed(limits.experts + 2, what)?,
-            partial: Aligned::zeroed(Self::partials(limits), what)?,
+            scores: AlignedArray::zeroed(Self::scores(limits), what)?,
+            keys: AlignedArray::zeroed(Self::scores(limits), what)?,
+            experts: AlignedArray::zeroed(pairs, what)?,
+            weights: AlignedArray::zeroed(pairs, what)?,
+            places: AlignedArray::zeroed(pairs, what)?,
+            firsts: AlignedArray::zeroed(limits.experts + 2, what)?,
+            partial: AlignedArray::zeroed(Self::partials(limits), what)?,
         })
     }
 
@@ -253,8 +253,8 @@ pub(super) fn moe(
             product.store_rows(down, range.clone(), epilogue, input, &mut prepared, partial);
         }
         let stride = range.len();
-        let target = Shared::new(out);
-        let (partial, of) = (Shared::new_const(partial.as_ptr()), places.of);
+        let target = SharedPointer::new(out);
+        let (partial, of) = (SharedPointer::new_const(partial.as_ptr()), places.of);
         let (tier, pieces) = (product.tier, stride.div_ceil(SUM_OUTPUTS));
         // Around ten microseconds a chunk.
         product.turn.run(rows * pieces, (1 << 6) / used + 1, &|_, items| {
@@ -281,7 +281,7 @@ pub(super) fn moe(
 /// Chooses the experts of each row and computes their weights.
 fn choose(
     tier: Tier,
-    turn: &mut Turn,
+    turn: &mut PoolTurn,
     job: &MoeJob<'_>,
     (scores, keys): (&[f32], &mut [f32]),
     experts: &mut [u32],
@@ -290,7 +290,8 @@ fn choose(
     let (rows, count, used) = (job.rows, job.router.rows(), job.params.experts_used);
     assert!(experts.len() >= rows * used && weights.len() >= rows * used, "room for the chosen");
     assert!(keys.len() >= rows * count, "room for what they are chosen by");
-    let (experts, weights, keys) = (Shared::new(experts), Shared::new(weights), Shared::new(keys));
+    let (experts, weights, keys) =
+        (SharedPointer::new(experts), SharedPointer::new(weights), SharedPointer::new(keys));
     let (params, correction) = (job.params, job.biases.correction);
     let by_weight = params.chooses_by_weight(correction.is_some());
     let by_score = !by_weight && params.groups.is_none();

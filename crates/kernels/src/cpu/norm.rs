@@ -1,8 +1,8 @@
 //! Norms of rows.
 
-use super::aligned::Shared;
+use super::aligned::SharedPointer;
 use super::lanes::{Kernel, Lanes, dispatch};
-use super::pool::Turn;
+use super::pool::PoolTurn;
 use super::tier::Tier;
 
 const LANES: usize = 16;
@@ -196,7 +196,7 @@ pub(super) struct LayerNorm<'a> {
 /// `out[r] = layer_norm(x[r])`. With a residual, first `residual[r] += x[r]`, and the norm is of the residual.
 pub(super) fn layer_norm(
     tier: Tier,
-    turn: &mut Turn,
+    turn: &mut PoolTurn,
     rows: usize,
     x: &[f32],
     residual: Option<&mut [f32]>,
@@ -211,8 +211,8 @@ pub(super) fn layer_norm(
         residual.as_ref().is_none_or(|residual| residual.len() >= rows * cols),
         "a residual of fewer rows"
     );
-    let residual = residual.map(Shared::new);
-    let out = Shared::new(out);
+    let residual = residual.map(SharedPointer::new);
+    let out = SharedPointer::new(out);
     turn.run(rows, grain(cols), &|_, range| {
         for row in range {
             let at = row * cols;
@@ -232,7 +232,7 @@ pub(super) fn layer_norm(
 /// are normed separately.
 pub(super) fn layer_norm_columns(
     tier: Tier,
-    turn: &mut Turn,
+    turn: &mut PoolTurn,
     rows: usize,
     (x, cols): (&mut [f32], usize),
     (first, width): (usize, usize),
@@ -243,7 +243,7 @@ pub(super) fn layer_norm_columns(
     assert!(x.len() >= rows * cols && first + count <= cols, "a norm of more than the rows hold");
     assert!(bias.is_none_or(|bias| bias.len() == count), "one weight and one bias a column");
     assert!(width > 0 && count.is_multiple_of(width), "columns that are normed apart");
-    let x = Shared::new(x);
+    let x = SharedPointer::new(x);
     turn.run(rows, grain(count), &|_, range| {
         for (row, at) in range.flat_map(|row| (0..count).step_by(width).map(move |at| (row, at))) {
             // SAFETY: the columns are inside the row and the row inside `x` by the assertions, in one range of one
@@ -268,7 +268,7 @@ fn grain(cols: usize) -> usize {
 /// `out[r] = rms_norm(x[r])`. With a residual, first `residual[r] += x[r]`, and the norm is of the residual.
 pub(super) fn rms_norm(
     tier: Tier,
-    turn: &mut Turn,
+    turn: &mut PoolTurn,
     rows: usize,
     x: &[f32],
     residual: Option<&mut [f32]>,
@@ -281,8 +281,8 @@ pub(super) fn rms_norm(
         residual.as_ref().is_none_or(|residual| residual.len() >= rows * cols),
         "a residual of fewer rows"
     );
-    let residual = residual.map(Shared::new);
-    let out = Shared::new(out);
+    let residual = residual.map(SharedPointer::new);
+    let out = SharedPointer::new(out);
     turn.run(rows, grain(cols), &|_, range| {
         for row in range {
             let at = row * cols;

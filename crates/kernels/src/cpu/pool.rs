@@ -7,7 +7,7 @@
 //! its current chunk is delayed, and a thread that never joined the loop is not waited for. Workers that find nothing
 //! for some tens of microseconds park, so an idle pool costs nothing.
 //!
-//! Models that share the pool take turns by whole steps: a [`Turn`] is the right to run loops, given first come, first
+//! Models that share the pool take turns by whole steps: a [`PoolTurn`] is the right to run loops, given first come, first
 //! served.
 
 use std::any::Any;
@@ -30,23 +30,23 @@ pub(super) type Body<'a> = dyn Fn(usize, Range<usize>) + Sync + 'a;
 
 /// A fixed set of worker threads that run one parallel loop at a time.
 pub struct ThreadPool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     workers: Vec<JoinHandle<()>>,
 }
 
 /// The right to run loops on a pool, held for one step. Dropping it passes the pool to the next in line.
-pub struct Turn {
+pub struct PoolTurn {
     pool: Arc<ThreadPool>,
 }
 
-struct Shared {
+struct PoolState {
     /// `epoch << 17 | OPEN | active`: number of the loop, whether workers may still join it, and how many have.
     state: AtomicU64,
     /// Rest of each thread's share of the items, `first << 32 | end`. A thread takes from the front of its own share,
     /// so that it reads memory in order. If that is empty, it takes from the back of another's.
     shares: Box<[Share]>,
     /// The loop. Written only while the loop is closed and nobody is active; read only by threads that joined.
-    job: UnsafeCell<Job>,
+    job: UnsafeCell<LoopJob>,
     /// Workers that are parked or about to park.
     sleepers: AtomicUsize,
     sleep: Mutex<()>,
@@ -56,7 +56,7 @@ struct Shared {
     done: Condvar,
     stop: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
-    line: Mutex<Line>,
+    line: Mutex<TurnQueue>,
     line_moved: Condvar,
 }
 
@@ -65,13 +65,13 @@ struct Shared {
 struct Share(AtomicU64);
 
 /// Queue for the right to run loops.
-struct Line {
+struct TurnQueue {
     ticket_next: u64,
     serving: u64,
 }
 
 #[derive(Clone, Copy)]
-struct Job {
+struct LoopJob {
     body: Option<*const Body<'static>>,
     grain: usize,
     threads: usize,
@@ -82,12 +82,12 @@ const OPEN: u64 = 0x1_0000;
 const EPOCH: u64 = 0x2_0000;
 const _: () = assert!((THREADS_MAX as u64) < ACTIVE);
 
-// SAFETY: `job` is the only field that is not Sync by itself. It is written by the holder of the one `Turn` while
+// SAFETY: `job` is the only field that is not Sync by itself. It is written by the holder of the one `PoolTurn` while
 // `state` is closed with no active worker, and read by workers that joined after the store of `OPEN` (release) which
-// follows the write; the pointer in it is to a `Sync` body that outlives the open state (see `Turn::run`).
-unsafe impl Sync for Shared {}
+// follows the write; the pointer in it is to a `Sync` body that outlives the open state (see `PoolTurn::run`).
+unsafe impl Sync for PoolState {}
 // SAFETY: as above; nothing in it belongs to a particular thread.
-unsafe impl Send for Shared {}
+unsafe impl Send for PoolState {}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // No code that can panic runs under these locks.
@@ -103,10 +103,10 @@ impl ThreadPool {
             n => n,
         };
         let wanted = wanted.min(THREADS_MAX);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolState {
             state: AtomicU64::new(0),
             shares: (0..wanted).map(|_| Share(AtomicU64::new(0))).collect(),
-            job: UnsafeCell::new(Job { body: None, grain: 1, threads: 1 }),
+            job: UnsafeCell::new(LoopJob { body: None, grain: 1, threads: 1 }),
             sleepers: AtomicUsize::new(0),
             sleep: Mutex::new(()),
             wake: Condvar::new(),
@@ -114,7 +114,7 @@ impl ThreadPool {
             done: Condvar::new(),
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
-            line: Mutex::new(Line { ticket_next: 0, serving: 0 }),
+            line: Mutex::new(TurnQueue { ticket_next: 0, serving: 0 }),
             line_moved: Condvar::new(),
         });
         let mut workers = Vec::with_capacity(wanted - 1);
@@ -135,14 +135,14 @@ impl ThreadPool {
     }
 
     /// Waits in line for the pool, parked, and takes it.
-    pub fn turn(self: &Arc<Self>) -> Turn {
+    pub fn turn(self: &Arc<Self>) -> PoolTurn {
         let mut line = lock(&self.shared.line);
         let ticket = line.ticket_next;
         line.ticket_next += 1;
         while line.serving != ticket {
             line = self.shared.line_moved.wait(line).unwrap_or_else(PoisonError::into_inner);
         }
-        Turn { pool: Arc::clone(self) }
+        PoolTurn { pool: Arc::clone(self) }
     }
 }
 
@@ -164,7 +164,7 @@ impl fmt::Debug for ThreadPool {
     }
 }
 
-impl Turn {
+impl PoolTurn {
     /// Runs `body` on ranges that together are `0..items`, each at most `grain` long, and returns when all are done. A
     /// panic in `body` ends the loop early and is raised again here; the pool stays usable.
     pub(super) fn run(&mut self, items: usize, grain: usize, body: &Body<'_>) {
@@ -187,7 +187,7 @@ impl Turn {
         // their leaving; this function does not return or unwind before the loop is closed and the last has left.
         let body_static: *const Body<'static> =
             unsafe { std::mem::transmute::<*const Body<'_>, *const Body<'static>>(std::ptr::from_ref(body)) };
-        let job = Job { body: Some(body_static), grain, threads };
+        let job = LoopJob { body: Some(body_static), grain, threads };
         // SAFETY: this is the only turn (`&mut self`, one ticket served), the loop before was closed and left by
         // all, so no worker reads `job` now.
         shared.job.with_mut(|place| unsafe { *place = job });
@@ -214,14 +214,14 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for PoolTurn {
     fn drop(&mut self) {
         lock(&self.pool.shared.line).serving += 1;
         self.pool.shared.line_moved.notify_all();
     }
 }
 
-impl fmt::Debug for Turn {
+impl fmt::Debug for PoolTurn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Turn").field("pool", &self.pool).finish()
     }
@@ -269,12 +269,12 @@ impl Share {
     }
 }
 
-impl Shared {
+impl PoolState {
     /// Takes chunks until none is left. Never unwinds.
-    fn take_part(&self, worker: usize, job: Job) {
+    fn take_part(&self, worker: usize, job: LoopJob) {
         let Some(body) = job.body else { return };
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            // SAFETY: the caller of `Turn::run` keeps the body alive while the loop is open or anyone is active,
+            // SAFETY: the caller of `PoolTurn::run` keeps the body alive while the loop is open or anyone is active,
             // and whoever runs this is the caller itself or has joined.
             let body = unsafe { &*body };
             while let Some(range) = self.chunk(worker, &job) {
@@ -290,7 +290,7 @@ impl Shared {
     }
 
     /// Next chunk of a worker: from its own share, or else half of what another has left.
-    fn chunk(&self, worker: usize, job: &Job) -> Option<Range<usize>> {
+    fn chunk(&self, worker: usize, job: &LoopJob) -> Option<Range<usize>> {
         loop {
             if let Some(range) = self.shares[worker].take_front(job.grain) {
                 return Some(range);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::pool::Turn;
+use super::pool::PoolTurn;
 use crate::DType;
 use crate::quant::{dequantize_row, quantize_rows};
 
@@ -20,7 +20,7 @@ const WEIGHTS_A_TIME: usize = 1 << 14;
 /// If `from` cannot be dequantised or `to` not quantised (see [`crate::quant`]), or the lengths are not the same whole
 /// rows.
 pub fn requantize(
-    turn: &mut Turn,
+    turn: &mut PoolTurn,
     columns: usize,
     (from, bytes): (DType, &[u8]),
     (to, out): (DType, &mut [u8]),

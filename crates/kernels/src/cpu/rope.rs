@@ -2,12 +2,12 @@
 //! Sines and cosines are computed once a step for each table of frequencies, by the first layer that needs them.
 
 use super::activations::quantize;
-use super::aligned::{Aligned, Shared};
+use super::aligned::{AlignedArray, SharedPointer};
 use super::kv::{GROUP, LayerKv, padded};
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::matmul::put;
 use super::norm::{rms_factor, scale};
-use super::pool::Turn;
+use super::pool::PoolTurn;
 use super::tier::Tier;
 use crate::quant::to_e4m3;
 use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType, QueryScale, RopeAxes, RopeKind};
@@ -36,7 +36,7 @@ pub(super) struct RopeTables {
 struct Table {
     /// Key of the table, once computed for the open step.
     key: Option<TableKey>,
-    cos_sin: Aligned<f32>, // (rows, 2, pairs): cosines, then sines, times magnitude
+    cos_sin: AlignedArray<f32>, // (rows, 2, pairs): cosines, then sines, times magnitude
 }
 
 impl RopeTables {
@@ -47,7 +47,10 @@ impl RopeTables {
     pub(super) fn new(rows: usize, head_dim: usize) -> Result<RopeTables, KernelError> {
         let width = padded(head_dim);
         let table = || -> Result<Table, KernelError> {
-            Ok(Table { key: None, cos_sin: Aligned::zeroed(rows.saturating_mul(width), "rotary tables")? })
+            Ok(Table {
+                key: None,
+                cos_sin: AlignedArray::zeroed(rows.saturating_mul(width), "rotary tables")?,
+            })
         };
         Ok(RopeTables { tables: [table()?, table()?], width, next: 0 })
     }
@@ -60,7 +63,7 @@ impl RopeTables {
     }
 
     /// Table for a key, and whether it has yet to be computed.
-    fn table(&mut self, key: TableKey) -> (&mut Aligned<f32>, bool) {
+    fn table(&mut self, key: TableKey) -> (&mut AlignedArray<f32>, bool) {
         let known = self.tables.iter().position(|table| table.key == Some(key));
         let index = known.unwrap_or_else(|| {
             self.next = (self.next + 1) % TABLES;
@@ -72,7 +75,7 @@ impl RopeTables {
 
     /// Table for a job on `rows` rows, whether it has yet to be computed, and its pairs. Asserts that the job fits its
     /// heads, and that the table fits its rows.
-    pub(super) fn of(&mut self, job: &QkvJob<'_>, rows: usize) -> (&mut Aligned<f32>, bool, usize) {
+    pub(super) fn of(&mut self, job: &QkvJob<'_>, rows: usize) -> (&mut AlignedArray<f32>, bool, usize) {
         let HeadShape { heads, kv_heads, head_dim } = job.shape;
         for (norm, heads) in [(job.q_norm, heads), (job.k_norm, kv_heads)] {
             let fits = |norm: &[f32]| {
@@ -387,7 +390,7 @@ pub(super) unsafe fn rotate_head<L: Lanes>(kind: RopeKind, x: *mut f32, cos_sin:
 /// Norms and rotates the batch's rows of `qkv`, and writes their keys and values to the layer's cache.
 pub(super) fn rope_to_cache(
     tier: Tier,
-    turn: &mut Turn,
+    turn: &mut PoolTurn,
     tables: &mut RopeTables,
     batch: &Batch,
     job: &QkvJob<'_>,
@@ -412,8 +415,8 @@ pub(super) fn rope_to_cache(
     assert!(group < batch.groups(), "a layer of a group that the batch does not have");
     assert!(batch.slots.iter().all(|&slot| (slot as usize) < slots), "a slot outside the cache");
     let (cos_sin, fresh, pairs) = tables.of(job, rows);
-    let (cos_sin, qkv) = (cos_sin.shared(), Shared::new(qkv));
-    let (keys, values) = (Shared::new(keys), Shared::new(values));
+    let (cos_sin, qkv) = (cos_sin.shared(), SharedPointer::new(qkv));
+    let (keys, values) = (SharedPointer::new(keys), SharedPointer::new(values));
     turn.run(rows, grain(width), &|_, range| {
         for row in range {
             let slot = batch.row_slot(row, group);
@@ -465,7 +468,7 @@ impl Kernel for RotatedRow<'_> {
 /// Norms and rotates queries and keys of the batch's rows of `qkv`.
 pub(super) fn rope(
     tier: Tier,
-    turn: &mut Turn,
+    turn: &mut PoolTurn,
     tables: &mut RopeTables,
     batch: &Batch,
     job: &QkvJob<'_>,
@@ -474,7 +477,7 @@ pub(super) fn rope(
     let (rows, width) = (batch.rows(), job.shape.qkv_width());
     assert!(qkv.len() >= rows * width, "qkv holds fewer rows than the batch");
     let (cos_sin, fresh, pairs) = tables.of(job, rows);
-    let (cos_sin, qkv) = (cos_sin.shared(), Shared::new(qkv));
+    let (cos_sin, qkv) = (cos_sin.shared(), SharedPointer::new(qkv));
     turn.run(rows, grain(width), &|_, range| {
         for row in range {
             // SAFETY: the row and its part of the table are inside their arrays by the assertions above and in `of`,

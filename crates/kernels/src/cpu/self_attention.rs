@@ -18,11 +18,11 @@ use std::f32::consts::LOG2_E;
 pub(super) use self::bias::Bias;
 pub(super) use self::tile::{Group, KvBlock, ScoreBias};
 use self::tile::{Vectors, VisibleKeys, Workspace};
-use super::aligned::{Aligned, Shared};
+use super::aligned::{AlignedArray, SharedPointer};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::amx;
 use super::lanes::{Kernel, Lanes, dispatch};
-use super::pool::Turn;
+use super::pool::PoolTurn;
 use super::tier::Tier;
 use crate::{Batch, HeadShape, KernelError};
 
@@ -83,7 +83,7 @@ fn packed_for_vectors(head_dim: usize) -> [usize; 3] {
 #[derive(Debug)]
 pub(super) struct SelfAttentionScratch {
     head_dim: usize,
-    threads: Vec<Aligned<f32>>, // a workspace each
+    threads: Vec<AlignedArray<f32>>, // a workspace each
     /// First item of each sequence in the current loop, then the total number of items.
     item_first: Vec<usize>, // (sequences + 1)
 }
@@ -116,7 +116,7 @@ impl SelfAttentionScratch {
         threads: usize,
     ) -> Result<SelfAttentionScratch, KernelError> {
         let size = SelfAttentionScratch::parts(head_dim).iter().sum();
-        let workspace = |_| Aligned::zeroed(size, "scratch of attention inside sequences");
+        let workspace = |_| AlignedArray::zeroed(size, "scratch of attention inside sequences");
         Ok(SelfAttentionScratch {
             head_dim,
             threads: (0..threads).map(workspace).collect::<Result<_, _>>()?,
@@ -208,7 +208,7 @@ impl Share {
 
 /// Some queries of some heads of one sequence. The creator guarantees the sequence's rows of `qkv`, the rows and heads
 /// of the output, and a workspace of the heads' width.
-pub(super) struct Part<'a> {
+pub(super) struct QueryPart<'a> {
     job: &'a SelfAttentionJob<'a>,
     workspace: Workspace,
     heads: std::ops::Range<usize>,
@@ -222,7 +222,7 @@ pub(super) struct Part<'a> {
     out_first: usize, // row of the sequence that is the output's first
 }
 
-impl Kernel for &Part<'_> {
+impl Kernel for &QueryPart<'_> {
     type Out = ();
     const MULTIPLIES_BYTES: bool = false;
 
@@ -233,7 +233,7 @@ impl Kernel for &Part<'_> {
 }
 
 /// Layout of keys and values, and the processing of queries against them.
-pub(super) trait Tiles {
+pub(super) trait TileLayout {
     /// Queries of a group.
     const ROWS: usize;
 
@@ -250,11 +250,11 @@ pub(super) trait Tiles {
     unsafe fn group(group: Group);
 }
 
-impl Part<'_> {
+impl QueryPart<'_> {
     /// Computes on the matrix unit or with vectors.
     ///
     /// # Safety
-    /// The guarantees of `Part`; `tier` is available, and has the unit if that is asked for.
+    /// The guarantees of `QueryPart`; `tier` is available, and has the unit if that is asked for.
     unsafe fn run_by(&self, tier: Tier, by_unit: bool) {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         if by_unit {
@@ -266,7 +266,7 @@ impl Part<'_> {
 
     /// Computes all heads and queries of the part.
     #[inline(always)]
-    pub(super) unsafe fn attend<T: Tiles>(&self) {
+    pub(super) unsafe fn attend<T: TileLayout>(&self) {
         let job = self.job;
         let HeadShape { heads, kv_heads, head_dim } = job.shape;
         let (stride, scale) = (job.shape.qkv_width(), job.scale * LOG2_E);
@@ -306,7 +306,7 @@ impl Part<'_> {
 
     /// Writes to the workspace the addends to the scores with the first `keys` keys of a block.
     unsafe fn prepare_bias(&self, head: usize, key_first: usize, keys: usize, scale: f32) -> ScoreBias {
-        let Part { job, workspace, queries, .. } = self;
+        let QueryPart { job, workspace, queries, .. } = self;
         let ahead = key_first as isize - (queries.end - 1) as isize;
         let count = queries.len() + keys - 1;
         match job.bias {
@@ -334,7 +334,7 @@ impl Part<'_> {
 
     /// Processes a group of queries from `query` on against a block of keys.
     #[inline(always)]
-    unsafe fn group<T: Tiles>(&self, head: usize, query: usize, key_first: usize, bias: ScoreBias) {
+    unsafe fn group<T: TileLayout>(&self, head: usize, query: usize, key_first: usize, bias: ScoreBias) {
         let job = self.job;
         let HeadShape { heads, kv_heads, head_dim } = job.shape;
         let kv_head = head * kv_heads / heads;
@@ -373,7 +373,7 @@ impl Part<'_> {
 /// Attention of the batch's rows of `[q | k | v]` inside each sequence.
 pub(super) fn self_attention(
     tier: Tier,
-    turn: &mut Turn,
+    turn: &mut PoolTurn,
     scratch: &mut SelfAttentionScratch,
     batch: &Batch,
     job: &SelfAttentionJob<'_>,
@@ -409,8 +409,8 @@ pub(super) fn self_attention(
         scratch.item_first.push(items);
     }
     let item_first = &scratch.item_first[..];
-    let (qkv, out) = (Shared::new_const(qkv.as_ptr()), Shared::new(out));
-    let threads = Shared::new(&mut scratch.threads);
+    let (qkv, out) = (SharedPointer::new_const(qkv.as_ptr()), SharedPointer::new(out));
+    let threads = SharedPointer::new(&mut scratch.threads);
     turn.run(items, 1, &|worker, range| {
         // SAFETY: the pool gives each thread a number of its own, below the length asserted above.
         let memory = unsafe { &mut *threads.get().add(worker) };
@@ -427,7 +427,7 @@ pub(super) fn self_attention(
             let row = batch.sequences[index].row_first as usize;
             // SAFETY: the sequence's rows are there (asserted), and its part of the output is the item's own.
             unsafe {
-                let part = Part {
+                let part = QueryPart {
                     job,
                     workspace,
                     heads: chunk * share.heads..heads.min((chunk + 1) * share.heads),
@@ -449,7 +449,7 @@ pub(super) fn self_attention(
 /// has all rows of `qkv`, and the output's first row is the first of the queries.
 pub(super) fn some_queries(
     tier: Tier,
-    turn: &mut Turn,
+    turn: &mut PoolTurn,
     scratch: &mut SelfAttentionScratch,
     queries: std::ops::Range<usize>,
     job: &SelfAttentionJob<'_>,
@@ -472,8 +472,8 @@ pub(super) fn some_queries(
     let by_unit = tier == Tier::Amx;
     let unit = if by_unit { QUERIES_UNIT_AMX } else { QUERIES_UNIT };
     let share = Share::of(job, (queries.len(), head), products, unit);
-    let (qkv, out) = (Shared::new_const(qkv.as_ptr()), Shared::new(out));
-    let threads = Shared::new(&mut scratch.threads);
+    let (qkv, out) = (SharedPointer::new_const(qkv.as_ptr()), SharedPointer::new(out));
+    let threads = SharedPointer::new(&mut scratch.threads);
     turn.run(share.items(), 1, &|worker, range| {
         // SAFETY: the pool gives each thread a number of its own, below the length asserted above.
         let memory = unsafe { &mut *threads.get().add(worker) };
@@ -482,7 +482,7 @@ pub(super) fn some_queries(
             let (chunk, block) = (item / share.blocks, item % share.blocks);
             // SAFETY: the sequence's rows are there, and its part of the output is the item's own (both asserted).
             unsafe {
-                let part = Part {
+                let part = QueryPart {
                     job,
                     workspace,
                     heads: chunk * share.heads..heads.min((chunk + 1) * share.heads),

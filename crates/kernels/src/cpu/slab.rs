@@ -19,10 +19,10 @@ const SLAB: usize = 32 * HUGE_PAGE;
 static OPEN: Slabs = Slabs::new();
 
 /// Allocator that cuts arrays from slabs.
-struct Slabs(Mutex<Option<Open>>);
+struct Slabs(Mutex<Option<OpenSlab>>);
 
 /// Slab that is currently cut, the one believed to have the most room. Older slabs are not cut any more.
-struct Open {
+struct OpenSlab {
     slab: Arc<Slab>,
     taken: usize,
 }
@@ -42,19 +42,19 @@ unsafe impl Send for Slab {}
 unsafe impl Sync for Slab {}
 
 /// Part of a slab: zeroed and page-aligned.
-pub(super) struct Piece {
+pub(super) struct SlabPart {
     slab: Arc<Slab>,
     first: NonNull<u8>,
     bytes: usize,
 }
 
 // SAFETY: a piece's memory is its own, and of its slab nothing else is used but to give that memory back.
-unsafe impl Send for Piece {}
+unsafe impl Send for SlabPart {}
 // SAFETY: as above; through a shared piece nothing but an address is read.
-unsafe impl Sync for Piece {}
+unsafe impl Sync for SlabPart {}
 
 /// `bytes` zeros that the system commits as they are touched; none if the address space is exhausted.
-pub(super) fn take(bytes: usize) -> Option<Piece> {
+pub(super) fn take(bytes: usize) -> Option<SlabPart> {
     OPEN.take(bytes)
 }
 
@@ -64,14 +64,14 @@ impl Slabs {
     }
 
     /// Locks the open slab. Nothing panics while it is held, and its content is consistent between any two statements.
-    fn lock(&self) -> MutexGuard<'_, Option<Open>> {
+    fn lock(&self) -> MutexGuard<'_, Option<OpenSlab>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, bytes: usize) -> Option<Piece> {
+    fn take(&self, bytes: usize) -> Option<SlabPart> {
         let bytes = bytes.checked_next_multiple_of(page())?;
         let mut open = self.lock();
-        if let Some(Open { slab, taken }) = open.as_mut()
+        if let Some(OpenSlab { slab, taken }) = open.as_mut()
             && bytes <= slab.len - *taken
         {
             let piece = Slab::piece(slab, *taken, bytes);
@@ -81,7 +81,7 @@ impl Slabs {
         let slab = Arc::new(Slab::new(bytes.max(if GIVES_BACK { SLAB } else { 0 }))?);
         let piece = Slab::piece(&slab, 0, bytes);
         if open.as_ref().is_none_or(|open| open.slab.len - open.taken < slab.len - bytes) {
-            *open = Some(Open { slab, taken: bytes });
+            *open = Some(OpenSlab { slab, taken: bytes });
         }
         Some(piece)
     }
@@ -114,15 +114,15 @@ impl Slab {
         Some(Slab { owner, first, offset, len })
     }
 
-    fn piece(slab: &Arc<Slab>, at: usize, bytes: usize) -> Piece {
+    fn piece(slab: &Arc<Slab>, at: usize, bytes: usize) -> SlabPart {
         debug_assert!(at + bytes <= slab.len);
         // SAFETY: the slab has so many bytes.
         let first = unsafe { slab.first.add(at) };
-        Piece { slab: slab.clone(), first, bytes }
+        SlabPart { slab: slab.clone(), first, bytes }
     }
 }
 
-impl Piece {
+impl SlabPart {
     pub(super) fn first(&self) -> NonNull<u8> {
         self.first
     }
@@ -149,7 +149,7 @@ impl Piece {
     }
 }
 
-impl Drop for Piece {
+impl Drop for SlabPart {
     fn drop(&mut self) {
         self.give_back(&OPEN);
     }
@@ -161,7 +161,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    fn bytes(piece: &mut Piece) -> &mut [u8] {
+    fn bytes(piece: &mut SlabPart) -> &mut [u8] {
         // SAFETY: a piece's bytes are its own and zeroed.
         unsafe { std::slice::from_raw_parts_mut(piece.first.as_ptr(), piece.bytes) }
     }
@@ -170,7 +170,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn arrays_lie_one_behind_another() {
         let slabs = Slabs::new();
-        let pieces: Vec<Piece> = (0..12).map(|_| slabs.take(3 * MIB + 5).expect("room")).collect();
+        let pieces: Vec<SlabPart> = (0..12).map(|_| slabs.take(3 * MIB + 5).expect("room")).collect();
         for pair in pieces.windows(2) {
             assert_eq!(pair[1].first.as_ptr() as usize - pair[0].first.as_ptr() as usize, 3 * MIB + page());
         }
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn every_array_is_its_own_and_zero_however_they_come_and_go() {
         let slabs = Slabs::new();
-        let mut held: Vec<(u8, Piece)> = Vec::new();
+        let mut held: Vec<(u8, SlabPart)> = Vec::new();
         for turn in 0..200usize {
             let mut piece = slabs.take((1 + turn * 7 % 5) * MIB + turn).expect("room");
             let mark = turn as u8 | 1;

@@ -6,12 +6,12 @@
 //! tokens go by. Sums over keys are four chains on every path, so a token's bits do not depend on the number of tokens
 //! in the step.
 
-use super::aligned::Shared;
+use super::aligned::SharedPointer;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::math;
 use super::matmul::{get, put};
 use super::norm::rms_factor;
-use super::pool::Turn;
+use super::pool::PoolTurn;
 use super::tier::Tier;
 use crate::{Activation, Batch, GateKind, StateRule, StateShape};
 
@@ -47,7 +47,7 @@ pub(super) fn stride(shape: &StateShape) -> usize {
 
 /// The contract's `convolve`, on rows of `cols` numbers. The caller has checked their presence.
 pub(super) fn convolve(
-    (tier, turn, batch): (Tier, &mut Turn, &Batch),
+    (tier, turn, batch): (Tier, &mut PoolTurn, &Batch),
     shape: &StateShape,
     (weight, bias): (&[f32], Option<&[f32]>),
     (x, cols): (&mut [f32], usize),
@@ -55,7 +55,7 @@ pub(super) fn convolve(
 ) {
     let channels = shape.channels();
     let (parts, longest) = (channels.div_ceil(CHANNELS_A_TIME), longest(batch));
-    let (x, numbers) = (Shared::new(x), Shared::new(layer.numbers));
+    let (x, numbers) = (SharedPointer::new(x), SharedPointer::new(layer.numbers));
     let at_once = (1 << 14) / (longest * CHANNELS_A_TIME) + 1;
     turn.run(batch.sequences.len() * parts, at_once, &|_, range| {
         for item in range {
@@ -156,7 +156,7 @@ pub(super) struct RecurrenceJob<'a> {
 
 /// The contract's `recur`, on rows of the shape's width and of its values. The caller has checked their presence.
 pub(super) fn recur(
-    (tier, turn, batch): (Tier, &mut Turn, &Batch),
+    (tier, turn, batch): (Tier, &mut PoolTurn, &Batch),
     job: &RecurrenceJob<'_>,
     x: &[f32],
     layer: LayerStates<'_>,
@@ -166,8 +166,8 @@ pub(super) fn recur(
     let (heads, panels, longest) = (shape.value_heads, panels(&shape), longest(batch));
     let (cols, out_cols) = (shape.width(), shape.value_width());
     let [query, key, value] = shape.columns();
-    let (x, out) = (Shared::new_const(x.as_ptr()), Shared::new(out));
-    let numbers = Shared::new(layer.numbers);
+    let (x, out) = (SharedPointer::new_const(x.as_ptr()), SharedPointer::new(out));
+    let numbers = SharedPointer::new(layer.numbers);
     let at_once = (1 << 16) / (longest * shape.key_dim * LANES * CHAINS) + 1;
     turn.run(batch.sequences.len() * heads * panels, at_once, &|_, range| {
         for item in range {
@@ -326,12 +326,12 @@ pub(super) struct PartNorm<'a> {
 /// The contract's `gate_output`, on rows of `cols` numbers and a gate in rows of `gate_cols` from `column` on. The
 /// caller has checked their presence.
 pub(super) fn gate_output(
-    (tier, turn, rows): (Tier, &mut Turn, usize),
+    (tier, turn, rows): (Tier, &mut PoolTurn, usize),
     (gate, gate_cols, column): (&[f32], usize, usize),
     (kind, norm): (GateKind, Option<PartNorm<'_>>),
     (out, cols): (&mut [f32], usize),
 ) {
-    let (gate, out) = (Shared::new_const(gate.as_ptr()), Shared::new(out));
+    let (gate, out) = (SharedPointer::new_const(gate.as_ptr()), SharedPointer::new(out));
     turn.run(rows, (1 << 14) / cols.max(1) + 1, &|_, range| {
         for row in range {
             // SAFETY: the caller has checked the widths and the norm's, and a row is in one range of one thread.

@@ -1,18 +1,25 @@
 //! Input of convolutions along the tokens: rows next to their neighbours (im2col).
 
-use super::aligned::Shared;
-use super::pool::Turn;
+use super::aligned::SharedPointer;
+use super::pool::PoolTurn;
 use crate::Batch;
 
 /// Numbers written by a chunk of around 20 microseconds.
 const CHUNK: usize = 1 << 14;
 
 /// `out[r][c * window + t] = x[r + t - window / 2][c]`, or 0 outside r's sequence.
-pub(super) fn unfold(turn: &mut Turn, batch: &Batch, x: &[f32], cols: usize, window: usize, out: &mut [f32]) {
+pub(super) fn unfold(
+    turn: &mut PoolTurn,
+    batch: &Batch,
+    x: &[f32],
+    cols: usize,
+    window: usize,
+    out: &mut [f32],
+) {
     let rows = batch.rows();
     assert!(window % 2 == 1, "a window has a middle");
     assert!(x.len() >= rows * cols && out.len() >= rows * cols * window, "buffers of the batch's rows");
-    let out = Shared::new(out);
+    let out = SharedPointer::new(out);
     turn.run(rows, CHUNK / (cols * window).max(1) + 1, &|_, range| {
         for row in range {
             // Spans cover the rows in their order.

@@ -6,8 +6,8 @@ use super::op::{HeadOperands, Op};
 use super::operands::{Buffer, BufferId, Experts, Handle, Heads, Kv, LowRank, Matrix, Vector, VectorId};
 use crate::{
     Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvSpec, LogitsHead, LowRankShape,
-    MatrixShape, MatrixSource, OperandTypes, OutputDelta, Rounding, SampleSpecs, Sampled, Stage, StepLimits,
-    Ticket,
+    MatrixShape, MatrixSource, OperandTypes, OutputDelta, Rounding, SampleSpecs, SampledToken, Stage,
+    StepLimits, Ticket,
 };
 
 /// A device of any kind. Each call becomes an [`Op`] or a request of its [`Executor`].
@@ -322,7 +322,7 @@ impl AnyBackend {
     }
 
     /// See [`Backend::wait`].
-    pub fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<Sampled>>) -> Result<(), KernelError> {
+    pub fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<SampledToken>>) -> Result<(), KernelError> {
         self.executor.wait(ticket, drawn)
     }
 

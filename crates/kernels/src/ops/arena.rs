@@ -14,8 +14,8 @@ use super::operands::{
 use super::slots::{Cells, Slots};
 use crate::{
     AdaptedLogits, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvSpec, LogitsHead,
-    MatrixShape, MatrixSource, OperandTypes, OutputDelta, Rounding, SampleSpecs, Sampled, Stage, StepLimits,
-    Ticket,
+    MatrixShape, MatrixSource, OperandTypes, OutputDelta, Rounding, SampleSpecs, SampledToken, Stage,
+    StepLimits, Ticket,
 };
 
 /// A backend and its operands.
@@ -322,7 +322,7 @@ impl<B: Backend> Executor for Arena<B> {
         self.backend.submit()
     }
 
-    fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<Sampled>>) -> Result<(), KernelError> {
+    fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<SampledToken>>) -> Result<(), KernelError> {
         self.backend.wait(ticket, drawn)
     }
 

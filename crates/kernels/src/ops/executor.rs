@@ -6,7 +6,7 @@ use super::op::{HeadOperands, Op};
 use super::operands::{Buffer, BufferId, Experts, ExpertsId, Heads, Kv, KvId, LowRank, Matrix, Vector};
 use crate::{
     Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvSpec, LowRankShape, MatrixShape,
-    MatrixSource, OutputDelta, Rounding, SampleSpecs, Sampled, Stage, StepLimits, Ticket,
+    MatrixSource, OutputDelta, Rounding, SampleSpecs, SampledToken, Stage, StepLimits, Ticket,
 };
 
 /// Something that takes memory of a device.
@@ -119,7 +119,7 @@ pub trait Executor: Send {
     /// See [`Backend::submit`](crate::Backend::submit).
     fn submit(&mut self) -> Result<Ticket, KernelError>;
     /// See [`Backend::wait`](crate::Backend::wait).
-    fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<Sampled>>) -> Result<(), KernelError>;
+    fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<SampledToken>>) -> Result<(), KernelError>;
     /// See [`Backend::end`](crate::Backend::end).
     fn end(&mut self) -> Result<(), KernelError>;
     /// See [`Backend::attends_in_parts`](crate::Backend::attends_in_parts).

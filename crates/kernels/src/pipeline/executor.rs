@@ -10,7 +10,7 @@ use crate::ops::{
 };
 use crate::{
     Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvSpec, MatrixShape, MatrixSource, Operands,
-    OutputDelta, Rounding, SampleSpecs, Sampled, Stage, StepLimits, Ticket,
+    OutputDelta, Rounding, SampleSpecs, SampledToken, Stage, StepLimits, Ticket,
 };
 
 impl Pipeline {
@@ -314,7 +314,7 @@ impl Executor for Pipeline {
         }
     }
 
-    fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<Sampled>>) -> Result<(), KernelError> {
+    fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<SampledToken>>) -> Result<(), KernelError> {
         let last = self.last();
         self.devices[last].wait(ticket, drawn)
     }

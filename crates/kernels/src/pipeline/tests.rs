@@ -12,18 +12,18 @@ fn cpu() -> CpuBackend {
     CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap())
 }
 
-fn pipeline(cuts: &[Cut]) -> Pipeline {
+fn pipeline(cuts: &[PipelineCut]) -> Pipeline {
     Pipeline::new((0..=cuts.len()).map(|_| AnyBackend::new(cpu())).collect(), cuts.to_vec())
 }
 
-fn cut(layers: usize) -> Cut {
-    Cut { layers, caches: layers, inputs: false }
+fn cut(layers: usize) -> PipelineCut {
+    PipelineCut { layers, caches: layers, inputs: false }
 }
 
 /// Every op reads rows that another device wrote. Each device counts its own memory; all of a cache is on one.
 #[test]
 fn rows_are_where_they_are_read() {
-    let restless = |cuts: &[Cut], counted| {
+    let restless = |cuts: &[PipelineCut], counted| {
         let devices = || (0..=cuts.len()).map(|_| AnyBackend::new(cpu())).collect();
         conformance::briefly(|| {
             conformance::check_decoder_ops(&|| {
@@ -33,7 +33,7 @@ fn rows_are_where_they_are_read() {
             });
         });
     };
-    let caches = |caches| Cut { layers: 1, caches, inputs: true };
+    let caches = |caches| PipelineCut { layers: 1, caches, inputs: true };
     restless(&[caches(usize::MAX)], 0);
     restless(&[caches(0), caches(usize::MAX), caches(usize::MAX)], 1);
 }
@@ -52,7 +52,7 @@ fn each_device_counts_its_own() {
         let stages = [Stage::Inputs, Stage::Layer(1), Stage::Layer(2), Stage::Head, Stage::Everywhere];
         (stages.map(in_stage), of.kv_bytes(&kv))
     };
-    let own = |cuts: &[Cut], device| counts(pipeline(cuts).counting(device));
+    let own = |cuts: &[PipelineCut], device| counts(pipeline(cuts).counting(device));
     let two = [cut(2)];
     let (one, layer) = (counts(pipeline(&two)).0[0], counts(pipeline(&two)).1 / 5);
     assert_eq!(counts(pipeline(&two)), ([one, one, one, one, 2 * one], 5 * layer));
@@ -64,7 +64,7 @@ fn each_device_counts_its_own() {
     assert_eq!(own(&four, 1), ([0; 5], 0), "who has nothing takes nothing");
     assert_eq!(own(&four, 2), ([0, 0, one, 0, one], layer));
     assert_eq!(own(&four, 3), ([one, 0, 0, one, one], 2 * layer));
-    let first = four.map(|cut| Cut { inputs: true, ..cut });
+    let first = four.map(|cut| PipelineCut { inputs: true, ..cut });
     assert_eq!([0, 3].map(|device| own(&first, device).0[0]), [one, 0]);
     assert_eq!(own(&[], 0), ([one; 5], 5 * layer), "one alone has everything");
 }

@@ -103,7 +103,7 @@ fn spread<const L: usize>(weights: &[f32], factor: f32) -> Option<[f32; L]> {
 }
 
 /// Scales and minima of a block of a type with minima, and their common factors.
-struct Fitted<const L: usize> {
+struct FittedScales<const L: usize> {
     scales: [f32; L],
     mins: [f32; L],
     d: f32,
@@ -118,7 +118,7 @@ fn fit_affine<const L: usize, const N: usize>(
     columns: Option<&[f32]>,
     (steps, tries): (f32, Tries),
     (largest, factor): (f32, f32),
-) -> Fitted<L> {
+) -> FittedScales<L> {
     let w: Lanes<L, N> = lanes(weights);
     match columns {
         None => {
@@ -127,7 +127,7 @@ fn fit_affine<const L: usize, const N: usize>(
             for l in 0..L {
                 (d, dmin) = (d.max(scales[l]), dmin.max(mins[l]));
             }
-            Fitted { scales, mins, d: d / largest, dmin: dmin / largest }
+            FittedScales { scales, mins, d: d / largest, dmin: dmin / largest }
         }
         Some(columns) => {
             let importance = known(&w, &lanes(columns), spread(weights, factor));
@@ -135,7 +135,7 @@ fn fit_affine<const L: usize, const N: usize>(
             let (scales, mins) = affine_scales(&w, &importance, steps, finer);
             let of = sums(&importance);
             let d = positive_scale(scales, of, largest);
-            Fitted { scales, mins, d, dmin: positive_scale(mins, of, largest) }
+            FittedScales { scales, mins, d, dmin: positive_scale(mins, of, largest) }
         }
     }
 }

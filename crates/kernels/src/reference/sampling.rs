@@ -1,12 +1,12 @@
 //! Literal implementation of the formula of [`crate::sampling`], with full sorts.
 
 use crate::sampling::{
-    Change, Edits, Moments, SampleSpec, Sampled, Spread, TokenLogprob, dynamic_temperature, exp_nonpositive,
-    mass, mass_to_weight, sigma_floor, soft_cap,
+    Change, Edits, Moments, SampleSpec, SampledToken, Spread, TokenLogprob, dynamic_temperature,
+    exp_nonpositive, mass, mass_to_weight, sigma_floor, soft_cap,
 };
 
 /// Draws from `(vocab)` logits. `None` if they are not numbers or all are ruled out.
-pub(crate) fn draw(logits: &[f32], spec: &SampleSpec, edits: Edits<'_>) -> Option<Sampled> {
+pub(crate) fn draw(logits: &[f32], spec: &SampleSpec, edits: Edits<'_>) -> Option<SampledToken> {
     let bias = |token: usize| edits.bias.map_or(0.0, |bias| bias[token]);
     let biased = logits.iter().enumerate().map(|(token, logit)| logit + bias(token));
     let capped = |logit: f32| edits.softcap.map_or(logit, |cap| soft_cap(cap, logit));
@@ -17,7 +17,7 @@ pub(crate) fn draw(logits: &[f32], spec: &SampleSpec, edits: Edits<'_>) -> Optio
     }
     if let Some(token) = spec.given {
         let logprob = |top| logprob(logits, token, top as usize);
-        return Some(Sampled { token, logprob: spec.logprobs.map(logprob), probability: None });
+        return Some(SampledToken { token, logprob: spec.logprobs.map(logprob), probability: None });
     }
     let has =
         |bits: &[u32], token: usize| bits.get(token / 32).is_some_and(|word| word >> (token % 32) & 1 == 1);
@@ -42,7 +42,7 @@ pub(crate) fn draw(logits: &[f32], spec: &SampleSpec, edits: Edits<'_>) -> Optio
     let (token, probability) =
         if spec.temperature == 0.0 { (order[0], None) } else { draw_token(&adjusted, &order, spec)? };
     let logprob = spec.logprobs.map(|top| logprob(&logits, token as u32, top as usize));
-    Some(Sampled { token: token as u32, logprob, probability })
+    Some(SampledToken { token: token as u32, logprob, probability })
 }
 
 fn draw_token(logits: &[f32], order: &[usize], spec: &SampleSpec) -> Option<(usize, Option<f64>)> {

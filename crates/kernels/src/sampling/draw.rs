@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
-use super::selection::{self, Cut};
+use super::selection::{self, SelectionBound};
 use super::shaped;
 use super::{
-    Change, Edits, SampleSpec, SampleSpecs, Sampled, TokenLogprob, exp_nonpositive, mass, mass_to_weight,
-    soft_cap,
+    Change, Edits, SampleSpec, SampleSpecs, SampledToken, TokenLogprob, exp_nonpositive, mass,
+    mass_to_weight, soft_cap,
 };
 use crate::KernelError;
 
@@ -34,15 +34,15 @@ pub struct Draws {
     rows: Vec<Draw>, // room for the largest step so far
     count: usize,    // draws of the last step
     steps: u64,
-    submitted: VecDeque<(u64, Vec<Option<Sampled>>)>, // steps not waited for yet
-    spare: Vec<Vec<Option<Sampled>>>,
+    submitted: VecDeque<(u64, Vec<Option<SampledToken>>)>, // steps not waited for yet
+    spare: Vec<Vec<Option<SampledToken>>>,
     scratch: DrawScratch, // of `draw`, which handles one row after the other
 }
 
 /// Draw of one row.
 #[derive(Debug, Default)]
 pub(crate) struct Draw {
-    pub(crate) sampled: Option<Sampled>,
+    pub(crate) sampled: Option<SampledToken>,
     pub(crate) token: u32,
 }
 
@@ -103,7 +103,7 @@ impl Draws {
         let mut scratch = std::mem::take(&mut self.scratch);
         for (row, draw) in self.rows(specs.rows.len()).iter_mut().enumerate() {
             match drawn(row) {
-                Some(token) => draw.put(token.map(|token| Sampled { token, ..Sampled::default() })),
+                Some(token) => draw.put(token.map(|token| SampledToken { token, ..SampledToken::default() })),
                 None => draw.make(specs, row, &mut logits[row * vocab..][..vocab], &mut scratch),
             }
         }
@@ -119,7 +119,7 @@ impl Draws {
     }
 
     /// Stores draws made elsewhere.
-    pub fn put(&mut self, drawn: impl ExactSizeIterator<Item = Option<Sampled>>) {
+    pub fn put(&mut self, drawn: impl ExactSizeIterator<Item = Option<SampledToken>>) {
         for (draw, sampled) in self.rows(drawn.len()).iter_mut().zip(drawn) {
             draw.put(sampled);
         }
@@ -138,7 +138,7 @@ impl Draws {
     ///
     /// # Panics
     /// If it is not the oldest step not waited for.
-    pub fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<Sampled>>) {
+    pub fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<SampledToken>>) {
         let next = self.submitted.pop_front();
         let Some((_, next)) = next.filter(|&(step, _)| step == ticket.0) else {
             panic!("{ticket:?} is not the next to be waited for");
@@ -161,7 +161,7 @@ impl Draw {
         self.put(draw_row(logits, &specs.rows[row], specs.edits_of(row), scratch));
     }
 
-    fn put(&mut self, sampled: Option<Sampled>) {
+    fn put(&mut self, sampled: Option<SampledToken>) {
         self.token = sampled.as_ref().map_or(0, |sampled| sampled.token);
         self.sampled = sampled;
     }
@@ -204,7 +204,7 @@ pub(crate) fn draw_row(
     spec: &SampleSpec,
     edits: Edits<'_>,
     scratch: &mut DrawScratch,
-) -> Option<Sampled> {
+) -> Option<SampledToken> {
     if let Some(bias) = edits.bias {
         logits.iter_mut().zip(bias).for_each(|(logit, bias)| *logit += bias);
     }
@@ -216,7 +216,7 @@ pub(crate) fn draw_row(
         scratch.raw.clear();
         scratch.raw.extend_from_slice(logits);
         let logprob = spec.logprobs.map(|top| scratch.logprob(token, top, raw_maximum));
-        return Some(Sampled { token, logprob, probability: None });
+        return Some(SampledToken { token, logprob, probability: None });
     }
     if let Some(mask) = edits.mask {
         keep_masked(logits, mask);
@@ -245,20 +245,23 @@ pub(crate) fn draw_row(
         shaped::draw(logits, maximum, spec, scratch)?
     };
     let logprob = spec.logprobs.map(|top| scratch.logprob(token, top, raw_maximum));
-    Some(Sampled { token, logprob, probability })
+    Some(SampledToken { token, logprob, probability })
 }
 
 fn draw_token(logits: &mut [f32], maximum: f32, spec: &SampleSpec, keys: &mut Vec<u64>) -> Option<u32> {
     let SampleSpec { temperature, top_p, min_p, .. } = *spec;
     let top_k = spec.top_k as usize;
-    let top_k_cut =
-        if (1..logits.len()).contains(&top_k) { selection::top_k(logits, top_k, keys) } else { Cut::NONE };
+    let top_k_cut = if (1..logits.len()).contains(&top_k) {
+        selection::top_k(logits, top_k, keys)
+    } else {
+        SelectionBound::NONE
+    };
     let total = selection::weigh(logits, maximum, temperature, top_k_cut);
     let cut = if top_p < 1.0 || min_p > 0.0 {
         let target = ((f64::from(top_p) * total as f64).ceil() as u64).clamp(1, total);
         selection::nucleus(logits, target, min_p, keys)
     } else {
-        Cut::NONE
+        SelectionBound::NONE
     };
     selection::draw(logits, cut, spec.uniform)
 }

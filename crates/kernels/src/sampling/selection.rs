@@ -78,42 +78,42 @@ fn keep_largest(keys: &mut Vec<u64>, k: usize) {
 
 /// Whether a value is at or above a cut, with the result of comparing keys but without branches.
 #[inline(always)]
-pub(super) fn at_or_above(value: f32, id: u32, cut: Cut) -> bool {
+pub(super) fn at_or_above(value: f32, id: u32, cut: SelectionBound) -> bool {
     (value > cut.value) | ((value == cut.value) & (id <= cut.id))
 }
 
 /// Last value and id that a selection keeps.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Cut {
+pub(super) struct SelectionBound {
     value: f32,
     id: u32,
 }
 
-impl Cut {
+impl SelectionBound {
     /// Keeps everything.
-    pub(super) const NONE: Cut = Cut { value: f32::NEG_INFINITY, id: u32::MAX };
+    pub(super) const NONE: SelectionBound = SelectionBound { value: f32::NEG_INFINITY, id: u32::MAX };
 
     /// Additionally drops values below `floor`.
-    pub(super) fn or_above(self, floor: f32) -> Cut {
-        if floor > self.value { Cut { value: floor, id: u32::MAX } } else { self }
+    pub(super) fn or_above(self, floor: f32) -> SelectionBound {
+        if floor > self.value { SelectionBound { value: floor, id: u32::MAX } } else { self }
     }
 
     /// Keeps `key`, a key of one of `values`, and everything ordered before it.
-    fn at(key: u64, values: &[f32]) -> Cut {
+    fn at(key: u64, values: &[f32]) -> SelectionBound {
         let id = key_id(key);
-        Cut { value: values[id as usize], id }
+        SelectionBound { value: values[id as usize], id }
     }
 }
 
 /// Cut after the `k` largest logits. `keys` is scratch.
-pub(super) fn top_k(logits: &[f32], k: usize, keys: &mut Vec<u64>) -> Cut {
+pub(super) fn top_k(logits: &[f32], k: usize, keys: &mut Vec<u64>) -> SelectionBound {
     largest(logits, k, keys);
-    keys.iter().min().map_or(Cut::NONE, |&key| Cut::at(key, logits))
+    keys.iter().min().map_or(SelectionBound::NONE, |&key| SelectionBound::at(key, logits))
 }
 
 /// Replaces logits by weights e^((logit - maximum) / temperature), or 0 beyond the cut. Returns the sum of their
 /// masses.
-pub(super) fn weigh(logits: &mut [f32], maximum: f32, temperature: f32, cut: Cut) -> u64 {
+pub(super) fn weigh(logits: &mut [f32], maximum: f32, temperature: f32, cut: SelectionBound) -> u64 {
     let mut total = 0;
     for (chunk, logits) in logits.chunks_mut(LANES).enumerate() {
         let first = (chunk * LANES) as u32;
@@ -129,7 +129,7 @@ pub(super) fn weigh(logits: &mut [f32], maximum: f32, temperature: f32, cut: Cut
 /// Cut after the smallest set of heaviest weights whose mass reaches `target`, at most the mass of all, and after the
 /// last weight of at least `weight_min`, whichever comes first. A histogram over the leading bits of the weights finds
 /// the bucket that the set ends in, and only that bucket is searched. `keys` is scratch.
-pub(super) fn nucleus(weights: &[f32], target: u64, weight_min: f32, keys: &mut Vec<u64>) -> Cut {
+pub(super) fn nucleus(weights: &[f32], target: u64, weight_min: f32, keys: &mut Vec<u64>) -> SelectionBound {
     let mut histogram = [0u64; BUCKETS];
     for &weight in weights {
         histogram[bucket(weight)] += mass(weight);
@@ -143,10 +143,10 @@ pub(super) fn nucleus(weights: &[f32], target: u64, weight_min: f32, keys: &mut 
     keys.clear();
     let in_last = weights.iter().enumerate().filter(|&(_, &weight)| bucket(weight) == last);
     keys.extend(in_last.map(|(id, &weight)| key(weight, id)));
-    let least = Cut { value: weight_min, id: u32::MAX };
+    let least = SelectionBound { value: weight_min, id: u32::MAX };
     let of_key = |key: u64| mass(f32::from_bits((key >> 32) as u32 & !(1 << 31)));
     let Some(key) = reaching(keys, wanted, of_key) else { return least };
-    let cut = Cut::at(key, weights);
+    let cut = SelectionBound::at(key, weights);
     if cut.value < weight_min { least } else { cut }
 }
 
@@ -198,7 +198,7 @@ pub(super) fn reaching(keys: &mut [u64], mut wanted: u64, mass_of: impl Fn(u64) 
 
 /// Draws an id in proportion to mass among those up to the cut: the first, in order of id, at which the running sum
 /// exceeds `uniform` (0 to 1) of the whole. `None` if nothing has mass.
-pub(super) fn draw(weights: &[f32], cut: Cut, uniform: f64) -> Option<u32> {
+pub(super) fn draw(weights: &[f32], cut: SelectionBound, uniform: f64) -> Option<u32> {
     let kept = |id: usize, weight: f32| if at_or_above(weight, id as u32, cut) { mass(weight) } else { 0 };
     let sum = |start: usize| -> u64 {
         let block = &weights[start..weights.len().min(start + BLOCK)];

@@ -3,7 +3,7 @@
 
 use super::draw::DrawScratch;
 use super::numbers::{Moments, Spread, dynamic_temperature, sigma_floor};
-use super::selection::{self, Cut, key, key_id};
+use super::selection::{self, SelectionBound, key, key_id};
 use super::{SampleSpec, exp_nonpositive, mass};
 
 /// Draws from logits, which are overwritten. Returns the token and its probability among those that it was drawn from.
@@ -16,8 +16,11 @@ pub(super) fn draw(
     let shape = &spec.shape;
     let DrawScratch { keys, exponents, .. } = scratch;
     let top_k = spec.top_k as usize;
-    let mut cut =
-        if (1..logits.len()).contains(&top_k) { selection::top_k(logits, top_k, keys) } else { Cut::NONE };
+    let mut cut = if (1..logits.len()).contains(&top_k) {
+        selection::top_k(logits, top_k, keys)
+    } else {
+        SelectionBound::NONE
+    };
     if shape.top_n_sigma > 0.0 {
         let mut spread = Spread::default();
         logits.iter().for_each(|&logit| spread.add(maximum, logit));
@@ -51,7 +54,7 @@ pub(super) fn draw(
         let heaviest = key_id(heaviest);
         total = selection::leave(weights, |id, weight| id == heaviest || mass(weight) as f64 >= least);
     }
-    let token = selection::draw(weights, Cut::NONE, spec.uniform)?;
+    let token = selection::draw(weights, SelectionBound::NONE, spec.uniform)?;
     let probability = mass(weights[token as usize]) as f64 / total as f64;
     Some((token, (shape.probability_min > 0.0).then_some(probability)))
 }
@@ -62,7 +65,7 @@ fn share(part: f32, total: u64) -> u64 {
 }
 
 /// Moments of the tokens up to the cut, at temperature 1.
-fn moments_at_one(logits: &[f32], maximum: f32, cut: Cut) -> Moments {
+fn moments_at_one(logits: &[f32], maximum: f32, cut: SelectionBound) -> Moments {
     let mut moments = Moments::default();
     for (id, &logit) in logits.iter().enumerate() {
         if selection::at_or_above(logit, id as u32, cut) {

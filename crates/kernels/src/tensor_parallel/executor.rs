@@ -12,7 +12,7 @@ use crate::ops::{
 };
 use crate::{
     Batch, BufferRole, DType, Draws, ExpertParts, HeadShape, KernelError, KvSpec, MatrixShape, MatrixSource,
-    OutputDelta, Peers, Rounding, RowSource, SampleSpecs, Sampled, Stage, StepLimits, Ticket,
+    OutputDelta, Peers, Rounding, RowSource, SampleSpecs, SampledToken, Stage, StepLimits, Ticket,
 };
 
 impl<B: Peers> TensorParallel<B> {
@@ -360,7 +360,7 @@ impl<B: Peers> Executor for TensorParallel<B> {
     }
 
     /// Waits for each rank, of which the first alone has drawn anything.
-    fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<Sampled>>) -> Result<(), KernelError> {
+    fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<SampledToken>>) -> Result<(), KernelError> {
         let mut waited = self.ranks[0].wait(ticket, drawn);
         let tickets = self.tickets.pop_front().unwrap_or_default();
         for (other, ticket) in self.ranks[1..].iter_mut().zip(tickets) {

@@ -10,7 +10,7 @@ use crate::{KernelError, Peers};
 
 /// A buffer of a rank.
 #[derive(Clone, Copy)]
-struct Place {
+struct PassageBuffer {
     rank: usize,
     buffer: BufferId,
 }
@@ -37,9 +37,9 @@ impl<B: Peers> TensorParallel<B> {
     /// `to[r][first..] = from[r][columns]`.
     fn copy(
         &mut self,
-        from: Place,
+        from: PassageBuffer,
         columns: Range<usize>,
-        to: Place,
+        to: PassageBuffer,
         first: usize,
     ) -> Result<(), KernelError> {
         if from.rank == to.rank {
@@ -81,9 +81,9 @@ impl<B: Peers> TensorParallel<B> {
         for rank in to.clone() {
             for from in 0..count {
                 let source = if self.astray { count - 1 - from } else { from };
-                let part = Place { rank: source, buffer: buffer.part(source) };
+                let part = PassageBuffer { rank: source, buffer: buffer.part(source) };
                 for (own, first) in layout.columns(from, count) {
-                    self.copy(part, own, Place { rank, buffer: buffer.at(rank) }, first)?;
+                    self.copy(part, own, PassageBuffer { rank, buffer: buffer.at(rank) }, first)?;
                 }
             }
         }
@@ -96,9 +96,9 @@ impl<B: Peers> TensorParallel<B> {
     fn spread(&mut self, buffer: &mut RankBuffer, to: &Range<usize>) -> Result<(), KernelError> {
         self.meet(to)?;
         let from = buffer.somewhere();
-        let from = Place { rank: from, buffer: buffer.at(from) };
+        let from = PassageBuffer { rank: from, buffer: buffer.at(from) };
         for rank in to.clone().filter(|&rank| !buffer.is_on(rank)) {
-            self.copy(from, 0..buffer.cols, Place { rank, buffer: buffer.at(rank) }, 0)?;
+            self.copy(from, 0..buffer.cols, PassageBuffer { rank, buffer: buffer.at(rank) }, 0)?;
         }
         buffer.whole_read = self.meetings;
         Ok(())
@@ -113,10 +113,11 @@ impl<B: Peers> TensorParallel<B> {
         self.claim_parts(buffer);
         let count = self.ranks.len();
         for rank in self.all() {
-            let whole = Place { rank, buffer: buffer.at(rank) };
+            let whole = PassageBuffer { rank, buffer: buffer.at(rank) };
             for (own, first) in layout.columns(rank, count) {
                 let columns = first..first + own.len();
-                let taken = self.copy(whole, columns, Place { rank, buffer: buffer.part(rank) }, own.start);
+                let taken =
+                    self.copy(whole, columns, PassageBuffer { rank, buffer: buffer.part(rank) }, own.start);
                 self.kept(taken);
             }
         }

@@ -26,7 +26,7 @@ use crate::{
     Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
     KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LogitsHead, LowRankShape, MatrixShape,
     MatrixSource, MoeParams, MoeWeights, OperandTypes, Operands, OutputDelta, OutputGateParams, QkvParams,
-    RecurrenceParams, Rounding, RowIds, RowOp, RowSource, SampleSpecs, Sampled, StepLimits, Ticket,
+    RecurrenceParams, Rounding, RowIds, RowOp, RowSource, SampleSpecs, SampledToken, StepLimits, Ticket,
 };
 
 pub(super) struct Faulty {
@@ -35,7 +35,7 @@ pub(super) struct Faulty {
     declared: Rounding,
     batch: Batch,
     open: bool,
-    last_drawn: Vec<Option<Sampled>>,
+    last_drawn: Vec<Option<SampledToken>>,
 }
 
 pub(super) struct Part {
@@ -282,7 +282,7 @@ impl Backend for Faulty {
         let vocab = head.matrix[0].shape.rows;
         self.logits(head, x, room)?;
         let draw = |row: usize| self.draw(&room[row * vocab..][..vocab], specs, row);
-        let drawn: Vec<Option<Sampled>> = (0..specs.rows.len()).map(draw).collect();
+        let drawn: Vec<Option<SampledToken>> = (0..specs.rows.len()).map(draw).collect();
         self.last_drawn.clone_from(&drawn);
         self.inner.draws().put(drawn.into_iter());
         Ok(())
@@ -292,7 +292,7 @@ impl Backend for Faulty {
         usize::from(matches!(self.fault, Fault::RunsAhead | Fault::LaterDrawsGiven))
     }
 
-    fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<Sampled>>) -> Result<(), KernelError> {
+    fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<SampledToken>>) -> Result<(), KernelError> {
         self.inner.draws().wait(ticket, drawn);
         if self.fault == Fault::LaterDrawsGiven {
             drawn.clone_from(&self.last_drawn);

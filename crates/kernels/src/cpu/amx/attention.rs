@@ -20,7 +20,9 @@ use std::mem::MaybeUninit;
 use super::{Shapes, V};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::math;
-use crate::cpu::self_attention::{Group, KEYS, KvBlock, LANES, Part, SCORES, ScoreBias, Tiles, width};
+use crate::cpu::self_attention::{
+    Group, KEYS, KvBlock, LANES, QueryPart, SCORES, ScoreBias, TileLayout, width,
+};
 use crate::cpu::split::{high, pair_of, rounded};
 
 /// Elements of a head, or keys, that the unit multiplies at a time.
@@ -55,9 +57,9 @@ pub(in crate::cpu) const fn parts(head_dim: usize) -> [usize; 3] {
 /// Computes a part.
 ///
 /// # Safety
-/// `is_available()`, what `Part` promises, and a workspace of at least `parts`.
+/// `is_available()`, what `QueryPart` promises, and a workspace of at least `parts`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]
-pub(in crate::cpu) unsafe fn attend(part: &Part<'_>) {
+pub(in crate::cpu) unsafe fn attend(part: &QueryPart<'_>) {
     Shapes::load([(16, 64); 8]);
     part.attend::<MatrixUnit>();
     asm!("tilerelease", options(nostack, preserves_flags, nomem));
@@ -66,7 +68,7 @@ pub(in crate::cpu) unsafe fn attend(part: &Part<'_>) {
 /// Processing of keys, values and queries on the matrix unit.
 struct MatrixUnit;
 
-impl Tiles for MatrixUnit {
+impl TileLayout for MatrixUnit {
     const ROWS: usize = ROWS;
 
     #[inline(always)]

@@ -10,8 +10,8 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::{Job, PANEL_PLANES, PLANE, Shapes, TILE, V};
-use crate::cpu::gemm::{self, Columns, Kind};
+use super::{AmxJob, PANEL_PLANES, PLANE, Shapes, TILE, V};
+use crate::cpu::gemm::{self, Columns, PanelType};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::{PANEL_ROWS, PanelKind};
 
@@ -37,7 +37,7 @@ struct Unit {
 impl Unit {
     /// A unit before the first, with nothing to add.
     #[inline(always)]
-    unsafe fn none(job: &Job) -> Unit {
+    unsafe fn none(job: &AmxJob) -> Unit {
         let scales = job.panel.add(job.kind.scales_at(job.blocks, 0));
         Unit { scales, block: 0, column: 0, count: 0, sums: job.sums }
     }
@@ -57,7 +57,7 @@ const fn is_narrow(kind: PanelKind) -> bool {
 /// Adds the previous unit while the products of a unit are in flight, a quarter after each quarter, so that the matrix
 /// unit and the vectors work at the same time. The processor looks ahead only some hundred instructions.
 #[inline(always)]
-pub(super) unsafe fn sums<K: Kind>(job: &Job) {
+pub(super) unsafe fn sums<K: PanelType>(job: &AmxJob) {
     if job.column_count <= 16 {
         few_sums::<K, false>(job)
     } else if job.column_count <= FEW {
@@ -69,7 +69,7 @@ pub(super) unsafe fn sums<K: Kind>(job: &Job) {
 
 /// `sums` of many columns: the planes of a block of all panels are made once and used for all columns.
 #[inline(always)]
-unsafe fn many_sums<K: Kind>(job: &Job) {
+unsafe fn many_sums<K: PanelType>(job: &AmxJob) {
     let mut tiles = MaybeUninit::<[__m512i; 4 * TILE / 16]>::uninit();
     let tiles = tiles.as_mut_ptr().cast::<i32>();
     let x = &job.columns;
@@ -118,7 +118,7 @@ unsafe fn many_sums<K: Kind>(job: &Job) {
 /// `sums` of up to FEW columns, in one tile or, if `TWO`, two. Weights are streamed, and their planes are used once.
 /// While a block is multiplied, the planes of the next are made and the sums of the previous one are added.
 #[inline(always)]
-unsafe fn few_sums<K: Kind, const TWO: bool>(job: &Job) {
+unsafe fn few_sums<K: PanelType, const TWO: bool>(job: &AmxJob) {
     let mut tiles = MaybeUninit::<[__m512i; 4 * TILE / 16]>::uninit();
     let tiles = tiles.as_mut_ptr().cast::<i32>();
     let x = &job.columns;
@@ -170,7 +170,7 @@ unsafe fn few_sums<K: Kind, const TWO: bool>(job: &Job) {
 
 /// Addresses of the codes and the scales of a block.
 #[inline(always)]
-unsafe fn place(job: &Job, p: usize, block: usize) -> (*const u8, *const u8) {
+unsafe fn place(job: &AmxJob, p: usize, block: usize) -> (*const u8, *const u8) {
     let panel = job.panel.add(p * job.panel_stride);
     (panel.add(job.kind.codes_at(block)), panel.add(job.kind.scales_at(job.blocks, block)))
 }
@@ -184,7 +184,7 @@ unsafe fn load_shapes((a, b): (u8, u8)) {
 
 /// Multiplies a quarter of a block, 64 inputs, with columns `one` and, if TWO, `two`.
 #[inline(always)]
-unsafe fn quarter<K: Kind, const TWO: bool>(
+unsafe fn quarter<K: PanelType, const TWO: bool>(
     one: *const i8,
     two: *const i8,
     stride: usize,
@@ -226,7 +226,7 @@ unsafe fn store_tiles<const TWO: bool>(tiles: *mut i32) {
 
 /// Integer sum of one column over both planes.
 #[inline(always)]
-unsafe fn joined<K: Kind>(low: *const i32) -> __m512i {
+unsafe fn joined<K: PanelType>(low: *const i32) -> __m512i {
     let high = _mm512_loadu_si512(low.add(TILE).cast());
     let low = _mm512_loadu_si512(low.cast());
     if is_narrow(K::KIND) {
@@ -257,7 +257,7 @@ unsafe fn twice(scale: __m512i) -> __m512i {
 /// Makes the planes of some sub-blocks of 32 of a block: codes less their zero, times their small scales. With
 /// minimums nothing is negative, and both planes are unsigned; otherwise the high plane is signed.
 #[inline(always)]
-unsafe fn planes<K: Kind>(codes: *const u8, scales: *const u8, planes: *mut u8, groups: Range<usize>) {
+unsafe fn planes<K: PanelType>(codes: *const u8, scales: *const u8, planes: *mut u8, groups: Range<usize>) {
     let zero = _mm512_set1_epi16(K::KIND.zero() as i16);
     let byte = _mm512_set1_epi16(0xff);
     let low_bits = _mm512_set1_epi16((1 << SCALE_BITS) - 1);
@@ -298,7 +298,7 @@ struct BlockScales {
 
 impl BlockScales {
     #[inline(always)]
-    unsafe fn load<K: Kind>(at: *const u8) -> BlockScales {
+    unsafe fn load<K: PanelType>(at: *const u8) -> BlockScales {
         let mut scales =
             BlockScales { d: V::load_f16(at.cast()), dmin: V::splat(0.0), mins: [V::splat_i(0); 4], at };
         if K::KIND.has_min() {
@@ -315,7 +315,14 @@ impl BlockScales {
     /// Adds the integer sums of columns `from..to` of a unit, which are in one of its tiles, with the operations of
     /// `gemm::Block256`.
     #[inline(always)]
-    unsafe fn finish<K: Kind>(&self, unit: &Unit, x: &Columns, from: usize, to: usize, tiles: *const i32) {
+    unsafe fn finish<K: PanelType>(
+        &self,
+        unit: &Unit,
+        x: &Columns,
+        from: usize,
+        to: usize,
+        tiles: *const i32,
+    ) {
         let (column, block) = (unit.column + from, unit.block);
         let mut factor_at = x.scales.wrapping_add(column * x.scales_stride + block);
         let mut sums_at = x.sums.wrapping_add(column * x.sums_stride + 8 * block);
@@ -350,7 +357,7 @@ impl BlockScales {
 
     /// All columns of a unit.
     #[inline(always)]
-    unsafe fn finish_all<K: Kind>(&self, unit: &Unit, x: &Columns, tiles: *const i32) {
+    unsafe fn finish_all<K: PanelType>(&self, unit: &Unit, x: &Columns, tiles: *const i32) {
         for from in (0..unit.count).step_by(16) {
             self.finish::<K>(unit, x, from, unit.count.min(from + 16), tiles);
         }

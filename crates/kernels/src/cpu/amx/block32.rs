@@ -4,8 +4,8 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
-use super::{CODE_PLANES, Job, Shapes, TILE, V};
-use crate::cpu::gemm::{self, Kind};
+use super::{AmxJob, CODE_PLANES, Shapes, TILE, V};
+use crate::cpu::gemm::{self, PanelType};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::{PANEL_ROWS, PanelKind};
 
@@ -15,7 +15,7 @@ const RUN: usize = CODE_PLANES / 512;
 /// Computes each block of 32 as one product, with four products in flight; a group of 16 columns keeps its sums in
 /// registers.
 #[inline(always)]
-pub(super) unsafe fn sums<K: Kind>(job: &Job) {
+pub(super) unsafe fn sums<K: PanelType>(job: &AmxJob) {
     let mut tiles = MaybeUninit::<[__m512i; 4 * TILE / 16]>::uninit();
     let tiles = tiles.as_mut_ptr().cast::<i32>();
     let mut shape = 0;
@@ -47,7 +47,7 @@ pub(super) unsafe fn sums<K: Kind>(job: &Job) {
 
 /// Up to 16 columns of a panel of blocks of 32.
 struct Group<'a> {
-    job: &'a Job,
+    job: &'a AmxJob,
     panel: *const u8,
     tiles: *mut i32,
     column: usize,
@@ -56,7 +56,7 @@ struct Group<'a> {
 
 impl Group<'_> {
     #[inline(always)]
-    unsafe fn run<K: Kind>(&self, first: usize, end: usize) {
+    unsafe fn run<K: PanelType>(&self, first: usize, end: usize) {
         let x = &self.job.columns;
         let panel_index = self.panel.offset_from_unsigned(self.job.panel) / self.job.panel_stride;
         let sums = self.job.sums.add((panel_index * self.job.column_count + self.column) * PANEL_ROWS);
@@ -104,7 +104,7 @@ impl Group<'_> {
 
     /// Adds one block's products, in the order and with the operations of `gemm::Block32`.
     #[inline(always)]
-    unsafe fn finish<K: Kind>(&self, block: usize, tile: *const i32, sums: &mut [__m512; 16]) {
+    unsafe fn finish<K: PanelType>(&self, block: usize, tile: *const i32, sums: &mut [__m512; 16]) {
         let x = &self.job.columns;
         let kind = if matches!(K::KIND, PanelKind::Affine { .. }) { self.job.kind } else { K::KIND };
         let scales = self.panel.add(kind.scales_at(self.job.blocks, block));

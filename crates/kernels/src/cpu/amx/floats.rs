@@ -19,13 +19,13 @@
 //! On this tier every number of columns is computed in this way, from one column to thousands: the operations of an
 //! output are the same in all shapes of tiles.
 
-#![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and what `Job` promises.
+#![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and what `AmxJob` promises.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
-use super::{Job, Shapes, V};
+use super::{AmxJob, Shapes, V};
 use crate::cpu::gemm::{self, UNIT_STREAM_COLUMNS_MAX};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::{PANEL_ROWS, PanelKind};
@@ -202,9 +202,9 @@ unsafe fn put<W: SplitWeights>(out: *mut u8, pair: usize, (hi, lo): (__m512i, __
 /// Computes a job's sums.
 ///
 /// # Safety
-/// The unit for bfloat16 is there, and what `Job` promises.
+/// The unit for bfloat16 is there, and what `AmxJob` promises.
 #[inline(always)]
-pub(super) unsafe fn sums<W: SplitWeights>(job: &Job) {
+pub(super) unsafe fn sums<W: SplitWeights>(job: &AmxJob) {
     if job.finite && job.column_count <= UNIT_STREAM_COLUMNS_MAX {
         few_columns::<W>(job);
     } else if job.finite {
@@ -229,7 +229,7 @@ pub(super) unsafe fn sums<W: SplitWeights>(job: &Job) {
 /// Computes up to 16 columns. The weights take most of the time, so each is split and used once. A sum waits for the
 /// previous product, 52 cycles, so panels advance in pairs.
 #[inline(always)]
-unsafe fn few_columns<W: SplitWeights>(job: &Job) {
+unsafe fn few_columns<W: SplitWeights>(job: &AmxJob) {
     let mut ring = MaybeUninit::<[__m512i; RING * STEP_BYTES / 64]>::uninit();
     let ring = ring.as_mut_ptr().cast::<u8>();
     let (x, stride) = (job.columns.codes.cast::<u8>(), job.columns.codes_stride);
@@ -313,7 +313,7 @@ unsafe fn few_columns<W: SplitWeights>(job: &Job) {
 
 /// Computes more than 16 columns: a run of steps is split while the first columns are multiplied, and used for all.
 #[inline(always)]
-unsafe fn many_columns<W: SplitWeights>(job: &Job) {
+unsafe fn many_columns<W: SplitWeights>(job: &AmxJob) {
     let (x, stride) = (job.columns.codes.cast::<u8>(), job.columns.codes_stride);
     let steps = job.blocks.div_ceil(STEP);
     let run = steps.div_ceil(steps.div_ceil(RUN));
@@ -446,7 +446,12 @@ unsafe fn many_columns<W: SplitWeights>(job: &Job) {
 
 /// Computes one column of NP panels by vectors of f32, joining split numbers again.
 #[inline(always)]
-unsafe fn by_vectors<W: SplitWeights, const NP: usize>(job: &Job, first: usize, column: usize, split: bool) {
+unsafe fn by_vectors<W: SplitWeights, const NP: usize>(
+    job: &AmxJob,
+    first: usize,
+    column: usize,
+    split: bool,
+) {
     let x = job.columns.codes.cast::<u8>().add(column * job.columns.codes_stride);
     let panel = job.panel.add(first * job.panel_stride);
     let mut sums = [V::splat(0.0); NP];

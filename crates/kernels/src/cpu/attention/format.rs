@@ -16,7 +16,7 @@ pub(super) type Scales = [[f32; BLOCK_TOKENS]; 4];
 
 /// Cache type. Pointers to keys and values are one head's part of a block, with heads of `head_dim` elements; a
 /// *chunk* is 16 elements of a value.
-pub(super) trait Format: 'static {
+pub(super) trait CacheFormat: 'static {
     /// Whether dot products are of f32, so that keys read by many queries are best widened once for all.
     const WIDENS_KEYS: bool;
     /// Approximate bytes per element of a block's keys: the prefetch distance in the next block while this block is
@@ -92,7 +92,7 @@ pub(super) struct FloatFormat<T>(PhantomData<T>);
 pub(super) type F16Format = FloatFormat<Halves>;
 pub(super) type Fp8Format = FloatFormat<Eighths>;
 
-impl<T: Floats> Format for FloatFormat<T> {
+impl<T: Floats> CacheFormat for FloatFormat<T> {
     const WIDENS_KEYS: bool = true;
     const ELEMENT_BYTES: usize = T::BYTES * BLOCK_TOKENS;
 
@@ -155,7 +155,7 @@ pub(super) struct Q8Format;
 const PACKED_GROUP: usize = GROUP / 4 + 2;
 const _: () = assert!(PACKED_GROUP <= GROUP);
 
-impl Format for Q8Format {
+impl CacheFormat for Q8Format {
     const WIDENS_KEYS: bool = false;
     const ELEMENT_BYTES: usize = BLOCK_TOKENS;
 

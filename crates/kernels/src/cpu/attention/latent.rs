@@ -5,8 +5,8 @@
 use std::marker::PhantomData;
 
 use super::super::lanes::{Lanes, transpose_part};
-use super::format::{F16Format, Format, Scales};
-use super::tile::Step;
+use super::format::{CacheFormat, F16Format, Scales};
+use super::tile::TileStep;
 use crate::BLOCK_TOKENS;
 
 const LANES: usize = 16;
@@ -15,7 +15,7 @@ const LANES: usize = 16;
 /// widened for all heads together.
 pub(super) struct LatentFormat<C>(PhantomData<C>);
 
-impl<C: Format> Format for LatentFormat<C> {
+impl<C: CacheFormat> CacheFormat for LatentFormat<C> {
     const WIDENS_KEYS: bool = true;
     const ELEMENT_BYTES: usize = C::ELEMENT_BYTES;
     const LATENT: bool = true;
@@ -55,8 +55,8 @@ impl<C: Format> Format for LatentFormat<C> {
 /// Widens the visible part of a block of latents as keys, `(head_dim, stride)`, 16 elements of 16 tokens at a time.
 /// Invisible tokens become zeros.
 #[inline(always)]
-pub(super) unsafe fn widen_keys<L: Lanes, C: Format>(
-    step: &Step<'_>,
+pub(super) unsafe fn widen_keys<L: Lanes, C: CacheFormat>(
+    step: &TileStep<'_>,
     block: usize,
     to: *mut f32,
     stride: usize,

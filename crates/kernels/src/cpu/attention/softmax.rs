@@ -1,11 +1,11 @@
 //! Conversion of a tile's scores into weights, relative to the largest score so far.
 
-#![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the maker of a `Step`.
+#![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the maker of a `TileStep`.
 
 use super::super::lanes::Lanes;
 use super::super::math;
 use super::TILE;
-use super::tile::Step;
+use super::tile::TileStep;
 
 const LANES: usize = 16;
 const VECTORS: usize = TILE / LANES;
@@ -14,7 +14,7 @@ const _: () = assert!(VECTORS == 4);
 const NUMBERS: [f32; LANES] =
     [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
 
-impl Step<'_> {
+impl TileStep<'_> {
     /// Turns the vectors' dot products into weights, adds these to their totals, and stores the factors for their
     /// earlier sums. Keys that a vector does not see get weight 0, whatever their score.
     #[inline(always)]

@@ -10,7 +10,7 @@ const LANES: usize = 16;
 
 /// Softmax sums of some vectors: `(maximum, total, padding, weighted sum of values)` for each.
 #[derive(Clone, Copy)]
-pub(super) struct State {
+pub(super) struct SoftmaxState {
     pub(super) first: *mut f32,
     pub(super) head_dim: usize,
 }
@@ -20,7 +20,7 @@ pub(super) fn width(head_dim: usize) -> usize {
     head_dim.next_multiple_of(2 * LANES)
 }
 
-impl State {
+impl SoftmaxState {
     /// Size of a vector's state in f32s.
     pub(super) fn size(head_dim: usize) -> usize {
         LANES + width(head_dim)
@@ -28,7 +28,7 @@ impl State {
 
     #[inline(always)]
     pub(super) unsafe fn top(&self, v: usize) -> *mut f32 {
-        self.first.add(v * State::size(self.head_dim))
+        self.first.add(v * SoftmaxState::size(self.head_dim))
     }
 
     #[inline(always)]
@@ -43,7 +43,7 @@ impl State {
 
     #[inline(always)]
     pub(super) unsafe fn clear(&self, v: usize) {
-        std::ptr::write_bytes(self.top(v), 0, State::size(self.head_dim));
+        std::ptr::write_bytes(self.top(v), 0, SoftmaxState::size(self.head_dim));
         self.top(v).write(f32::NEG_INFINITY);
     }
 }
@@ -56,8 +56,8 @@ unsafe fn weight<L: Lanes>(x: f32, top: f32) -> f32 {
 
 /// Kernel that adds a part to a total. The creator guarantees `count` vectors in both.
 pub(super) struct Merge {
-    pub(super) total: State,
-    pub(super) part: State,
+    pub(super) total: SoftmaxState,
+    pub(super) part: SoftmaxState,
     pub(super) count: usize,
 }
 
@@ -90,7 +90,7 @@ impl Kernel for Merge {
 /// output.
 pub(super) struct Finish {
     pub(super) vectors: Vectors,
-    pub(super) state: State,
+    pub(super) state: SoftmaxState,
 }
 
 impl Kernel for Finish {

@@ -11,9 +11,9 @@ use std::ops::Range;
 
 use super::super::kv::{key_stride, value_stride};
 use super::super::lanes::{Kernel, Lanes};
-use super::format::{F16Format, Format, Fp8Format, Q8Format};
+use super::format::{CacheFormat, F16Format, Fp8Format, Q8Format};
 use super::latent::{self, LatentFormat};
-use super::state::{State, width};
+use super::state::{SoftmaxState, width};
 use super::{PARTITION, TILE, Vectors};
 use crate::{BLOCK_TOKENS, KvType};
 
@@ -43,7 +43,7 @@ pub(super) struct Pack {
 pub(super) struct PartitionSums {
     pub(super) vectors: Vectors,
     pub(super) partition: usize,
-    pub(super) state: State,
+    pub(super) state: SoftmaxState,
     pub(super) workspace: Workspace,
 }
 
@@ -96,7 +96,7 @@ impl Kernel for Pack {
 
 impl Pack {
     #[inline(always)]
-    unsafe fn queries<L: Lanes, C: Format>(&self) {
+    unsafe fn queries<L: Lanes, C: CacheFormat>(&self) {
         let mut v = 0;
         while v < self.vectors.count {
             v += match group_size::<L>(&self.vectors, v) {
@@ -111,7 +111,7 @@ impl Pack {
     }
 
     #[inline(always)]
-    unsafe fn group<L: Lanes, C: Format, const N: usize>(&self, v: usize) -> usize {
+    unsafe fn group<L: Lanes, C: CacheFormat, const N: usize>(&self, v: usize) -> usize {
         let vectors = &self.vectors;
         let mut from = [vectors.q; N];
         for (q, from) in from.iter_mut().enumerate() {
@@ -152,17 +152,17 @@ impl PartitionSums {
     }
 
     #[inline(always)] // All heads read the same latents, so they are widened even for one row.
-    unsafe fn latent_sums<L: Lanes, C: Format>(&self) {
+    unsafe fn latent_sums<L: Lanes, C: CacheFormat>(&self) {
         self.tiles().for_each(|tile| self.widened::<L, C>(tile));
     }
 
     #[inline(always)]
-    unsafe fn widened<L: Lanes, C: Format>(&self, tile: usize) {
+    unsafe fn widened<L: Lanes, C: CacheFormat>(&self, tile: usize) {
         if L::COLS >= 8 { self.many::<L, C, 2>(tile) } else { self.many::<L, C, 1>(tile) }
     }
 
     #[inline(always)]
-    unsafe fn sums<L: Lanes, C: Format>(&self) {
+    unsafe fn sums<L: Lanes, C: CacheFormat>(&self) {
         for tile in self.tiles() {
             if self.vectors.are_few() {
                 self.few::<L, C>(tile);
@@ -174,17 +174,17 @@ impl PartitionSums {
 
     /// Part of a tile that some vectors see.
     #[inline(always)]
-    unsafe fn step(&self, tile: usize, v: usize, count: usize) -> Step<'_> {
+    unsafe fn step(&self, tile: usize, v: usize, count: usize) -> TileStep<'_> {
         let vectors = &self.vectors;
         let count = count.min(vectors.count - v);
         let first = tile * TILE;
         let from = vectors.visible(v).0.saturating_sub(first).min(TILE);
         let to = vectors.visible(v + count - 1).1.saturating_sub(first).min(TILE);
-        Step { vectors, state: self.state, workspace: self.workspace, tile, v, count, from, to }
+        TileStep { vectors, state: self.state, workspace: self.workspace, tile, v, count, from, to }
     }
 
     #[inline(always)]
-    unsafe fn few<L: Lanes, C: Format>(&self, tile: usize) {
+    unsafe fn few<L: Lanes, C: CacheFormat>(&self, tile: usize) {
         let mut v = 0;
         while v < self.vectors.count {
             let count = group_size::<L>(&self.vectors, v);
@@ -203,7 +203,7 @@ impl PartitionSums {
     }
 
     #[inline(always)]
-    unsafe fn many<L: Lanes, C: Format, const NV: usize>(&self, tile: usize) {
+    unsafe fn many<L: Lanes, C: CacheFormat, const NV: usize>(&self, tile: usize) {
         let vectors = &self.vectors;
         let all = self.step(tile, 0, vectors.count);
         let finite = L::vectorize(Widen::<C, NV>(all, PhantomData));
@@ -240,9 +240,9 @@ impl PartitionSums {
 
 /// A tile for a few vectors.
 #[derive(Clone, Copy)]
-pub(super) struct Step<'a> {
+pub(super) struct TileStep<'a> {
     pub(super) vectors: &'a Vectors,
-    pub(super) state: State,
+    pub(super) state: SoftmaxState,
     pub(super) workspace: Workspace,
     pub(super) tile: usize,
     /// First of the vectors, with their number: their queries, scores, rescales and states begin there.
@@ -253,7 +253,7 @@ pub(super) struct Step<'a> {
     pub(super) to: usize,
 }
 
-impl Step<'_> {
+impl TileStep<'_> {
     /// Whether no vector sees anything of the tile. Their states would keep their bits.
     #[inline(always)]
     fn is_empty(&self) -> bool {
@@ -329,9 +329,9 @@ impl Step<'_> {
 }
 
 /// A tile for N vectors of one row, read from the cache: NB blocks of keys, then ND chunks of values at a time.
-struct OneRow<'a, C, const N: usize, const NB: usize, const ND: usize>(Step<'a>, PhantomData<C>);
+struct OneRow<'a, C, const N: usize, const NB: usize, const ND: usize>(TileStep<'a>, PhantomData<C>);
 
-impl<C: Format, const N: usize, const NB: usize, const ND: usize> Kernel for OneRow<'_, C, N, NB, ND> {
+impl<C: CacheFormat, const N: usize, const NB: usize, const ND: usize> Kernel for OneRow<'_, C, N, NB, ND> {
     type Out = ();
     const MULTIPLIES_BYTES: bool = !C::WIDENS_KEYS;
 
@@ -379,7 +379,7 @@ impl<C: Format, const N: usize, const NB: usize, const ND: usize> Kernel for One
     }
 }
 
-impl<C: Format, const N: usize, const NB: usize, const ND: usize> OneRow<'_, C, N, NB, ND> {
+impl<C: CacheFormat, const N: usize, const NB: usize, const ND: usize> OneRow<'_, C, N, NB, ND> {
     #[inline(always)]
     unsafe fn values<L: Lanes, const D: usize>(&self, chunk: usize) {
         let step = &self.0;
@@ -418,9 +418,9 @@ impl<C: Format, const N: usize, const NB: usize, const ND: usize> OneRow<'_, C, 
 
 /// Kernel that widens the visible part of a tile: keys, if the format needs it, to `(block / NV, head_dim, NV, 16)`;
 /// values to `(chunk / NV, key, NV, 16)`, with zeros for missing chunks. Returns whether all values are finite.
-struct Widen<'a, C, const NV: usize>(Step<'a>, PhantomData<C>);
+struct Widen<'a, C, const NV: usize>(TileStep<'a>, PhantomData<C>);
 
-impl<C: Format, const NV: usize> Kernel for Widen<'_, C, NV> {
+impl<C: CacheFormat, const NV: usize> Kernel for Widen<'_, C, NV> {
     type Out = bool;
     const MULTIPLIES_BYTES: bool = false;
 
@@ -464,9 +464,9 @@ impl<C: Format, const NV: usize> Kernel for Widen<'_, C, NV> {
 }
 
 /// Scores of N vectors and their softmax. The first vectors of an item also prefetch the next tile's keys.
-struct Scores<'a, C, const N: usize, const NV: usize>(Step<'a>, PhantomData<C>);
+struct Scores<'a, C, const N: usize, const NV: usize>(TileStep<'a>, PhantomData<C>);
 
-impl<C: Format, const N: usize, const NV: usize> Kernel for Scores<'_, C, N, NV> {
+impl<C: CacheFormat, const N: usize, const NV: usize> Kernel for Scores<'_, C, N, NV> {
     type Out = ();
     const MULTIPLIES_BYTES: bool = !C::WIDENS_KEYS;
 
@@ -500,7 +500,7 @@ impl<C: Format, const N: usize, const NV: usize> Kernel for Scores<'_, C, N, NV>
     }
 }
 
-impl<C: Format, const N: usize, const NV: usize> Scores<'_, C, N, NV> {
+impl<C: CacheFormat, const N: usize, const NV: usize> Scores<'_, C, N, NV> {
     /// Dot products with NV blocks of widened keys.
     #[inline(always)]
     unsafe fn wide_dots<L: Lanes, const PREFETCH: bool>(&self, block: usize) {
@@ -540,9 +540,9 @@ impl<C: Format, const N: usize, const NV: usize> Scores<'_, C, N, NV> {
 }
 
 /// Weighted sum of values for N vectors. The first vectors of an item also prefetch the next tile's values.
-struct Values<'a, C, const N: usize, const NV: usize>(Step<'a>, PhantomData<C>);
+struct Values<'a, C, const N: usize, const NV: usize>(TileStep<'a>, PhantomData<C>);
 
-impl<C: Format, const N: usize, const NV: usize> Kernel for Values<'_, C, N, NV> {
+impl<C: CacheFormat, const N: usize, const NV: usize> Kernel for Values<'_, C, N, NV> {
     type Out = ();
     const MULTIPLIES_BYTES: bool = false;
 
@@ -562,7 +562,7 @@ impl<C: Format, const N: usize, const NV: usize> Kernel for Values<'_, C, N, NV>
     }
 }
 
-impl<C: Format, const N: usize, const NV: usize> Values<'_, C, N, NV> {
+impl<C: CacheFormat, const N: usize, const NV: usize> Values<'_, C, N, NV> {
     /// Computes NV chunks of the sums.
     #[inline(always)]
     unsafe fn chunks<L: Lanes, const PREFETCH: bool>(&self, chunk: usize) {

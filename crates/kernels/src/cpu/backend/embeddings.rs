@@ -1,10 +1,10 @@
 //! Rows of embedding tables, on CPU cores.
 
-use super::{CpuBuffer, Step};
+use super::{CpuBuffer, OpenStep};
 use crate::RowIds;
 use crate::cpu::matrix::{CpuMatrix, Segment, unpack_row};
 
-impl Step<'_> {
+impl OpenStep<'_> {
     pub(super) fn embed(&mut self, table: &CpuMatrix, scale: f32, out: &mut CpuBuffer) {
         out.check(self.batch.rows(), table.cols(), "out");
         let tokens = self.tokens;

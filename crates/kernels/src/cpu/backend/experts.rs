@@ -1,7 +1,7 @@
 //! Mixtures of experts, and additions to rows.
 
-use super::{CpuBackend, CpuBuffer, CpuVector, Step};
-use crate::cpu::aligned::Shared;
+use super::{CpuBackend, CpuBuffer, CpuVector, OpenStep};
+use crate::cpu::aligned::SharedPointer;
 use crate::cpu::lanes::{Kernel, Lanes, dispatch};
 use crate::cpu::math;
 use crate::cpu::matmul::{get, put};
@@ -10,7 +10,7 @@ use crate::{MoeOperands, MoeParams, MoeWeights};
 
 const LANES: usize = 16;
 
-impl Step<'_> {
+impl OpenStep<'_> {
     /// The contract's `moe`.
     pub(super) fn moe(
         &mut self,
@@ -58,8 +58,8 @@ impl Step<'_> {
         if let Some(gate) = gate {
             x.check(rows, gate.values.len(), "x");
         }
-        let (x, x_cols) = (Shared::new_const(x.data.as_ptr()), x.cols);
-        let (from, to) = (Shared::new_const(shared.data.as_ptr()), out.data.shared());
+        let (x, x_cols) = (SharedPointer::new_const(x.data.as_ptr()), x.cols);
+        let (from, to) = (SharedPointer::new_const(shared.data.as_ptr()), out.data.shared());
         self.turn.run(rows, (1 << 14) / cols.max(1) + 1, &|_, range| {
             for row in range {
                 // SAFETY: the buffers hold the row (checked above), which is in one range of one thread.

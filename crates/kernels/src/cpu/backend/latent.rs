@@ -1,7 +1,7 @@
 //! Ops of latent attention, and sampling of rows.
 
-use super::{CpuBuffer, CpuVector, Step};
-use crate::cpu::aligned::Shared;
+use super::{CpuBuffer, CpuVector, OpenStep};
+use crate::cpu::aligned::SharedPointer;
 use crate::cpu::attention::{self, AttentionJob};
 use crate::cpu::kv::LayerKv;
 use crate::cpu::latent::{self, LatentJob, Rows};
@@ -10,7 +10,7 @@ use crate::cpu::matrix::CpuMatrix;
 use crate::cpu::scratch::Scratch;
 use crate::{HeadShape, LatentHeads, LatentParams, SampleSpecs};
 
-impl Step<'_> {
+impl OpenStep<'_> {
     /// The contract's `heads_matmul`.
     pub(super) fn heads_matmul(&mut self, weights: &[CpuMatrix], x: &CpuBuffer, out: &mut CpuBuffer) {
         let rows = self.batch.rows();
@@ -78,8 +78,8 @@ impl Step<'_> {
         let rows = self.batch.logit_rows.len();
         assert_eq!(specs.rows.len(), rows, "a spec for each logit row");
         assert!(self.scratch.draws.len() >= self.turn.threads(), "scratch for every thread");
-        let (draws, logits) = (Shared::new(self.draws.rows(rows)), Shared::new(room));
-        let threads = Shared::new(&mut self.scratch.draws);
+        let (draws, logits) = (SharedPointer::new(self.draws.rows(rows)), SharedPointer::new(room));
+        let threads = SharedPointer::new(&mut self.scratch.draws);
         self.turn.run(rows, 1, &|thread, range| {
             // SAFETY: there is one for each thread, checked above, and no other thread uses this one's.
             let scratch = unsafe { &mut *threads.get().add(thread) };

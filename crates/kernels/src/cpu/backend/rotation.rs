@@ -1,6 +1,6 @@
 //! Rotary embeddings and norms of heads, with vectors replaced by their numbers.
 
-use super::{CpuBuffer, CpuVector, Step};
+use super::{CpuBuffer, CpuVector, OpenStep};
 use crate::cpu::kv::CpuKv;
 use crate::cpu::rope::{self, QkvJob, Rotation};
 use crate::{HeadShape, QkvParams, Rope};
@@ -28,7 +28,7 @@ pub(super) fn qkv_job<'a>(params: &'a QkvParams<&CpuVector>) -> QkvJob<'a> {
     }
 }
 
-impl Step<'_> {
+impl OpenStep<'_> {
     /// The contract's `rope_to_cache`.
     pub(super) fn rope_to_cache(
         &mut self,

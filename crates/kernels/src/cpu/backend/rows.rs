@@ -2,13 +2,13 @@
 
 use std::borrow::Borrow;
 
-use super::{CpuBackend, CpuBuffer, CpuLowRank, CpuVector, Step};
+use super::{CpuBackend, CpuBuffer, CpuLowRank, CpuVector, OpenStep};
 use crate::cpu::activations::Input;
 use crate::cpu::{low_rank, norm};
 use crate::reference::{XIELU_MOST, width_of};
 use crate::{AdaptedLogits, LogitsHead, RowOp};
 
-impl Step<'_> {
+impl OpenStep<'_> {
     /// The contract's `rms_norm`.
     pub(super) fn rms_norm(&mut self, x: &CpuBuffer, weight: &CpuVector, eps: f32, out: &mut CpuBuffer) {
         let (rows, cols) = (self.batch.rows(), weight.values.len());

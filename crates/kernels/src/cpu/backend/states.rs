@@ -1,10 +1,10 @@
 //! Ops of layers with recurrent states.
 
-use super::{CpuBuffer, CpuVector, Step};
+use super::{CpuBuffer, CpuVector, OpenStep};
 use crate::cpu::states::{self, LayerStates, PartNorm, RecurrenceJob};
 use crate::{ConvolutionParams, OutputGateParams, RecurrenceParams, StateRule};
 
-impl Step<'_> {
+impl OpenStep<'_> {
     /// The contract's `convolve`.
     pub(super) fn convolve(
         &mut self,

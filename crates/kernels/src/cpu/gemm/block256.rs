@@ -6,14 +6,14 @@
 use std::marker::PhantomData;
 
 use super::unpack::group;
-use super::{Columns, Format, Kind, TileArgs, Tiles, dot32, products_max_of};
+use super::{Columns, PanelFormat, PanelType, TileArgs, TileProperties, dot32, products_max_of};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::{PANEL_ROWS, PanelKind};
 
 /// Kinds with blocks of 256 codes.
 pub(in crate::cpu) struct Block256<K>(PhantomData<K>);
 
-impl<K: Kind> Format for Block256<K> {
+impl<K: PanelType> PanelFormat for Block256<K> {
     const KIND: PanelKind = K::KIND;
 
     #[inline(always)]
@@ -50,7 +50,7 @@ impl<K: Kind> Format for Block256<K> {
             for group in 0..groups {
                 let first = group * K::KIND.group();
                 Self::prefetch_next::<L, NP>(args, b, first..first + K::KIND.group());
-                if Tiles::<Self, L, NP>::WORDS {
+                if TileProperties::<Self, L, NP>::WORDS {
                     for (p, parts) in parts.iter_mut().enumerate() {
                         words::<Self, L, NC, EXPANDED>(args, p, b, group, parts, &mut mins[p]);
                     }
@@ -101,7 +101,7 @@ impl<K: Kind> Format for Block256<K> {
 /// # Safety
 /// Inside `L::vectorize`; `args` covers the panel and NC columns.
 #[inline(always)]
-unsafe fn words<F: Format, L: Lanes, const NC: usize, const EXPANDED: bool>(
+unsafe fn words<F: PanelFormat, L: Lanes, const NC: usize, const EXPANDED: bool>(
     args: &TileArgs,
     panel: usize,
     block: usize,
@@ -135,7 +135,7 @@ unsafe fn words<F: Format, L: Lanes, const NC: usize, const EXPANDED: bool>(
 /// # Safety
 /// Inside `L::vectorize`; `args` covers the panel and NC columns.
 #[inline(always)]
-unsafe fn sub_block<K: Kind, L: Lanes, const NC: usize, const EXPANDED: bool>(
+unsafe fn sub_block<K: PanelType, L: Lanes, const NC: usize, const EXPANDED: bool>(
     args: &TileArgs,
     b: usize,
     g: usize,
@@ -149,7 +149,7 @@ unsafe fn sub_block<K: Kind, L: Lanes, const NC: usize, const EXPANDED: bool>(
         let scale = group_scale::<L>(K::KIND, scales, g);
         for (c, part) in parts.iter_mut().enumerate() {
             let a = x.codes.add(c * x.codes_stride + 256 * b + 32 * g);
-            if Tiles::<Block256<K>, L, 1>::WORDS {
+            if TileProperties::<Block256<K>, L, 1>::WORDS {
                 *part = L::word_dot::<8>(products_max_of(K::KIND), &w, scale, a, None, *part);
                 continue;
             }
@@ -165,7 +165,7 @@ unsafe fn sub_block<K: Kind, L: Lanes, const NC: usize, const EXPANDED: bool>(
         let scale = group_scale::<L>(K::KIND, scales, group);
         for c in 0..NC {
             let a = x.codes.add(c * x.codes_stride + 256 * b + 16 * group);
-            if Tiles::<Block256<K>, L, 1>::WORDS {
+            if TileProperties::<Block256<K>, L, 1>::WORDS {
                 let sums = x.offsets.add(c * x.offsets_stride + 16 * b + group).read();
                 let zero_point = (K::KIND.zero() != 0).then_some((K::KIND.zero(), sums));
                 parts[c] = L::word_dot::<4>(products_max_of(K::KIND), w_half, scale, a, zero_point, parts[c]);

@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 
 use super::unpack::group;
-use super::{Format, Kind, TileArgs, Tiles, dot32, products_max_of};
+use super::{PanelFormat, PanelType, TileArgs, TileProperties, dot32, products_max_of};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::PanelKind;
 
@@ -37,7 +37,7 @@ pub(in crate::cpu) unsafe fn min_of_32<L: Lanes>(kind: PanelKind, scales: *const
 
 /// Address of the scales of a panel's block.
 #[inline(always)]
-unsafe fn scales_of<F: Format>(args: &TileArgs, panel: usize, block: usize) -> *const u8 {
+unsafe fn scales_of<F: PanelFormat>(args: &TileArgs, panel: usize, block: usize) -> *const u8 {
     let at = if matches!(F::KIND, PanelKind::Affine { .. }) { block >> args.scale_shift } else { block };
     args.scales.add(panel * args.scales_stride + at * F::SCALE_STRIDE)
 }
@@ -45,7 +45,7 @@ unsafe fn scales_of<F: Format>(args: &TileArgs, panel: usize, block: usize) -> *
 /// Kinds with blocks of 32 codes.
 pub(in crate::cpu) struct Block32<K>(PhantomData<K>);
 
-impl<K: Kind> Format for Block32<K> {
+impl<K: PanelType> PanelFormat for Block32<K> {
     const KIND: PanelKind = K::KIND;
 
     #[inline(always)]
@@ -83,7 +83,7 @@ impl<K: Kind> Format for Block32<K> {
                 *codes = Self::bytes::<EXPANDED>(args, p, b, 0);
             }
             let a = x.codes.add(32 * b);
-            if Tiles::<Self, L, NP>::WORDS && products_max_of(K::KIND) == 0 {
+            if TileProperties::<Self, L, NP>::WORDS && products_max_of(K::KIND) == 0 {
                 for (p, (&codes, sums)) in codes.iter().zip(sums.iter_mut()).enumerate() {
                     let scales = scales_of::<Self>(args, p, b);
                     let (d, factors) = (scale_of_32::<L>(K::KIND, scales), x.scales.add(b));
@@ -106,7 +106,7 @@ impl<K: Kind> Format for Block32<K> {
                     dots[c] = L::splat_i(initial_of_32(K::KIND, offset));
                 }
             }
-            if Tiles::<Self, L, NP>::WORDS {
+            if TileProperties::<Self, L, NP>::WORDS {
                 for (&codes, dots) in codes.iter().zip(&mut dots) {
                     let (products_max, a) = (products_max_of(K::KIND), (a, x.codes_stride));
                     L::words::<NC, 8>(products_max, codes, L::splat_i(1), a, None, dots);

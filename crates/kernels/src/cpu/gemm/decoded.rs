@@ -4,7 +4,7 @@
 #![allow(clippy::needless_range_loop)] // Loops over constants by index: they unroll, and the arrays become registers.
 
 use super::unpack::group;
-use super::{Format, TileArgs};
+use super::{PanelFormat, TileArgs};
 use crate::DType;
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::{PANEL_ROWS, PanelKind};
@@ -15,7 +15,7 @@ pub(in crate::cpu) struct Decoded;
 /// Zero of decoded blocks.
 pub(in crate::cpu) const DECODED_ZERO: i32 = 64;
 
-impl Format for Decoded {
+impl PanelFormat for Decoded {
     const KIND: PanelKind = PanelKind::Stored(DType::IQ2_XXS);
     const CODE_STRIDE: usize = 256 * PANEL_ROWS;
     const SCALE_STRIDE: usize = 16 * PANEL_ROWS * 4;

@@ -5,7 +5,7 @@
 
 use std::arch::asm;
 
-use super::{Bf16, F16, F32, Format, TileArgs};
+use super::{Bf16, F16, F32, PanelFormat, TileArgs};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::PanelKind;
 
@@ -23,7 +23,7 @@ pub(super) fn opaque<T>(address: *const T) -> *const T {
 /// Implements a float format: one fused multiply-add for each input.
 macro_rules! float_format {
     ($name:ident, $bytes:literal, $load:ident, $element:ty) => {
-        impl Format for $name {
+        impl PanelFormat for $name {
             const KIND: PanelKind = PanelKind::$name;
 
             #[inline(always)]

@@ -5,7 +5,7 @@
 #![allow(clippy::needless_range_loop)] // Loops over constants by index: they unroll, and the arrays become registers.
 
 use super::floats::opaque;
-use super::{Format, Fp8, TileArgs};
+use super::{Fp8, PanelFormat, TileArgs};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::{PANEL_ROWS, PanelKind};
 
@@ -14,7 +14,7 @@ const WIDE: usize = 4 * PANEL_ROWS;
 /// Factor that `Lanes::load_e4m3` leaves out of each number.
 const LEFT_OUT: f32 = 256.0;
 
-impl<const BLOCK: u8> Format for Fp8<BLOCK> {
+impl<const BLOCK: u8> PanelFormat for Fp8<BLOCK> {
     const KIND: PanelKind = PanelKind::Fp8 { block: BLOCK };
     const GROUPS: usize = 0;
     const EXPANDED_BYTES: usize = WIDE * BLOCK as usize;

@@ -3,7 +3,7 @@
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels.
 #![allow(clippy::needless_range_loop)] // Loops over constants by index: they unroll, and the arrays become registers.
 
-use super::{Format, TileArgs};
+use super::{PanelFormat, TileArgs};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::{PanelKind, Plane};
 
@@ -61,7 +61,7 @@ unsafe fn plane<L: Lanes>(plane: Plane, codes: *const u8, vector: usize) -> L::W
 
 /// Codes of a sub-block, from the block or from its expansion.
 #[inline(always)]
-pub(super) unsafe fn group<F: Format, L: Lanes, const EXPANDED: bool>(
+pub(super) unsafe fn group<F: PanelFormat, L: Lanes, const EXPANDED: bool>(
     args: &TileArgs,
     block: usize,
     group: usize,
@@ -78,7 +78,7 @@ pub(super) unsafe fn group<F: Format, L: Lanes, const EXPANDED: bool>(
 /// Prefetches as many bytes as a sub-block has, some way ahead of sub-block `group` of the block at `codes`. Weights
 /// that are streamed once come from memory, and the hardware prefetcher does not fetch enough of them at a time.
 #[inline(always)]
-unsafe fn ahead_of<F: Format, L: Lanes>(codes: *const u8, group: usize) {
+unsafe fn ahead_of<F: PanelFormat, L: Lanes>(codes: *const u8, group: usize) {
     let bytes = F::CODE_STRIDE / (F::KIND.block() / 32);
     for line in (0..bytes).step_by(64) {
         L::prefetch(codes.wrapping_add(L::AHEAD + group * bytes + line));

@@ -8,8 +8,8 @@ use crate::DType;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use crate::cpu::amx;
 use crate::cpu::gemm::{
-    self, Block32, Block256, Columns, Decoded, Expand, Format, JOINT_COLUMNS_MAX, JOINT_COLUMNS_MIN,
-    JOINT_PANELS, Tile, TileArgs, Tiles,
+    self, Block32, Block256, Columns, Decoded, Expand, JOINT_COLUMNS_MAX, JOINT_COLUMNS_MIN, JOINT_PANELS,
+    PanelFormat, Tile, TileArgs, TileProperties,
 };
 use crate::cpu::lanes::{Kernel, Lanes, dispatch};
 use crate::cpu::matrix::{PANEL_ROWS, PanelKind, STREAM_PANELS, Segment};
@@ -70,7 +70,7 @@ unsafe fn even_sums(tier: Tier, kind: PanelKind, job: &PanelJob, scales: &mut [f
         // SAFETY: the tier is available, the unit takes the job, whose pointers are the caller's; the scratch holds a
         // job's planes (asserted above).
         unsafe {
-            amx::panel_sums(&amx::Job {
+            amx::panel_sums(&amx::AmxJob {
                 kind,
                 panel: job.panel,
                 panel_stride: job.panel_stride,
@@ -102,22 +102,22 @@ unsafe fn even_sums(tier: Tier, kind: PanelKind, job: &PanelJob, scales: &mut [f
             PanelKind::Nl4 => dispatch(tier, PanelSums::<Block32<gemm::Nl4>>(job, PhantomData)),
             PanelKind::Mx4 => dispatch(tier, PanelSums::<Block32<gemm::Mx4>>(job, PhantomData)),
             PanelKind::Affine { bits: 2, .. } => {
-                dispatch(tier, PanelSums::<Block32<gemm::Affine<2>>>(job, PhantomData))
+                dispatch(tier, PanelSums::<Block32<gemm::AffinePanel<2>>>(job, PhantomData))
             }
             PanelKind::Affine { bits: 3, .. } => {
-                dispatch(tier, PanelSums::<Block32<gemm::Affine<3>>>(job, PhantomData))
+                dispatch(tier, PanelSums::<Block32<gemm::AffinePanel<3>>>(job, PhantomData))
             }
             PanelKind::Affine { bits: 4, .. } => {
-                dispatch(tier, PanelSums::<Block32<gemm::Affine<4>>>(job, PhantomData))
+                dispatch(tier, PanelSums::<Block32<gemm::AffinePanel<4>>>(job, PhantomData))
             }
             PanelKind::Affine { bits: 5, .. } => {
-                dispatch(tier, PanelSums::<Block32<gemm::Affine<5>>>(job, PhantomData))
+                dispatch(tier, PanelSums::<Block32<gemm::AffinePanel<5>>>(job, PhantomData))
             }
             PanelKind::Affine { bits: 6, .. } => {
-                dispatch(tier, PanelSums::<Block32<gemm::Affine<6>>>(job, PhantomData))
+                dispatch(tier, PanelSums::<Block32<gemm::AffinePanel<6>>>(job, PhantomData))
             }
             PanelKind::Affine { .. } => {
-                dispatch(tier, PanelSums::<Block32<gemm::Affine<8>>>(job, PhantomData))
+                dispatch(tier, PanelSums::<Block32<gemm::AffinePanel<8>>>(job, PhantomData))
             }
             PanelKind::Q2K => dispatch(tier, PanelSums::<Block256<gemm::Q2K>>(job, PhantomData)),
             PanelKind::Q3K => dispatch(tier, PanelSums::<Block256<gemm::Q3K>>(job, PhantomData)),
@@ -205,7 +205,7 @@ struct PanelJob {
 
 struct PanelSums<F>(PanelJob, PhantomData<F>);
 
-impl<F: Format> Kernel for PanelSums<F> {
+impl<F: PanelFormat> Kernel for PanelSums<F> {
     type Out = ();
     // How far 8-bit floats are prefetched is another with that product.
     const MULTIPLIES_BYTES: bool = F::GROUPS > 0 || matches!(F::KIND, PanelKind::Fp8 { .. });
@@ -248,7 +248,7 @@ impl<F: Format> Kernel for PanelSums<F> {
                     panel += STREAM_PANELS;
                     continue;
                 }
-                if Tiles::<F, L, 1>::JOINT && !few && left >= JOINT_PANELS {
+                if TileProperties::<F, L, 1>::JOINT && !few && left >= JOINT_PANELS {
                     runs::<F, L, JOINT_PANELS>(args, &job, panel);
                     panel += JOINT_PANELS;
                 } else {
@@ -266,10 +266,10 @@ impl<F: Format> Kernel for PanelSums<F> {
 /// # Safety
 /// Inside `L::vectorize`; `args` covers NP panels, `panel` the first of them, and the job's columns.
 #[inline(always)]
-unsafe fn runs<F: Format, L: Lanes, const NP: usize>(args: TileArgs, job: &PanelJob, panel: usize) {
+unsafe fn runs<F: PanelFormat, L: Lanes, const NP: usize>(args: TileArgs, job: &PanelJob, panel: usize) {
     let inputs = match F::GROUPS {
         // A weight takes as much memory as four codes.
-        0 if Tiles::<F, L, NP>::WIDENS => EXPAND_INPUTS / 4,
+        0 if TileProperties::<F, L, NP>::WIDENS => EXPAND_INPUTS / 4,
         0 => FLOAT_INPUTS,
         _ => EXPAND_INPUTS,
     };
@@ -284,10 +284,11 @@ unsafe fn runs<F: Format, L: Lanes, const NP: usize>(args: TileArgs, job: &Panel
                     job.columns.prefetch_out::<L>(p, 0, job.column_count);
                 }
             }
-            if Tiles::<F, L, NP>::TOGETHER {
+            if TileProperties::<F, L, NP>::TOGETHER {
                 // In a stream, panels follow each other: past the last block is the next panel's first.
                 args.next = args.codes.wrapping_add(end * F::CODE_STRIDE);
-            } else if Tiles::<F, L, NP>::PREFETCH_FLOATS && job.column_count <= PREFETCH_COLUMNS_MAX {
+            } else if TileProperties::<F, L, NP>::PREFETCH_FLOATS && job.column_count <= PREFETCH_COLUMNS_MAX
+            {
                 args.next = if end < job.blocks {
                     args.codes.wrapping_add(end * F::CODE_STRIDE)
                 } else if panel + NP < job.panels {
@@ -296,7 +297,7 @@ unsafe fn runs<F: Format, L: Lanes, const NP: usize>(args: TileArgs, job: &Panel
                     job.after
                 };
             }
-            if Tiles::<F, L, NP>::EXPAND {
+            if TileProperties::<F, L, NP>::EXPAND {
                 args.codes_stride = (end - first) * F::EXPANDED_BYTES;
                 for p in 0..NP {
                     let codes = args.codes.add(p * args.scales_stride);
@@ -304,7 +305,7 @@ unsafe fn runs<F: Format, L: Lanes, const NP: usize>(args: TileArgs, job: &Panel
                     L::vectorize(Expand::<F> { codes, first, end, out, format: PhantomData });
                 }
                 args.codes = job.expanded;
-                if Tiles::<F, L, NP>::WIDENS {
+                if TileProperties::<F, L, NP>::WIDENS {
                     floats::<F, L, NP, true>(args, job.column_count);
                 } else {
                     joint::<F, L, NP, true>(args, job.column_count);
@@ -324,7 +325,10 @@ unsafe fn runs<F: Format, L: Lanes, const NP: usize>(args: TileArgs, job: &Panel
 /// # Safety
 /// As for `across`.
 #[inline(always)]
-unsafe fn floats<F: Format, L: Lanes, const NP: usize, const EXPANDED: bool>(args: TileArgs, columns: usize) {
+unsafe fn floats<F: PanelFormat, L: Lanes, const NP: usize, const EXPANDED: bool>(
+    args: TileArgs,
+    columns: usize,
+) {
     let (mut done, format) = (0, PhantomData);
     let (mut next, bytes) = (args.next, (args.block_end - args.block_first) * F::CODE_STRIDE);
     while done < columns {
@@ -332,8 +336,8 @@ unsafe fn floats<F: Format, L: Lanes, const NP: usize, const EXPANDED: bool>(arg
         // SAFETY: `done + the tile's columns <= columns`.
         unsafe {
             let mut args = args.from(done);
-            let width = float_columns(left, Tiles::<F, L, NP>::TWELVE);
-            if Tiles::<F, L, NP>::PREFETCH_FLOATS {
+            let width = float_columns(left, TileProperties::<F, L, NP>::TWELVE);
+            if TileProperties::<F, L, NP>::PREFETCH_FLOATS {
                 // Each of two tiles prefetches half of the next weights; a single tile prefetches every other line.
                 (args.next, args.next_step) = (next, if width == columns { 128 } else { 64 });
                 next = if done == 0 && !next.is_null() {
@@ -342,7 +346,7 @@ unsafe fn floats<F: Format, L: Lanes, const NP: usize, const EXPANDED: bool>(arg
                     std::ptr::null()
                 };
             }
-            if Tiles::<F, L, NP>::TWELVE {
+            if TileProperties::<F, L, NP>::TWELVE {
                 match width {
                     12 => L::vectorize(Tile::<F, NP, 12, EXPANDED, false> { args, format }),
                     8 => L::vectorize(Tile::<F, NP, 8, EXPANDED, false> { args, format }),
@@ -387,11 +391,14 @@ fn joint_columns(left: usize) -> usize {
 /// # Safety
 /// As for `across`.
 #[inline(always)]
-unsafe fn joint<F: Format, L: Lanes, const NP: usize, const EXPANDED: bool>(args: TileArgs, columns: usize) {
+unsafe fn joint<F: PanelFormat, L: Lanes, const NP: usize, const EXPANDED: bool>(
+    args: TileArgs,
+    columns: usize,
+) {
     let (mut done, format) = (0, PhantomData);
     // SAFETY: `done + the tile's columns <= columns`.
     unsafe {
-        if Tiles::<F, L, NP>::TOGETHER {
+        if TileProperties::<F, L, NP>::TOGETHER {
             loop {
                 let mut args = args.from(done);
                 if done > 0 {
@@ -408,7 +415,7 @@ unsafe fn joint<F: Format, L: Lanes, const NP: usize, const EXPANDED: bool>(args
         }
         for panel in 0..NP {
             let args = args.panel(panel).from(done);
-            if Tiles::<F, L, NP>::WORDS || EXPANDED && Tiles::<F, L, NP>::PAIRS {
+            if TileProperties::<F, L, NP>::WORDS || EXPANDED && TileProperties::<F, L, NP>::PAIRS {
                 pairs::<F, L, EXPANDED>(args, columns - done);
             } else {
                 across::<F, L, 1, EXPANDED>(args, columns - done);
@@ -417,12 +424,12 @@ unsafe fn joint<F: Format, L: Lanes, const NP: usize, const EXPANDED: bool>(args
     }
 }
 
-/// Computes tiles of one panel by `Format::joint` over all columns, in pairs except for an odd last one.
+/// Computes tiles of one panel by `PanelFormat::joint` over all columns, in pairs except for an odd last one.
 ///
 /// # Safety
 /// Inside `L::vectorize`; `args` covers a panel and `columns` columns.
 #[inline(always)]
-unsafe fn pairs<F: Format, L: Lanes, const EXPANDED: bool>(args: TileArgs, columns: usize) {
+unsafe fn pairs<F: PanelFormat, L: Lanes, const EXPANDED: bool>(args: TileArgs, columns: usize) {
     let (mut done, format) = (0, PhantomData);
     while done < columns {
         let left = columns - done;
@@ -448,14 +455,17 @@ unsafe fn pairs<F: Format, L: Lanes, const EXPANDED: bool>(args: TileArgs, colum
 /// # Safety
 /// Inside `L::vectorize`; `args` covers NP panels and `columns` columns.
 #[inline(always)]
-unsafe fn across<F: Format, L: Lanes, const NP: usize, const EXPANDED: bool>(args: TileArgs, columns: usize) {
+unsafe fn across<F: PanelFormat, L: Lanes, const NP: usize, const EXPANDED: bool>(
+    args: TileArgs,
+    columns: usize,
+) {
     let (mut done, format) = (0, PhantomData);
     while done < columns {
         let left = columns - done;
         // SAFETY: `done + the tile's columns <= columns`.
         unsafe {
             let args = args.from(done);
-            if Tiles::<F, L, NP>::EIGHT && left >= 8 {
+            if TileProperties::<F, L, NP>::EIGHT && left >= 8 {
                 L::vectorize(Tile::<F, NP, 8, EXPANDED, false> { args, format });
                 done += 8;
             } else if left >= 4 {

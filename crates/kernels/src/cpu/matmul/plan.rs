@@ -7,22 +7,22 @@ use super::{
     WIDE_COLUMNS_MIN, WIDE_PANELS, unit_takes,
 };
 use crate::KernelError;
-use crate::cpu::aligned::Shared;
+use crate::cpu::aligned::SharedPointer;
 use crate::cpu::matrix::{PANEL_ROWS, STREAM_PANELS};
-use crate::cpu::pool::Turn;
+use crate::cpu::pool::PoolTurn;
 use crate::cpu::tier::Tier;
 
 /// Products that one loop of the pool computes.
 #[derive(Debug)]
 pub(in crate::cpu) struct Plan {
-    parts: Vec<Part>,
+    parts: Vec<PlanPart>,
     /// Approximate time that one thread would take for all of them, in nanoseconds.
     ns: usize,
 }
 
 /// Rows of a matrix by columns of activations, cut into items.
 #[derive(Debug)]
-struct Part {
+struct PlanPart {
     group: usize,
     rows: Range<usize>,
     columns: Range<usize>,
@@ -33,7 +33,7 @@ struct Part {
 }
 
 /// Work to add to a plan.
-pub(super) struct Work {
+pub(super) struct PlanWork {
     /// Index of the matrix.
     pub(super) group: usize,
     pub(super) rows: Range<usize>,
@@ -72,7 +72,7 @@ impl Plan {
 
     /// Bytes of [`Plan::new`].
     pub(in crate::cpu) fn bytes(experts: usize) -> usize {
-        experts.max(Self::PARTS_MIN).saturating_mul(size_of::<Part>())
+        experts.max(Self::PARTS_MIN).saturating_mul(size_of::<PlanPart>())
     }
 
     /// An empty plan with room for one part for each expert.
@@ -98,7 +98,7 @@ impl Plan {
         self.parts.len() == self.parts.capacity()
     }
 
-    pub(super) fn add(&mut self, tier: Tier, threads: usize, work: Work) {
+    pub(super) fn add(&mut self, tier: Tier, threads: usize, work: PlanWork) {
         let (rows, columns) = (work.rows.len(), work.columns.len());
         // 1000 multiply-adds take 6 ns with vectors, 2 ns on the matrix unit; streaming 10 bytes takes 1 ns.
         let (mut panels, mut item_columns) = (STREAM_PANELS, columns);
@@ -132,7 +132,7 @@ impl Plan {
         let (item_rows, item_columns) = (panels * PANEL_ROWS, item_columns.max(1));
         let items = rows.div_ceil(item_rows) * columns.div_ceil(item_columns);
         self.ns = self.ns.saturating_add(items * item_ns);
-        self.parts.push(Part {
+        self.parts.push(PlanPart {
             group: work.group,
             rows: work.rows,
             columns: work.columns,
@@ -150,7 +150,7 @@ impl Plan {
     fn item(&self, index: usize) -> Item {
         let at = self.parts.partition_point(|part| part.item_end <= index);
         let first = at.checked_sub(1).map_or(0, |before| self.parts[before].item_end);
-        let Part { group, rows, columns, item_rows, item_columns, .. } = &self.parts[at];
+        let PlanPart { group, rows, columns, item_rows, item_columns, .. } = &self.parts[at];
         let down = rows.len().div_ceil(*item_rows);
         let row_first = rows.start + (index - first) % down * item_rows;
         let column_first = columns.start + (index - first) / down * item_columns;
@@ -166,14 +166,14 @@ impl Plan {
     /// Computes all parts and removes them.
     pub(super) fn run(
         &mut self,
-        turn: &mut Turn,
+        turn: &mut PoolTurn,
         scratch: &mut [PanelScratch],
         body: &(dyn Fn(&Item, &mut PanelScratch) + Sync),
     ) {
         assert!(scratch.len() >= turn.threads(), "scratch for every thread");
         let items = self.items();
         let grain = CHUNK_NS / (self.ns / items.max(1) + 1) + 1;
-        let scratch = Shared::new(scratch);
+        let scratch = SharedPointer::new(scratch);
         let plan = &*self;
         turn.run(items, grain, &|worker, range| {
             // SAFETY: the pool gives each thread a number of its own below the length asserted above.

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::super::aligned::Aligned;
-use super::super::pool::Turn;
+use super::super::aligned::AlignedArray;
+use super::super::pool::PoolTurn;
 use super::{PANEL_ROWS, PanelKind, Plane, place};
 use crate::quant::{affine_codes, affine_of, e8m0_half, fp8_scale, scale_min, scales_q3};
 use crate::{DType, MatrixSource};
@@ -14,9 +14,9 @@ use half::bf16;
 pub(super) fn pack_segment(
     kind: PanelKind,
     part: &MatrixSource<'_>,
-    data: &mut Aligned<u8>,
+    data: &mut AlignedArray<u8>,
     panel_bytes: usize,
-    turn: &mut Turn,
+    turn: &mut PoolTurn,
 ) -> bool {
     let (rows, cols, dtype) = (part.shape.rows, part.shape.cols, part.shape.dtype);
     let panels = rows.div_ceil(PANEL_ROWS);

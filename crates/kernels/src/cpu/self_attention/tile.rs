@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use super::super::lanes::{Kernel, Lanes, transpose_part};
 use super::super::math;
 use super::super::matmul::{get, put};
-use super::{GROUP_MAX, KEYS, LANES, SCORES, TERMS, Tiles, width};
+use super::{GROUP_MAX, KEYS, LANES, SCORES, TERMS, TileLayout, width};
 
 /// Workspace of a thread for one item. Brackets give the layouts of the vector kernels; those of the matrix unit are
 /// documented where it writes.
@@ -36,7 +36,7 @@ pub(super) const fn group_rows<L: Lanes>() -> usize {
 /// Processing of keys, values and queries with vectors.
 pub(super) struct Vectors<L>(PhantomData<L>);
 
-impl<L: Lanes> Tiles for Vectors<L> {
+impl<L: Lanes> TileLayout for Vectors<L> {
     const ROWS: usize = group_rows::<L>();
 
     #[inline(always)]

@@ -3,11 +3,11 @@
 use super::{Fault, Faulty};
 use crate::reference;
 use crate::sampling::Edits;
-use crate::{SampleSpecs, Sampled};
+use crate::{SampleSpecs, SampledToken};
 
 impl Faulty {
     /// The draw of a row of logits.
-    pub(super) fn draw(&self, logits: &[f32], specs: &SampleSpecs, row: usize) -> Option<Sampled> {
+    pub(super) fn draw(&self, logits: &[f32], specs: &SampleSpecs, row: usize) -> Option<SampledToken> {
         let mut spec = specs.rows[row].clone();
         let mut adjustments = specs.adjustments_of(row).to_vec();
         let mut logits = logits.to_vec();
