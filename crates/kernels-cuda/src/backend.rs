@@ -25,7 +25,7 @@ use hanzo_engine_kernels::{
     Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
     HeadShape, KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LogitsHead, LowRankShape,
     MatrixShape, MatrixSource, MoeParams, MoeWeights, OperandTypes, Operands, OutputDelta, OutputGateParams,
-    QkvParams, RecurrenceParams, Rounding, RowIds, RowOp, RowSource, SampleSpecs, Sampled, StepLimits,
+    QkvParams, RecurrenceParams, Rounding, RowIds, RowOp, RowSource, SampleSpecs, SampledToken, StepLimits,
     Ticket,
 };
 
@@ -34,12 +34,12 @@ use crate::device::{Device, Memory};
 use crate::kv::{self, CudaKv};
 use crate::params::*;
 use crate::plan::{Grid, Kernel, SHARED_BYTES, SPAN, THREADS, WARP, WARPS};
-use crate::staging::Staging;
+use crate::staging::StagingBuffer;
 use crate::step::{Bucket, Ops, Steps, address_of, batch_bytes, spans_of, staging_bytes};
 use crate::weights::{self, CudaExperts, CudaLowRank, CudaMatrix};
-use draw::{Drawing, Drawn, Flight};
+use draw::{DrawBuffers, Drawn, Flight};
 use products::{BATCH_ROWS, Product, activation_code};
-use ranks::Acquainted;
+use ranks::PeerGroup;
 use scratch::Scratch;
 use then::LastProduct;
 pub(crate) use wide::{WIDE_BYTES, WIDE_OUTPUTS, groups_bytes};
@@ -53,8 +53,8 @@ pub struct CudaBackend<D: Device> {
     steps: Steps<D>,
     codebooks: Codebooks<D>,
     scratch: Option<Scratch<D>>,
-    block_room: RefCell<Option<Staging<D>>>, // host memory for a cache block on its way to the host
-    adapters: Vec<u32>,                      // adapters that the batch's rows use, ascending
+    block_room: RefCell<Option<StagingBuffer<D>>>, // host memory for a cache block on its way to the host
+    adapters: Vec<u32>,                            // adapters that the batch's rows use, ascending
     kinds: attention::Kinds,
     fuses: bool,
     last_product: LastProduct,
@@ -62,12 +62,12 @@ pub struct CudaBackend<D: Device> {
     buckets: Option<(Vec<u32>, Arc<Memory<D>>)>, // the last table of buckets given to attention
     failure: Option<KernelError>, // of an op; reported at the step's end
     draws: Draws,
-    drawing: Drawing,
+    buffers: DrawBuffers,
     drawn: Drawn,              // by the open step, or else by the last
     flights: VecDeque<Flight>, // steps not waited for yet
     submitted: u64,            // steps
     lookahead: usize,
-    acquainted: Option<Acquainted<D>>,
+    peer_group: Option<PeerGroup<D>>,
 }
 
 /// A vector of f32.
@@ -109,12 +109,12 @@ impl<D: Device> CudaBackend<D> {
             buckets: None,
             failure: None,
             draws: Draws::default(),
-            drawing: Drawing::default(),
+            buffers: DrawBuffers::default(),
             drawn: Drawn::Nothing,
             flights: VecDeque::new(),
             submitted: 0,
             lookahead: 1,
-            acquainted: None,
+            peer_group: None,
         }
     }
 
@@ -264,7 +264,7 @@ impl<D: Device> Backend for CudaBackend<D> {
         let mut room = self.block_room.borrow_mut();
         let room = match &mut *room {
             Some(room) => room,
-            none => none.insert(Staging::new(&self.device, kv.block_staging())?),
+            none => none.insert(StagingBuffer::new(&self.device, kv.block_staging())?),
         };
         kv.read_block(block as usize, room, out)
     }
@@ -274,7 +274,7 @@ impl<D: Device> Backend for CudaBackend<D> {
     }
 
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
-        self.steps.reserve(limits, Drawing::staged_bytes(limits))?;
+        self.steps.reserve(limits, DrawBuffers::staged_bytes(limits))?;
         self.scratch = Some(Scratch::new(&self.device, limits)?);
         Ok(())
     }
@@ -361,7 +361,7 @@ impl<D: Device> Backend for CudaBackend<D> {
         self.submit_step()
     }
 
-    fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<Sampled>>) -> Result<(), KernelError> {
+    fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<SampledToken>>) -> Result<(), KernelError> {
         self.wait_for(ticket, drawn)
     }
 
@@ -412,7 +412,7 @@ impl<D: Device> CudaBackend<D> {
     }
 
     fn scratch_bytes(&self, limits: &StepLimits) -> usize {
-        let staged = staging_bytes(limits, Drawing::staged_bytes(limits));
+        let staged = staging_bytes(limits, DrawBuffers::staged_bytes(limits));
         batch_bytes(limits) + Scratch::<D>::bytes(limits) + staged + codebooks::BYTES
     }
 

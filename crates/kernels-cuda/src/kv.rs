@@ -9,7 +9,7 @@ use hanzo_engine_kernels::{
 
 use crate::device::{Device, Memory};
 use crate::params::Address;
-use crate::staging::{Staging, staged_bytes};
+use crate::staging::{StagingBuffer, staged_bytes};
 
 /// Paged KV cache on a device; see the module.
 #[derive(Debug)]
@@ -124,7 +124,7 @@ impl<D: Device> CudaKv<D> {
     pub(crate) fn read_block(
         &self,
         block: usize,
-        staging: &mut Staging<D>,
+        staging: &mut StagingBuffer<D>,
         out: &mut [u8],
     ) -> Result<(), KernelError> {
         assert_eq!(out.len(), self.block_bytes(), "bytes of a block");

@@ -16,7 +16,7 @@ const ALIGNMENT: usize = 256;
 
 /// A recorded launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct LaunchRecord {
     /// Kernel.
     pub kernel: Kernel,
     /// Grid.
@@ -27,22 +27,22 @@ pub struct Entry {
 
 /// Accounting device; see the module. A handle, like every device.
 #[derive(Clone, Debug, Default)]
-pub struct Ledger(Arc<Mutex<State>>);
+pub struct Ledger(Arc<Mutex<LedgerState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct LedgerState {
     allocated: u64,
     kept: BTreeMap<u64, Vec<u8>>, // last uploads, by address
-    entries: Vec<Entry>,
+    entries: Vec<LaunchRecord>,
 }
 
 impl Ledger {
     /// Launches since the last call.
-    pub fn take(&self) -> Vec<Entry> {
+    pub fn take(&self) -> Vec<LaunchRecord> {
         std::mem::take(&mut self.state().entries)
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, LedgerState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -127,7 +127,7 @@ unsafe impl Device for Ledger {
         let traffic = Traffic::of(self, launch)?;
         let traffic = traffic
             .ok_or_else(|| DeviceError::Failed(format!("what {} reads is not counted", kernel.symbol())))?;
-        self.state().entries.push(Entry { kernel, grid, traffic });
+        self.state().entries.push(LaunchRecord { kernel, grid, traffic });
         Ok(())
     }
 

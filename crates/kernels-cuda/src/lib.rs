@@ -28,7 +28,7 @@ pub use check::check;
 pub use device::{Device, DeviceError};
 pub use driver::{Card, CardInfo, CardMark, Driver};
 pub use kv::CudaKv;
-pub use ledger::{Entry, Ledger};
+pub use ledger::{LaunchRecord, Ledger};
 pub use paper::Paper;
 pub use params::Address;
 pub use peers::{Columns, PeerDevice};

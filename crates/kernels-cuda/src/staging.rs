@@ -16,7 +16,7 @@ pub(crate) fn staged_bytes(copies: &[usize]) -> usize {
     copies.iter().map(|bytes| bytes.next_multiple_of(ALIGNMENT)).sum()
 }
 
-pub(crate) struct Staging<D: Device> {
+pub(crate) struct StagingBuffer<D: Device> {
     device: D,
     memory: NonNull<u8>, // initialised
     bytes: usize,
@@ -25,10 +25,10 @@ pub(crate) struct Staging<D: Device> {
 }
 
 // SAFETY: the memory is this struct's alone, and a device's may be used from any thread.
-unsafe impl<D: Device> Send for Staging<D> {}
+unsafe impl<D: Device> Send for StagingBuffer<D> {}
 
-impl<D: Device> Staging<D> {
-    /// Staging memory of so many bytes between two calls of [`Staging::settle`].
+impl<D: Device> StagingBuffer<D> {
+    /// Staging memory of so many bytes between two calls of [`StagingBuffer::settle`].
     pub(crate) fn new(device: &D, bytes: usize) -> Result<Self, KernelError> {
         let what = "copies that the host does not wait for";
         let bytes = bytes.max(ALIGNMENT);
@@ -64,8 +64,8 @@ impl<D: Device> Staging<D> {
         .map_err(failed(&self.device, from.len(), "a copy to the device"))
     }
 
-    /// Copies from offset `at` of device memory, in the order of launches. [`Staging::fetched`] returns the data after
-    /// [`Staging::settle`].
+    /// Copies from offset `at` of device memory, in the order of launches. [`StagingBuffer::fetched`] returns the data after
+    /// [`StagingBuffer::settle`].
     pub(crate) fn fetch(
         &mut self,
         from: &Memory<D>,
@@ -85,7 +85,7 @@ impl<D: Device> Staging<D> {
         Ok(first..first + bytes)
     }
 
-    /// Records the event that [`Staging::settle`] waits for, after all work so far.
+    /// Records the event that [`StagingBuffer::settle`] waits for, after all work so far.
     pub(crate) fn mark(&mut self) -> Result<(), KernelError> {
         self.mark = Some(self.device.mark().map_err(failed(&self.device, 0, "a step"))?);
         Ok(())
@@ -117,7 +117,7 @@ impl<D: Device> Staging<D> {
     }
 }
 
-impl<D: Device> Drop for Staging<D> {
+impl<D: Device> Drop for StagingBuffer<D> {
     fn drop(&mut self) {
         // A device that fails here does nothing any more.
         let _ = self.settle();

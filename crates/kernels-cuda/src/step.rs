@@ -17,7 +17,7 @@ use hanzo_engine_kernels::{BLOCK_TOKENS, Batch, Draws, KernelError, RowSource, S
 use crate::device::{Device, Memory, failed};
 use crate::params::{Address, BatchParams, NONE};
 use crate::plan::{Grid, Kernel, Launch, Plan, SPAN};
-use crate::staging::{Staging, staged_bytes};
+use crate::staging::{StagingBuffer, staged_bytes};
 
 /// Rows up to which a step's plan is recorded. Larger steps take so long that their launches do not matter.
 const RECORDED_ROWS_MAX: u32 = 64;
@@ -199,25 +199,25 @@ pub(crate) struct Steps<D: Device> {
     slots: Vec<Slot<D>>, // of steps in flight; the open step's is the first
     numbers: Vec<u32>,
     written: Vec<u32>, // scratch of `Batch::check`
-    pending: RefCell<Pending<D>>,
+    pending: RefCell<PendingWork<D>>,
     tape: RefCell<Tape<D>>,
 }
 
 /// Work that ops have asked for and that is not started yet.
-struct Pending<D: Device> {
+struct PendingWork<D: Device> {
     plan: Plan,
     holds: Vec<Arc<Memory<D>>>, // memory of the plan's addresses, and of work started since the last wait
 }
 
 /// Resources that a step holds until it has been computed.
 struct Slot<D: Device> {
-    staging: Staging<D>,
+    staging: StagingBuffer<D>,
     holds: Vec<Arc<Memory<D>>>,
     submitted: bool, // and not waited for
 }
 
 /// A plan that came up before.
-struct Recorded<D: Device> {
+struct RecordedPlan<D: Device> {
     plan: Plan,
     graph: Option<D::Graph>, // once it has come up twice
     last_run: u64,           // by the tape's clock
@@ -233,7 +233,7 @@ impl<D: Device> Steps<D> {
             slots: Vec::new(),
             numbers: Vec::new(),
             written: Vec::new(),
-            pending: RefCell::new(Pending { plan: Plan::default(), holds: Vec::new() }),
+            pending: RefCell::new(PendingWork { plan: Plan::default(), holds: Vec::new() }),
             tape: RefCell::new(Tape {
                 plans: HashMap::new(),
                 rows_max: RECORDED_ROWS_MAX,
@@ -248,7 +248,7 @@ impl<D: Device> Steps<D> {
     pub(crate) fn reserve(&mut self, limits: &StepLimits, drawing: usize) -> Result<(), KernelError> {
         assert!(self.limits.is_none(), "reserve is called once");
         for _ in 0..UNDER_WAY_MAX {
-            let staging = Staging::new(&self.device, staging_bytes(limits, drawing) / UNDER_WAY_MAX)?;
+            let staging = StagingBuffer::new(&self.device, staging_bytes(limits, drawing) / UNDER_WAY_MAX)?;
             self.slots.push(Slot { staging, holds: Vec::new(), submitted: false });
         }
         self.memory = Some(Memory::zeroed(&self.device, batch_bytes(limits), "batches")?);
@@ -342,7 +342,7 @@ impl<D: Device> Steps<D> {
 
     /// Starts the work asked for. A plan that has come up before is replayed.
     pub(crate) fn start(&self) -> Result<(), KernelError> {
-        let Pending { plan, .. } = &mut *self.pending.borrow_mut();
+        let PendingWork { plan, .. } = &mut *self.pending.borrow_mut();
         if plan.is_empty() {
             return Ok(());
         }
@@ -454,7 +454,7 @@ impl<D: Device> Steps<D> {
 
 /// Plans that have come up.
 struct Tape<D: Device> {
-    plans: HashMap<u64, Recorded<D>>,
+    plans: HashMap<u64, RecordedPlan<D>>,
     rows_max: u32, // of steps whose plans are recorded
     at_once: bool, // record plans when they first come up
     replays: u64,
@@ -489,14 +489,14 @@ impl<D: Device> Tape<D> {
         }
         let (graph, result) = if self.at_once {
             let graph = device.record(plan)?;
-            // SAFETY: `Pending::holds` has what the plan names, until the device has been waited for.
+            // SAFETY: `PendingWork::holds` has what the plan names, until the device has been waited for.
             let result = unsafe { device.replay(&graph) };
             (Some(graph), result)
         } else {
-            // SAFETY: `Pending::holds` has what the plan names, until the device has been waited for.
+            // SAFETY: `PendingWork::holds` has what the plan names, until the device has been waited for.
             (None, plan.iter().try_for_each(|launch| unsafe { device.launch(&launch) }))
         };
-        let recorded = Recorded { plan: plan.clone(), graph, last_run: self.clock };
+        let recorded = RecordedPlan { plan: plan.clone(), graph, last_run: self.clock };
         self.plans.insert(key, recorded);
         result
     }
@@ -514,7 +514,7 @@ impl<D: Device> Tape<D> {
 pub(crate) struct Ops<'a, D: Device> {
     pub(crate) batch: BatchParams,
     pub(crate) bucket: Bucket,
-    pending: &'a mut Pending<D>,
+    pending: &'a mut PendingWork<D>,
 }
 
 impl<D: Device> Ops<'_, D> {

@@ -137,7 +137,7 @@ pub struct CudaExperts<D: Device> {
     shapes: Vec<ExpertParts<MatrixShape>>,
     codebooks: Option<Arc<Memory<D>>>, // of the packed experts
     packed: usize,
-    place: Place,
+    place: StackPlace,
 }
 
 /// Everything that one adapter does to the outputs of one matrix.
@@ -166,7 +166,7 @@ pub(crate) struct LowRankMatrices<D: Device> {
 
 /// Destination of the next of several stacks.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct StackPlace {
     part: usize,  // offset of the next entry in the table of parts
     bytes: usize, // offset of the next part
 }
@@ -195,7 +195,7 @@ pub(crate) fn matrix_bytes(shapes: &[MatrixShape]) -> usize {
 fn put<D: Device>(
     (memory, codebooks): (&Memory<D>, Option<&Arc<Memory<D>>>),
     parts: &[MatrixSource<'_>],
-    place: &mut Place,
+    place: &mut StackPlace,
 ) -> Result<StackParams, KernelError> {
     let mut stack = StackParams {
         parts: memory.address().offset(place.part),
@@ -234,7 +234,7 @@ impl<D: Device> CudaMatrix<D> {
         let codebooks = codebooks.of(device, types_of(parts))?;
         let shapes: Vec<MatrixShape> = parts.iter().map(|part| part.shape).collect();
         let memory = Memory::unknown(device, matrix_bytes(&shapes), "a matrix")?;
-        let mut place = Place { part: 0, bytes: table_bytes(parts.len()) };
+        let mut place = StackPlace { part: 0, bytes: table_bytes(parts.len()) };
         let stack = put((&memory, codebooks.as_ref()), parts, &mut place)?;
         assert_eq!(place.bytes, memory.bytes(), "matrix_bytes is what a matrix takes");
         Ok(Self { memory, codebooks, stack, product: ProductShape::of(std::iter::once(&shapes[..])) })
@@ -284,7 +284,7 @@ impl<D: Device> CudaExperts<D> {
             shapes: shapes.to_vec(),
             codebooks: None,
             packed: 0,
-            place: Place { part: stacks, bytes: stacks + parts },
+            place: StackPlace { part: stacks, bytes: stacks + parts },
         })
     }
 

@@ -42,7 +42,7 @@ impl Default for Kinds {
 }
 
 /// Parameters of a rotation in the kernel's form.
-struct Turn<'a, D: Device> {
+struct RotationParams<'a, D: Device> {
     inv_freq: Option<&'a CudaVector<D>>,
     interleaved: u32,
     sections: [u32; 3],
@@ -51,7 +51,7 @@ struct Turn<'a, D: Device> {
     long_magnitude: Option<f32>, // of a second table of frequencies
 }
 
-impl<'a, D: Device> Turn<'a, D> {
+impl<'a, D: Device> RotationParams<'a, D> {
     fn of(rope: Option<&Rope<&'a CudaVector<D>>>) -> Self {
         let axes = rope.and_then(|rope| rope.axes);
         Self {
@@ -97,7 +97,7 @@ impl<D: Device> CudaBackend<D> {
         let HeadShape { heads, kv_heads, head_dim } = params.shape;
         let (q_width, kv_width) = (heads * head_dim, kv_heads * head_dim);
         self.check(qkv, params.width(), "qkv");
-        let turn = Turn::of(params.rope.as_ref());
+        let turn = RotationParams::of(params.rope.as_ref());
         assert!(2 * turn.pairs() <= head_dim, "more pairs than are turned");
         // A norm of all heads as one comes first, and leaves no norm for each head.
         let mut of_each = |norm: Option<&'_ CudaVector<D>>, first: usize, width: usize| match norm {
@@ -229,7 +229,7 @@ impl<D: Device> CudaBackend<D> {
             let (kernel, grid) = paged_grid(bucket.rows, &paged);
             return self.share_rows((kernel, grid), bucket.rows * grid.blocks[1], &paged, holds);
         }
-        let [few, many] = [1, TILES_OF_MANY].map(|tiles| Tiles::of(&paged, tiles));
+        let [few, many] = [1, TILES_OF_MANY].map(|tiles| QueryTiles::of(&paged, tiles));
         let of_each = paged.heads / paged.kv_heads;
         let is_many = paged.head_dim <= MANY_COLS_MAX
             && bucket.rows * paged.heads >= self.kinds.queries_many
@@ -255,14 +255,14 @@ impl<D: Device> CudaBackend<D> {
 
     /// Tiling of queries for warpgroups, if they are to be used: a sequence has enough queries for at least one
     /// warpgroup.
-    fn groups_of(&self, paged: &PagedAttentionParams, bucket: Bucket) -> Option<Tiles> {
+    fn groups_of(&self, paged: &PagedAttentionParams, bucket: Bucket) -> Option<QueryTiles> {
         let of_each = paged.heads / paged.kv_heads;
         let suits = paged.kv_type == 0 && paged.head_dim <= MANY_COLS_MAX;
         let queries_many = self.kinds.queries_many.max(QUERIES_OF_GROUPS);
         let are_many = bucket.rows * paged.heads >= queries_many
             && bucket.rows / bucket.sequences * of_each >= GROUP_QUERIES;
         let wanted = self.has_few_rows_wide() || (self.is_wide() && are_many);
-        (suits && wanted).then(|| Tiles::of(paged, GROUPS * GROUP_QUERIES / TILE))
+        (suits && wanted).then(|| QueryTiles::of(paged, GROUPS * GROUP_QUERIES / TILE))
     }
 
     /// If few blocks are busy and there are several spans, splits a row's spans of keys over blocks, whose partial
@@ -285,7 +285,7 @@ impl<D: Device> CudaBackend<D> {
         };
         let row_bytes = part_bytes(paged.heads as usize, paged.value_dim as usize) * spans as usize;
         // Tiles that begin with a turn's first row belong to that turn alone.
-        let tile_rows = if suits_tiles(paged) { Tiles::of(paged, 1).rows } else { 1 };
+        let tile_rows = if suits_tiles(paged) { QueryTiles::of(paged, 1).rows } else { 1 };
         let rows_at_once = match (parts.bytes() / row_bytes) as u32 {
             rows if rows > tile_rows => rows - rows % tile_rows,
             rows => rows,
@@ -364,7 +364,7 @@ impl<D: Device> CudaBackend<D> {
         self.check(latent, width, "latent");
         self.check(queries, heads * width, "queries");
         kv.check_latent(&params.shape, layer);
-        let turn = Turn::of(Some(&params.rope));
+        let turn = RotationParams::of(Some(&params.rope));
         assert!(
             params.norm.length == rank && 2 * turn.pairs() <= rope_dim,
             "a norm and pairs that fit the latent"
@@ -516,17 +516,17 @@ pub(super) fn columns_of_block(paged: &PagedAttentionParams) -> Option<u32> {
 }
 
 /// Tiling of queries: the heads of a group are neighbouring rows of a sequence, in blocks of so many tiles.
-struct Tiles {
+struct QueryTiles {
     tiles: u32,
     rows: u32,
     blocks_of_heads: u32,
 }
 
-impl Tiles {
-    fn of(paged: &PagedAttentionParams, tiles: u32) -> Tiles {
+impl QueryTiles {
+    fn of(paged: &PagedAttentionParams, tiles: u32) -> QueryTiles {
         let (of_each, queries) = (paged.heads / paged.kv_heads, TILE * tiles);
         let heads = of_each.min(queries);
-        Tiles { tiles, rows: queries / heads, blocks_of_heads: paged.kv_heads * of_each.div_ceil(heads) }
+        QueryTiles { tiles, rows: queries / heads, blocks_of_heads: paged.kv_heads * of_each.div_ceil(heads) }
     }
 
     /// Number of blocks for the rows of a batch; `find_rows` defines their numbering.

@@ -40,12 +40,12 @@ pub(super) enum Flight {
 
 /// Parameters of a step's draws, kept from step to step.
 #[derive(Default)]
-pub(super) struct Drawing {
+pub(super) struct DrawBuffers {
     specs: Vec<DrawSpecParams>,
     edits: Vec<u32>, // masks, seen tokens, adjustments
 }
 
-impl Drawing {
+impl DrawBuffers {
     /// Bytes on the device: specs, then tokens, then edits.
     pub(super) fn bytes(limits: &StepLimits) -> usize {
         Self::edits_at(limits) + limits.logit_rows * 4 * Self::edit_words(limits)
@@ -120,11 +120,11 @@ fn on_device(spec: &SampleSpec, specs: &SampleSpecs, row: usize, edits_fit: bool
 }
 
 /// Tokens in the form that the device writes.
-fn sampled(tokens: &[u8]) -> impl ExactSizeIterator<Item = Option<Sampled>> + '_ {
+fn sampled(tokens: &[u8]) -> impl ExactSizeIterator<Item = Option<SampledToken>> + '_ {
     let (tokens, _) = tokens.as_chunks::<4>();
     tokens.iter().map(|&token| match u32::from_ne_bytes(token) {
         NONE => None,
-        token => Some(Sampled { token, ..Sampled::default() }),
+        token => Some(SampledToken { token, ..SampledToken::default() }),
     })
 }
 
@@ -133,7 +133,7 @@ impl<D: Device> CudaBackend<D> {
     pub(super) fn begin_step(&mut self, batch: &Batch) -> Result<(), KernelError> {
         let last = match (&self.drawn, &self.scratch) {
             (Drawn::OnDevice(tokens), Some(scratch)) => {
-                let at = Drawing::tokens_at(self.steps.limits());
+                let at = DrawBuffers::tokens_at(self.steps.limits());
                 Last::OnDevice(&scratch.drawn, at, tokens.len() / size_of::<u32>())
             }
             (Drawn::Nothing | Drawn::Known, _) | (_, None) => Last::Known(&self.draws),
@@ -173,7 +173,7 @@ impl<D: Device> CudaBackend<D> {
     pub(super) fn wait_for(
         &mut self,
         ticket: Ticket,
-        drawn: &mut Vec<Option<Sampled>>,
+        drawn: &mut Vec<Option<SampledToken>>,
     ) -> Result<(), KernelError> {
         let first = self.submitted + 1 - self.flights.len() as u64;
         let flight = self.flights.pop_front().filter(|_| ticket.step() == first);
@@ -211,25 +211,25 @@ impl<D: Device> CudaBackend<D> {
         room: &mut [f32],
     ) -> Result<(), KernelError> {
         let vocab = head.matrix.rows();
-        let mut drawing = std::mem::take(&mut self.drawing);
+        let mut buffers = std::mem::take(&mut self.buffers);
         let by_host = DrawSpecParams { by_host: 1, ..bytemuck::Zeroable::zeroed() };
         let rows = specs.rows.iter().enumerate();
-        let fits = drawing.take_edits(specs, self.steps.limits());
-        drawing.specs.clear();
-        drawing.specs.extend(rows.map(|(row, spec)| on_device(spec, specs, row, fits).unwrap_or(by_host)));
-        let by_host = drawing.specs.iter().filter(|spec| spec.by_host == 1).count();
-        let result = if by_host == drawing.specs.len() {
+        let fits = buffers.take_edits(specs, self.steps.limits());
+        buffers.specs.clear();
+        buffers.specs.extend(rows.map(|(row, spec)| on_device(spec, specs, row, fits).unwrap_or(by_host)));
+        let by_host = buffers.specs.iter().filter(|spec| spec.by_host == 1).count();
+        let result = if by_host == buffers.specs.len() {
             self.logits(head, x, room).map(|()| {
                 self.draws.draw(specs, room);
                 self.drawn = Drawn::Known;
             })
         } else {
-            self.draw_on_device(head, x, &drawing).and_then(|()| match by_host {
+            self.draw_on_device(head, x, &buffers).and_then(|()| match by_host {
                 0 => Ok(()),
-                _ => self.draw_the_rest(vocab, specs, &drawing, room),
+                _ => self.draw_the_rest(vocab, specs, &buffers, room),
             })
         };
-        self.drawing = drawing;
+        self.buffers = buffers;
         result
     }
 
@@ -252,17 +252,17 @@ impl<D: Device> CudaBackend<D> {
         &mut self,
         head: LogitsHead<'_, Self>,
         x: &CudaBuffer<D>,
-        drawing: &Drawing,
+        buffers: &DrawBuffers,
     ) -> Result<(), KernelError> {
         let vocab = head.matrix.rows();
         self.multiply_head(head, x);
         let scratch = self.scratch();
         let (logits, drawn) = (scratch.logits.clone(), scratch.drawn.clone());
         let limits = self.steps.limits();
-        let (tokens_at, edits_at) = (Drawing::tokens_at(limits), Drawing::edits_at(limits));
-        self.steps.send(bytemuck::cast_slice(&drawing.specs), &drawn, 0)?;
-        if drawing.specs.iter().any(|spec| spec.edited == 1) {
-            self.steps.send(bytemuck::cast_slice(&drawing.edits), &drawn, edits_at)?;
+        let (tokens_at, edits_at) = (DrawBuffers::tokens_at(limits), DrawBuffers::edits_at(limits));
+        self.steps.send(bytemuck::cast_slice(&buffers.specs), &drawn, 0)?;
+        if buffers.specs.iter().any(|spec| spec.edited == 1) {
+            self.steps.send(bytemuck::cast_slice(&buffers.edits), &drawn, edits_at)?;
         }
         let mut ops = self.steps.ops();
         let params = DrawParams {
@@ -277,7 +277,7 @@ impl<D: Device> CudaBackend<D> {
         let blocks = [ops.bucket.logit_rows, 1, 1];
         let grid = Grid { blocks, threads: DRAW_THREADS, shared_bytes: ROOM_BYTES };
         ops.push(Kernel::Draw, grid, &params, &[&logits, &drawn]);
-        let bytes = drawing.specs.len() * size_of::<u32>();
+        let bytes = buffers.specs.len() * size_of::<u32>();
         self.drawn = Drawn::OnDevice(self.steps.fetch(&drawn, tokens_at, bytes)?);
         Ok(())
     }
@@ -286,18 +286,18 @@ impl<D: Device> CudaBackend<D> {
         &mut self,
         vocab: usize,
         specs: &SampleSpecs,
-        drawing: &Drawing,
+        buffers: &DrawBuffers,
         room: &mut [f32],
     ) -> Result<(), KernelError> {
         let logits = self.scratch().logits.clone();
-        let rows = room.chunks_exact_mut(vocab).zip(&drawing.specs).enumerate();
+        let rows = room.chunks_exact_mut(vocab).zip(&buffers.specs).enumerate();
         for (row, (room, _)) in rows.filter(|(_, (_, spec))| spec.by_host == 1) {
             logits.read(4 * row * vocab, bytemuck::cast_slice_mut(room))?;
         }
         let Drawn::OnDevice(tokens) = &self.drawn else { return Ok(()) };
-        let tokens: Vec<Option<Sampled>> = sampled(self.steps.settle_open(tokens)?).collect();
+        let tokens: Vec<Option<SampledToken>> = sampled(self.steps.settle_open(tokens)?).collect();
         let token = |row: usize| tokens[row].as_ref().map(|sampled| sampled.token);
-        let drawn = |row: usize| (drawing.specs[row].by_host == 0).then(|| token(row));
+        let drawn = |row: usize| (buffers.specs[row].by_host == 0).then(|| token(row));
         self.draws.draw_others(specs, room, drawn);
         self.drawn = Drawn::Known;
         Ok(())

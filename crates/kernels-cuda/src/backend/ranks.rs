@@ -23,12 +23,12 @@ const TRIAL_PATIENCE_MS: u32 = 2_000;
 const BLOCKS_MAX: u32 = 128;
 
 /// Devices with peer access, from the view of one of them.
-pub(crate) struct Acquainted<D: Device> {
+pub(crate) struct PeerGroup<D: Device> {
     rank: usize,
     meetings: Vec<Arc<Memory<D>>>, // barrier memory of each device
 }
 
-impl<D: Device> Acquainted<D> {
+impl<D: Device> PeerGroup<D> {
     /// Barrier without anything to copy.
     fn params(&self) -> MeetParams {
         let own = self.meetings[self.rank].address();
@@ -81,7 +81,7 @@ fn brought_too<D: Device>(ops: &mut Ops<'_, D>, own: &MeetParams, memory: [&Arc<
 
 /// Whether ranks at their first barrier see each other's counters and data. A machine may report peer access that does
 /// not work (PCIe behind an IOMMU).
-fn have_met<D: Device>(ranks: &[Acquainted<D>]) -> Result<bool, KernelError> {
+fn have_met<D: Device>(ranks: &[PeerGroup<D>]) -> Result<bool, KernelError> {
     const WIDTH: usize = 4;
     // Number of rows, this rank's data, and the data it reads.
     let (own_at, read_at) = (16, 16 + 4 * WIDTH);
@@ -151,13 +151,13 @@ impl<D: PeerDevice> Peers for CudaBackend<D> {
             }
         }
         let meetings: Vec<_> = ranks.iter().map(|rank| rank.scratch().meetings.clone()).collect();
-        let known = (0..ranks.len()).map(|rank| Acquainted { rank, meetings: meetings.clone() });
+        let known = (0..ranks.len()).map(|rank| PeerGroup { rank, meetings: meetings.clone() });
         let known: Vec<_> = known.collect();
         all = all && have_met(&known)?;
         for (rank, known) in ranks.iter_mut().zip(known) {
             match all {
                 true => {
-                    rank.acquainted = Some(known);
+                    rank.peer_group = Some(known);
                     rank.steps.record_at_once();
                 }
                 // Between two events there are few launches, and a model has more such plans than layers.
@@ -176,7 +176,7 @@ impl<D: PeerDevice> Peers for CudaBackend<D> {
         {
             self.failure.get_or_insert(error);
         }
-        let params = self.acquainted.as_ref().expect("devices that meet are acquainted").params();
+        let params = self.peer_group.as_ref().expect("devices that meet are acquainted").params();
         let mut ops = self.ops();
         let params = MeetParams { batch: ops.batch, ..params };
         ops.push(Kernel::Meet, grid(ops.bucket.rows, &params), &params, &[]);
@@ -201,7 +201,7 @@ impl<D: PeerDevice> Peers for CudaBackend<D> {
         );
         assert!(columns.end <= x_cols && first + columns.len() <= out_cols, "columns that are not there");
         let (source, target) = (from.address().offset(4 * columns.start), to.address().offset(4 * first));
-        if let Some(known) = self.acquainted.as_ref().map(Acquainted::params) {
+        if let Some(known) = self.peer_group.as_ref().map(PeerGroup::params) {
             let fuses = self.fuses;
             let mut ops = self.ops();
             let mut sources = [Address::NONE; RANKS_MAX];

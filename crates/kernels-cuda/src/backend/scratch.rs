@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hanzo_engine_kernels::{KernelError, StepLimits};
 
 use super::attention;
-use super::draw::Drawing;
+use super::draw::DrawBuffers;
 use super::pairs::PairRoom;
 use super::products::PieceRoom;
 use super::ranks::MEETINGS_BYTES;
@@ -47,7 +47,7 @@ fn parts(limits: &StepLimits) -> [usize; 12] {
         few_pieces,
         pairs,
         parts,
-        Drawing::bytes(limits),
+        DrawBuffers::bytes(limits),
         ARRIVED_BYTES,
         MEETINGS_BYTES,
     ]

@@ -16,7 +16,7 @@ const MAY_BEGIN_EARLY: u32 = 6;
 
 /// `CUlaunchConfig` of cuda.h.
 #[repr(C)]
-struct Config {
+struct LaunchConfig {
     blocks: [u32; 3],
     threads: [u32; 3],
     shared_bytes: u32,
@@ -47,7 +47,7 @@ impl Inner {
         ];
         let mut early = Attribute { id: MAY_BEGIN_EARLY, unused: 0, value: [0; 16] };
         early.value[0] = 1;
-        let config = Config {
+        let config = LaunchConfig {
             blocks: launch.grid.blocks,
             threads: [launch.grid.threads, 1, 1],
             shared_bytes: launch.grid.shared_bytes,

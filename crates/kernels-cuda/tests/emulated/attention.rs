@@ -2,7 +2,7 @@
 //! whatever else is in the batch, and the right numbers.
 
 use half::f16;
-use hanzo_engine_cuda_emulator::Emulated;
+use hanzo_engine_cuda_emulator::EmulatedDevice;
 use hanzo_engine_kernels::{
     AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, HeadShape, KvLayout, KvSpec, KvType,
     OperandTypes, QkvParams, RowSource, StepLimits,
@@ -356,7 +356,7 @@ fn rows_of_a_run_have_the_bits_of_each_alone() {
 /// Whichever warp of a block runs ahead.
 #[test]
 fn the_order_of_warps_does_not_matter_to_attention() {
-    let device = Emulated::new().scheduled_by(5);
+    let device = EmulatedDevice::new().scheduled_by(5);
     check_shared_rows(&|| CudaBackend::new(device.clone()));
     check_runs(&|| CudaBackend::new(device.clone()));
 }

@@ -1,7 +1,7 @@
 //! Conformance suite on the emulated device: each check, type and kind of case, with the fewer shapes and batches of
 //! the brief suite.
 
-use hanzo_engine_cuda_emulator::{Emulated, Sources};
+use hanzo_engine_cuda_emulator::{EmulatedDevice, Sources};
 use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels_cuda::CudaBackend;
@@ -35,7 +35,7 @@ fn encoder_ops_conform() {
 #[test]
 fn the_order_of_warps_does_not_matter() {
     for seed in [1, 77] {
-        let device = Emulated::new().scheduled_by(seed);
+        let device = EmulatedDevice::new().scheduled_by(seed);
         let make = || CudaBackend::new(device.clone());
         conformance::check_rms_norm(&|| AnyBackend::new(make()));
         conformance::check_layer_norm(&|| AnyBackend::new(make()));
@@ -47,8 +47,9 @@ fn the_order_of_warps_does_not_matter() {
 /// Checks fibers as on systems for which the emulator has no own way of switching between them.
 #[test]
 fn fibers_of_the_system_compute_the_same() {
-    let device =
-        Emulated::of(&Sources::default().with_flag("-DEMULATOR_UCONTEXT").only(&["norm.cu", "rows.cu"]));
+    let device = EmulatedDevice::of(
+        &Sources::default().with_flag("-DEMULATOR_UCONTEXT").only(&["norm.cu", "rows.cu"]),
+    );
     let make = || CudaBackend::new(device.clone());
     conformance::check_layer_norm(&|| AnyBackend::new(make()));
     conformance::check_unfold(&|| AnyBackend::new(make()));

@@ -1,7 +1,7 @@
 //! Tests of programmatic dependent launch, on GPUs of compute capability 9.0 and above: a kernel that begins early
 //! waits, and reads before that only what no kernel writes (`paper.rs` counts it).
 
-use hanzo_engine_cuda_emulator::{Emulated, Sources};
+use hanzo_engine_cuda_emulator::{EmulatedDevice, Sources};
 use hanzo_engine_kernels::KvType;
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver, Kernel, check};
 
@@ -33,7 +33,7 @@ fn without_wait() -> Sources {
 fn rows_that_are_read_before_others_are_waited_for() {
     // Pieces are written by another kernel.
     let late = without_wait();
-    let counting = Emulated::counting(of_floats(late.only(&KERNELS)));
+    let counting = EmulatedDevice::counting(of_floats(late.only(&KERNELS)));
     step(counting.clone(), WHOLE, Weights::Bf16, KvType::F16, (1, 20));
     let found = counting.counted();
     assert!(found.iter().any(|launch| launch.too_early > 0), "{found:?}");
@@ -43,7 +43,7 @@ fn rows_that_are_read_before_others_are_waited_for() {
 fn a_kernel_that_begins_early_and_never_waits() {
     let last = "  dev::wait_for_earlier();\n}";
     let sources = without_wait().with("product.cu", last, "}").only(&["matmul.cu", "product.cu"]);
-    let device = Emulated::of(&sources.with_flag("-O0"));
+    let device = EmulatedDevice::of(&sources.with_flag("-O0"));
     let failure = std::panic::catch_unwind(|| check_products(&|| CudaBackend::new(device.clone())));
     let failure = failure.expect_err("nobody waits").downcast::<String>().expect("words");
     assert!(failure.contains("a thread has begun early and never waited"), "{failure}");

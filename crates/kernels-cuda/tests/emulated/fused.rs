@@ -1,6 +1,6 @@
 //! Tests of fused kernels: the number of launches for a token, and that they give the bits of separate kernels.
 
-use hanzo_engine_cuda_emulator::Emulated;
+use hanzo_engine_cuda_emulator::EmulatedDevice;
 use hanzo_engine_kernels::{
     Activation, AttentionParams, Backend, Batch, BufferRole, DType, HeadShape, KvLayout, KvSpec, KvType,
     LogitsHead, MatrixShape, MatrixSource, OperandTypes, QkvParams, Rope, RopeKind, RowSource, StepLimits,
@@ -268,7 +268,7 @@ pub(crate) fn bits_of_layers<D: Device>(backend: CudaBackend<D>) -> Vec<u32> {
 }
 
 /// Runs tokens with fused products and with keys shared by blocks.
-pub(crate) fn run_wide_layers(make: &dyn Fn() -> CudaBackend<Emulated>) {
+pub(crate) fn run_wide_layers(make: &dyn Fn() -> CudaBackend<EmulatedDevice>) {
     let mut bench = Bench::new(make(), WIDE);
     for parts in [&[(0, 1, 271)][..], &[(1, 1, 18), (2, 1, 5)]] {
         let (_, kernels) = bench.step(parts);
@@ -289,8 +289,8 @@ fn fused_kernels_leave_the_bits_of_kernels_apart() {
 #[test]
 fn a_layer_takes_as_many_kernels_as_is_said() {
     use Kernel::*;
-    let device = Emulated::new();
-    let counts = |backend: CudaBackend<Emulated>, setting: Setting| {
+    let device = EmulatedDevice::new();
+    let counts = |backend: CudaBackend<EmulatedDevice>, setting: Setting| {
         let mut bench = Bench::new(backend, setting);
         [18, 271].map(|context| bench.step(&[(0, 1, context)]).1)
     };

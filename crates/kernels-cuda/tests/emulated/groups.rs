@@ -1,7 +1,7 @@
 //! Tests of attention of many rows by warpgroups, on GPUs of compute capability 9.0, against tiles of one or two
 //! warps.
 
-use hanzo_engine_cuda_emulator::{Emulated, Sources};
+use hanzo_engine_cuda_emulator::{EmulatedDevice, Sources};
 use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::KvType;
 use hanzo_engine_kernels::conformance::{self, briefly};
@@ -16,7 +16,7 @@ const KERNELS: [Kernel; 2] = [Kernel::AttentionGroupsNarrow, Kernel::AttentionGr
 
 #[test]
 fn groups_of_warps_have_the_bits_of_tiles() {
-    let others = Emulated::new();
+    let others = EmulatedDevice::new();
     let tiles = || CudaBackend::new(others.clone());
     // Whichever warp runs ahead.
     for seed in [0, 9] {
@@ -30,7 +30,7 @@ fn groups_of_warps_have_the_bits_of_tiles() {
 fn many_queries_are_for_groups_of_warps() {
     let setting = plain(96, 1, 64, KvType::F16);
     let parts = [(0, 90, 90), (1, 1, 20)];
-    let [mut wide, mut narrow] = [backend(&device()), CudaBackend::new(Emulated::new())]
+    let [mut wide, mut narrow] = [backend(&device()), CudaBackend::new(EmulatedDevice::new())]
         .map(|made| Bench::new(made, setting, &[90, 20]));
     let found = wide.step(&parts, true);
     assert!(wide.has_planned(Kernel::AttentionGroupsNarrow) && wide.has_planned(Kernel::AttentionFew));

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, Cut, KvType, Pipeline};
+use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, KvType, Pipeline, PipelineCut};
 use hanzo_engine_kernels_cuda::CudaBackend;
 use hanzo_engine_runtime::kv::{BlockName, BlockStore, KeptBlock};
 use hanzo_engine_runtime::{Engine, Event, EventKind};
@@ -106,7 +106,7 @@ fn another_engine_finds_what_a_card_has_computed() {
     let cpu =
         || CpuBackend::new(pool.clone(), Tier::detect().expect("a sound HANZO_ENGINE_CPU_TIER, or none"));
     let shared = |layers: usize| {
-        let cut = Cut { layers, caches: layers, inputs: false };
+        let cut = PipelineCut { layers, caches: layers, inputs: false };
         kept_by(KvType::Q8_0, &|| {
             let card = AnyBackend::new(CudaBackend::new(card()));
             AnyBackend::of_executor(Pipeline::new(vec![AnyBackend::new(cpu()), card], vec![cut]))

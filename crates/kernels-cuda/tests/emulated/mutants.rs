@@ -6,7 +6,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use hanzo_engine_cuda_emulator::{Emulated, Fault, Sources};
+use hanzo_engine_cuda_emulator::{EmulatedDevice, Fault, Sources};
 use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::DType;
 use hanzo_engine_kernels::conformance::{self, briefly};
@@ -18,7 +18,7 @@ use crate::few_bits::check_types;
 use crate::fused::{check_fused_layers, check_wide_layers};
 use crate::products::{check_products, of_floats};
 
-type Make<'a> = &'a dyn Fn() -> CudaBackend<Emulated>;
+type Make<'a> = &'a dyn Fn() -> CudaBackend<EmulatedDevice>;
 
 /// Faults that are compiled together, and the kernels for them.
 struct Planted {
@@ -34,12 +34,12 @@ impl Planted {
     fn must_fail(&self, fault: Fault, words: &str, check: impl Fn(Make<'_>)) {
         let at = self.faults.iter().position(|other| *other == fault).expect("it is one of them");
         let sources = (self.sources)().with_planted(self.faults).only(self.kernels).with_flag(self.flag);
-        is_seen(Emulated::of(&sources).planted(at as u32 + 1), fault, words, check);
+        is_seen(EmulatedDevice::of(&sources).planted(at as u32 + 1), fault, words, check);
     }
 }
 
 /// Checks that a check fails with these words on a device with a fault.
-fn is_seen(device: Emulated, (file, own, instead): Fault, words: &str, check: impl Fn(Make<'_>)) {
+fn is_seen(device: EmulatedDevice, (file, own, instead): Fault, words: &str, check: impl Fn(Make<'_>)) {
     let make: Make<'_> = &|| CudaBackend::new(device.clone());
     match catch_unwind(AssertUnwindSafe(|| briefly(|| check(make)))) {
         Ok(()) => panic!("{file} with {instead:?} for {own:?} was not seen"),
@@ -204,7 +204,7 @@ fn a_piece_that_is_not_what_is_left() {
     let own = "{a - dev::from_half(first[0]), b - dev::from_half(first[1])};";
     let fault @ (file, own, instead) = ("pieces.cuh", own, "{0.0f * a, 0.0f * b};");
     let sources = Sources::default().with(file, own, instead);
-    let device = Emulated::of(&sources.only(PRODUCTS.kernels).with_flag(PRODUCTS.flag));
+    let device = EmulatedDevice::of(&sources.only(PRODUCTS.kernels).with_flag(PRODUCTS.flag));
     is_seen(device, fault, "matmul of F16", |make| conformance::check_matmul(&|| AnyBackend::new(make())));
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::{AnyBackend, Cut, KvType, Pipeline};
+use hanzo_engine_kernels::{AnyBackend, KvType, Pipeline, PipelineCut};
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver};
 
 use crate::again::{in_a_process, is_again};
@@ -41,7 +41,7 @@ fn says_the_same_wherever_it_is_cut(weights: Weights, kv_type: KvType, prompts: 
     let expected = continuations(cpu(), weights, kv_type, &prompts);
     // The head is the embedding, which is on the GPU in any case.
     for on_card in 0..=LAYERS {
-        let cut = Cut { layers: LAYERS - on_card, caches: LAYERS - on_card, inputs: false };
+        let cut = PipelineCut { layers: LAYERS - on_card, caches: LAYERS - on_card, inputs: false };
         let devices = vec![AnyBackend::new(cpu()), AnyBackend::new(CudaBackend::new(card.clone()))];
         let (found, engine) =
             ran_on(AnyBackend::of_executor(Pipeline::new(devices, vec![cut])), weights, kv_type, &prompts);
@@ -94,7 +94,7 @@ fn the_demo_model_says_the_same_on_several_cards() {
         let mut layers = 0;
         let ends = counts.iter().take(counts.len() - 1).map(|count| {
             layers += count;
-            Cut { layers, caches: layers, inputs: false }
+            PipelineCut { layers, caches: layers, inputs: false }
         });
         let pipeline = AnyBackend::of_executor(Pipeline::new(devices, ends.collect()));
         let (found, engine) = ran_on(pipeline, Weights::Q8_0, kv_type, &prompts);

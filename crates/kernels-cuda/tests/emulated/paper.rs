@@ -1,7 +1,7 @@
 //! Tests of the counted traffic of a token: the bytes that kernels of a decoder's step would read and write, according
 //! to a device without memory, equal those that a counting device measures.
 
-use hanzo_engine_cuda_emulator::{Counted, Emulated, Sources};
+use hanzo_engine_cuda_emulator::{CountedLaunch, EmulatedDevice, Sources};
 use hanzo_engine_kernels::{AnyBackend, HeadShape, KvType, RowSource, SampleSpec};
 use hanzo_engine_kernels_cuda::{CudaBackend, Device, Kernel, Ledger};
 use hanzo_engine_runtime::Opened;
@@ -52,7 +52,7 @@ pub(crate) fn step<D: Device>(
 
 #[test]
 fn kernels_read_and_write_what_is_said_on_paper() {
-    let (paper, counting) = (Ledger::default(), Emulated::counting(Sources::default().only(&KERNELS)));
+    let (paper, counting) = (Ledger::default(), EmulatedDevice::counting(Sources::default().only(&KERNELS)));
     let cases = [
         (SMALL, Weights::Bf16, KvType::F16),
         (SMALL, Weights::F16, KvType::Q8_0),
@@ -73,7 +73,7 @@ fn kernels_read_and_write_what_is_said_on_paper() {
             let launched: Vec<Kernel> = found.iter().map(|launch| launch.kernel).collect();
             assert_eq!(kernels, launched, "{case}");
             for (at, (entry, counted)) in said.iter().zip(&found).enumerate() {
-                let &Counted { kernel, read, written, early, too_early } = counted;
+                let &CountedLaunch { kernel, read, written, early, too_early } = counted;
                 let more = if kernel == Kernel::Draw { SPEC_BYTES * batch.0 as u64 } else { 0 };
                 let what = format!("{case}: launch {at}, {kernel:?}");
                 let said = entry.traffic;

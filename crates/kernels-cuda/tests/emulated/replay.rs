@@ -1,6 +1,6 @@
 //! Tests of recorded plans: a replay gives the bits of launches, whatever the batch.
 
-use hanzo_engine_cuda_emulator::Emulated;
+use hanzo_engine_cuda_emulator::EmulatedDevice;
 use hanzo_engine_kernels::{
     AttentionParams, Backend, Batch, BufferRole, HeadShape, KvLayout, KvSpec, KvType, OperandTypes,
     QkvParams, RowSource, StepLimits,
@@ -123,14 +123,14 @@ fn replay_equals_launches<D: Device>(make: impl Fn() -> D) {
 
 #[test]
 fn replay_gives_the_bits_of_launches() {
-    replay_equals_launches(Emulated::new);
+    replay_equals_launches(EmulatedDevice::new);
 }
 
 /// Checks that a plan that is run between all others stays recorded, however many others there are.
 #[test]
 fn the_plan_that_ran_longest_ago_is_forgotten_first() {
     const OTHERS: usize = 150;
-    let mut bench = Bench::new(CudaBackend::new(Emulated::new()));
+    let mut bench = Bench::new(CudaBackend::new(EmulatedDevice::new()));
     bench.fill();
     let batch = decodes(&[5, 6], 0);
     bench.step(&batch, 0);

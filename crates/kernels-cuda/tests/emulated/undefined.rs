@@ -1,7 +1,7 @@
 //! Test for undefined behaviour in the kernels with the compiler's sanitizer: indices out of bounds, shifts that are
 //! too large, signed overflow, misaligned loads. It ends the process at once, so it runs in a separate one.
 
-use hanzo_engine_cuda_emulator::{Emulated, Sources};
+use hanzo_engine_cuda_emulator::{EmulatedDevice, Sources};
 use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels_cuda::CudaBackend;
@@ -10,9 +10,9 @@ use crate::again::{ended, in_a_process, is_again};
 use crate::attention::{check_runs, check_shared_rows};
 
 /// Sources in which undefined behaviour becomes an instruction that no processor has.
-fn watched(sources: Sources, kernels: &[&str]) -> Emulated {
+fn watched(sources: Sources, kernels: &[&str]) -> EmulatedDevice {
     let flags = ["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error", "-O1"];
-    Emulated::of(&flags.into_iter().fold(sources, Sources::with_flag).only(kernels))
+    EmulatedDevice::of(&flags.into_iter().fold(sources, Sources::with_flag).only(kernels))
 }
 
 #[test]

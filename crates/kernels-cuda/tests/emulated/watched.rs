@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::Command;
 
-use hanzo_engine_cuda_emulator::{Emulated, Sources};
+use hanzo_engine_cuda_emulator::{EmulatedDevice, Sources};
 use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels_cuda::CudaBackend;
@@ -17,7 +17,7 @@ use crate::experts::run_some_experts;
 use crate::fused::run_wide_layers;
 use crate::products::of_floats;
 
-type Make<'a> = &'a dyn Fn() -> CudaBackend<Emulated>;
+type Make<'a> = &'a dyn Fn() -> CudaBackend<EmulatedDevice>;
 
 /// A sanitizer: its compiler flag and its library.
 struct Sanitizer {
@@ -64,7 +64,7 @@ impl Sanitizer {
     fn watch(&self, test: &str, sources: Sources, check: impl Fn(Make<'_>)) -> Option<(bool, String)> {
         let sources = [self.flag, "-O0", "-g1"].into_iter().fold(sources, Sources::with_flag);
         if is_again() {
-            let device = Emulated::of(&sources);
+            let device = EmulatedDevice::of(&sources);
             briefly(|| check(&|| CudaBackend::new(device.clone())));
             return None;
         }

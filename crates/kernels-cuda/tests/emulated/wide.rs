@@ -1,7 +1,7 @@
 //! Tests of products of many rows by warpgroups, on GPUs of compute capability 9.0: used if they give the bits of the
 //! other kernels.
 
-use hanzo_engine_cuda_emulator::{Emulated, Fault, Sources};
+use hanzo_engine_cuda_emulator::{EmulatedDevice, Fault, Sources};
 use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels::{AnyBackend, Backend, DType};
 use hanzo_engine_kernels_cuda::{CudaBackend, Driver, check};
@@ -15,12 +15,12 @@ use crate::products::check_products;
 const ASKED: [&str; 6] =
     ["heads.cu", "attention_tiles.cu", "attention_groups.cu", "matmul.cu", "product.cu", "product_wide.cu"];
 
-pub(crate) fn device() -> Emulated {
-    Emulated::of(&Sources::default().with_wide())
+pub(crate) fn device() -> EmulatedDevice {
+    EmulatedDevice::of(&Sources::default().with_wide())
 }
 
 /// A backend that was found to give the same bits, and uses warpgroups.
-pub(crate) fn backend(device: &Emulated) -> CudaBackend<Emulated> {
+pub(crate) fn backend(device: &EmulatedDevice) -> CudaBackend<EmulatedDevice> {
     let backend = CudaBackend::new(device.clone());
     assert!(backend.is_wide(), "groups of warps do not give the bits of warps");
     backend
@@ -75,7 +75,7 @@ fn floats() -> Sources {
 /// Checks that a device with unchanged warpgroup kernels uses them, and that one with any of these faults (file,
 /// original words, replacement) does not.
 pub(crate) fn check_faults(faults: &[Fault]) {
-    let all = Emulated::of(&floats().with_planted(faults));
+    let all = EmulatedDevice::of(&floats().with_planted(faults));
     assert!(CudaBackend::new(all.clone()).is_wide());
     for (number, (file, own, instead)) in (1..).zip(faults) {
         let device = all.clone().planted(number);
