@@ -5,14 +5,14 @@
 use crate::{
     format::Syntax,
     piece::{End, LocatedText, Sink},
-    read::{Known, Reader, Step},
+    read::{CallReader, KnownTools, ReadStep},
 };
 
 /// State of parsing an answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Calls {
     syntax: &'static Syntax,
-    state: State,
+    state: CallsState,
     /// White space and insignificant marks that may precede a call.
     gap: Vec<LocatedText>,
     /// True if text was emitted.
@@ -22,11 +22,11 @@ pub(crate) struct Calls {
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum CallsState {
     /// Text. `held` may be the start of a marker.
     Text { held: LocatedText },
     /// A call. `raw` is its text since the marker, or since the last call that ended in it.
-    Call { reader: Box<Reader>, raw: LocatedText, ended: u32 },
+    Call { reader: Box<CallReader>, raw: LocatedText, ended: u32 },
 }
 
 /// First line of an answer in a format whose calls begin with a name on a line.
@@ -38,7 +38,7 @@ enum FirstLine {
     Other,
 }
 
-fn first_line(text: &str, known: Known) -> FirstLine {
+fn first_line(text: &str, known: KnownTools) -> FirstLine {
     let of = |name: &str| match text.strip_prefix(name) {
         None if name.starts_with(text) => FirstLine::MayBeName,
         None => FirstLine::Other,
@@ -55,19 +55,19 @@ fn first_line(text: &str, known: Known) -> FirstLine {
     found.unwrap_or(FirstLine::Other)
 }
 
-impl State {
-    fn text() -> State {
-        State::Text { held: LocatedText::default() }
+impl CallsState {
+    fn text() -> CallsState {
+        CallsState::Text { held: LocatedText::default() }
     }
 }
 
 impl Calls {
     pub(crate) fn new(syntax: &'static Syntax) -> Calls {
-        Calls { syntax, state: State::text(), gap: Vec::new(), said: false, after_call: false }
+        Calls { syntax, state: CallsState::text(), gap: Vec::new(), said: false, after_call: false }
     }
 
     /// Parses text. `at` is the offset of its first byte in the output.
-    pub(crate) fn push(&mut self, at: usize, text: &str, known: Known, sink: &mut Sink) {
+    pub(crate) fn push(&mut self, at: usize, text: &str, known: KnownTools, sink: &mut Sink) {
         text.char_indices().for_each(|(offset, c)| self.character(c, at + offset, known, sink));
     }
 
@@ -76,30 +76,30 @@ impl Calls {
     pub(crate) fn settled(&self, read: usize) -> usize {
         match (&self.state, self.gap.first()) {
             // If the call fails, the gap before it becomes text as well.
-            (State::Call { raw, .. }, _) => raw.at,
-            (State::Text { .. }, Some(gap)) => gap.at,
-            (State::Text { held }, None) if held.text.is_empty() => read,
-            (State::Text { held }, None) => held.at,
+            (CallsState::Call { raw, .. }, _) => raw.at,
+            (CallsState::Text { .. }, Some(gap)) => gap.at,
+            (CallsState::Text { held }, None) if held.text.is_empty() => read,
+            (CallsState::Text { held }, None) => held.at,
         }
     }
 
-    fn character(&mut self, c: char, at: usize, known: Known, sink: &mut Sink) {
+    fn character(&mut self, c: char, at: usize, known: KnownTools, sink: &mut Sink) {
         match &mut self.state {
-            State::Text { held }
+            CallsState::Text { held }
                 if held.text.is_empty()
                     && !self.syntax.may_begin(c)
                     && (self.said || self.syntax.named.is_none() || !known.may_begin(&c.to_string())) =>
             {
                 self.plain(c, at, sink);
             }
-            State::Text { held } => {
+            CallsState::Text { held } => {
                 if held.text.is_empty() {
                     held.at = at;
                 }
                 held.text.push(c);
                 self.look(known, sink);
             }
-            State::Call { reader, raw, ended } => {
+            CallsState::Call { reader, raw, ended } => {
                 raw.text.push(c);
                 let step = reader.push(c, known, sink);
                 if sink.calls() > *ended {
@@ -109,16 +109,16 @@ impl Calls {
                     self.after_call = true;
                 }
                 match step {
-                    Step::More => {}
-                    Step::Done => self.state = State::text(),
-                    Step::DoneBefore => {
-                        self.state = State::text();
+                    ReadStep::More => {}
+                    ReadStep::Done => self.state = CallsState::text(),
+                    ReadStep::DoneBefore => {
+                        self.state = CallsState::text();
                         self.character(c, at, known, sink);
                     }
-                    Step::Fail => {
+                    ReadStep::Fail => {
                         let mut raw = std::mem::take(raw);
                         raw.text.pop();
-                        self.state = State::text();
+                        self.state = CallsState::text();
                         sink.give_up();
                         self.is_text(&raw, sink);
                         // The character may begin another call.
@@ -130,13 +130,13 @@ impl Calls {
     }
 
     /// Decides about the held text, as far as possible.
-    fn look(&mut self, known: Known, sink: &mut Sink) {
+    fn look(&mut self, known: KnownTools, sink: &mut Sink) {
         loop {
-            let State::Text { held } = &mut self.state else { return };
+            let CallsState::Text { held } = &mut self.state else { return };
             let Some(first) = held.text.chars().next() else { return };
             if let Some((_, begin)) = self.syntax.openers.iter().find(|(marker, _)| held.text == *marker) {
                 let (reader, raw) = (Box::new(begin()), std::mem::take(held));
-                self.state = State::Call { reader, raw, ended: sink.calls() };
+                self.state = CallsState::Call { reader, raw, ended: sink.calls() };
                 return;
             }
             if let Some(begin) = self.syntax.named.filter(|_| !self.said) {
@@ -144,7 +144,7 @@ impl Calls {
                     FirstLine::Name => {
                         let LocatedText { at, text } = std::mem::take(held);
                         let (reader, raw) = (Box::new(begin()), LocatedText::at(at));
-                        self.state = State::Call { reader, raw, ended: sink.calls() };
+                        self.state = CallsState::Call { reader, raw, ended: sink.calls() };
                         self.push(at, &text, known, sink);
                         return;
                     }
@@ -173,7 +173,7 @@ impl Calls {
             {
                 let LocatedText { at, text } = std::mem::take(held);
                 let (reader, raw) = (Box::new(begin()), LocatedText::at(at));
-                self.state = State::Call { reader, raw, ended: sink.calls() };
+                self.state = CallsState::Call { reader, raw, ended: sink.calls() };
                 // No marker begins with a single held character, so this is all of it.
                 self.push(at, &text, known, sink);
                 return;
@@ -216,23 +216,23 @@ impl Calls {
 
     /// Ends the output. A call that has begun remains one, with its arguments so far. If the output was cut,
     /// the markup of a call that has not begun is dropped.
-    pub(crate) fn finish(&mut self, end: End, known: Known, sink: &mut Sink) {
+    pub(crate) fn finish(&mut self, end: End, known: KnownTools, sink: &mut Sink) {
         let cut = end == End::Cut;
-        match std::mem::replace(&mut self.state, State::text()) {
+        match std::mem::replace(&mut self.state, CallsState::text()) {
             // A partial mark after a call is as insignificant as the whole mark.
-            State::Text { held }
+            CallsState::Text { held }
                 if self.after_call && self.syntax.marks.iter().any(|mark| mark.starts_with(&held.text)) => {}
-            State::Text { held } if cut && self.is_markup(&held.text) => self.gap.clear(),
-            State::Text { held } if cut && self.may_be_named(&held.text, known) => {
+            CallsState::Text { held } if cut && self.is_markup(&held.text) => self.gap.clear(),
+            CallsState::Text { held } if cut && self.may_be_named(&held.text, known) => {
                 // A complete name on its line begins the call.
                 if held.text.contains('\n') {
                     sink.start(held.text.trim(), None);
                 }
                 self.gap.clear();
             }
-            State::Text { held } => self.is_text(&held, sink),
-            State::Call { reader, .. } if reader.finish() => {}
-            State::Call { mut reader, raw, .. } => {
+            CallsState::Text { held } => self.is_text(&held, sink),
+            CallsState::Call { reader, .. } if reader.finish() => {}
+            CallsState::Call { mut reader, raw, .. } => {
                 if cut || sink.is_open() {
                     reader.cut(known, sink);
                 }
@@ -254,7 +254,7 @@ impl Calls {
     }
 
     /// Returns true if the text is a prefix of a call that begins with a name.
-    fn may_be_named(&self, text: &str, known: Known) -> bool {
+    fn may_be_named(&self, text: &str, known: KnownTools) -> bool {
         let is_open = self.syntax.named.is_some() && !self.said && !text.is_empty();
         is_open && matches!(first_line(text, known), FirstLine::MayBeName)
     }

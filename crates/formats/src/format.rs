@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::read::{
-    Reader,
+    CallReader,
     head::{self, Head, HeadForm},
     literal::{self, Calls as Literals, Style},
     object::Object,
-    tagged::{self, Tagged, Tags},
+    tagged::{self, TaggedReader, Tags},
 };
 
 /// Format in which a model family writes tool calls.
@@ -73,7 +73,7 @@ pub enum ToolFormat {
 }
 
 /// Creates a reader for a call.
-type Begin = fn() -> Reader;
+type Begin = fn() -> CallReader;
 
 /// Syntax of a format's calls.
 #[derive(Debug)]
@@ -130,25 +130,25 @@ pub(crate) const INNER: [&str; 16] = [
     "<|tool_call:args|>",
 ];
 
-fn object() -> Reader {
-    Reader::Object(Object::new())
+fn object() -> CallReader {
+    CallReader::Object(Object::new())
 }
 
-fn of_head(form: &'static HeadForm) -> Reader {
-    Reader::Head(Head::new(form))
+fn of_head(form: &'static HeadForm) -> CallReader {
+    CallReader::Head(Head::new(form))
 }
 
-fn of_tags(tags: &'static Tags) -> Reader {
-    Reader::Tagged(Tagged::new(tags))
+fn of_tags(tags: &'static Tags) -> CallReader {
+    CallReader::Tagged(TaggedReader::new(tags))
 }
 
-fn of_style(style: &'static Style) -> Reader {
-    Reader::Literal(Literals::new(style))
+fn of_style(style: &'static Style) -> CallReader {
+    CallReader::Literal(Literals::new(style))
 }
 
 /// Consecutive objects, or a list of them.
-fn objects() -> Reader {
-    Reader::Object(Object::lines())
+fn objects() -> CallReader {
+    CallReader::Object(Object::lines())
 }
 
 const NONE: Syntax = Syntax { openers: &[], marks: &[], bare: None, named: None };
@@ -171,7 +171,7 @@ static PYTHONIC: Syntax = Syntax {
     bare: Some(('[', || of_style(&literal::BRACKETS))),
     ..NONE
 };
-static MISTRAL: Syntax = Syntax { openers: &[("[TOOL_CALLS]", || Reader::Mistral(None))], ..NONE };
+static MISTRAL: Syntax = Syntax { openers: &[("[TOOL_CALLS]", || CallReader::Mistral(None))], ..NONE };
 static DEEPSEEK: Syntax = Syntax {
     openers: &[("<｜tool▁call▁begin｜>", || of_head(&head::DEEPSEEK))],
     marks: &[
@@ -246,7 +246,7 @@ static XLAM: Syntax = Syntax { bare: Some(('[', object)), ..NONE };
 static FUNCTIONARY: Syntax =
     Syntax { openers: &[("<function=", || of_head(&head::CLOSED))], marks: &["</function>"], ..NONE };
 static LFM2: Syntax = Syntax {
-    openers: &[("<|tool_call_start|>", || Reader::Lfm2(String::new(), None))],
+    openers: &[("<|tool_call_start|>", || CallReader::Lfm2(String::new(), None))],
     marks: &["<|tool_call_end|>"],
     ..NONE
 };
@@ -258,7 +258,7 @@ static OLMO_3: Syntax = Syntax {
 static CHAT_GLM: Syntax =
     Syntax { marks: &["<|observation|>"], named: Some(|| of_head(&head::LINE)), ..NONE };
 static APERTUS: Syntax = Syntax {
-    openers: &[("<|tools_prefix|>", || Reader::Object(Object::keyed()))],
+    openers: &[("<|tools_prefix|>", || CallReader::Object(Object::keyed()))],
     marks: &["<|tools_suffix|>"],
     ..NONE
 };

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use self::{
-    shape::{Arguments, Part, Shape},
+    shape::{Arguments, CallShape, CallText},
     strings::{ANY, literal, without},
 };
 use crate::{format::ToolFormat, tools::Tool};
@@ -38,7 +38,7 @@ type Control<'a> = &'a dyn Fn(&str) -> Option<u32>;
 type MakeSchema<'a> = &'a dyn Fn(&str) -> Result<String, String>;
 
 /// Writes rules for a vocabulary.
-struct Writer<'a> {
+struct GrammarWriter<'a> {
     /// Marks of the format that are control tokens, the longest first.
     controls: Vec<(&'static str, u32)>,
     schema: MakeSchema<'a>,
@@ -57,17 +57,17 @@ impl Demand<'_> {
     /// be valid (it is not required, no tool is strict, and no document is requested), arguments are enforced
     /// as far as possible.
     pub fn grammar(&self, control: Control<'_>, schema: MakeSchema<'_>) -> Result<String, String> {
-        let mut writer = Writer::new(self.format, control, schema);
-        let start = match Shape::of(self.format) {
+        let mut writer = GrammarWriter::new(self.format, control, schema);
+        let start = match CallShape::of(self.format) {
             _ if self.format == ToolFormat::Harmony => self.channels(&mut writer)?,
             Some(shape) => self.calls(&mut writer, &shape)?,
-            None => self.calls(&mut writer, &Shape::mistral(control("[ARGS]").is_some()))?,
+            None => self.calls(&mut writer, &CallShape::mistral(control("[ARGS]").is_some()))?,
         };
         Ok(format!("start: {start}\n{}SPACE: /[ \\n]{{1,4}}/\nTEXT: /(?s:.*)/\n", writer.rules))
     }
 
     /// Grammar of an answer of text and calls.
-    fn calls(&self, writer: &mut Writer, shape: &Shape) -> Result<String, String> {
+    fn calls(&self, writer: &mut GrammarWriter, shape: &CallShape) -> Result<String, String> {
         let (mut calls, mut arguments) = (Vec::new(), Vec::new());
         // If a call begins like the document, one lexer must tell them apart. Therefore the call is a document
         // too.
@@ -138,7 +138,7 @@ impl Demand<'_> {
 
     /// Grammar of an answer in Harmony's channels: reasoning and comments to the user, then a call or the
     /// answer.
-    fn channels(&self, writer: &mut Writer) -> Result<String, String> {
+    fn channels(&self, writer: &mut GrammarWriter) -> Result<String, String> {
         let mut ends = Vec::new();
         for tool in self.tools {
             let arguments = self.arguments(writer, Arguments::Json, tool)?;
@@ -175,7 +175,12 @@ impl Demand<'_> {
     }
 
     /// Rule of a tool's arguments.
-    fn arguments(&self, writer: &mut Writer, arguments: Arguments, tool: &Tool) -> Result<String, String> {
+    fn arguments(
+        &self,
+        writer: &mut GrammarWriter,
+        arguments: Arguments,
+        tool: &Tool,
+    ) -> Result<String, String> {
         let must = self.required || tool.strict || self.document.is_some();
         let of_tool = |reason: String| format!("tool {:?}: parameters: {reason}", tool.name);
         tool.check_name().map_err(|reason| format!("tool {:?}: {reason}", tool.name))?;
@@ -227,14 +232,14 @@ fn without_remarks(schema: &mut Value) {
     }
 }
 
-impl<'a> Writer<'a> {
-    fn new(format: ToolFormat, control: Control<'_>, schema: MakeSchema<'a>) -> Writer<'a> {
+impl<'a> GrammarWriter<'a> {
+    fn new(format: ToolFormat, control: Control<'_>, schema: MakeSchema<'a>) -> GrammarWriter<'a> {
         let marks = format.syntax().markers().chain(crate::format::INNER).chain(crate::harmony::MARKS);
         let marks = marks.chain(crate::format::AROUND_TEXT);
         let mut controls: Vec<(&str, u32)> =
             marks.filter_map(|mark| control(mark).map(|id| (mark, id))).collect();
         controls.sort_by_key(|(mark, _)| std::cmp::Reverse(mark.len()));
-        Writer { controls, schema, rules: String::new(), known: HashMap::new(), next: 0 }
+        GrammarWriter { controls, schema, rules: String::new(), known: HashMap::new(), next: 0 }
     }
 
     /// Expression of a text, with control tokens where the vocabulary has them.
@@ -301,26 +306,26 @@ impl<'a> Writer<'a> {
     }
 
     /// Expression of the parts around arguments.
-    fn parts(&self, parts: &[Part], name: &str) -> String {
+    fn parts(&self, parts: &[CallText], name: &str) -> String {
         let mut out = Vec::new();
         let mut text = String::new();
         for part in parts {
             let expression = match part {
-                Part::Is(is) => {
+                CallText::Is(is) => {
                     text.push_str(is);
                     continue;
                 }
-                Part::Name | Part::JsonName => {
+                CallText::Name | CallText::JsonName => {
                     text.push_str(name);
                     continue;
                 }
-                Part::Either(texts) => {
+                CallText::Either(texts) => {
                     format!("({})", texts.iter().map(|text| literal(text)).collect::<Vec<_>>().join(" | "))
                 }
-                Part::May(may) => format!("({})?", literal(may)),
-                Part::Count => "/[0-9]{1,3}/".to_owned(),
-                Part::CallId => "/[a-zA-Z0-9]{10}/".to_owned(),
-                Part::MayHaveId(mark) => format!("({} /[a-zA-Z0-9]{{9}}/)?", self.text(mark)),
+                CallText::May(may) => format!("({})?", literal(may)),
+                CallText::Count => "/[0-9]{1,3}/".to_owned(),
+                CallText::CallId => "/[a-zA-Z0-9]{10}/".to_owned(),
+                CallText::MayHaveId(mark) => format!("({} /[a-zA-Z0-9]{{9}}/)?", self.text(mark)),
             };
             out.push(self.text(&std::mem::take(&mut text)));
             out.push(expression);
@@ -331,8 +336,8 @@ impl<'a> Writer<'a> {
     }
 
     /// Expression of text followed by the opening of calls.
-    fn begun(&mut self, shape: &Shape, text: &str, format: ToolFormat) -> String {
-        let Some((Part::Is(first), others)) = shape.open.split_first() else { return String::new() };
+    fn begun(&mut self, shape: &CallShape, text: &str, format: ToolFormat) -> String {
+        let Some((CallText::Is(first), others)) = shape.open.split_first() else { return String::new() };
         let others = self.parts(others, "");
         // The mark by which the reader recognises a call.
         let known =
@@ -345,7 +350,7 @@ impl<'a> Writer<'a> {
     /// `arguments` has a tool's name and a rule each.
     fn unopened(
         &mut self,
-        shape: &Shape,
+        shape: &CallShape,
         text: &str,
         format: ToolFormat,
         arguments: &[(&str, String)],
@@ -357,7 +362,7 @@ impl<'a> Writer<'a> {
             .flat_map(|call| format.syntax().openers.iter().map(move |opener| (call, opener)))
         {
             let cut = before.iter().enumerate().find_map(|(at, part)| match part {
-                Part::Is(is) => is.find(opener).map(|from| (at, &is[from + opener.len()..])),
+                CallText::Is(is) => is.find(opener).map(|from| (at, &is[from + opener.len()..])),
                 _ => None,
             });
             let Some((at, rest)) = cut else { continue };
@@ -365,7 +370,7 @@ impl<'a> Writer<'a> {
             let each: Vec<String> = arguments
                 .iter()
                 .map(|(name, rule)| {
-                    let parts = [&[Part::Is(rest)], &before[at + 1..]].concat();
+                    let parts = [&[CallText::Is(rest)], &before[at + 1..]].concat();
                     format!("{} {rule} {}", self.parts(&parts, name), self.parts(after, name))
                 })
                 .collect();

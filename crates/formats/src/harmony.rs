@@ -6,7 +6,7 @@ use crate::{
     json::{Json, Scan},
     limits::HEAD_CHARS_MAX,
     piece::{End, LocatedText, Sink},
-    read::Known,
+    read::KnownTools,
 };
 
 /// Marks between messages and their parts, which are control tokens in the vocabulary.
@@ -18,11 +18,11 @@ pub(crate) const MARKS: [&str; 7] =
 pub(crate) struct Harmony {
     /// Text that may be the start of a mark.
     held: LocatedText,
-    at: At,
+    at: HarmonyState,
 }
 
 #[derive(Clone, Debug)]
-enum At {
+enum HarmonyState {
     /// Start of the output. It may begin with a recipient, because the prompt ends inside a header.
     Start {
         raw: LocatedText,
@@ -43,26 +43,28 @@ enum At {
 impl Harmony {
     /// Starts at the beginning of an output, after the prompt has opened an assistant message.
     pub(crate) fn new() -> Harmony {
-        Harmony { held: LocatedText::default(), at: At::Start { raw: LocatedText::default() } }
+        Harmony { held: LocatedText::default(), at: HarmonyState::Start { raw: LocatedText::default() } }
     }
 
     /// Returns true within reasoning.
     pub(crate) fn in_reasoning(&self) -> bool {
-        matches!(self.at, At::Reasoning)
+        matches!(self.at, HarmonyState::Reasoning)
     }
 
     /// Offset in the output before which nothing can become text any more. `read` is the number of bytes read
     /// so far.
     pub(crate) fn settled(&self, read: usize) -> usize {
         match &self.at {
-            At::Start { raw } | At::Head { raw } | At::Call { raw, .. } => raw.at,
-            At::Reasoning | At::Text if self.held.text.is_empty() => read,
-            At::Reasoning | At::Text => self.held.at,
+            HarmonyState::Start { raw } | HarmonyState::Head { raw } | HarmonyState::Call { raw, .. } => {
+                raw.at
+            }
+            HarmonyState::Reasoning | HarmonyState::Text if self.held.text.is_empty() => read,
+            HarmonyState::Reasoning | HarmonyState::Text => self.held.at,
         }
     }
 
     /// Parses text. `at` is the offset of its first byte in the output.
-    pub(crate) fn push(&mut self, at: usize, text: &str, known: Known, sink: &mut Sink) {
+    pub(crate) fn push(&mut self, at: usize, text: &str, known: KnownTools, sink: &mut Sink) {
         for (offset, c) in text.char_indices() {
             if self.held.text.is_empty() && c != '<' {
                 self.character(c, at + offset, sink);
@@ -93,25 +95,25 @@ impl Harmony {
         let mut one = [0; 4];
         let text: &str = c.encode_utf8(&mut one);
         match &mut self.at {
-            At::Start { raw } => {
+            HarmonyState::Start { raw } => {
                 raw.text.push(c);
                 if !may_be_recipient(&raw.text) {
                     let raw = std::mem::take(raw);
-                    self.at = At::Text;
+                    self.at = HarmonyState::Text;
                     sink.text(raw.at, &raw.text);
                 }
             }
-            At::Head { raw } => {
+            HarmonyState::Head { raw } => {
                 raw.text.push(c);
                 if raw.text.len() > HEAD_CHARS_MAX {
                     let raw = std::mem::take(raw);
-                    self.at = At::Text;
+                    self.at = HarmonyState::Text;
                     sink.text(raw.at, &raw.text);
                 }
             }
-            At::Reasoning => sink.reasoning(text),
-            At::Text => sink.text(at, text),
-            At::Call { json, raw, whole } => {
+            HarmonyState::Reasoning => sink.reasoning(text),
+            HarmonyState::Text => sink.text(at, text),
+            HarmonyState::Call { json, raw, whole } => {
                 raw.text.push(c);
                 let mut out = String::new();
                 let blank = c.is_whitespace() && (*whole || json.is_empty());
@@ -137,7 +139,7 @@ impl Harmony {
     }
 
     fn give_up(&mut self, sink: &mut Sink) {
-        if let At::Call { raw, .. } = std::mem::replace(&mut self.at, At::Text) {
+        if let HarmonyState::Call { raw, .. } = std::mem::replace(&mut self.at, HarmonyState::Text) {
             sink.give_up();
             sink.text(raw.at, &raw.text);
         }
@@ -146,33 +148,33 @@ impl Harmony {
     /// Ends the open message.
     fn close(&mut self, sink: &mut Sink) {
         match &self.at {
-            At::Call { whole: true, .. } => sink.end(),
-            At::Call { .. } => self.give_up(sink),
-            At::Head { raw } => tell_head(raw, sink),
-            At::Start { raw } => sink.text(raw.at, &raw.text),
-            At::Reasoning | At::Text => {}
+            HarmonyState::Call { whole: true, .. } => sink.end(),
+            HarmonyState::Call { .. } => self.give_up(sink),
+            HarmonyState::Head { raw } => tell_head(raw, sink),
+            HarmonyState::Start { raw } => sink.text(raw.at, &raw.text),
+            HarmonyState::Reasoning | HarmonyState::Text => {}
         }
-        self.at = At::Text;
+        self.at = HarmonyState::Text;
     }
 
-    fn mark(&mut self, mark: &str, at: usize, known: Known, sink: &mut Sink) {
+    fn mark(&mut self, mark: &str, at: usize, known: KnownTools, sink: &mut Sink) {
         match (mark, &mut self.at) {
-            ("<|channel|>" | "<|constrain|>" | "<|message|>", At::Start { raw })
+            ("<|channel|>" | "<|constrain|>" | "<|message|>", HarmonyState::Start { raw })
                 if raw.text.contains("to=") =>
             {
                 let raw = std::mem::take(raw);
-                self.at = At::Head { raw };
+                self.at = HarmonyState::Head { raw };
                 self.mark(mark, at, known, sink);
             }
-            ("<|channel|>" | "<|constrain|>", At::Head { raw }) => raw.text.push_str(mark),
-            ("<|message|>", At::Head { raw }) => {
+            ("<|channel|>" | "<|constrain|>", HarmonyState::Head { raw }) => raw.text.push_str(mark),
+            ("<|message|>", HarmonyState::Head { raw }) => {
                 let raw = std::mem::take(raw);
                 self.at = body(raw, known, sink);
             }
             ("<|message|>", _) => {}
             ("<|start|>" | "<|channel|>", _) => {
                 self.close(sink);
-                self.at = At::Head { raw: LocatedText { at, text: mark.to_owned() } };
+                self.at = HarmonyState::Head { raw: LocatedText { at, text: mark.to_owned() } };
             }
             _ => self.close(sink),
         }
@@ -180,22 +182,24 @@ impl Harmony {
 
     /// Ends the output. A call that has begun remains one, with its arguments so far. If the output was cut, an
     /// unfinished mark or header is dropped, unless the header names a tool: then the call begins.
-    pub(crate) fn finish(&mut self, end: End, known: Known, sink: &mut Sink) {
+    pub(crate) fn finish(&mut self, end: End, known: KnownTools, sink: &mut Sink) {
         let held = std::mem::take(&mut self.held);
         let cut = end == End::Cut;
-        if !cut && !matches!(self.at, At::Call { .. }) {
+        if !cut && !matches!(self.at, HarmonyState::Call { .. }) {
             held.text.char_indices().for_each(|(at, c)| self.character(c, held.at + at, sink));
         }
         match &self.at {
-            At::Call { whole: false, .. } => {}
-            At::Start { raw } | At::Head { raw } if cut && !raw.text.trim().is_empty() => {
+            HarmonyState::Call { whole: false, .. } => {}
+            HarmonyState::Start { raw } | HarmonyState::Head { raw }
+                if cut && !raw.text.trim().is_empty() =>
+            {
                 if let Some(name) = recipient(&raw.text).filter(|name| known.has(name)) {
                     sink.start(name, None);
                 }
             }
             _ => self.close(sink),
         }
-        self.at = At::Text;
+        self.at = HarmonyState::Text;
     }
 }
 
@@ -241,7 +245,7 @@ fn tell_head(raw: &LocatedText, sink: &mut Sink) {
 
 /// Determines the kind of message from its header: `<|start|>assistant<|channel|>commentary to=functions.f
 /// <|constrain|>json`.
-fn body(mut raw: LocatedText, known: Known, sink: &mut Sink) -> At {
+fn body(mut raw: LocatedText, known: KnownTools, sink: &mut Sink) -> HarmonyState {
     let words = || {
         let between = |c: char| c.is_whitespace() || matches!(c, '<' | '>' | '|');
         raw.text.split(between).filter(|word| !word.is_empty())
@@ -253,12 +257,12 @@ fn body(mut raw: LocatedText, known: Known, sink: &mut Sink) -> At {
             raw.text.push_str("<|message|>");
             if known.has(&name) {
                 sink.start(&name, None);
-                return At::Call { json: Json::default(), raw, whole: false };
+                return HarmonyState::Call { json: Json::default(), raw, whole: false };
             }
             sink.text(raw.at, &raw.text);
-            At::Text
+            HarmonyState::Text
         }
-        None if words().any(|word| word == "analysis") => At::Reasoning,
-        None => At::Text,
+        None if words().any(|word| word == "analysis") => HarmonyState::Reasoning,
+        None => HarmonyState::Text,
     }
 }

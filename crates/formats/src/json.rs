@@ -19,7 +19,7 @@ pub(crate) enum Scan {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Json {
     open: Vec<Frame>,
-    at: At,
+    at: JsonState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ enum Frame {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum At {
+enum JsonState {
     #[default]
     Value,
     FirstItem, // a value or the end of an empty array
@@ -73,7 +73,7 @@ impl Json {
     pub(crate) fn push(&mut self, c: char, out: &mut String) -> Scan {
         let scan = self.step(c);
         match scan {
-            Scan::Took | Scan::Ended if c < ' ' && matches!(self.at, At::Text { .. }) => {
+            Scan::Took | Scan::Ended if c < ' ' && matches!(self.at, JsonState::Text { .. }) => {
                 out.push_str(match c {
                     '\n' => "\\n",
                     '\t' => "\\t",
@@ -89,74 +89,76 @@ impl Json {
 
     /// Returns true if nothing of the value was read.
     pub(crate) fn is_empty(&self) -> bool {
-        self.at == At::Value && self.open.is_empty()
+        self.at == JsonState::Value && self.open.is_empty()
     }
 
     /// Returns true within a string.
     pub(crate) fn is_in_text(&self) -> bool {
-        matches!(self.at, At::Text { .. } | At::Escape { .. } | At::Hex { .. })
+        matches!(self.at, JsonState::Text { .. } | JsonState::Escape { .. } | JsonState::Hex { .. })
     }
 
     fn step(&mut self, c: char) -> Scan {
         let space = matches!(c, ' ' | '\n' | '\r' | '\t');
         match self.at {
-            At::Text { key } => match c {
-                '"' if key => self.go(At::Colon),
+            JsonState::Text { key } => match c {
+                '"' if key => self.go(JsonState::Colon),
                 '"' => self.ended(),
-                '\\' => self.go(At::Escape { key }),
+                '\\' => self.go(JsonState::Escape { key }),
                 _ => Scan::Took,
             },
-            At::Escape { key } => match c {
-                '"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't' => self.go(At::Text { key }),
-                'u' => self.go(At::Hex { key, left: 4 }),
+            JsonState::Escape { key } => match c {
+                '"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't' => self.go(JsonState::Text { key }),
+                'u' => self.go(JsonState::Hex { key, left: 4 }),
                 _ => Scan::Bad,
             },
-            At::Hex { key, left } if c.is_ascii_hexdigit() => {
-                self.go(if left == 1 { At::Text { key } } else { At::Hex { key, left: left - 1 } })
-            }
-            At::Hex { .. } => Scan::Bad,
-            At::Number(digits) => self.number(digits, c),
-            At::Word { of, next } => match of[next..].starts_with(c) {
+            JsonState::Hex { key, left } if c.is_ascii_hexdigit() => self.go(if left == 1 {
+                JsonState::Text { key }
+            } else {
+                JsonState::Hex { key, left: left - 1 }
+            }),
+            JsonState::Hex { .. } => Scan::Bad,
+            JsonState::Number(digits) => self.number(digits, c),
+            JsonState::Word { of, next } => match of[next..].starts_with(c) {
                 true if next + 1 == of.len() => self.ended(),
-                true => self.go(At::Word { of, next: next + 1 }),
+                true => self.go(JsonState::Word { of, next: next + 1 }),
                 false => Scan::Bad,
             },
             _ if space => Scan::Took,
-            At::FirstItem if c == ']' => self.close(),
-            At::FirstKey if c == '}' => self.close(),
-            At::Value | At::FirstItem => self.value(c),
-            At::FirstKey | At::Key if c == '"' => self.go(At::Text { key: true }),
-            At::FirstKey | At::Key => Scan::Bad,
-            At::Colon if c == ':' => self.go(At::Value),
-            At::Colon => Scan::Bad,
-            At::After => match (self.open.last(), c) {
-                (Some(Frame::Object), ',') => self.go(At::Key),
-                (Some(Frame::Array), ',') => self.go(At::Value),
+            JsonState::FirstItem if c == ']' => self.close(),
+            JsonState::FirstKey if c == '}' => self.close(),
+            JsonState::Value | JsonState::FirstItem => self.value(c),
+            JsonState::FirstKey | JsonState::Key if c == '"' => self.go(JsonState::Text { key: true }),
+            JsonState::FirstKey | JsonState::Key => Scan::Bad,
+            JsonState::Colon if c == ':' => self.go(JsonState::Value),
+            JsonState::Colon => Scan::Bad,
+            JsonState::After => match (self.open.last(), c) {
+                (Some(Frame::Object), ',') => self.go(JsonState::Key),
+                (Some(Frame::Array), ',') => self.go(JsonState::Value),
                 (Some(Frame::Object), '}') | (Some(Frame::Array), ']') => self.close(),
                 _ => Scan::Bad,
             },
         }
     }
 
-    fn go(&mut self, at: At) -> Scan {
+    fn go(&mut self, at: JsonState) -> Scan {
         self.at = at;
         Scan::Took
     }
 
     fn value(&mut self, c: char) -> Scan {
-        let word = |of| At::Word { of, next: 1 };
+        let word = |of| JsonState::Word { of, next: 1 };
         let at = match c {
             '{' | '[' => {
                 if self.open.len() == ARGUMENTS_DEPTH_MAX {
                     return Scan::Bad;
                 }
                 self.open.push(if c == '{' { Frame::Object } else { Frame::Array });
-                if c == '{' { At::FirstKey } else { At::FirstItem }
+                if c == '{' { JsonState::FirstKey } else { JsonState::FirstItem }
             }
-            '"' => At::Text { key: false },
-            '-' => At::Number(Digits::Minus),
-            '0' => At::Number(Digits::Zero),
-            '1'..='9' => At::Number(Digits::Whole),
+            '"' => JsonState::Text { key: false },
+            '-' => JsonState::Number(Digits::Minus),
+            '0' => JsonState::Number(Digits::Zero),
+            '1'..='9' => JsonState::Number(Digits::Whole),
             't' => word("true"),
             'f' => word("false"),
             'n' => word("null"),
@@ -183,7 +185,7 @@ impl Json {
             }
             _ => return Scan::Bad,
         };
-        self.go(At::Number(next))
+        self.go(JsonState::Number(next))
     }
 
     fn close(&mut self) -> Scan {
@@ -193,7 +195,7 @@ impl Json {
 
     /// Handles the end of a value: the whole one, or a nested one.
     fn ended(&mut self) -> Scan {
-        self.at = At::After;
+        self.at = JsonState::After;
         if self.open.is_empty() { Scan::Ended } else { Scan::Took }
     }
 }

@@ -19,6 +19,6 @@ pub use format::ToolFormat;
 pub use grammar::Demand;
 pub use piece::{End, Piece};
 pub use reasoning::ReasoningMarkers;
-pub use split::{Reading, Splitter};
+pub use split::{SplitOptions, Splitter};
 pub use tools::Tool;
 pub use write::{CallPart, Made};

@@ -8,14 +8,14 @@ use crate::{
     format::ToolFormat,
     harmony::{self, Harmony},
     piece::{End, Piece, Sink},
-    read::Known,
+    read::KnownTools,
     reasoning::{ReasoningMarkers, Section},
     tools::Tool,
 };
 
 /// Options for reading an output.
 #[derive(Clone, Debug, Default)]
-pub struct Reading {
+pub struct SplitOptions {
     /// Markers of a reasoning section, if there may be one.
     pub reasoning: Option<ReasoningMarkers>,
     /// True if the prompt opened the section.
@@ -29,7 +29,7 @@ pub struct Reading {
 /// State of reading an output.
 #[derive(Debug)]
 pub struct Splitter {
-    reading: Reading,
+    options: SplitOptions,
     section: Section,
     answer: Answer,
     sink: Sink,
@@ -43,7 +43,7 @@ enum Answer {
     Harmony(Harmony),
 }
 
-impl Reading {
+impl SplitOptions {
     /// Returns true if there is anything to separate.
     pub fn splits(&self) -> bool {
         let channels = self.format == Some(ToolFormat::Harmony);
@@ -53,26 +53,26 @@ impl Reading {
 
 impl Splitter {
     /// Starts before any text.
-    pub fn new(reading: Reading) -> Splitter {
-        let harmony = reading.format == Some(ToolFormat::Harmony);
-        let section = match &reading.reasoning {
+    pub fn new(options: SplitOptions) -> Splitter {
+        let harmony = options.format == Some(ToolFormat::Harmony);
+        let section = match &options.reasoning {
             _ if harmony => Section::Answer,
             None => Section::Answer,
-            Some(_) if reading.starts_in_reasoning => Section::inside(),
+            Some(_) if options.starts_in_reasoning => Section::inside(),
             Some(_) => Section::start(),
         };
-        let answer = match reading.format.filter(|_| !reading.tools.is_empty()) {
+        let answer = match options.format.filter(|_| !options.tools.is_empty()) {
             _ if harmony => Answer::Harmony(Harmony::new()),
             Some(format) => Answer::Calls(Calls::new(format.syntax())),
             None => Answer::Text,
         };
-        Splitter { reading, section, answer, sink: Sink::default(), read: 0 }
+        Splitter { options, section, answer, sink: Sink::default(), read: 0 }
     }
 
     /// Adds text, and returns the pieces that became certain.
     pub fn push(&mut self, text: &str) -> Vec<Piece> {
         self.read += text.len();
-        let answer = match &self.reading.reasoning {
+        let answer = match &self.options.reasoning {
             Some(markers) if !matches!(self.section, Section::Answer) => {
                 let (mut reasoning, mut answer) = (String::new(), String::new());
                 self.section.push(markers, text, &mut reasoning, &mut answer);
@@ -90,7 +90,7 @@ impl Splitter {
 
     /// Parses the last `text.len()` bytes read as part of the answer.
     fn answer(&mut self, text: &str) {
-        let known = Known { tools: &self.reading.tools };
+        let known = KnownTools { tools: &self.options.tools };
         let at = self.read - text.len();
         match &mut self.answer {
             Answer::Text => self.sink.text(at, text),
@@ -103,12 +103,12 @@ impl Splitter {
     /// and no [`Piece::CallEnd`]. If the output was cut, partial marks and call headers are dropped.
     pub fn finish(&mut self, end: End) -> Vec<Piece> {
         let (mut reasoning, mut answer) = (String::new(), String::new());
-        if let Some(markers) = &self.reading.reasoning {
+        if let Some(markers) = &self.options.reasoning {
             self.section.finish(markers, end, &mut reasoning, &mut answer);
         }
         self.sink.reasoning(&reasoning);
         self.answer(&answer);
-        let known = Known { tools: &self.reading.tools };
+        let known = KnownTools { tools: &self.options.tools };
         match &mut self.answer {
             Answer::Text => {}
             Answer::Calls(calls) => calls.finish(end, known, &mut self.sink),
@@ -160,10 +160,10 @@ impl Splitter {
 
     /// Returns true if the text of a control token matters here. Others are left out of the text.
     pub fn is_marker(&self, text: &str) -> bool {
-        match (&self.answer, &self.reading.reasoning) {
+        match (&self.answer, &self.options.reasoning) {
             (Answer::Harmony(_), _) => harmony::MARKS.contains(&text),
             (_, Some(markers)) if markers.is(text) => true,
-            (Answer::Calls(_), _) => self.reading.format.is_some_and(|format| format.syntax().has(text)),
+            (Answer::Calls(_), _) => self.options.format.is_some_and(|format| format.syntax().has(text)),
             (Answer::Text, _) => false,
         }
     }

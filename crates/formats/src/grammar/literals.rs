@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 
 use super::{
-    Writer,
+    GrammarWriter,
     shape::Dialect,
     strings::{literal, terminal},
     tags::{is_name, parameters},
@@ -14,7 +14,7 @@ use crate::{limits::SCHEMA_DEPTH_MAX, tools::Tool};
 
 /// Rules of one tool's values.
 struct Values<'a, 'w> {
-    writer: &'a mut Writer<'w>,
+    writer: &'a mut GrammarWriter<'w>,
     dialect: &'static Dialect,
     /// Schema that references point into.
     whole: Value,
@@ -24,7 +24,7 @@ struct Values<'a, 'w> {
     any: Option<String>,
 }
 
-impl Writer<'_> {
+impl GrammarWriter<'_> {
     /// Expression of the arguments of a call: `name=value, …`, in the schema's order.
     ///
     /// # Errors

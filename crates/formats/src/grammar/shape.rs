@@ -4,7 +4,7 @@ use crate::format::ToolFormat;
 
 /// Part of the text around arguments.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Part {
+pub(super) enum CallText {
     /// Fixed text.
     Is(&'static str),
     /// Optional text.
@@ -24,7 +24,7 @@ pub(super) enum Part {
 }
 
 /// Parts before and after the arguments of one call.
-pub(super) type Around = (&'static [Part], &'static [Part]);
+pub(super) type Around = (&'static [CallText], &'static [CallText]);
 
 /// Notation of arguments.
 #[derive(Clone, Copy, Debug)]
@@ -119,17 +119,17 @@ static FUNCTION_GEMMA: Dialect = Dialect { mark: "<escape>", ..GEMMAS };
 
 /// Structure of a format's calls.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(super) struct CallShape {
     /// Opening of the calls. Empty: each call's own text begins it.
-    pub(super) open: &'static [Part],
+    pub(super) open: &'static [CallText],
     /// Optional control token before the opening.
     pub(super) before_open: &'static str,
     /// Alternative forms of a call.
     pub(super) calls: &'static [Around],
     /// Separator of calls.
-    pub(super) between: &'static [Part],
+    pub(super) between: &'static [CallText],
     /// End of the calls.
-    pub(super) close: &'static [Part],
+    pub(super) close: &'static [CallText],
     pub(super) arguments: Arguments,
     /// Characters with which an answer without calls must not begin, for a character class.
     pub(super) bare: Option<&'static str>,
@@ -138,11 +138,11 @@ pub(super) struct Shape {
 }
 
 /// Names of a block of calls in V3.2 and V4.
-const DSML_BLOCK: Part = Either(&["function_calls", "tool_calls"]);
+const DSML_BLOCK: CallText = Either(&["function_calls", "tool_calls"]);
 
-use Part::{CallId, Count, Either, Is, JsonName, May, MayHaveId, Name};
+use CallText::{CallId, Count, Either, Is, JsonName, May, MayHaveId, Name};
 
-const PLAIN: Shape = Shape {
+const PLAIN: CallShape = CallShape {
     open: &[],
     before_open: "",
     calls: &[],
@@ -153,22 +153,22 @@ const PLAIN: Shape = Shape {
     around_text: ["", ""],
 };
 /// `[{"name": …, "arguments": …}, …]` between marks.
-const LIST: Shape = Shape {
+const LIST: CallShape = CallShape {
     calls: &[(&[Is("{\"name\": \""), JsonName, Is("\", \"arguments\": ")], &[Is("}")])],
     between: &[Is(", ")],
     ..PLAIN
 };
 
-const PYTHON_CALL: Shape =
-    Shape { calls: &[(&[Name, Is("(")], &[Is(")")])], arguments: Arguments::Literals(&PYTHON), ..PLAIN };
+const PYTHON_CALL: CallShape =
+    CallShape { calls: &[(&[Name, Is("(")], &[Is(")")])], arguments: Arguments::Literals(&PYTHON), ..PLAIN };
 
-impl Shape {
+impl CallShape {
     /// Structure of a format. None if an answer is more than text and calls.
-    pub(super) fn of(format: ToolFormat) -> Option<Shape> {
+    pub(super) fn of(format: ToolFormat) -> Option<CallShape> {
         use ToolFormat as F;
         Some(match format {
             F::Harmony | F::Mistral => return None,
-            F::Hermes => Shape {
+            F::Hermes => CallShape {
                 open: &[Is("<tool_call>")],
                 calls: &[(
                     &[May("\n"), Is("{\"name\": \""), JsonName, Is("\", \"arguments\": ")],
@@ -177,14 +177,14 @@ impl Shape {
                 between: &[May("\n"), Is("<tool_call>")],
                 ..PLAIN
             },
-            F::Llama => Shape {
+            F::Llama => CallShape {
                 before_open: "<|python_tag|>",
                 calls: &[(&[Is("{\"name\": \""), JsonName, Is("\", \"parameters\": ")], &[Is("}")])],
                 between: &[Is("; ")],
                 bare: Some("{"),
                 ..PLAIN
             },
-            F::DeepSeek => Shape {
+            F::DeepSeek => CallShape {
                 open: &[Is("<｜tool▁calls▁begin｜>")],
                 calls: &[
                     (
@@ -200,18 +200,20 @@ impl Shape {
                 close: &[Is("<｜tool▁calls▁end｜>")],
                 ..PLAIN
             },
-            F::Phi4Mini => Shape { open: &[Is("<|tool_call|>[")], close: &[Is("]<|/tool_call|>")], ..LIST },
-            F::Granite => {
-                Shape { open: &[Is("<|tool_call|>"), May(" "), Is("[")], close: &[Is("]")], ..LIST }
+            F::Phi4Mini => {
+                CallShape { open: &[Is("<|tool_call|>[")], close: &[Is("]<|/tool_call|>")], ..LIST }
             }
-            F::Nemotron => Shape { open: &[Is("<TOOLCALL>[")], close: &[Is("]</TOOLCALL>")], ..LIST },
-            F::ToolCalls => Shape {
+            F::Granite => {
+                CallShape { open: &[Is("<|tool_call|>"), May(" "), Is("[")], close: &[Is("]")], ..LIST }
+            }
+            F::Nemotron => CallShape { open: &[Is("<TOOLCALL>[")], close: &[Is("]</TOOLCALL>")], ..LIST },
+            F::ToolCalls => CallShape {
                 open: &[Is("<tool_calls>"), May("\n"), Is("[")],
                 close: &[Is("]"), May("\n"), Is("</tool_calls>")],
                 ..LIST
             },
-            F::Xlam => Shape { open: &[Is("[")], close: &[Is("]")], bare: Some("\\["), ..LIST },
-            F::CommandR => Shape {
+            F::Xlam => CallShape { open: &[Is("[")], close: &[Is("]")], bare: Some("\\["), ..LIST },
+            F::CommandR => CallShape {
                 open: &[Is("<|START_ACTION|>["), May("\n")],
                 calls: &[(
                     &[
@@ -229,7 +231,7 @@ impl Shape {
                 around_text: ["<|START_RESPONSE|>", "<|END_RESPONSE|>"],
                 ..PLAIN
             },
-            F::Kimi => Shape {
+            F::Kimi => CallShape {
                 open: &[Is("<|tool_calls_section_begin|>")],
                 calls: &[(
                     &[
@@ -244,13 +246,13 @@ impl Shape {
                 close: &[Is("<|tool_calls_section_end|>")],
                 ..PLAIN
             },
-            F::Functionary => Shape {
+            F::Functionary => CallShape {
                 open: &[Is("<function=")],
                 calls: &[(&[Name, Is(">")], &[Is("</function>")])],
                 between: &[May("\n"), Is("<function=")],
                 ..PLAIN
             },
-            F::QwenCoder => Shape {
+            F::QwenCoder => CallShape {
                 open: &[Is("<tool_call>")],
                 calls: &[(
                     &[May("\n"), Is("<function="), Name, Is(">"), May("\n")],
@@ -260,29 +262,29 @@ impl Shape {
                 arguments: Arguments::Tags(&FUNCTION),
                 ..PLAIN
             },
-            F::MiniMax => Shape {
+            F::MiniMax => CallShape {
                 open: &[Is("<minimax:tool_call>\n")],
                 calls: &[(&[Is("<invoke name=\""), Name, Is("\">\n")], &[Is("</invoke>\n")])],
                 close: &[Is("</minimax:tool_call>")],
                 arguments: Arguments::Tags(&INVOKE),
                 ..PLAIN
             },
-            F::DeepSeekDsml => Shape {
+            F::DeepSeekDsml => CallShape {
                 open: &[Is("<｜DSML｜"), DSML_BLOCK, Is(">\n")],
                 calls: &[(&[Is("<｜DSML｜invoke name=\""), Name, Is("\">\n")], &[Is("</｜DSML｜invoke>\n")])],
                 close: &[Is("</｜DSML｜"), DSML_BLOCK, Is(">")],
                 arguments: Arguments::Tags(&DSML),
                 ..PLAIN
             },
-            F::ChatGlm => Shape { calls: &[(&[Name, Is("\n")], &[])], between: &[Is("\n")], ..PLAIN },
-            F::Apertus => Shape {
+            F::ChatGlm => CallShape { calls: &[(&[Name, Is("\n")], &[])], between: &[Is("\n")], ..PLAIN },
+            F::Apertus => CallShape {
                 open: &[Is("<|tools_prefix|>[")],
                 calls: &[(&[Is("{\""), JsonName, Is("\": ")], &[Is("}")])],
                 between: &[Is(", ")],
                 close: &[Is("]<|tools_suffix|>")],
                 ..PLAIN
             },
-            F::SolarOpen => Shape {
+            F::SolarOpen => CallShape {
                 open: &[Is("<|tool_calls|>")],
                 calls: &[(
                     &[
@@ -296,27 +298,27 @@ impl Shape {
                 )],
                 ..PLAIN
             },
-            F::GigaChat => Shape {
+            F::GigaChat => CallShape {
                 open: &[Is("<|function_call|>")],
                 calls: &[(&[Is("{\"name\": \""), JsonName, Is("\", \"arguments\": ")], &[Is("}")])],
                 between: &[Is("<|function_call|>")],
                 ..PLAIN
             },
-            F::MiniCpm => Shape {
+            F::MiniCpm => CallShape {
                 open: &[Is("<function name=\"")],
                 calls: &[(&[Name, Is("\">")], &[Is("</function>")])],
                 between: &[May("\n"), Is("<function name=\"")],
                 arguments: Arguments::Tags(&PARAM),
                 ..PLAIN
             },
-            F::Glm => Shape {
+            F::Glm => CallShape {
                 open: &[Is("<tool_call>")],
                 calls: &[(&[Name, May("\n")], &[Is("</tool_call>")])],
                 between: &[May("\n"), Is("<tool_call>")],
                 arguments: Arguments::Tags(&ARG_KEY),
                 ..PLAIN
             },
-            F::Pythonic => Shape {
+            F::Pythonic => CallShape {
                 before_open: "<|python_start|>",
                 open: &[Is("[")],
                 between: &[Is(", ")],
@@ -324,32 +326,32 @@ impl Shape {
                 bare: Some("\\["),
                 ..PYTHON_CALL
             },
-            F::Lfm2 => Shape {
+            F::Lfm2 => CallShape {
                 open: &[Is("<|tool_call_start|>[")],
                 between: &[Is(", ")],
                 close: &[Is("]<|tool_call_end|>")],
                 ..PYTHON_CALL
             },
-            F::Olmo3 => Shape {
+            F::Olmo3 => CallShape {
                 open: &[Is("<function_calls>"), May("\n")],
                 between: &[Is("\n")],
                 close: &[May("\n"), Is("</function_calls>")],
                 ..PYTHON_CALL
             },
-            F::Gemma => Shape {
+            F::Gemma => CallShape {
                 open: &[Is("```tool_code\n")],
                 between: &[Is("\n")],
                 close: &[Is("\n```")],
                 ..PYTHON_CALL
             },
-            F::Gemma4 => Shape {
+            F::Gemma4 => CallShape {
                 open: &[Is("<|tool_call>")],
                 calls: &[(&[Is("call:"), Name, Is("{")], &[Is("}<tool_call|>")])],
                 between: &[Is("<|tool_call>")],
                 arguments: Arguments::Literals(&GEMMA_4),
                 ..PLAIN
             },
-            F::FunctionGemma => Shape {
+            F::FunctionGemma => CallShape {
                 open: &[Is("<start_function_call>")],
                 calls: &[(&[Is("call:"), Name, Is("{")], &[Is("}<end_function_call>")])],
                 between: &[Is("<start_function_call>")],
@@ -361,10 +363,10 @@ impl Shape {
 
     /// Structure for Mistral's models: a list up to the seventh generation of its tokenizer, later a name with
     /// arguments. `has_args` says if the token `[ARGS]` exists, which tells them apart.
-    pub(super) fn mistral(has_args: bool) -> Shape {
+    pub(super) fn mistral(has_args: bool) -> CallShape {
         match has_args {
-            false => Shape { open: &[Is("[TOOL_CALLS]"), May(" "), Is("[")], close: &[Is("]")], ..LIST },
-            true => Shape {
+            false => CallShape { open: &[Is("[TOOL_CALLS]"), May(" "), Is("[")], close: &[Is("]")], ..LIST },
+            true => CallShape {
                 open: &[Is("[TOOL_CALLS]")],
                 calls: &[(&[Name, MayHaveId("[CALL_ID]"), Is("[ARGS]")], &[])],
                 between: &[Is("[TOOL_CALLS]")],

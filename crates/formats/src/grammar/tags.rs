@@ -3,13 +3,13 @@
 use serde_json::{Map, Value};
 
 use super::{
-    Writer,
+    GrammarWriter,
     shape::TagText,
     strings::{literal, terminal},
 };
 use crate::tools::Tool;
 
-impl Writer<'_> {
+impl GrammarWriter<'_> {
     /// Expression of a call's parameters, one after the other.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Calls with the name in a header, followed by the arguments as a JSON object.
 
-use super::{Known, Step};
+use super::{KnownTools, ReadStep};
 use crate::{
     json::{Json, Scan},
     limits::HEAD_CHARS_MAX,
@@ -68,14 +68,14 @@ impl Head {
         Head { form, head: String::new(), arguments: None }
     }
 
-    pub(crate) fn push(&mut self, c: char, known: Known, sink: &mut Sink) -> Step {
+    pub(crate) fn push(&mut self, c: char, known: KnownTools, sink: &mut Sink) -> ReadStep {
         if self.arguments.is_none() {
             if c != '{' {
                 self.head.push(c);
-                return if self.head.len() > HEAD_CHARS_MAX { Step::Fail } else { Step::More };
+                return if self.head.len() > HEAD_CHARS_MAX { ReadStep::Fail } else { ReadStep::More };
             }
             let Some((name, id)) = (self.form.read)(&self.head).filter(|(name, _)| known.has(name)) else {
-                return Step::Fail;
+                return ReadStep::Fail;
             };
             sink.start(&name, id);
         }
@@ -83,17 +83,17 @@ impl Head {
         let scan = self.arguments.get_or_insert_default().push(c, &mut out);
         sink.arguments(&out);
         match scan {
-            Scan::Took => Step::More,
+            Scan::Took => ReadStep::More,
             Scan::Ended => {
                 sink.end();
-                Step::Done
+                ReadStep::Done
             }
-            Scan::EndedBefore | Scan::Bad => Step::Fail,
+            Scan::EndedBefore | Scan::Bad => ReadStep::Fail,
         }
     }
 
     /// Begins the call if its name is known and its arguments have not begun.
-    pub(crate) fn cut(&self, known: Known, sink: &mut Sink) {
+    pub(crate) fn cut(&self, known: KnownTools, sink: &mut Sink) {
         let name = (self.form.name)(&self.head).map(str::trim).filter(|name| known.has(name));
         if let Some(name) = name.filter(|_| self.arguments.is_none()) {
             sink.start(name, None);

@@ -2,7 +2,7 @@
 //! `call:name{key:value,…}`. Values are literals, converted to JSON while they arrive. With an expression that
 //! is no literal, the text is no call.
 
-use super::{Known, Step};
+use super::{KnownTools, ReadStep};
 use crate::{
     json::{Scan, escape},
     limits::{ARGUMENTS_DEPTH_MAX, HEAD_CHARS_MAX, VALUE_BYTES_MAX},
@@ -37,11 +37,11 @@ pub(crate) struct Calls {
     bracket: bool,
     made: bool,
     wrapped: bool, // in print(…)
-    at: At,
+    at: LiteralState,
 }
 
 #[derive(Clone, Debug)]
-enum At {
+enum LiteralState {
     Between { comma: bool },
     Name { held: String },
     Arguments { literal: Literal },
@@ -51,94 +51,100 @@ enum At {
 impl Calls {
     /// Starts right after the marker.
     pub(crate) fn new(style: &'static Style) -> Calls {
-        Calls { style, bracket: false, made: false, wrapped: false, at: At::Between { comma: true } }
+        Calls {
+            style,
+            bracket: false,
+            made: false,
+            wrapped: false,
+            at: LiteralState::Between { comma: true },
+        }
     }
 
     /// Returns true if everything read is complete calls.
     pub(crate) fn is_between(&self) -> bool {
-        self.made && matches!(self.at, At::Between { .. } | At::Close { .. })
+        self.made && matches!(self.at, LiteralState::Between { .. } | LiteralState::Close { .. })
     }
 
-    pub(crate) fn push(&mut self, c: char, known: Known, sink: &mut Sink) -> Step {
+    pub(crate) fn push(&mut self, c: char, known: KnownTools, sink: &mut Sink) -> ReadStep {
         let style = self.style;
         let braces = style.quote.is_some();
         match &mut self.at {
-            At::Between { comma } => match c {
+            LiteralState::Between { comma } => match c {
                 c if c.is_whitespace() => {
                     // Outside brackets a line break counts as a comma.
                     *comma |= !self.bracket;
-                    Step::More
+                    ReadStep::More
                 }
                 '[' if !self.bracket && !self.made && !braces => {
                     self.bracket = true;
-                    Step::More
+                    ReadStep::More
                 }
-                ']' if self.bracket && self.made => Step::Done,
+                ']' if self.bracket && self.made => ReadStep::Done,
                 ')' if self.wrapped => {
                     self.wrapped = false;
-                    Step::More
+                    ReadStep::More
                 }
                 ',' | ';' if self.made && !*comma => {
                     *comma = true;
-                    Step::More
+                    ReadStep::More
                 }
-                ';' if self.made && !self.bracket => Step::More,
+                ';' if self.made && !self.bracket => ReadStep::More,
                 c if self.made && !self.bracket && style.close.starts_with(c) => {
-                    self.at = At::Close { held: c.to_string() };
+                    self.at = LiteralState::Close { held: c.to_string() };
                     self.closed()
                 }
                 c if *comma && (c.is_alphanumeric() || NAME_SIGNS.contains(c)) => {
-                    self.at = At::Name { held: c.to_string() };
-                    Step::More
+                    self.at = LiteralState::Name { held: c.to_string() };
+                    ReadStep::More
                 }
-                _ if self.made && !self.bracket && style.close.is_empty() => Step::DoneBefore,
-                _ => Step::Fail,
+                _ if self.made && !self.bracket && style.close.is_empty() => ReadStep::DoneBefore,
+                _ => ReadStep::Fail,
             },
-            At::Close { held } => {
+            LiteralState::Close { held } => {
                 held.push(c);
                 match style.close.starts_with(held.as_str()) {
                     true => self.closed(),
-                    false => Step::Fail,
+                    false => ReadStep::Fail,
                 }
             }
-            At::Name { held } => match c {
+            LiteralState::Name { held } => match c {
                 '(' if held == "print" && !self.wrapped => {
                     self.wrapped = true;
-                    self.at = At::Between { comma: true };
-                    Step::More
+                    self.at = LiteralState::Between { comma: true };
+                    ReadStep::More
                 }
                 '(' if !braces => match named(held, known) {
                     Some(name) => self.begin(name, sink),
-                    None => Step::Fail,
+                    None => ReadStep::Fail,
                 },
                 '{' if braces => {
                     let name = held.strip_prefix("call:").map(|name| name.trim().to_owned());
                     match name.filter(|name| known.has(name)) {
                         Some(name) => self.begin(name, sink),
-                        None => Step::Fail,
+                        None => ReadStep::Fail,
                     }
                 }
                 c if held.len() <= HEAD_CHARS_MAX
                     && (c.is_alphanumeric() || c == ' ' || NAME_SIGNS.contains(c)) =>
                 {
                     held.push(c);
-                    Step::More
+                    ReadStep::More
                 }
-                _ => Step::Fail,
+                _ => ReadStep::Fail,
             },
-            At::Arguments { literal } => {
+            LiteralState::Arguments { literal } => {
                 let mut out = String::new();
                 let scan = literal.push(c, &mut out);
                 sink.arguments(&out);
                 match scan {
-                    Scan::Took => Step::More,
+                    Scan::Took => ReadStep::More,
                     Scan::Ended => {
                         sink.end();
                         self.made = true;
-                        self.at = At::Between { comma: false };
-                        Step::More
+                        self.at = LiteralState::Between { comma: false };
+                        ReadStep::More
                     }
-                    Scan::EndedBefore | Scan::Bad => Step::Fail,
+                    Scan::EndedBefore | Scan::Bad => ReadStep::Fail,
                 }
             }
         }
@@ -146,38 +152,38 @@ impl Calls {
 
     /// Emits an unfinished number.
     pub(crate) fn cut(&self, sink: &mut Sink) {
-        if let At::Arguments { literal: Literal { at: Within::Word(word), .. } } = &self.at {
+        if let LiteralState::Arguments { literal: Literal { at: Within::Word(word), .. } } = &self.at {
             let number = crate::json::whole(word).filter(|json| !json.starts_with(char::is_alphabetic));
             sink.arguments(&number.unwrap_or_default());
         }
     }
 
     /// Returns true if the text may continue as a call.
-    pub(crate) fn may_be_call(&self, known: Known) -> bool {
-        let At::Name { held } = &self.at else { return true };
+    pub(crate) fn may_be_call(&self, known: KnownTools) -> bool {
+        let LiteralState::Name { held } = &self.at else { return true };
         let written = held.trim();
         let before = ["print", "default_api.", "call:"];
         let name = before.iter().find_map(|before| written.strip_prefix(before)).unwrap_or(written);
         known.may_begin(name.trim()) || before.iter().any(|before| before.starts_with(written))
     }
 
-    fn begin(&mut self, name: String, sink: &mut Sink) -> Step {
+    fn begin(&mut self, name: String, sink: &mut Sink) -> ReadStep {
         sink.start(&name, None);
         sink.arguments("{");
-        self.at = At::Arguments { literal: Literal::new(self.style) };
-        Step::More
+        self.at = LiteralState::Arguments { literal: Literal::new(self.style) };
+        ReadStep::More
     }
 
-    fn closed(&self) -> Step {
+    fn closed(&self) -> ReadStep {
         match &self.at {
-            At::Close { held } if held == self.style.close => Step::Done,
-            _ => Step::More,
+            LiteralState::Close { held } if held == self.style.close => ReadStep::Done,
+            _ => ReadStep::More,
         }
     }
 }
 
 /// Tool with this name in Python notation, which may include a module.
-fn named(written: &str, known: Known) -> Option<String> {
+fn named(written: &str, known: KnownTools) -> Option<String> {
     let written = written.trim();
     let names = [Some(written), written.strip_suffix(".call"), written.strip_prefix("default_api.")];
     names.into_iter().flatten().find(|name| known.has(name)).map(str::to_owned)

@@ -1,7 +1,7 @@
 //! Calls as JSON: an object with the tool's name and its arguments, or an array of such objects. Keys may come
 //! in any order. Arguments before the name are kept until the name is known.
 
-use super::{Known, Step};
+use super::{KnownTools, ReadStep};
 use crate::{
     json::{Json, Scan, Unescape},
     limits::VALUE_BYTES_MAX,
@@ -14,7 +14,7 @@ pub(crate) struct Object {
     list: bool,
     lines: bool, // more objects may follow without a list
     keyed: bool, // the key is the tool's name, its value the arguments
-    at: At,
+    at: ObjectState,
     nested: usize, // depth of enclosing objects, such as {"function": {…}}
     name: Option<String>,
     id: Option<String>,
@@ -24,13 +24,13 @@ pub(crate) struct Object {
 }
 
 #[derive(Clone, Debug)]
-enum At {
+enum ObjectState {
     Start,
     Item { first: bool },
     Key { first: bool },
     KeyText { text: String, scan: Unescape },
     Colon { key: String },
-    Value { key: Meaning },
+    Value { key: KeyMeaning },
     Name { text: String, scan: Unescape },
     Id { text: String, scan: Unescape },
     Arguments { json: Json },
@@ -43,7 +43,7 @@ enum At {
 
 /// Meaning of a key in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meaning {
+enum KeyMeaning {
     Name,
     /// The name, or an object that contains it.
     Function,
@@ -70,13 +70,13 @@ const KEYS: [&str; 14] = [
     "index",
 ];
 
-fn meaning(key: &str) -> Option<Meaning> {
+fn meaning(key: &str) -> Option<KeyMeaning> {
     Some(match key {
-        "name" | "tool_name" | "function_name" => Meaning::Name,
-        "function" | "tool_call" => Meaning::Function,
-        "arguments" | "parameters" | "args" | "kwargs" => Meaning::Arguments,
-        "id" | "tool_call_id" | "call_id" => Meaning::Id,
-        "type" | "index" => Meaning::Other,
+        "name" | "tool_name" | "function_name" => KeyMeaning::Name,
+        "function" | "tool_call" => KeyMeaning::Function,
+        "arguments" | "parameters" | "args" | "kwargs" => KeyMeaning::Arguments,
+        "id" | "tool_call_id" | "call_id" => KeyMeaning::Id,
+        "type" | "index" => KeyMeaning::Other,
         _ => return None,
     })
 }
@@ -88,7 +88,7 @@ impl Object {
             list: false,
             lines: false,
             keyed: false,
-            at: At::Start,
+            at: ObjectState::Start,
             nested: 0,
             name: None,
             id: None,
@@ -110,214 +110,214 @@ impl Object {
 
     /// Returns true within an array between complete calls.
     pub(crate) fn is_between(&self) -> bool {
-        matches!(self.at, At::AfterItem)
+        matches!(self.at, ObjectState::AfterItem)
     }
 
-    pub(crate) fn push(&mut self, c: char, known: Known, sink: &mut Sink) -> Step {
+    pub(crate) fn push(&mut self, c: char, known: KnownTools, sink: &mut Sink) -> ReadStep {
         let space = matches!(c, ' ' | '\n' | '\r' | '\t');
         match &mut self.at {
-            At::Start
-            | At::Item { .. }
-            | At::Key { .. }
-            | At::Colon { .. }
-            | At::Value { .. }
-            | At::After
-            | At::AfterItem
+            ObjectState::Start
+            | ObjectState::Item { .. }
+            | ObjectState::Key { .. }
+            | ObjectState::Colon { .. }
+            | ObjectState::Value { .. }
+            | ObjectState::After
+            | ObjectState::AfterItem
                 if space =>
             {
-                Step::More
+                ReadStep::More
             }
-            At::Start => match c {
-                '{' => self.go(At::Key { first: true }),
+            ObjectState::Start => match c {
+                '{' => self.go(ObjectState::Key { first: true }),
                 '[' => {
                     self.list = true;
-                    self.go(At::Item { first: true })
+                    self.go(ObjectState::Item { first: true })
                 }
-                _ => Step::Fail,
+                _ => ReadStep::Fail,
             },
-            At::Item { first } => match c {
-                '{' => self.go(At::Key { first: true }),
-                ']' if *first => Step::Fail, // no call at all
-                _ => Step::Fail,
+            ObjectState::Item { first } => match c {
+                '{' => self.go(ObjectState::Key { first: true }),
+                ']' if *first => ReadStep::Fail, // no call at all
+                _ => ReadStep::Fail,
             },
-            At::Key { first } => match c {
-                '"' => self.go(At::KeyText { text: String::new(), scan: Unescape::default() }),
-                '}' if *first && self.nested == 0 => Step::Fail,
-                _ => Step::Fail,
+            ObjectState::Key { first } => match c {
+                '"' => self.go(ObjectState::KeyText { text: String::new(), scan: Unescape::default() }),
+                '}' if *first && self.nested == 0 => ReadStep::Fail,
+                _ => ReadStep::Fail,
             },
-            At::KeyText { text, scan } => match scan.push(c, text) {
-                Scan::Took if text.len() <= crate::limits::HEAD_CHARS_MAX => Step::More,
+            ObjectState::KeyText { text, scan } => match scan.push(c, text) {
+                Scan::Took if text.len() <= crate::limits::HEAD_CHARS_MAX => ReadStep::More,
                 Scan::Ended if self.keyed => {
                     let name = std::mem::take(text);
                     if self.name.is_some() || !known.has(&name) {
-                        return Step::Fail;
+                        return ReadStep::Fail;
                     }
                     self.name = Some(name);
-                    self.go(At::Colon { key: "arguments".to_owned() })
+                    self.go(ObjectState::Colon { key: "arguments".to_owned() })
                 }
                 Scan::Ended => {
                     let key = std::mem::take(text);
-                    self.go(At::Colon { key })
+                    self.go(ObjectState::Colon { key })
                 }
-                _ => Step::Fail,
+                _ => ReadStep::Fail,
             },
-            At::Colon { key } => match (c, meaning(key)) {
-                (':', Some(key)) => self.go(At::Value { key }),
-                _ => Step::Fail,
+            ObjectState::Colon { key } => match (c, meaning(key)) {
+                (':', Some(key)) => self.go(ObjectState::Value { key }),
+                _ => ReadStep::Fail,
             },
-            At::Value { key } => {
+            ObjectState::Value { key } => {
                 let key = *key;
                 self.value(key, c, known, sink)
             }
-            At::Name { text, scan } => match scan.push(c, text) {
-                Scan::Took if text.len() <= crate::limits::HEAD_CHARS_MAX => Step::More,
+            ObjectState::Name { text, scan } => match scan.push(c, text) {
+                Scan::Took if text.len() <= crate::limits::HEAD_CHARS_MAX => ReadStep::More,
                 Scan::Ended => {
                     let name = std::mem::take(text);
                     if !known.has(&name) {
-                        return Step::Fail;
+                        return ReadStep::Fail;
                     }
                     self.name = Some(name);
                     if let Some(arguments) = self.early.take() {
                         self.start(sink);
                         sink.arguments(&arguments);
                     }
-                    self.go(At::After)
+                    self.go(ObjectState::After)
                 }
-                _ => Step::Fail,
+                _ => ReadStep::Fail,
             },
-            At::Id { text, scan } => match scan.push(c, text) {
-                Scan::Took if text.len() <= crate::limits::HEAD_CHARS_MAX => Step::More,
+            ObjectState::Id { text, scan } => match scan.push(c, text) {
+                Scan::Took if text.len() <= crate::limits::HEAD_CHARS_MAX => ReadStep::More,
                 Scan::Ended => {
                     self.id = Some(std::mem::take(text)).filter(|id| !id.is_empty());
-                    self.go(At::After)
+                    self.go(ObjectState::After)
                 }
-                _ => Step::Fail,
+                _ => ReadStep::Fail,
             },
-            At::Arguments { json } => {
+            ObjectState::Arguments { json } => {
                 let mut out = String::new();
                 let scan = json.push(c, &mut out);
                 self.say(&out, sink);
                 match scan {
-                    Scan::Took if self.early_fits() => Step::More,
-                    Scan::Ended => self.go(At::After),
-                    _ => Step::Fail,
+                    Scan::Took if self.early_fits() => ReadStep::More,
+                    Scan::Ended => self.go(ObjectState::After),
+                    _ => ReadStep::Fail,
                 }
             }
-            At::Spelled { json, scan, done } => {
+            ObjectState::Spelled { json, scan, done } => {
                 let (mut characters, mut out) = (String::new(), String::new());
                 let end = scan.push(c, &mut characters);
                 for c in characters.chars() {
                     let blank = c.is_whitespace() && (*done || json.is_empty());
                     match (blank, *done) {
                         (true, _) => {}
-                        (false, true) => return Step::Fail,
+                        (false, true) => return ReadStep::Fail,
                         // A string with JSON in it must contain an object.
-                        (false, false) if json.is_empty() && c != '{' => return Step::Fail,
+                        (false, false) if json.is_empty() && c != '{' => return ReadStep::Fail,
                         (false, false) => match json.push(c, &mut out) {
                             Scan::Took => {}
                             Scan::Ended => *done = true,
-                            Scan::EndedBefore | Scan::Bad => return Step::Fail,
+                            Scan::EndedBefore | Scan::Bad => return ReadStep::Fail,
                         },
                     }
                 }
                 let (whole, empty) = (*done, json.is_empty());
                 match end {
                     Scan::Took => {}
-                    Scan::Ended if whole => self.at = At::After,
+                    Scan::Ended if whole => self.at = ObjectState::After,
                     Scan::Ended if empty => {
                         out.push_str("{}");
-                        self.at = At::After;
+                        self.at = ObjectState::After;
                     }
-                    _ => return Step::Fail,
+                    _ => return ReadStep::Fail,
                 }
                 self.say(&out, sink);
-                if self.early_fits() { Step::More } else { Step::Fail }
+                if self.early_fits() { ReadStep::More } else { ReadStep::Fail }
             }
-            At::Nothing { json } => match json.push(c, &mut String::new()) {
-                Scan::Took => Step::More,
+            ObjectState::Nothing { json } => match json.push(c, &mut String::new()) {
+                Scan::Took => ReadStep::More,
                 Scan::Ended => {
                     self.say("{}", sink);
-                    self.go(At::After)
+                    self.go(ObjectState::After)
                 }
-                Scan::EndedBefore | Scan::Bad => Step::Fail,
+                Scan::EndedBefore | Scan::Bad => ReadStep::Fail,
             },
-            At::Skipped { json, bytes } => {
+            ObjectState::Skipped { json, bytes } => {
                 *bytes += c.len_utf8();
                 match json.push(c, &mut String::new()) {
-                    Scan::Took if *bytes <= VALUE_BYTES_MAX => Step::More,
-                    Scan::Ended => self.go(At::After),
+                    Scan::Took if *bytes <= VALUE_BYTES_MAX => ReadStep::More,
+                    Scan::Ended => self.go(ObjectState::After),
                     Scan::EndedBefore => {
-                        self.at = At::After;
+                        self.at = ObjectState::After;
                         self.push(c, known, sink)
                     }
-                    _ => Step::Fail,
+                    _ => ReadStep::Fail,
                 }
             }
-            At::After => match c {
-                ',' => self.go(At::Key { first: false }),
+            ObjectState::After => match c {
+                ',' => self.go(ObjectState::Key { first: false }),
                 '}' if self.nested > 0 => {
                     self.nested -= 1;
-                    Step::More
+                    ReadStep::More
                 }
                 '}' => self.close(sink),
-                _ => Step::Fail,
+                _ => ReadStep::Fail,
             },
-            At::AfterItem => match c {
-                '{' if self.lines && !self.list => self.go(At::Key { first: true }),
-                _ if self.lines && !self.list => Step::DoneBefore,
-                ',' => self.go(At::Item { first: false }),
-                ']' => Step::Done,
-                _ => Step::Fail,
+            ObjectState::AfterItem => match c {
+                '{' if self.lines && !self.list => self.go(ObjectState::Key { first: true }),
+                _ if self.lines && !self.list => ReadStep::DoneBefore,
+                ',' => self.go(ObjectState::Item { first: false }),
+                ']' => ReadStep::Done,
+                _ => ReadStep::Fail,
             },
         }
     }
 
-    fn value(&mut self, key: Meaning, c: char, known: Known, sink: &mut Sink) -> Step {
+    fn value(&mut self, key: KeyMeaning, c: char, known: KnownTools, sink: &mut Sink) -> ReadStep {
         let text = || (String::new(), Unescape::default());
         match (key, c) {
-            (Meaning::Name | Meaning::Function, '"') if self.name.is_none() => {
+            (KeyMeaning::Name | KeyMeaning::Function, '"') if self.name.is_none() => {
                 let (text, scan) = text();
-                self.go(At::Name { text, scan })
+                self.go(ObjectState::Name { text, scan })
             }
-            (Meaning::Function, '{') if self.nested == 0 => {
+            (KeyMeaning::Function, '{') if self.nested == 0 => {
                 self.nested += 1;
-                self.go(At::Key { first: true })
+                self.go(ObjectState::Key { first: true })
             }
-            (Meaning::Arguments, '{' | '"' | 'n') if !self.has_arguments => {
+            (KeyMeaning::Arguments, '{' | '"' | 'n') if !self.has_arguments => {
                 self.has_arguments = true;
                 let mut json = Json::default();
                 match c {
                     '"' => {
                         self.begin_arguments(sink);
-                        self.go(At::Spelled { json, scan: Unescape::default(), done: false })
+                        self.go(ObjectState::Spelled { json, scan: Unescape::default(), done: false })
                     }
                     'n' => {
                         self.begin_arguments(sink);
                         json.push(c, &mut String::new());
-                        self.go(At::Nothing { json })
+                        self.go(ObjectState::Nothing { json })
                     }
                     _ => {
                         self.begin_arguments(sink);
-                        self.at = At::Arguments { json };
+                        self.at = ObjectState::Arguments { json };
                         self.push(c, known, sink)
                     }
                 }
             }
-            (Meaning::Id, '"') => {
+            (KeyMeaning::Id, '"') => {
                 let (text, scan) = text();
-                self.go(At::Id { text, scan })
+                self.go(ObjectState::Id { text, scan })
             }
-            (Meaning::Id | Meaning::Other, _) => {
-                self.at = At::Skipped { json: Json::default(), bytes: 0 };
+            (KeyMeaning::Id | KeyMeaning::Other, _) => {
+                self.at = ObjectState::Skipped { json: Json::default(), bytes: 0 };
                 self.push(c, known, sink)
             }
-            _ => Step::Fail,
+            _ => ReadStep::Fail,
         }
     }
 
-    fn go(&mut self, at: At) -> Step {
+    fn go(&mut self, at: ObjectState) -> ReadStep {
         self.at = at;
-        Step::More
+        ReadStep::More
     }
 
     fn start(&mut self, sink: &mut Sink) {
@@ -350,12 +350,12 @@ impl Object {
     }
 
     /// Returns true if the text may continue as a call.
-    pub(crate) fn may_be_call(&self, known: Known) -> bool {
+    pub(crate) fn may_be_call(&self, known: KnownTools) -> bool {
         match &self.at {
-            At::Name { text, .. } => known.may_begin(text),
-            At::KeyText { text, .. } if self.keyed => known.may_begin(text),
-            At::KeyText { text, .. } => KEYS.iter().any(|key| key.starts_with(text.as_str())),
-            At::Colon { key } => meaning(key).is_some(),
+            ObjectState::Name { text, .. } => known.may_begin(text),
+            ObjectState::KeyText { text, .. } if self.keyed => known.may_begin(text),
+            ObjectState::KeyText { text, .. } => KEYS.iter().any(|key| key.starts_with(text.as_str())),
+            ObjectState::Colon { key } => meaning(key).is_some(),
             _ => true,
         }
     }
@@ -365,9 +365,9 @@ impl Object {
     }
 
     /// Handles the end of a call's object.
-    fn close(&mut self, sink: &mut Sink) -> Step {
+    fn close(&mut self, sink: &mut Sink) -> ReadStep {
         if self.name.is_none() {
-            return Step::Fail;
+            return ReadStep::Fail;
         }
         if !self.started {
             self.start(sink);
@@ -375,7 +375,7 @@ impl Object {
         }
         sink.end();
         let Object { list, lines, keyed, .. } = *self;
-        *self = Object { list, lines, keyed, at: At::AfterItem, ..Object::new() };
-        if list || lines { Step::More } else { Step::Done }
+        *self = Object { list, lines, keyed, at: ObjectState::AfterItem, ..Object::new() };
+        if list || lines { ReadStep::More } else { ReadStep::Done }
     }
 }

@@ -1,7 +1,7 @@
 //! Calls with arguments between tags: strings unquoted, other values as JSON. The schema determines the JSON
 //! type. A string is emitted as it arrives; a value that may be something else, at its end.
 
-use super::{Known, Step};
+use super::{KnownTools, ReadStep};
 use crate::{
     json::{Json, Scan, escape, whole},
     limits::{HEAD_CHARS_MAX, VALUE_BYTES_MAX},
@@ -16,7 +16,7 @@ pub(crate) struct Tags {
     /// Text that begins a parameter.
     pub(crate) parameter: &'static str,
     /// Alternatives between a parameter's name and its value, each with the kind of value.
-    pub(crate) value: &'static [(&'static str, Kind)],
+    pub(crate) value: &'static [(&'static str, ValueType)],
     /// Text that ends the value.
     pub(crate) value_end: &'static str,
     /// Text that ends the call.
@@ -29,7 +29,7 @@ pub(crate) struct Tags {
 
 /// Kind of a value, as its tag states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ValueType {
     /// The schema decides.
     Unsaid,
     Text,
@@ -40,7 +40,7 @@ pub(crate) enum Kind {
 pub(crate) static FUNCTION: Tags = Tags {
     name_end: ">",
     parameter: "<parameter=",
-    value: &[(">", Kind::Unsaid)],
+    value: &[(">", ValueType::Unsaid)],
     value_end: "</parameter>",
     end: "</function>",
     breaks: true,
@@ -50,7 +50,7 @@ pub(crate) static FUNCTION: Tags = Tags {
 pub(crate) static ARG_KEY: Tags = Tags {
     name_end: "",
     parameter: "<arg_key>",
-    value: &[("</arg_key><arg_value>", Kind::Unsaid)],
+    value: &[("</arg_key><arg_value>", ValueType::Unsaid)],
     value_end: "</arg_value>",
     end: "</tool_call>",
     breaks: false,
@@ -60,7 +60,7 @@ pub(crate) static ARG_KEY: Tags = Tags {
 pub(crate) static INVOKE: Tags = Tags {
     name_end: "\">",
     parameter: "<parameter name=\"",
-    value: &[("\">", Kind::Unsaid)],
+    value: &[("\">", ValueType::Unsaid)],
     value_end: "</parameter>",
     end: "</invoke>",
     breaks: false,
@@ -71,9 +71,9 @@ pub(crate) static DSML: Tags = Tags {
     name_end: "\">",
     parameter: "<｜DSML｜parameter name=\"",
     value: &[
-        ("\" string=\"true\">", Kind::Text),
-        ("\" string=\"false\">", Kind::Json),
-        ("\">", Kind::Unsaid),
+        ("\" string=\"true\">", ValueType::Text),
+        ("\" string=\"false\">", ValueType::Json),
+        ("\">", ValueType::Unsaid),
     ],
     value_end: "</｜DSML｜parameter>",
     end: "</｜DSML｜invoke>",
@@ -84,7 +84,7 @@ pub(crate) static DSML: Tags = Tags {
 pub(crate) static PARAM: Tags = Tags {
     name_end: "\">",
     parameter: "<param name=\"",
-    value: &[("\">", Kind::Unsaid)],
+    value: &[("\">", ValueType::Unsaid)],
     value_end: "</param>",
     end: "</function>",
     breaks: false,
@@ -93,15 +93,15 @@ pub(crate) static PARAM: Tags = Tags {
 
 /// Reader of a call.
 #[derive(Clone, Debug)]
-pub(crate) struct Tagged {
+pub(crate) struct TaggedReader {
     tags: &'static Tags,
-    at: At,
+    at: TaggedState,
     tool: String,
     parameters: Vec<String>, // parameters so far
 }
 
 #[derive(Clone, Debug)]
-enum At {
+enum TaggedState {
     Name { held: String },
     Between { held: String },
     Key { held: String },
@@ -121,16 +121,21 @@ enum Mode {
     },
 }
 
-impl Tagged {
+impl TaggedReader {
     /// Starts right after the tag that begins the call.
-    pub(crate) fn new(tags: &'static Tags) -> Tagged {
-        Tagged { tags, at: At::Name { held: String::new() }, tool: String::new(), parameters: Vec::new() }
+    pub(crate) fn new(tags: &'static Tags) -> TaggedReader {
+        TaggedReader {
+            tags,
+            at: TaggedState::Name { held: String::new() },
+            tool: String::new(),
+            parameters: Vec::new(),
+        }
     }
 
-    pub(crate) fn push(&mut self, c: char, known: Known, sink: &mut Sink) -> Step {
+    pub(crate) fn push(&mut self, c: char, known: KnownTools, sink: &mut Sink) -> ReadStep {
         let tags = self.tags;
         match &mut self.at {
-            At::Name { held } => {
+            TaggedState::Name { held } => {
                 held.push(c);
                 let name = match tags.name_end {
                     "" => {
@@ -142,69 +147,70 @@ impl Tagged {
                     end => held.strip_suffix(end),
                 };
                 match name.map(str::trim) {
-                    None if held.len() > HEAD_CHARS_MAX => Step::Fail,
-                    None => Step::More,
-                    Some(name) if !known.has(name) => Step::Fail,
+                    None if held.len() > HEAD_CHARS_MAX => ReadStep::Fail,
+                    None => ReadStep::More,
+                    Some(name) if !known.has(name) => ReadStep::Fail,
                     Some(name) => {
                         self.tool = name.to_owned();
                         sink.start(name, None);
                         let held = if tags.name_end.is_empty() && c == '<' { "<" } else { "" };
-                        self.at = At::Between { held: held.to_owned() };
-                        Step::More
+                        self.at = TaggedState::Between { held: held.to_owned() };
+                        ReadStep::More
                     }
                 }
             }
-            At::Between { held } => {
+            TaggedState::Between { held } => {
                 if held.is_empty() && c.is_whitespace() {
-                    return Step::More;
+                    return ReadStep::More;
                 }
                 held.push(c);
                 if held == tags.parameter {
-                    self.at = At::Key { held: String::new() };
-                    return Step::More;
+                    self.at = TaggedState::Key { held: String::new() };
+                    return ReadStep::More;
                 }
                 if held == tags.end {
                     sink.arguments(if self.parameters.is_empty() { "{}" } else { "}" });
                     sink.end();
-                    return Step::Done;
+                    return ReadStep::Done;
                 }
                 match tags.parameter.starts_with(held.as_str()) || tags.end.starts_with(held.as_str()) {
-                    true => Step::More,
-                    false => Step::Fail,
+                    true => ReadStep::More,
+                    false => ReadStep::Fail,
                 }
             }
-            At::Key { held } => {
+            TaggedState::Key { held } => {
                 // White space is allowed between two tags.
                 if !(c.is_whitespace() && held.ends_with('>')) {
                     held.push(c);
                 }
-                let ends = |(end, kind): &(&str, Kind)| held.strip_suffix(end).map(|key| (key.trim(), *kind));
+                let ends =
+                    |(end, kind): &(&str, ValueType)| held.strip_suffix(end).map(|key| (key.trim(), *kind));
                 match tags.value.iter().find_map(ends) {
-                    None if held.len() > HEAD_CHARS_MAX => Step::Fail,
-                    None => Step::More,
-                    Some(("", _)) => Step::Fail,
+                    None if held.len() > HEAD_CHARS_MAX => ReadStep::Fail,
+                    None => ReadStep::More,
+                    Some(("", _)) => ReadStep::Fail,
                     Some((key, kind)) => {
                         let key = key.to_owned();
                         self.begin(key, kind, known, sink)
                     }
                 }
             }
-            At::Value { key, held, mode, first, end } => {
+            TaggedState::Value { key, held, mode, first, end } => {
                 held.push(c);
                 if let (Mode::Start, Some([opens, closes])) = (&mode, tags.section) {
                     if held == opens {
                         held.clear();
                         (*mode, *end) = (Mode::AsItComes, closes);
-                        return Step::More;
+                        return ReadStep::More;
                     }
                     if opens.starts_with(held.as_str()) {
-                        return Step::More;
+                        return ReadStep::More;
                     }
                     *mode = Mode::AsItComes;
                 }
                 if std::mem::take(first) && tags.breaks && c == '\n' {
                     held.clear();
-                    return Step::More;
+                    return ReadStep::More;
                 }
                 if let Mode::Whole { json, .. } = mode {
                     // None: the value has ended, or is no JSON.
@@ -223,30 +229,32 @@ impl Tagged {
                             match (as_json(value), *may_be_text) {
                                 (Some(json), _) => sink.arguments(&json),
                                 (None, true) => sink.arguments(&format!("\"{}\"", escaped(value))),
-                                (None, false) => return Step::Fail,
+                                (None, false) => return ReadStep::Fail,
                             };
                         }
                     }
                     let key = std::mem::take(key);
                     self.parameters.push(key);
-                    self.at = At::Between { held: String::new() };
-                    return Step::More;
+                    self.at = TaggedState::Between { held: String::new() };
+                    return ReadStep::More;
                 }
                 if matches!(mode, Mode::AsItComes) {
                     let waits = waiting(held, end, tags.breaks);
                     let certain = held.len() - waits;
                     sink.arguments(&escaped(&held[..certain]));
                     held.drain(..certain);
-                    return Step::More;
+                    return ReadStep::More;
                 }
-                if held.len() > VALUE_BYTES_MAX { Step::Fail } else { Step::More }
+                if held.len() > VALUE_BYTES_MAX { ReadStep::Fail } else { ReadStep::More }
             }
         }
     }
 
     /// Emits an unfinished value as far as it is certain.
     pub(crate) fn cut(&self, sink: &mut Sink) {
-        let At::Value { held, mode: Mode::Whole { may_be_text, json }, end, .. } = &self.at else { return };
+        let TaggedState::Value { held, mode: Mode::Whole { may_be_text, json }, end, .. } = &self.at else {
+            return;
+        };
         let value = held[..held.len() - waiting(held, end, self.tags.breaks)].trim();
         let is_word = ["True", "False", "None"].iter().any(|word| word.starts_with(value));
         // With more characters, a number or a word may become a text.
@@ -261,14 +269,14 @@ impl Tagged {
         }
     }
 
-    fn begin(&mut self, key: String, kind: Kind, known: Known, sink: &mut Sink) -> Step {
+    fn begin(&mut self, key: String, kind: ValueType, known: KnownTools, sink: &mut Sink) -> ReadStep {
         if self.parameters.contains(&key) {
-            return Step::Fail;
+            return ReadStep::Fail;
         }
         let tool = known.tool(&self.tool);
-        let is_string =
-            kind == Kind::Text || kind == Kind::Unsaid && tool.is_some_and(|tool| tool.is_string(&key));
-        let may_be_text = tool.is_none_or(|tool| tool.may_be_string(&key)) || kind == Kind::Unsaid;
+        let is_string = kind == ValueType::Text
+            || kind == ValueType::Unsaid && tool.is_some_and(|tool| tool.is_string(&key));
+        let may_be_text = tool.is_none_or(|tool| tool.may_be_string(&key)) || kind == ValueType::Unsaid;
         sink.arguments(if self.parameters.is_empty() { "{\"" } else { ", \"" });
         sink.arguments(&(escaped(&key) + if is_string { "\": \"" } else { "\": " }));
         let mode = if is_string && self.tags.section.is_some() {
@@ -278,8 +286,9 @@ impl Tagged {
         } else {
             Mode::Whole { may_be_text, json: Some(Json::default()) }
         };
-        self.at = At::Value { key, held: String::new(), mode, first: true, end: self.tags.value_end };
-        Step::More
+        self.at =
+            TaggedState::Value { key, held: String::new(), mode, first: true, end: self.tags.value_end };
+        ReadStep::More
     }
 }
 

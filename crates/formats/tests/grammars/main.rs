@@ -5,8 +5,8 @@ mod schema;
 
 use std::sync::{Arc, LazyLock};
 
-use hanzo_engine_constraints::{Grammar, Matcher, Spec, Vocabulary, Word, json_in_lark};
-use hanzo_engine_formats::{Demand, Piece, Reading, Splitter, Tool, ToolFormat};
+use hanzo_engine_constraints::{ConstraintVocabulary, Grammar, Matcher, Spec, Word, json_in_lark};
+use hanzo_engine_formats::{Demand, Piece, SplitOptions, Splitter, Tool, ToolFormat};
 use serde_json::{Value, json};
 
 use self::schema::fault;
@@ -138,7 +138,7 @@ const SHORTEST: &[&str] = &["null", "None", "AB123", "0", "2024-02-29"];
 struct Tokens {
     words: Vec<String>, // from 256 on; before them, bytes
     controls: usize,    // the first that is a control token
-    vocabulary: Arc<Vocabulary>,
+    vocabulary: Arc<ConstraintVocabulary>,
 }
 
 fn tokens(with_controls: bool) -> Tokens {
@@ -162,7 +162,7 @@ fn tokens(with_controls: bool) -> Tokens {
     let longer = owned
         .iter()
         .map(|(is_control, bytes)| if *is_control { Word::Control(bytes) } else { Word::Text(bytes) });
-    let vocabulary = Arc::new(Vocabulary::new(texts.chain(longer)).expect("a vocabulary"));
+    let vocabulary = Arc::new(ConstraintVocabulary::new(texts.chain(longer)).expect("a vocabulary"));
     Tokens { words, controls, vocabulary }
 }
 
@@ -300,7 +300,7 @@ fn tools() -> Vec<Tool> {
 
 /// What was read of an output: text, and calls.
 fn read(format: ToolFormat, tools: &[Tool], text: &str) -> (String, Vec<(String, String)>) {
-    let reading = Reading { format: Some(format), tools: tools.into(), ..Reading::default() };
+    let reading = SplitOptions { format: Some(format), tools: tools.into(), ..SplitOptions::default() };
     let mut splitter = Splitter::new(reading);
     let mut pieces = splitter.push(text);
     pieces.extend(splitter.finish(hanzo_engine_formats::End::Own));

@@ -1,12 +1,12 @@
 //! Outputs that a limit cuts: at every place of every format, a call is a call with the arguments so far, and no markup is text.
 
-use hanzo_engine_formats::{End, Piece, Reading, ReasoningMarkers, ToolFormat};
+use hanzo_engine_formats::{End, Piece, ReasoningMarkers, SplitOptions, ToolFormat};
 use serde_json::{Value, json};
 
 use super::{Read, collect, is_bare, pieces_of, reading, written::written};
 
 /// Reads an output that is cut at its end, whole and character by character.
-fn cut(reading: &Reading, raw: &str) -> Read {
+fn cut(reading: &SplitOptions, raw: &str) -> Read {
     let whole = collect(&pieces_of(reading, &[raw], End::Cut));
     let ends = raw.char_indices().map(|(at, c)| at + c.len_utf8());
     let parts: Vec<&str> = raw.char_indices().zip(ends).map(|((at, _), end)| &raw[at..end]).collect();
@@ -15,7 +15,7 @@ fn cut(reading: &Reading, raw: &str) -> Read {
 }
 
 /// The arguments' JSON texts of an output's calls, as they are told.
-fn argument_texts(reading: &Reading, raw: &str) -> Vec<String> {
+fn argument_texts(reading: &SplitOptions, raw: &str) -> Vec<String> {
     let mut texts = Vec::new();
     for piece in pieces_of(reading, &[raw], End::Own) {
         match piece {
@@ -137,7 +137,7 @@ fn reasoning_that_is_cut_has_no_half_marker() {
     let markers = ReasoningMarkers { open: "<think>".into(), close: "</think>".into() };
     let raw = "<think>\nHm.\n</think>\n\nYes.";
     for format in ToolFormat::ALL.into_iter().filter(|format| *format != ToolFormat::Harmony) {
-        let reading = Reading { reasoning: Some(markers.clone()), ..reading(format) };
+        let reading = SplitOptions { reasoning: Some(markers.clone()), ..reading(format) };
         for at in 1..=raw.len() {
             let got = cut(&reading, &raw[..at]);
             assert!("Hm.".starts_with(got.reasoning.trim_end()), "{}: {got:?}", &raw[..at]);

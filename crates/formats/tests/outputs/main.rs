@@ -8,7 +8,7 @@ mod written;
 use std::sync::Arc;
 
 use hanzo_engine_formats::{
-    CallPart, End, Made, Piece, Reading, ReasoningMarkers, Splitter, Tool, ToolFormat,
+    CallPart, End, Made, Piece, ReasoningMarkers, SplitOptions, Splitter, Tool, ToolFormat,
 };
 use serde_json::{Value, json};
 
@@ -38,16 +38,16 @@ fn tools() -> Arc<[Tool]> {
     Arc::new([tool("get_weather", all.clone()), tool("add-2", all.clone()), tool("now", json!({}))])
 }
 
-fn reading(format: ToolFormat) -> Reading {
-    Reading { format: Some(format), tools: tools(), ..Reading::default() }
+fn reading(format: ToolFormat) -> SplitOptions {
+    SplitOptions { format: Some(format), tools: tools(), ..SplitOptions::default() }
 }
 
-fn pieces(reading: &Reading, parts: &[&str]) -> Vec<Piece> {
+fn pieces(reading: &SplitOptions, parts: &[&str]) -> Vec<Piece> {
     pieces_of(reading, parts, End::Own)
 }
 
 /// The pieces of an output that ends so. The places of its text hold the text, and none was given up before.
-fn pieces_of(reading: &Reading, parts: &[&str], end: End) -> Vec<Piece> {
+fn pieces_of(reading: &SplitOptions, parts: &[&str], end: End) -> Vec<Piece> {
     let raw = parts.concat();
     let mut splitter = Splitter::new(reading.clone());
     let (mut pieces, mut shown) = (Vec::new(), String::new());
@@ -110,7 +110,7 @@ fn collect(pieces: &[Piece]) -> Read {
 }
 
 /// Reads an output whole, character by character and cut in two at every place, and wants the same each time.
-fn read(reading: &Reading, raw: &str) -> Read {
+fn read(reading: &SplitOptions, raw: &str) -> Read {
     let whole = collect(&pieces(reading, &[raw]));
     let cuts: Vec<usize> = raw.char_indices().map(|(at, _)| at).collect();
     let mut characters: Vec<&str> = cuts.windows(2).map(|pair| &raw[pair[0]..pair[1]]).collect();
@@ -538,7 +538,7 @@ fn reasoning_comes_before_calls() {
             }
             _ => {
                 let markers = ReasoningMarkers { open: "<think>".into(), close: "</think>".into() };
-                let reading = Reading { reasoning: Some(markers), ..reading(format) };
+                let reading = SplitOptions { reasoning: Some(markers), ..reading(format) };
                 (format!("<think>\nHm.\n</think>\n\n{raw}"), reading)
             }
         };

@@ -186,7 +186,8 @@ fn harmony_closes_its_reasoning_as_a_message() {
     assert_eq!(ToolFormat::Hermes.closing(false), None);
     let output = |closing| format!("<|channel|>analysis<|message|>one two{closing}");
     let answer = output(ToolFormat::Harmony.closing(false).expect("text")) + "The answer.";
-    let reading = hanzo_engine_formats::Reading { format: Some(ToolFormat::Harmony), ..Default::default() };
+    let reading =
+        hanzo_engine_formats::SplitOptions { format: Some(ToolFormat::Harmony), ..Default::default() };
     let mut splitter = hanzo_engine_formats::Splitter::new(reading);
     let mut pieces = splitter.push(&answer);
     pieces.extend(splitter.finish(hanzo_engine_formats::End::Own));
