@@ -32,12 +32,12 @@ pub struct SpeechJob {
 /// Engine of one text-to-speech model.
 pub struct VoiceEngine {
     speaker: Speaker,
-    jobs: BTreeMap<JobId, Running>,
+    jobs: BTreeMap<JobId, RunningSpeech>,
     phonemes: u64,
     steps: u64,
 }
 
-struct Running {
+struct RunningSpeech {
     job: SpeechJob,
     noise: Noise,
     done: usize, // pieces done
@@ -58,7 +58,7 @@ impl VoiceEngine {
         let least = self.jobs.values().map(|other| other.turns).min().unwrap_or(0);
         let own = self.jobs.values().filter(|other| job.client.is_some() && other.job.client == job.client);
         let turns = own.map(|other| other.turns).max().unwrap_or(least);
-        self.jobs.insert(job.id, Running { job, noise, done: 0, turns, paused: false });
+        self.jobs.insert(job.id, RunningSpeech { job, noise, done: 0, turns, paused: false });
     }
 
     /// Removes a job.

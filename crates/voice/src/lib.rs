@@ -18,6 +18,6 @@ mod weights;
 
 pub use engine::{SpeechJob, VoiceEngine};
 pub use error::SpeakError;
-pub use script::{Ask, Input, Piece, Refused, Script, Speech, VoiceInfo};
+pub use script::{Ask, FieldRefusal, Input, Script, Speech, SpeechPiece, VoiceInfo};
 pub use speaker::{Speaker, memory};
 pub use text::EspeakNg;

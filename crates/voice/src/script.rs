@@ -6,7 +6,7 @@ use hanzo_engine_runtime::{LoadError, VoiceFiles, VoiceKind};
 
 use crate::kokoro::KokoroConfig;
 use crate::limits::{BLEND_MAX, PHONEMES_CHARS_MAX, TEXT_CHARS_MAX};
-use crate::text::{EspeakNg, Reader, sentences};
+use crate::text::{EspeakNg, TextReader, sentences};
 use crate::vits::VitsConfig;
 use crate::weights::Weights;
 
@@ -44,7 +44,7 @@ impl Default for Input {
 
 /// Request field that cannot be honoured, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct FieldRefusal {
     /// Name of the field: `text`, `phonemes`, `voice` or `language`.
     pub field: &'static str,
     /// Reason for the refusal.
@@ -53,7 +53,7 @@ pub struct Refused {
 
 /// Piece of speech that goes through the network at once.
 #[derive(Clone, Debug, Default)]
-pub struct Piece {
+pub struct SpeechPiece {
     /// Phoneme tokens, pads included.
     pub(crate) tokens: Vec<u32>,
     /// Style of the voice, unless the network has a fixed one.
@@ -64,7 +64,7 @@ pub struct Piece {
 #[derive(Clone, Debug, Default)]
 pub struct Speech {
     /// Pieces in order.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<SpeechPiece>,
     /// Total number of phonemes.
     pub phonemes: u32,
     /// Words pronounced by letter rules, without duplicates.
@@ -74,10 +74,10 @@ pub struct Speech {
 impl Speech {
     /// Number of phonemes spoken after each piece.
     pub fn phonemes_after(&self) -> Vec<u32> {
-        let tokens = |piece: &Piece| piece.tokens.len() as u64;
+        let tokens = |piece: &SpeechPiece| piece.tokens.len() as u64;
         let all = self.pieces.iter().map(tokens).sum::<u64>().max(1);
         let mut said = 0;
-        let share = |piece: &Piece| {
+        let share = |piece: &SpeechPiece| {
             said += tokens(piece);
             // At most the total, which is a u32.
             (u64::from(self.phonemes) * said / all) as u32
@@ -101,7 +101,7 @@ pub struct VoiceInfo {
 
 /// Text reader and voices of a model.
 pub struct Script {
-    reader: Reader,
+    reader: TextReader,
     style: usize, // size of a voice's style; 0: fixed in the network
     voices: Vec<(String, Option<Tensor>)>,
     default: usize,
@@ -143,8 +143,8 @@ fn language_of(voice: &str) -> &'static str {
     LANGUAGES.iter().find(|(letter, _)| *letter == first).map_or("", |(_, language)| language)
 }
 
-fn refused<T>(field: &'static str, reason: impl Into<String>) -> Result<T, Refused> {
-    Err(Refused { field, reason: reason.into() })
+fn refused<T>(field: &'static str, reason: impl Into<String>) -> Result<T, FieldRefusal> {
+    Err(FieldRefusal { field, reason: reason.into() })
 }
 
 impl Script {
@@ -153,7 +153,7 @@ impl Script {
     /// # Errors
     /// [`LoadError`] naming the setting.
     pub fn new(files: &VoiceFiles, espeak: Option<EspeakNg>) -> Result<Script, LoadError> {
-        let reader = Reader::of(files, espeak)?;
+        let reader = TextReader::of(files, espeak)?;
         if files.kind == VoiceKind::Kokoro {
             let style = 2 * KokoroConfig::read(&files.config_file, &files.config)?.style;
             let default = files.voices.iter().position(|(name, _)| name == "af_heart").unwrap_or(0);
@@ -195,7 +195,7 @@ impl Script {
     }
 
     /// Parses a voice or a blend: indices of voices with their weights.
-    fn blend(&self, asked: &str) -> Result<Vec<(usize, f32)>, Refused> {
+    fn blend(&self, asked: &str) -> Result<Vec<(usize, f32)>, FieldRefusal> {
         if asked.is_empty() {
             return Ok(vec![(self.default, 1.0)]);
         }
@@ -218,7 +218,7 @@ impl Script {
         Ok(parts)
     }
 
-    fn find(&self, asked: &str) -> Result<usize, Refused> {
+    fn find(&self, asked: &str) -> Result<usize, FieldRefusal> {
         let own = |name: &str| self.voices.iter().position(|(own, _)| own.eq_ignore_ascii_case(name));
         let openai = OPENAI.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(asked));
         match (own(asked), openai) {
@@ -236,8 +236,8 @@ impl Script {
     /// Prepares a text. Calls `interrupted` before every sentence, and stops if it returns true.
     ///
     /// # Errors
-    /// [`Refused`] naming the field; also if the work was interrupted.
-    pub fn speech(&self, ask: &Ask, interrupted: &dyn Fn() -> bool) -> Result<Speech, Refused> {
+    /// [`FieldRefusal`] naming the field; also if the work was interrupted.
+    pub fn speech(&self, ask: &Ask, interrupted: &dyn Fn() -> bool) -> Result<Speech, FieldRefusal> {
         let blend = self.blend(&ask.voice)?;
         let mut unknown_words = Vec::new();
         let runs = match &ask.input {
@@ -263,7 +263,7 @@ impl Script {
             for tokens in self.fitting(&run, tokens) {
                 let style = self.style(&blend, tokens.len());
                 phonemes += tokens.len() as u32;
-                pieces.push(Piece { tokens: self.reader.surrounded(&tokens), style });
+                pieces.push(SpeechPiece { tokens: self.reader.surrounded(&tokens), style });
             }
         }
         if pieces.is_empty() {
@@ -321,7 +321,7 @@ fn row_of(tensor: &Tensor, row: usize, width: usize) -> Vec<f32> {
     part.and_then(Result::ok).unwrap_or_default()
 }
 
-fn check_length(field: &'static str, text: &str, most: usize) -> Result<(), Refused> {
+fn check_length(field: &'static str, text: &str, most: usize) -> Result<(), FieldRefusal> {
     let count = text.chars().count();
     match count {
         0 => refused(field, "must not be empty"),

@@ -10,9 +10,9 @@ use hanzo_engine_runtime::{LoadError, VoiceFiles, VoiceKind};
 use crate::error::SpeakError;
 use crate::kokoro::{Kokoro, KokoroConfig};
 use crate::limits::ROOM_BYTES;
-use crate::nn::{Compute, Cut, matrix_bytes, scratch_bytes};
+use crate::nn::{Compute, KernelSplit, matrix_bytes, scratch_bytes};
 use crate::noise::Noise;
-use crate::script::Piece;
+use crate::script::SpeechPiece;
 use crate::vits::{Vits, VitsConfig};
 use crate::weights::Weights;
 
@@ -28,7 +28,7 @@ pub(crate) trait Says: Send {
     fn say(
         &self,
         compute: &mut Compute,
-        piece: &Piece,
+        piece: &SpeechPiece,
         speed: f32,
         noise: &mut Noise,
     ) -> Result<Vec<f32>, SpeakError>;
@@ -38,7 +38,7 @@ impl Says for Kokoro {
     fn say(
         &self,
         compute: &mut Compute,
-        piece: &Piece,
+        piece: &SpeechPiece,
         speed: f32,
         noise: &mut Noise,
     ) -> Result<Vec<f32>, SpeakError> {
@@ -50,7 +50,7 @@ impl Says for Vits {
     fn say(
         &self,
         compute: &mut Compute,
-        piece: &Piece,
+        piece: &SpeechPiece,
         speed: f32,
         noise: &mut Noise,
     ) -> Result<Vec<f32>, SpeakError> {
@@ -99,7 +99,7 @@ pub fn memory(files: &VoiceFiles, pool: &Arc<ThreadPool>, tier: Tier) -> Result<
     let heads = heads(files)?;
     let shapes = shapes(files);
     // Convolutions by evaluation points store more numbers.
-    let packed = with_taps(files, |sizes| Cut::of(sizes).map_or(sizes[2], Cut::taps));
+    let packed = with_taps(files, |sizes| KernelSplit::of(sizes).map_or(sizes[2], KernelSplit::taps));
     let packed: u64 = packed.into_iter().map(|shape| matrix_bytes(pool, tier, shape)).sum();
     // Other tensors stay unpacked, and LSTM weights are also stored transposed.
     let plain: u64 = files.tensors.iter().map(|tensor| 4 * tensor.elements() as u64).sum::<u64>() / 4;
@@ -152,7 +152,7 @@ impl Speaker {
     /// [`SpeakError`].
     pub(crate) fn say(
         &mut self,
-        piece: &Piece,
+        piece: &SpeechPiece,
         speed: f32,
         noise: &mut Noise,
     ) -> Result<Vec<f32>, SpeakError> {

@@ -5,7 +5,7 @@ use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::LoadError;
 
 use super::{Kokoro, KokoroConfig};
-use crate::nn::{Affine, Compute, Matrix, Signal, layer_norm, tanh};
+use crate::nn::{ChannelAffine, Compute, Matrix, Signal, layer_norm, tanh};
 use crate::weights::Weights;
 
 /// As in transformers' `AlbertConfig`.
@@ -15,20 +15,20 @@ pub(super) struct Albert {
     words: Vec<f32>,     // (vocab, embedding)
     positions: Vec<f32>, // (positions, embedding), plus the embedding of token type 0
     embedding: usize,
-    norm: Affine,
+    norm: ChannelAffine,
     to_hidden: Matrix,
     qkv: Matrix,
     dense: Matrix,
-    attention_norm: Affine,
+    attention_norm: ChannelAffine,
     up: Matrix,
     down: Matrix,
-    full_norm: Affine,
+    full_norm: ChannelAffine,
     layers: usize,
     heads: hanzo_engine_kernels::HeadShape,
 }
 
-fn affine(weights: &Weights, name: &str, width: usize) -> Result<Affine, LoadError> {
-    Ok(Affine {
+fn affine(weights: &Weights, name: &str, width: usize) -> Result<ChannelAffine, LoadError> {
+    Ok(ChannelAffine {
         scale: weights.vector(&format!("{name}.weight"), width)?,
         shift: weights.vector(&format!("{name}.bias"), width)?,
     })

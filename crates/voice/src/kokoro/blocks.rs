@@ -4,7 +4,7 @@ use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::LoadError;
 
 use crate::nn::{
-    Affine, Bent, Compute, Conv, ConvShape, DepthwiseUp, Lstm, LstmDirection, Signal, channel_stats,
+    Bent, ChannelAffine, Compute, Conv, ConvShape, DepthwiseUp, Lstm, LstmDirection, Signal, channel_stats,
 };
 use crate::weights::Weights;
 
@@ -59,13 +59,13 @@ impl Style {
     }
 
     /// Computes `(1 + scale, shift)`.
-    pub(super) fn of(&self, style: &[f32]) -> Affine {
+    pub(super) fn of(&self, style: &[f32]) -> ChannelAffine {
         let rows = self.weight.chunks_exact(style.len()).zip(&self.bias);
         let mut all: Vec<f32> =
             rows.map(|(row, bias)| row.iter().zip(style).map(|(w, s)| w * s).sum::<f32>() + bias).collect();
         let shift = all.split_off(self.channels);
         all.iter_mut().for_each(|factor| *factor += 1.0);
-        Affine { scale: all, shift }
+        ChannelAffine { scale: all, shift }
     }
 }
 
@@ -88,9 +88,9 @@ impl AdaIn {
     }
 
     /// Scale and shift for each channel of `x`, with the norm folded in.
-    pub(super) fn of(&self, compute: &Compute, x: &Signal, style: &[f32]) -> Affine {
+    pub(super) fn of(&self, compute: &Compute, x: &Signal, style: &[f32]) -> ChannelAffine {
         let (mean, variance) = channel_stats(compute, x);
-        let Affine { mut scale, mut shift } = self.style.of(style);
+        let ChannelAffine { mut scale, mut shift } = self.style.of(style);
         for channel in 0..scale.len() {
             let mut factor = 1.0 / (variance[channel] + EPS).sqrt();
             let mut addend = -mean[channel] * factor;
@@ -101,7 +101,7 @@ impl AdaIn {
             shift[channel] += addend * scale[channel];
             scale[channel] *= factor;
         }
-        Affine { scale, shift }
+        ChannelAffine { scale, shift }
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) struct Kokoro {
 }
 
 /// Predicted prosody.
-struct Plan {
+struct ProsodyPlan {
     frames: Vec<usize>, // of each phoneme
     pitch: Vec<f32>,    // Hz, two a frame
     loudness: Vec<f32>, // two a frame
@@ -100,7 +100,7 @@ impl Kokoro {
         tokens: &[u32],
         manner: &[f32],
         speed: f32,
-    ) -> Result<Plan, SpeakError> {
+    ) -> Result<ProsodyPlan, SpeakError> {
         let bert = self.albert.run(compute, tokens)?;
         let hidden = compute.linear(&self.to_hidden, &bert)?;
         let encoded = self.prosody.encode(compute, &hidden, manner)?;
@@ -110,14 +110,14 @@ impl Kokoro {
             return Err(SpeakError::TooLong { frames: all });
         }
         let (pitch, loudness) = self.prosody.curves(compute, &encoded.repeated(&frames), manner)?;
-        Ok(Plan { frames, pitch, loudness })
+        Ok(ProsodyPlan { frames, pitch, loudness })
     }
 
     fn sound(
         &self,
         compute: &mut Compute,
         tokens: &[u32],
-        plan: &Plan,
+        plan: &ProsodyPlan,
         sound: &[f32],
         noise: &mut Noise,
     ) -> Result<Vec<f32>, KernelError> {

@@ -6,7 +6,7 @@ use hanzo_engine_runtime::LoadError;
 
 use super::KokoroConfig;
 use super::blocks::{Style, StyleBlock, conv, lstm};
-use crate::nn::{Affine, Compute, Conv, ConvShape, Lstm, Matrix, Signal, layer_norm, leaky_relu};
+use crate::nn::{ChannelAffine, Compute, Conv, ConvShape, Lstm, Matrix, Signal, layer_norm, leaky_relu};
 use crate::weights::Weights;
 
 const EPS: f32 = 1e-5;
@@ -118,7 +118,7 @@ impl Prosody {
 /// Text encoder, whose output the decoder reads.
 pub(super) struct TextEncoder {
     embedding: Vec<f32>, // (vocab, hidden)
-    layers: Vec<(Conv, Affine)>,
+    layers: Vec<(Conv, ChannelAffine)>,
     lstm: Lstm,
     hidden: usize,
 }
@@ -133,11 +133,11 @@ impl TextEncoder {
         if config.vocab.values().any(|&id| id as usize >= vocab) {
             return Err(weights.corrupt("vocab", format!("a phoneme's number is over the {vocab} there are")));
         }
-        let layer = |index: usize| -> Result<(Conv, Affine), LoadError> {
+        let layer = |index: usize| -> Result<(Conv, ChannelAffine), LoadError> {
             let name = format!("text_encoder.cnn.{index}");
             let shape = ConvShape::same(config.text_kernel, 1);
             let sizes = [hidden, hidden, config.text_kernel];
-            let norm = Affine {
+            let norm = ChannelAffine {
                 scale: weights.vector(&format!("{name}.1.gamma"), hidden)?,
                 shift: weights.vector(&format!("{name}.1.beta"), hidden)?,
             };

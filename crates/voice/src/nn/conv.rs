@@ -5,7 +5,7 @@
 
 use hanzo_engine_kernels::KernelError;
 
-use super::toom::{Cut, Toom};
+use super::toom::{KernelSplit, Toom};
 use super::{Bent, Compute, Matrix, Signal};
 
 /// Geometry of a convolution.
@@ -27,13 +27,13 @@ impl ConvShape {
 
 /// Convolution.
 pub(crate) struct Conv {
-    way: Way,
+    method: ConvMethod,
     inputs: usize,
     kernel: usize,
     shape: ConvShape,
 }
 
-enum Way {
+enum ConvMethod {
     Windows(Matrix), // (out, kernel, in)
     Toom(Box<Toom>),
 }
@@ -50,8 +50,10 @@ impl Conv {
     ) -> Result<Conv, KernelError> {
         assert!(shape.stride == 1 || shape.dilation == 1, "{name} steps over rows or over taps");
         let sizes = [outputs, inputs, kernel];
-        let way = match Cut::of(sizes).filter(|_| shape.stride == 1) {
-            Some(cut) => Way::Toom(Box::new(Toom::new(compute, name, (sizes, cut), weight, bias, shape)?)),
+        let method = match KernelSplit::of(sizes).filter(|_| shape.stride == 1) {
+            Some(cut) => {
+                ConvMethod::Toom(Box::new(Toom::new(compute, name, (sizes, cut), weight, bias, shape)?))
+            }
             None => {
                 let mut turned = Vec::with_capacity(weight.len());
                 for out in weight.chunks_exact(inputs * kernel) {
@@ -59,10 +61,10 @@ impl Conv {
                         turned.extend((0..inputs).map(|input| out[input * kernel + tap]));
                     }
                 }
-                Way::Windows(compute.pack(name, (outputs, kernel * inputs), &turned, bias)?)
+                ConvMethod::Windows(compute.pack(name, (outputs, kernel * inputs), &turned, bias)?)
             }
         };
-        Ok(Conv { way, inputs, kernel, shape })
+        Ok(Conv { method, inputs, kernel, shape })
     }
 
     /// Applies it to `x`.
@@ -79,9 +81,9 @@ impl Conv {
         added: Option<&Signal>,
     ) -> Result<Signal, KernelError> {
         assert_eq!(x.cols, self.inputs, "as many channels as the convolution reads");
-        let matrix = match &self.way {
-            Way::Windows(matrix) => matrix,
-            Way::Toom(toom) => return Ok(toom.run(compute, x, bent, added)),
+        let matrix = match &self.method {
+            ConvMethod::Windows(matrix) => matrix,
+            ConvMethod::Toom(toom) => return Ok(toom.run(compute, x, bent, added)),
         };
         let ConvShape { stride, dilation, padding: (before, after) } = self.shape;
         let padded = x.rows + before + after;

@@ -6,13 +6,13 @@ use super::{Compute, Signal};
 
 /// Scale and shift for each channel.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Affine {
+pub(crate) struct ChannelAffine {
     pub(crate) scale: Vec<f32>,
     pub(crate) shift: Vec<f32>,
 }
 
 /// Computes `(x - mean) / sqrt(variance + eps) * scale + shift` for each row.
-pub(crate) fn layer_norm(x: &mut Signal, eps: f32, affine: &Affine) {
+pub(crate) fn layer_norm(x: &mut Signal, eps: f32, affine: &ChannelAffine) {
     let cols = x.cols;
     for row in x.data.chunks_exact_mut(cols) {
         let mean = row.iter().sum::<f32>() / cols as f32;

@@ -20,7 +20,7 @@ const RUN: usize = 16;
 
 /// Split of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct KernelSplit {
     /// Output rows of a tile.
     tile: usize,
     /// Taps of a part.
@@ -28,17 +28,17 @@ pub(crate) struct Cut {
     parts: usize,
 }
 
-impl Cut {
+impl KernelSplit {
     /// Returns the split of a kernel, or None if it is not worthwhile.
-    pub(crate) fn of([outputs, inputs, kernel]: [usize; 3]) -> Option<Cut> {
+    pub(crate) fn of([outputs, inputs, kernel]: [usize; 3]) -> Option<KernelSplit> {
         if outputs.min(inputs) < CHANNELS_MIN {
             return None;
         }
         match kernel {
-            3 => Some(Cut { tile: 4, part: 3, parts: 1 }),
-            5 => Some(Cut { tile: 3, part: 5, parts: 1 }),
+            3 => Some(KernelSplit { tile: 4, part: 3, parts: 1 }),
+            5 => Some(KernelSplit { tile: 3, part: 5, parts: 1 }),
             // Parts are as long as tiles, so that a part uses the combinations of a later tile.
-            7..=12 => Some(Cut { tile: 4, part: 4, parts: kernel.div_ceil(4) }),
+            7..=12 => Some(KernelSplit { tile: 4, part: 4, parts: kernel.div_ceil(4) }),
             _ => None,
         }
     }
@@ -56,7 +56,7 @@ impl Cut {
 
 /// Convolution by evaluation points.
 pub(super) struct Toom {
-    cut: Cut,
+    cut: KernelSplit,
     matrices: Matrix, // (points) of (out, parts, in)
     bias: Vec<f32>,
     rows: Vec<Vec<f32>>, // (points, points): combinations of input rows
@@ -67,7 +67,7 @@ pub(super) struct Toom {
 
 /// Coefficients of the combinations of rows, taps and products: `(points, points)`, `(points, part)`, `(tile,
 /// points)`.
-fn sums(cut: Cut) -> [Vec<Vec<f64>>; 3] {
+fn sums(cut: KernelSplit) -> [Vec<Vec<f64>>; 3] {
     let (finite, tile, part) = (cut.points() - 1, cut.tile, cut.part);
     let points = &POINTS[..finite];
     // Coefficients of the product of (x - point) over the points, without one of them.
@@ -102,7 +102,7 @@ impl Toom {
     pub(super) fn new(
         compute: &Compute,
         name: &str,
-        ([outputs, inputs, kernel], cut): ([usize; 3], Cut),
+        ([outputs, inputs, kernel], cut): ([usize; 3], KernelSplit),
         weight: &[f32],
         bias: Option<&[f32]>,
         shape: ConvShape,
@@ -302,7 +302,7 @@ mod tests {
                 let padding = (before, dilation * (kernel - 1) - before);
                 let shape = ConvShape { stride: 1, dilation, padding };
                 let sizes = [outputs, inputs, kernel];
-                assert!(Cut::of(sizes).is_some(), "a kernel of {kernel} is cut");
+                assert!(KernelSplit::of(sizes).is_some(), "a kernel of {kernel} is cut");
                 let conv = Conv::new(&compute, "w", sizes, &weight, Some(&bias), shape).unwrap();
                 let bent = Bent::Leaky { affine: None, slope: 0.1 };
                 let is = conv.run_bent(&mut compute, &x, bent, Some(&added)).unwrap();

@@ -1,6 +1,6 @@
 //! Elementwise functions over whole signals, written so that compilers vectorise them.
 
-use super::{Affine, Compute, Signal};
+use super::{ChannelAffine, Compute, Signal};
 
 /// Adding and subtracting this constant rounds a number below 4 million to the nearest integer.
 const ROUND: f32 = 12_582_912.0;
@@ -64,10 +64,10 @@ pub(crate) enum Bent<'a> {
     /// No activation.
     Not,
     /// Leaky ReLU: `max(y, slope · y)` of `y = x · scale + shift`.
-    Leaky { affine: Option<&'a Affine>, slope: f32 },
+    Leaky { affine: Option<&'a ChannelAffine>, slope: f32 },
     /// Snake: `y + sin²(alpha · y) / alpha` of `y = x · scale + shift`, for each channel
     /// (arxiv.org/abs/2006.08195).
-    Snake { affine: &'a Affine, alpha: &'a [f32], inverse: &'a [f32] },
+    Snake { affine: &'a ChannelAffine, alpha: &'a [f32], inverse: &'a [f32] },
 }
 
 impl Bent<'_> {

@@ -12,6 +12,6 @@ mod written;
 
 use english::{Dialect, English};
 pub use espeak::EspeakNg;
-pub(crate) use reader::Reader;
+pub(crate) use reader::TextReader;
 pub(crate) use sentences::sentences;
 use written::normalize;

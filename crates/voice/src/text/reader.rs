@@ -9,10 +9,10 @@ use unicode_normalization::UnicodeNormalization as _;
 use super::{Dialect, English, EspeakNg, ipa, normalize, sentences};
 use crate::kokoro::KokoroConfig;
 use crate::limits::UNKNOWN_WORDS_MAX;
-use crate::script::Refused;
+use crate::script::FieldRefusal;
 
 /// Reader of texts for a model.
-pub(crate) struct Reader {
+pub(crate) struct TextReader {
     signs: BTreeMap<char, u32>,
     /// Maximum symbols of a piece, without separators.
     pub(crate) signs_max: usize,
@@ -47,18 +47,18 @@ enum Says {
     Nothing(String),
 }
 
-impl Reader {
+impl TextReader {
     /// Creates it from a model's files. `espeak` pronounces what the dictionaries lack.
     ///
     /// # Errors
     /// [`LoadError`] naming the setting.
-    pub(crate) fn of(files: &VoiceFiles, espeak: Option<EspeakNg>) -> Result<Reader, LoadError> {
+    pub(crate) fn of(files: &VoiceFiles, espeak: Option<EspeakNg>) -> Result<TextReader, LoadError> {
         let reader = match files.kind {
             VoiceKind::Kokoro => kokoro(files)?,
             VoiceKind::Vits => vits(files)?,
             VoiceKind::Piper => piper(files)?,
         };
-        Ok(Reader { espeak, ..reader })
+        Ok(TextReader { espeak, ..reader })
     }
 
     /// First character that is no symbol of the model.
@@ -99,16 +99,16 @@ impl Reader {
     /// `unknown`. Calls `interrupted` before every sentence, and stops if it returns true.
     ///
     /// # Errors
-    /// [`Refused`] naming the field; also if the work was interrupted.
+    /// [`FieldRefusal`] naming the field; also if the work was interrupted.
     pub(crate) fn runs(
         &self,
         text: &str,
         language: &str,
         unknown: &mut Vec<String>,
         interrupted: &dyn Fn() -> bool,
-    ) -> Result<Vec<String>, Refused> {
+    ) -> Result<Vec<String>, FieldRefusal> {
         match &self.says {
-            Says::Nothing(reason) => Err(Refused { field: "text", reason: reason.clone() }),
+            Says::Nothing(reason) => Err(FieldRefusal { field: "text", reason: reason.clone() }),
             Says::Letters { lower } => {
                 self.must_speak(language)?;
                 let english = same_language("en", &self.language);
@@ -132,7 +132,7 @@ impl Reader {
                     let reason = format!(
                         "it is to be read as {own:?}, of which the program itself knows nothing: {hint}"
                     );
-                    return Err(Refused { field: "text", reason });
+                    return Err(FieldRefusal { field: "text", reason });
                 };
                 let runs = self.english(text, dialect, unknown, interrupted)?;
                 Ok(runs.iter().map(|run| ipa::of_misaki(run)).collect())
@@ -151,20 +151,20 @@ impl Reader {
                 runs.ok_or_else(|| {
                     let hint = "English is read (en-us, en-gb), and where espeak-ng is installed on the engine's machine es, fr, hi, it \
                                 and pt-br; send phonemes for other languages";
-                    Refused { field: "language", reason: format!("{:?}: {hint}", short(language, 20)) }
+                    FieldRefusal { field: "language", reason: format!("{:?}: {hint}", short(language, 20)) }
                 })
             }
         }
     }
 
     /// Checks that the language, if stated, is the model's.
-    fn must_speak(&self, language: &str) -> Result<(), Refused> {
+    fn must_speak(&self, language: &str) -> Result<(), FieldRefusal> {
         if language.is_empty() || same_language(language, &self.language) {
             return Ok(());
         }
         let own = &self.language;
         let reason = format!("{:?}: the model speaks {own:?} alone", short(language, 20));
-        Err(Refused { field: "language", reason })
+        Err(FieldRefusal { field: "language", reason })
     }
 
     /// Sentences in misaki's symbols. espeak-ng, if installed, pronounces words that the dictionaries lack.
@@ -174,7 +174,7 @@ impl Reader {
         dialect: Dialect,
         unknown: &mut Vec<String>,
         interrupted: &dyn Fn() -> bool,
-    ) -> Result<Vec<String>, Refused> {
+    ) -> Result<Vec<String>, FieldRefusal> {
         let read = |sentence: &str, known: &HashMap<String, String>| {
             go_on(interrupted)?;
             let said = English::of(dialect).phonemes(sentence, known);
@@ -182,11 +182,12 @@ impl Reader {
             said.ok_or_else(|| {
                 let shown = short(sentence, 60);
                 let reason = format!("no phonemes were found for {shown:?}; send them as phonemes");
-                Refused { field: "text", reason }
+                FieldRefusal { field: "text", reason }
             })
         };
         let plain = |sentence: &String| go_on(interrupted).map(|()| normalize(sentence, dialect));
-        let sentences: Vec<String> = sentences(text).iter().map(plain).collect::<Result<_, Refused>>()?;
+        let sentences: Vec<String> =
+            sentences(text).iter().map(plain).collect::<Result<_, FieldRefusal>>()?;
         let mut known = HashMap::new();
         let mut runs = Vec::with_capacity(sentences.len());
         for sentence in &sentences {
@@ -217,7 +218,7 @@ impl Reader {
         voice: &str,
         to: impl Fn(&str) -> String,
         interrupted: &dyn Fn() -> bool,
-    ) -> Result<Option<Vec<String>>, Refused> {
+    ) -> Result<Option<Vec<String>>, FieldRefusal> {
         let Some(espeak) = self.espeak.as_ref() else { return Ok(None) };
         let english = same_language("en", voice);
         let own = dialect(voice).unwrap_or(Dialect::American);
@@ -226,7 +227,7 @@ impl Reader {
             Ok(clauses(&if english { normalize(&sentence, own) } else { sentence }))
         };
         let sentences: Vec<Vec<(String, String)>> =
-            sentences(text).into_iter().map(sentence).collect::<Result<_, Refused>>()?;
+            sentences(text).into_iter().map(sentence).collect::<Result<_, FieldRefusal>>()?;
         let said = |clause: &(String, String)| clause.0.chars().any(char::is_alphanumeric);
         let parts: Vec<String> = sentences
             .iter()
@@ -251,10 +252,10 @@ impl Reader {
 /// Checks whether to continue.
 ///
 /// # Errors
-/// [`Refused`] if the work should stop.
-fn go_on(interrupted: &dyn Fn() -> bool) -> Result<(), Refused> {
+/// [`FieldRefusal`] if the work should stop.
+fn go_on(interrupted: &dyn Fn() -> bool) -> Result<(), FieldRefusal> {
     match interrupted() {
-        true => Err(Refused {
+        true => Err(FieldRefusal {
             field: "text",
             reason: "it was not read to its end: its request has ended".to_owned(),
         }),
@@ -345,9 +346,9 @@ fn dialect(language: &str) -> Option<Dialect> {
     }
 }
 
-fn kokoro(files: &VoiceFiles) -> Result<Reader, LoadError> {
+fn kokoro(files: &VoiceFiles) -> Result<TextReader, LoadError> {
     let config = KokoroConfig::read(&files.config_file, &files.config)?;
-    Ok(Reader {
+    Ok(TextReader {
         signs: config.vocab,
         signs_max: config.tokens_max - 2,
         around: Around::Ends(0),
@@ -366,7 +367,7 @@ fn single(vocab: &[(String, u32)]) -> BTreeMap<char, u32> {
     vocab.iter().filter_map(one).collect()
 }
 
-fn vits(files: &VoiceFiles) -> Result<Reader, LoadError> {
+fn vits(files: &VoiceFiles) -> Result<TextReader, LoadError> {
     let settings = &files.config["tokenizer"];
     let says_so = |key: &str, default: bool| settings[key].as_bool().unwrap_or(default);
     let mut signs = single(&files.vocab);
@@ -386,7 +387,7 @@ fn vits(files: &VoiceFiles) -> Result<Reader, LoadError> {
     let language = settings["language"].as_str().unwrap_or_default().to_owned();
     let language =
         if matches!(says, Says::Ipa) && language.is_empty() { "en-us".to_owned() } else { language };
-    Ok(Reader {
+    Ok(TextReader {
         signs,
         signs_max: files.info.context_tokens_max as usize,
         around,
@@ -396,7 +397,7 @@ fn vits(files: &VoiceFiles) -> Result<Reader, LoadError> {
     })
 }
 
-fn piper(files: &VoiceFiles) -> Result<Reader, LoadError> {
+fn piper(files: &VoiceFiles) -> Result<TextReader, LoadError> {
     let mut signs = single(&files.vocab);
     let mut special = |sign: char| {
         signs.remove(&sign).ok_or_else(|| LoadError::Corrupt {
@@ -414,7 +415,7 @@ fn piper(files: &VoiceFiles) -> Result<Reader, LoadError> {
         "text" => Says::Letters { lower: false },
         _ => Says::Ipa,
     };
-    Ok(Reader {
+    Ok(TextReader {
         signs,
         signs_max: files.info.context_tokens_max as usize,
         around,
@@ -430,13 +431,17 @@ mod tests {
     use crate::text::espeak::tests::{alone, stand_in};
 
     /// Reader for tests. Its symbols are numbered in order, with blank, start and end first.
-    fn reader(says: Says, language: &str, espeak: Option<EspeakNg>) -> Reader {
+    fn reader(says: Says, language: &str, espeak: Option<EspeakNg>) -> TextReader {
         let signs = "_^$ abcdefghijklmnopqrstuvwxyzˈ,.!?\u{327}".chars().zip(0..).collect();
         let around = Around::Piper { start: 1, blank: 0, end: 2 };
-        Reader { signs, signs_max: 512, around, says, espeak, language: language.to_owned() }
+        TextReader { signs, signs_max: 512, around, says, espeak, language: language.to_owned() }
     }
 
-    fn runs(reader: &Reader, text: &str, language: &str) -> (Result<Vec<String>, Refused>, Vec<String>) {
+    fn runs(
+        reader: &TextReader,
+        text: &str,
+        language: &str,
+    ) -> (Result<Vec<String>, FieldRefusal>, Vec<String>) {
         let mut unknown = Vec::new();
         (reader.runs(text, language, &mut unknown, &|| false), unknown)
     }

@@ -43,12 +43,12 @@ pub(crate) struct VitsConfig {
     pub(crate) length_scale: f32,
 }
 
-struct Settings<'a> {
+struct ConfigReader<'a> {
     file: &'a str,
     values: &'a Value,
 }
 
-impl Settings<'_> {
+impl ConfigReader<'_> {
     fn corrupt(&self, key: &str, reason: String) -> LoadError {
         LoadError::Corrupt { file: self.file.to_owned(), what: format!("key {key}"), reason }
     }
@@ -104,7 +104,7 @@ impl VitsConfig {
 }
 
 fn transformers(files: &VoiceFiles) -> Result<VitsConfig, LoadError> {
-    let settings = Settings { file: &files.config_file, values: &files.config };
+    let settings = ConfigReader { file: &files.config_file, values: &files.config };
     let size = |key, default| settings.size(key, 1..=SIZE_MAX, default);
     let act = &files.config["hidden_act"];
     if !act.is_null() && act != "relu" {
@@ -181,8 +181,8 @@ fn piper(files: &VoiceFiles, weights: &Weights) -> Result<VitsConfig, LoadError>
             weights.corrupt("tensors", format!("no Piper voice that is known here has sizes of {sizes:?}"))
         );
     }
-    let settings = Settings { file: &files.config_file, values: &files.config["inference"] };
-    let audio = Settings { file: &files.config_file, values: &files.config["audio"] };
+    let settings = ConfigReader { file: &files.config_file, values: &files.config["inference"] };
+    let audio = ConfigReader { file: &files.config_file, values: &files.config["audio"] };
     let speakers = files.config["num_speakers"].as_u64().unwrap_or(1);
     let speaker = if speakers > 1 { shape("emb_g.weight")?.get(1).copied().unwrap_or(0) } else { 0 };
     Ok(VitsConfig {

@@ -5,8 +5,8 @@ use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::LoadError;
 
 use super::VitsConfig;
-use super::names::{Conditioning, Named};
-use crate::nn::{Affine, Compute, Conv, ConvShape, Matrix, Signal, layer_norm};
+use super::names::{NamedWeights, SpeakerConditioning};
+use crate::nn::{ChannelAffine, Compute, Conv, ConvShape, Matrix, Signal, layer_norm};
 use crate::noise::Noise;
 
 /// Epsilon of the norms between depthwise convolutions, independent of the model's settings.
@@ -18,24 +18,24 @@ const CHANNELS: usize = 2;
 
 pub(super) enum Durations {
     Drawn(Drawn),
-    Computed(Computed),
+    Computed(ConvolutionPredictor),
 }
 
 pub(super) struct Drawn {
     pre: Matrix,
     convolutions: Separable,
     proj: Matrix,
-    conditioning: Option<Conditioning>,
+    conditioning: Option<SpeakerConditioning>,
     translate: Vec<f32>,
     scale: Vec<f32>,
     splines: Vec<SplineFlow>, // in the order of the reverse pass
 }
 
-pub(super) struct Computed {
-    first: (Conv, Affine),
-    second: (Conv, Affine),
+pub(super) struct ConvolutionPredictor {
+    first: (Conv, ChannelAffine),
+    second: (Conv, ChannelAffine),
     proj: Matrix,
-    conditioning: Option<Conditioning>,
+    conditioning: Option<SpeakerConditioning>,
     eps: f32,
 }
 
@@ -49,9 +49,9 @@ struct SeparableLayer {
     bias: Vec<f32>,
     kernel: usize,
     dilation: usize,
-    norm: Affine,
+    norm: ChannelAffine,
     pointwise: Matrix,
-    pointwise_norm: Affine,
+    pointwise_norm: ChannelAffine,
 }
 
 struct SplineFlow {
@@ -65,13 +65,13 @@ struct SplineFlow {
 impl Durations {
     pub(super) fn load(
         compute: &Compute,
-        named: &Named<'_>,
+        named: &NamedWeights<'_>,
         config: &VitsConfig,
     ) -> Result<Durations, LoadError> {
         let hidden = config.hidden;
         let name = |part: &str| format!("duration_predictor.{part}");
         if !config.draws_durations {
-            let conv = |at: usize, inputs: usize| -> Result<(Conv, Affine), LoadError> {
+            let conv = |at: usize, inputs: usize| -> Result<(Conv, ChannelAffine), LoadError> {
                 let weight = name(&format!("conv_{at}"));
                 let channels = named.shape(&format!("{weight}.weight"))?[0];
                 let shape =
@@ -81,11 +81,11 @@ impl Durations {
             };
             let first = conv(1, hidden)?;
             let channels = first.1.scale.len();
-            return Ok(Durations::Computed(Computed {
+            return Ok(Durations::Computed(ConvolutionPredictor {
                 second: conv(2, channels)?,
                 first,
                 proj: named.linear(compute, &name("proj"), [1, channels])?,
-                conditioning: Conditioning::load(named, &name("cond"), hidden, config.speaker)?,
+                conditioning: SpeakerConditioning::load(named, &name("cond"), hidden, config.speaker)?,
                 eps: config.norm_eps,
             }));
         }
@@ -96,7 +96,7 @@ impl Durations {
             pre: named.linear(compute, &name("conv_pre"), [hidden, hidden])?,
             convolutions: Separable::load(compute, named, &name("conv_dds"), config)?,
             proj: named.linear(compute, &name("conv_proj"), [hidden, hidden])?,
-            conditioning: Conditioning::load(named, &name("cond"), hidden, config.speaker)?,
+            conditioning: SpeakerConditioning::load(named, &name("cond"), hidden, config.speaker)?,
             translate: named.vector(&name("flows.0.translate"), CHANNELS)?,
             scale: named.inverse_scales(&name("flows.0"), CHANNELS)?,
             splines,
@@ -126,7 +126,7 @@ fn add_each(x: &mut Signal, added: &[f32]) {
     }
 }
 
-impl Computed {
+impl ConvolutionPredictor {
     fn run(&self, compute: &mut Compute, hidden: &Signal, speaker: &[f32]) -> Result<Vec<f32>, KernelError> {
         let mut x = hidden.clone();
         if let Some(own) = self.conditioning.as_ref().filter(|_| !speaker.is_empty()) {
@@ -174,7 +174,7 @@ impl Drawn {
 impl Separable {
     fn load(
         compute: &Compute,
-        named: &Named<'_>,
+        named: &NamedWeights<'_>,
         name: &str,
         config: &VitsConfig,
     ) -> Result<Separable, LoadError> {
@@ -235,7 +235,7 @@ impl SeparableLayer {
 impl SplineFlow {
     fn load(
         compute: &Compute,
-        named: &Named<'_>,
+        named: &NamedWeights<'_>,
         name: &str,
         config: &VitsConfig,
     ) -> Result<SplineFlow, LoadError> {

@@ -4,23 +4,23 @@ use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::LoadError;
 
 use super::VitsConfig;
-use super::names::Named;
-use crate::nn::{Affine, Compute, Conv, ConvShape, Matrix, Signal, layer_norm};
+use super::names::NamedWeights;
+use crate::nn::{ChannelAffine, Compute, Conv, ConvShape, Matrix, Signal, layer_norm};
 
 pub(super) struct TextEncoder {
     signs: Vec<f32>, // (signs, hidden), scaled
     hidden: usize,
-    layers: Vec<Layer>,
+    layers: Vec<EncoderLayer>,
     project: Matrix,
     eps: f32,
 }
 
-struct Layer {
+struct EncoderLayer {
     attention: Attention,
-    attention_norm: Affine,
+    attention_norm: ChannelAffine,
     up: Conv,
     down: Conv,
-    norm: Affine,
+    norm: ChannelAffine,
 }
 
 struct Attention {
@@ -40,17 +40,17 @@ fn same(kernel: usize) -> ConvShape {
 impl TextEncoder {
     pub(super) fn load(
         compute: &Compute,
-        named: &Named<'_>,
+        named: &NamedWeights<'_>,
         config: &VitsConfig,
     ) -> Result<TextEncoder, LoadError> {
         let hidden = config.hidden;
         let mut signs = named.embedding(hidden)?;
         let scale = (hidden as f32).sqrt();
         signs.iter_mut().for_each(|number| *number *= scale);
-        let layer = |at: usize| -> Result<Layer, LoadError> {
+        let layer = |at: usize| -> Result<EncoderLayer, LoadError> {
             let name = |part: &str| format!("text_encoder.encoder.layers.{at}.{part}");
             let up = named.conv(compute, &name("feed_forward.conv_1"), [config.inner, hidden], same)?;
-            Ok(Layer {
+            Ok(EncoderLayer {
                 attention: Attention::load(compute, named, &name("attention"), config)?,
                 attention_norm: named.norm(&name("layer_norm"), hidden)?,
                 up,
@@ -98,7 +98,7 @@ impl TextEncoder {
 impl Attention {
     fn load(
         compute: &Compute,
-        named: &Named<'_>,
+        named: &NamedWeights<'_>,
         name: &str,
         config: &VitsConfig,
     ) -> Result<Attention, LoadError> {

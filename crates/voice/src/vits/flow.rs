@@ -6,14 +6,14 @@ use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::LoadError;
 
 use super::VitsConfig;
-use super::names::{Conditioning, Named};
+use super::names::{NamedWeights, SpeakerConditioning};
 use crate::nn::{Compute, Conv, ConvShape, Matrix, Signal, sigmoid, tanh};
 
 pub(super) struct Flow {
-    couplings: Vec<Coupling>,
+    couplings: Vec<CouplingLayer>,
 }
 
-struct Coupling {
+struct CouplingLayer {
     pre: Matrix,
     wavenet: WaveNet,
     post: Matrix,
@@ -21,16 +21,20 @@ struct Coupling {
 
 struct WaveNet {
     layers: Vec<(Conv, Matrix)>, // gates, then residual and skip outputs
-    conditioning: Option<Conditioning>,
+    conditioning: Option<SpeakerConditioning>,
     hidden: usize,
 }
 
 impl Flow {
-    pub(super) fn load(compute: &Compute, named: &Named<'_>, config: &VitsConfig) -> Result<Flow, LoadError> {
+    pub(super) fn load(
+        compute: &Compute,
+        named: &NamedWeights<'_>,
+        config: &VitsConfig,
+    ) -> Result<Flow, LoadError> {
         let half = config.latents / 2;
-        let coupling = |at: usize| -> Result<Coupling, LoadError> {
+        let coupling = |at: usize| -> Result<CouplingLayer, LoadError> {
             let name = |part: &str| format!("flow.flows.{at}.{part}");
-            Ok(Coupling {
+            Ok(CouplingLayer {
                 pre: named.linear(compute, &name("conv_pre"), [config.hidden, half])?,
                 wavenet: WaveNet::load(compute, named, &name("wavenet"), config)?,
                 post: named.linear(compute, &name("conv_post"), [half, config.hidden])?,
@@ -69,7 +73,7 @@ impl Flow {
 impl WaveNet {
     fn load(
         compute: &Compute,
-        named: &Named<'_>,
+        named: &NamedWeights<'_>,
         name: &str,
         config: &VitsConfig,
     ) -> Result<WaveNet, LoadError> {
@@ -86,7 +90,12 @@ impl WaveNet {
         let channels = 2 * hidden * config.wavenet_layers;
         Ok(WaveNet {
             layers: (0..config.wavenet_layers).map(layer).collect::<Result<_, _>>()?,
-            conditioning: Conditioning::load(named, &format!("{name}.cond_layer"), channels, config.speaker)?,
+            conditioning: SpeakerConditioning::load(
+                named,
+                &format!("{name}.cond_layer"),
+                channels,
+                config.speaker,
+            )?,
             hidden,
         })
     }

@@ -18,7 +18,7 @@ pub(crate) use self::config::VitsConfig;
 use self::duration::Durations;
 use self::encoder::TextEncoder;
 use self::flow::Flow;
-use self::names::Named;
+use self::names::NamedWeights;
 use self::vocoder::Vocoder;
 use crate::error::SpeakError;
 use crate::limits::FRAMES_MAX;
@@ -47,7 +47,7 @@ impl Vits {
         config: &VitsConfig,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Vits, LoadError> {
-        let named = Named::new(weights, files.kind);
+        let named = NamedWeights::new(weights, files.kind);
         let text = TextEncoder::load(compute, &named, config)?;
         progress(0.3);
         let durations = Durations::load(compute, &named, config)?;

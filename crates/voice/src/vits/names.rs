@@ -5,11 +5,11 @@ use std::borrow::Cow;
 
 use hanzo_engine_runtime::{LoadError, VoiceKind};
 
-use crate::nn::{Affine, Compute, Conv, ConvShape, Matrix};
+use crate::nn::{ChannelAffine, Compute, Conv, ConvShape, Matrix};
 use crate::weights::Weights;
 
 /// Tensors under transformers' names.
-pub(super) struct Named<'a> {
+pub(super) struct NamedWeights<'a> {
     weights: &'a Weights,
     kind: VoiceKind,
 }
@@ -84,9 +84,9 @@ fn original(name: &str) -> String {
     name
 }
 
-impl<'a> Named<'a> {
-    pub(super) fn new(weights: &'a Weights, kind: VoiceKind) -> Named<'a> {
-        Named { weights, kind }
+impl<'a> NamedWeights<'a> {
+    pub(super) fn new(weights: &'a Weights, kind: VoiceKind) -> NamedWeights<'a> {
+        NamedWeights { weights, kind }
     }
 
     fn name<'n>(&self, name: &'n str) -> Cow<'n, str> {
@@ -187,8 +187,8 @@ impl<'a> Named<'a> {
         Ok(compute.pack(name, (shape[0], shape[1]), &numbers, Some(&bias))?)
     }
 
-    pub(super) fn norm(&self, name: &str, width: usize) -> Result<Affine, LoadError> {
-        Ok(Affine {
+    pub(super) fn norm(&self, name: &str, width: usize) -> Result<ChannelAffine, LoadError> {
+        Ok(ChannelAffine {
             scale: self.vector(&format!("{name}.weight"), width)?,
             shift: self.vector(&format!("{name}.bias"), width)?,
         })
@@ -196,24 +196,24 @@ impl<'a> Named<'a> {
 }
 
 /// Speaker conditioning: a linear map from the speaker's embedding to a value for each channel.
-pub(super) struct Conditioning {
+pub(super) struct SpeakerConditioning {
     numbers: Vec<f32>,
     bias: Vec<f32>,
 }
 
-impl Conditioning {
+impl SpeakerConditioning {
     /// Loads the conditioning of that name, if the model has it.
     pub(super) fn load(
-        named: &Named<'_>,
+        named: &NamedWeights<'_>,
         name: &str,
         outputs: usize,
         speaker: usize,
-    ) -> Result<Option<Conditioning>, LoadError> {
+    ) -> Result<Option<SpeakerConditioning>, LoadError> {
         if speaker == 0 {
             return Ok(None);
         }
         let (numbers, bias) = named.matrix(name, [outputs, speaker])?;
-        Ok(Some(Conditioning { numbers, bias }))
+        Ok(Some(SpeakerConditioning { numbers, bias }))
     }
 
     pub(super) fn of(&self, speaker: &[f32]) -> Vec<f32> {

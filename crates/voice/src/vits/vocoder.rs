@@ -5,7 +5,7 @@ use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::LoadError;
 
 use super::VitsConfig;
-use super::names::{Conditioning, Named};
+use super::names::{NamedWeights, SpeakerConditioning};
 use crate::nn::{Bent, Compute, Conv, ConvShape, Signal, TransposedConv, tanh};
 
 /// Slope before the last convolution, independent of the others.
@@ -13,7 +13,7 @@ const LAST_SLOPE: f32 = 0.01;
 
 pub(super) struct Vocoder {
     pre: Conv,
-    conditioning: Option<Conditioning>,
+    conditioning: Option<SpeakerConditioning>,
     stages: Vec<Stage>,
     post: Conv,
     slope: f32,
@@ -32,14 +32,14 @@ struct Block {
 impl Vocoder {
     pub(super) fn load(
         compute: &Compute,
-        named: &Named<'_>,
+        named: &NamedWeights<'_>,
         config: &VitsConfig,
     ) -> Result<Vocoder, LoadError> {
         let straight =
             |kernel: usize| ConvShape { stride: 1, dilation: 1, padding: (kernel / 2, kernel / 2) };
         let pre = named.conv(compute, "decoder.conv_pre", [0, config.latents], straight)?;
         let mut channels = named.shape("decoder.conv_pre.weight")?[0];
-        let conditioning = Conditioning::load(named, "decoder.cond", channels, config.speaker)?;
+        let conditioning = SpeakerConditioning::load(named, "decoder.cond", channels, config.speaker)?;
         let mut stages = Vec::new();
         for (at, &stride) in config.upsample_rates.iter().enumerate() {
             let name = format!("decoder.upsampler.{at}");
@@ -113,7 +113,7 @@ impl Vocoder {
 impl Block {
     fn load(
         compute: &Compute,
-        named: &Named<'_>,
+        named: &NamedWeights<'_>,
         name: &str,
         channels: usize,
         dilations: &[usize],

@@ -65,7 +65,7 @@ struct Common {
 
 /// Piece of a token, or a word joined from pieces.
 #[derive(Clone)]
-struct Piece {
+struct TokenPiece {
     text: String,
     tag: String,
     /// White space before the next piece.
@@ -76,7 +76,7 @@ struct Piece {
 }
 
 /// Position of a piece in its word.
-struct Place {
+struct WordPosition {
     first: bool,
     alone: bool,
     /// Currency sign before it.
@@ -105,7 +105,7 @@ impl Pronouncer {
             let (pieces, contexts) = (&pieces[word.clone()], &contexts[word.clone()]);
             self.together(pieces, contexts, money[word.start], other)
         };
-        let mut words: Vec<Piece> = words.iter().map(word).collect();
+        let mut words: Vec<TokenPiece> = words.iter().map(word).collect();
         self.say_again(&mut words);
         let said = words.into_iter().map(|word| {
             let said =
@@ -115,7 +115,7 @@ impl Pronouncer {
         said.collect()
     }
 
-    fn pieces(&self, text: &str) -> Vec<Piece> {
+    fn pieces(&self, text: &str) -> Vec<TokenPiece> {
         let tokens = self.common.tokenizer.tokenize(text);
         let asked: Vec<_> = tokens
             .iter()
@@ -136,7 +136,7 @@ impl Pronouncer {
                     before.ends_with(char::is_alphabetic) && after.starts_with(char::is_alphabetic)
                 };
                 let inside = at > 0 && at + 1 < parts.len();
-                pieces.push(Piece {
+                pieces.push(TokenPiece {
                     text: (*part).to_owned(),
                     tag: tag.to_owned(),
                     space: if at + 1 == parts.len() { token.whitespace.clone() } else { String::new() },
@@ -151,7 +151,7 @@ impl Pronouncer {
     /// Pronounces each piece that is not yet pronounced, and returns the context after each.
     fn say_pieces(
         &self,
-        pieces: &mut [Piece],
+        pieces: &mut [TokenPiece],
         words: &[Range<usize>],
         money: &[Option<char>],
         other: &mut Other<'_>,
@@ -159,7 +159,8 @@ impl Pronouncer {
         let mut contexts = vec![TokenContext::default(); pieces.len()];
         for word in words.iter().rev() {
             for at in word.clone().rev() {
-                let place = Place { first: at == word.start, alone: word.len() == 1, money: money[at] };
+                let place =
+                    WordPosition { first: at == word.start, alone: word.len() == 1, money: money[at] };
                 let piece = &mut pieces[at];
                 if piece.said.is_none() {
                     piece.said = self.say(piece, &contexts[at], &place, other);
@@ -174,9 +175,9 @@ impl Pronouncer {
 
     fn say(
         &self,
-        piece: &Piece,
+        piece: &TokenPiece,
         after: &TokenContext,
-        place: &Place,
+        place: &WordPosition,
         other: &mut Other<'_>,
     ) -> Option<String> {
         let key = if piece.is_to { "to".to_owned() } else { key(&piece.text) };
@@ -239,22 +240,22 @@ impl Pronouncer {
     /// Joins a word's pieces.
     fn together(
         &self,
-        pieces: &[Piece],
+        pieces: &[TokenPiece],
         contexts: &[TokenContext],
         money: Option<char>,
         other: &mut Other<'_>,
-    ) -> Piece {
+    ) -> TokenPiece {
         let [first, _, ..] = pieces else { return pieces[0].clone() };
         let (text, tag) = (text_of(pieces), tag_of(pieces).to_owned());
         let space = pieces[pieces.len() - 1].space.clone();
         let said = self.say_together(&text, pieces, contexts, money, other);
-        Piece { text, tag, space, is_to: first.is_to, said: Some(said) }
+        TokenPiece { text, tag, space, is_to: first.is_to, said: Some(said) }
     }
 
     fn say_together(
         &self,
         text: &str,
-        pieces: &[Piece],
+        pieces: &[TokenPiece],
         contexts: &[TokenContext],
         money: Option<char>,
         other: &mut Other<'_>,
@@ -290,7 +291,7 @@ impl Pronouncer {
     }
 
     /// Phonemes of spans of a word's pieces that the dictionaries have, longest first, from the end.
-    fn spans(&self, pieces: &[Piece], contexts: &[TokenContext]) -> Vec<Option<String>> {
+    fn spans(&self, pieces: &[TokenPiece], contexts: &[TokenContext]) -> Vec<Option<String>> {
         let mut parts: Vec<Option<String>> = vec![None; pieces.len()];
         let (mut left, mut right) = (0, pieces.len());
         while left < right {
@@ -315,7 +316,7 @@ impl Pronouncer {
     }
 
     /// Reduces the stress of the lighter ones among several stressed parts of a word.
-    fn balance(&self, parts: &mut [String], pieces: &[Piece]) {
+    fn balance(&self, parts: &mut [String], pieces: &[TokenPiece]) {
         let weight =
             |part: &str| part.chars().map(|c| 1 + usize::from(DIPHTHONGS.contains(c))).sum::<usize>();
         let mut order: Vec<(bool, usize, usize)> = (0..parts.len())
@@ -337,7 +338,7 @@ impl Pronouncer {
     }
 
     /// Pronounces words in the dictionaries again, now that the following word is known.
-    fn say_again(&self, words: &mut [Piece]) {
+    fn say_again(&self, words: &mut [TokenPiece]) {
         let mut contexts = vec![TokenContext::default(); words.len()];
         for at in (1..words.len()).rev() {
             contexts[at - 1] = before(&contexts[at], &words[at]);
@@ -357,7 +358,7 @@ impl Pronouncer {
 }
 
 /// Joins adjacent pieces to words, except punctuation.
-fn words(pieces: &[Piece]) -> Vec<Range<usize>> {
+fn words(pieces: &[TokenPiece]) -> Vec<Range<usize>> {
     let mut words: Vec<Range<usize>> = Vec::new();
     let mut open = false;
     for (at, piece) in pieces.iter().enumerate() {
@@ -387,12 +388,12 @@ fn words(pieces: &[Piece]) -> Vec<Range<usize>> {
     words
 }
 
-fn abbreviated(pieces: &[Piece]) -> bool {
+fn abbreviated(pieces: &[TokenPiece]) -> bool {
     let text: String = pieces.iter().flat_map(|piece| [&piece.text[..], &piece.space]).collect();
     is_period_abbreviation(format!("{text}.").trim())
 }
 
-fn is_sign(piece: &Piece) -> bool {
+fn is_sign(piece: &TokenPiece) -> bool {
     let letter = |c: char| c.to_lowercase().next().is_some_and(|c| c.is_ascii_lowercase());
     SIGNS.contains(&&piece.tag[..]) && !piece.text.chars().all(letter)
 }
@@ -402,9 +403,9 @@ fn is_silent(text: &str) -> bool {
 }
 
 /// Silences currency signs, and returns the sign before each piece.
-fn money(pieces: &mut [Piece]) -> Vec<Option<char>> {
+fn money(pieces: &mut [TokenPiece]) -> Vec<Option<char>> {
     let mut sign = None;
-    let of = |piece: &mut Piece| {
+    let of = |piece: &mut TokenPiece| {
         if piece.tag == "$" && matches!(&piece.text[..], "$" | "£" | "€") {
             sign = piece.text.chars().next();
             piece.said = Some(String::new());
@@ -415,7 +416,7 @@ fn money(pieces: &mut [Piece]) -> Vec<Option<char>> {
     pieces.iter_mut().map(of).collect()
 }
 
-fn say_signs(pieces: &mut [Piece]) {
+fn say_signs(pieces: &mut [TokenPiece]) {
     for piece in pieces.iter_mut().filter(|piece| piece.said.is_none() && !piece.text.is_empty()) {
         if piece.tag == ":" && matches!(&piece.text[..], "-" | "–") {
             piece.said = Some("—".to_owned());
@@ -432,7 +433,7 @@ fn say_signs(pieces: &mut [Piece]) {
 }
 
 /// Context for the piece before this one.
-fn before(after: &TokenContext, piece: &Piece) -> TokenContext {
+fn before(after: &TokenContext, piece: &TokenPiece) -> TokenContext {
     let heard = piece.said.iter().flat_map(|said| said.chars()).find_map(|c| {
         if PAUSES.contains(c) {
             Some(None)
@@ -452,7 +453,7 @@ fn key(text: &str) -> String {
     text.replace('™', "TM").replace(['‘', '’'], "'")
 }
 
-fn text_of(pieces: &[Piece]) -> String {
+fn text_of(pieces: &[TokenPiece]) -> String {
     let between = pieces.iter().map(|piece| &piece.space[..]);
     let texts = pieces.iter().map(|piece| &piece.text[..]);
     let mut text: String = texts.zip(between).flat_map(|(text, space)| [text, space]).collect();
@@ -461,7 +462,7 @@ fn text_of(pieces: &[Piece]) -> String {
 }
 
 /// Tag of the heaviest piece. Capitals have double weight.
-fn tag_of(pieces: &[Piece]) -> &str {
+fn tag_of(pieces: &[TokenPiece]) -> &str {
     let weight = |c: char| if c.to_lowercase().next() == Some(c) { 1 } else { 2 };
     let heaviest = pieces.iter().max_by_key(|piece| piece.text.chars().map(weight).sum::<u32>());
     heaviest.map_or("", |piece| &piece.tag)
