@@ -11,11 +11,11 @@ use http::{HeaderMap, header};
 
 use crate::{
     file::{FileError, KeysFile, Record},
-    follow::{Follow, Seen, follow},
+    follow::{FileStamps, Follow, follow},
     guesses::Guesses,
     key::KeyDigest,
     pass::{Holder, Pass},
-    rate::{Usage, locked},
+    rate::{KeyUsage, locked},
     refusal::Refusal,
     secret::Secret,
 };
@@ -40,14 +40,14 @@ pub struct KeysFault {
 
 /// Sources of a process's keys. Without any, requests need no key.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Settings {
+pub struct AccessSettings {
     /// Single key with all permissions.
     pub api_key: Option<Secret>,
     /// Key file; each key has its own permissions and limits.
     pub api_keys_file: Option<PathBuf>,
 }
 
-impl Settings {
+impl AccessSettings {
     /// Whether a request needs a key.
     pub fn wants_keys(&self) -> bool {
         self.api_key.is_some() || self.api_keys_file.is_some()
@@ -69,20 +69,20 @@ pub enum AccessError {
 /// Accepted keys of a process.
 #[derive(Debug)]
 pub struct Access {
-    settings: RwLock<Settings>,
+    settings: RwLock<AccessSettings>,
     holders: RwLock<Arc<[Arc<Holder>]>>,
     guesses: Guesses,
-    seen: Mutex<Option<Seen>>,       // state of the file at its first reading
-    fault: Mutex<Option<KeysFault>>, // current fault of the file
+    stamps: Mutex<Option<FileStamps>>, // state of the file at its first reading
+    fault: Mutex<Option<KeysFault>>,   // current fault of the file
 }
 
 /// Keys that a request presents: a bearer token, as OpenAI's clients send, and `x-api-key`, as Anthropic's do.
 #[derive(Clone, Default)]
-pub struct Presented<'a>([Option<&'a str>; 2]);
+pub struct PresentedKeys<'a>([Option<&'a str>; 2]);
 
-impl<'a> Presented<'a> {
+impl<'a> PresentedKeys<'a> {
     /// Reads the keys from the headers of an HTTP request or a gRPC call.
-    pub fn of(headers: &'a HeaderMap) -> Presented<'a> {
+    pub fn of(headers: &'a HeaderMap) -> PresentedKeys<'a> {
         // A value that is not ASCII text becomes `?`, which matches no key.
         let text = |name| headers.get(name).map(|value: &http::HeaderValue| value.to_str().unwrap_or("?"));
         let bearer = text(header::AUTHORIZATION).and_then(|value| {
@@ -90,7 +90,7 @@ impl<'a> Presented<'a> {
             scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
         });
         let named = text(header::HeaderName::from_static("x-api-key")).map(str::trim);
-        Presented([bearer, named].map(|key| key.filter(|key| !key.is_empty())))
+        PresentedKeys([bearer, named].map(|key| key.filter(|key| !key.is_empty())))
     }
 }
 
@@ -99,15 +99,15 @@ impl Access {
     ///
     /// # Errors
     /// The file cannot be read or is invalid.
-    pub fn open(settings: Settings) -> Result<Access, AccessError> {
+    pub fn open(settings: AccessSettings) -> Result<Access, AccessError> {
         let access = Access {
             settings: RwLock::new(settings),
             holders: RwLock::default(),
             guesses: Guesses::default(),
-            seen: Mutex::default(),
+            stamps: Mutex::default(),
             fault: Mutex::default(),
         };
-        *locked(&access.seen) = Some(Seen::of(&access.files()));
+        *locked(&access.stamps) = Some(FileStamps::of(&access.files()));
         access.read()?;
         Ok(access)
     }
@@ -117,8 +117,8 @@ impl Access {
     ///
     /// # Errors
     /// The file cannot be read or is invalid. The old settings stay in force.
-    pub fn set(self: &Arc<Self>, settings: Settings) -> Result<(), AccessError> {
-        let seen = Seen::of(&settings.files());
+    pub fn set(self: &Arc<Self>, settings: AccessSettings) -> Result<(), AccessError> {
+        let stamps = FileStamps::of(&settings.files());
         let old = std::mem::replace(&mut *self.write(), settings);
         if let Err(error) = self.read() {
             *self.write() = old;
@@ -126,16 +126,16 @@ impl Access {
         }
         // If there was a key file before, the running watcher also follows the new path.
         if old.api_keys_file.is_none() {
-            follow(self, seen);
+            follow(self, stamps);
         }
         Ok(())
     }
 
-    fn settings(&self) -> Settings {
+    fn settings(&self) -> AccessSettings {
         self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Settings> {
+    fn write(&self) -> RwLockWriteGuard<'_, AccessSettings> {
         self.settings.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -145,7 +145,7 @@ impl Access {
             settings: RwLock::default(),
             holders: RwLock::default(),
             guesses: Guesses::default(),
-            seen: Mutex::default(),
+            stamps: Mutex::default(),
             fault: Mutex::default(),
         }
     }
@@ -159,7 +159,7 @@ impl Access {
     ///
     /// # Errors
     /// [`Refusal::Missing`], [`Refusal::Wrong`], [`Refusal::Guessing`] or [`Refusal::KeysUnreadable`].
-    pub fn admit(&self, presented: &Presented<'_>, from: Option<IpAddr>) -> Result<Pass, Refusal> {
+    pub fn admit(&self, presented: &PresentedKeys<'_>, from: Option<IpAddr>) -> Result<Pass, Refusal> {
         if !self.wants_keys() {
             return Ok(Pass::anyone());
         }
@@ -228,7 +228,7 @@ impl Access {
         let old = Arc::clone(&self.holders.read().unwrap_or_else(PoisonError::into_inner));
         let usage = |name: &str| {
             let same = old.iter().find(|holder| holder.record.name == name);
-            same.map_or_else(|| Arc::new(Usage::default()), |holder| Arc::clone(&holder.usage))
+            same.map_or_else(|| Arc::new(KeyUsage::default()), |holder| Arc::clone(&holder.usage))
         };
         let revocation = |digest: &KeyDigest| {
             let same = old.iter().find(|holder| holder.digest.is(digest));
@@ -267,8 +267,8 @@ impl Access {
 
     /// Watches the file for as long as `self` is in use. Must run in an async runtime, and be called once.
     pub fn follow(self: &Arc<Self>) {
-        if let Some(seen) = locked(&self.seen).take() {
-            follow(self, seen);
+        if let Some(stamps) = locked(&self.stamps).take() {
+            follow(self, stamps);
         }
     }
 }

@@ -26,10 +26,10 @@ const ASK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Places of a port and its idle connections. Cloning is cheap.
 #[derive(Debug, Clone)]
-pub(crate) struct Crowd(Arc<State>);
+pub(crate) struct Crowd(Arc<CrowdState>);
 
 #[derive(Debug)]
-struct State {
+struct CrowdState {
     places: Arc<Semaphore>,
     reserve: usize, // places
     idlers: Mutex<Idlers>,
@@ -58,7 +58,7 @@ pub struct Idle {
 impl Crowd {
     /// Creates the places of a port.
     pub(crate) fn new(places: usize) -> Crowd {
-        Crowd(Arc::new(State {
+        Crowd(Arc::new(CrowdState {
             places: Arc::new(Semaphore::new(places)),
             reserve: places / RESERVE_SHARE,
             idlers: Mutex::default(),

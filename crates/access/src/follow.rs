@@ -56,19 +56,19 @@ impl Stamp {
 
 /// Metadata of the files at their last reading.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Seen(Vec<Option<Stamp>>);
+pub(crate) struct FileStamps(Vec<Option<Stamp>>);
 
-impl Seen {
+impl FileStamps {
     /// Reads the metadata. Call it before the files are read, so that a change in between causes another
     /// reading.
-    pub(crate) fn of(files: &[PathBuf]) -> Seen {
-        Seen(files.iter().map(|path| Stamp::of(path)).collect())
+    pub(crate) fn of(files: &[PathBuf]) -> FileStamps {
+        FileStamps(files.iter().map(|path| Stamp::of(path)).collect())
     }
 }
 
-/// Watches the files, starting from the state `seen`, until `made` is dropped everywhere. Must run in an async
+/// Watches the files, starting from the state `stamps`, until `made` is dropped everywhere. Must run in an async
 /// runtime.
-pub(crate) fn follow<T: Follow>(made: &Arc<T>, mut seen: Seen) {
+pub(crate) fn follow<T: Follow>(made: &Arc<T>, mut stamps: FileStamps) {
     if made.files().is_empty() {
         return;
     }
@@ -79,14 +79,14 @@ pub(crate) fn follow<T: Follow>(made: &Arc<T>, mut seen: Seen) {
             let made = made.clone();
             let looked = tokio::task::spawn_blocking(move || {
                 let made = made.upgrade()?;
-                let now = Seen::of(&made.files());
-                if now != seen || made.try_again() {
+                let now = FileStamps::of(&made.files());
+                if now != stamps || made.try_again() {
                     made.changed();
                 }
                 Some(now)
             });
             match looked.await {
-                Ok(Some(now)) => seen = now,
+                Ok(Some(now)) => stamps = now,
                 _ => return,
             }
         }

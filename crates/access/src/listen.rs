@@ -22,7 +22,7 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 use crate::{
     crowd::{Crowd, Idle},
     guesses::client_of,
-    opening::Opening,
+    opening::OpeningStream,
     rate::locked,
     tls::ServerTls,
 };
@@ -46,7 +46,7 @@ pub struct Limits {
 /// Accepted connection. Counts against the limits until dropped.
 #[derive(Debug)]
 pub struct Connection {
-    stream: Opening<Stream>,
+    stream: OpeningStream<Stream>,
     from: SocketAddr,
     permit: Permit,
 }
@@ -194,8 +194,11 @@ async fn accept(
         }
         let accepted = accepted.clone();
         let (hurry, crowd) = (crowd.clone(), crowd.clone());
-        let connection =
-            move |stream| Connection { stream: Opening::before(stream, limits.first, crowd), from, permit };
+        let connection = move |stream| Connection {
+            stream: OpeningStream::before(stream, limits.first, crowd),
+            from,
+            permit,
+        };
         let Some(tls) = &tls else {
             if accepted.send(connection(Stream::Plain(stream))).await.is_err() {
                 return;

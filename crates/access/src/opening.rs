@@ -21,31 +21,37 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Connection that must send its first bytes before a deadline.
 #[derive(Debug)]
-pub struct Opening<S> {
+pub struct OpeningStream<S> {
     stream: S,
-    awaited: Option<Awaited>, // None: the protocol is known
+    awaited: Option<PrefaceDeadline>, // None: the protocol is known
 }
 
-struct Awaited {
+struct PrefaceDeadline {
     deadline: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
     came: usize, // bytes of the preface so far
 }
 
-impl fmt::Debug for Awaited {
+impl fmt::Debug for PrefaceDeadline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Awaited").field("came", &self.came).finish_non_exhaustive()
     }
 }
 
-impl<S> Opening<S> {
+impl<S> OpeningStream<S> {
     /// Starts the deadline now.
-    pub fn new(stream: S, within: Duration) -> Opening<S> {
-        Opening { stream, awaited: Some(Awaited { deadline: Box::pin(sleep(within)), came: 0 }) }
+    pub fn new(stream: S, within: Duration) -> OpeningStream<S> {
+        OpeningStream {
+            stream,
+            awaited: Some(PrefaceDeadline { deadline: Box::pin(sleep(within)), came: 0 }),
+        }
     }
 
-    /// Like [`Opening::new`], but the connection may also be evicted when its port is nearly full.
-    pub(crate) fn before(stream: S, within: Duration, crowd: Crowd) -> Opening<S> {
-        Opening { stream, awaited: Some(Awaited { deadline: Box::pin(crowd.within(within)), came: 0 }) }
+    /// Like [`OpeningStream::new`], but the connection may also be evicted when its port is nearly full.
+    pub(crate) fn before(stream: S, within: Duration, crowd: Crowd) -> OpeningStream<S> {
+        OpeningStream {
+            stream,
+            awaited: Some(PrefaceDeadline { deadline: Box::pin(crowd.within(within)), came: 0 }),
+        }
     }
 
     /// Underlying stream, without the deadline.
@@ -54,7 +60,7 @@ impl<S> Opening<S> {
     }
 }
 
-impl Awaited {
+impl PrefaceDeadline {
     /// Whether the protocol is known after these bytes.
     fn is_known(&mut self, bytes: &[u8]) -> bool {
         let rest = &PREFACE[self.came..];
@@ -64,7 +70,7 @@ impl Awaited {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Opening<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for OpeningStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -83,7 +89,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Opening<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Opening<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for OpeningStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -119,12 +125,12 @@ mod tests {
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 
-    use super::{Opening, PREFACE};
+    use super::{OpeningStream, PREFACE};
 
     /// Whether a connection is still read after its client has sent `words` and nothing else for an hour.
     async fn lives(words: &[u8]) -> bool {
         let (mut client, server) = duplex(1024);
-        let mut server = Opening::new(server, Duration::from_secs(60));
+        let mut server = OpeningStream::new(server, Duration::from_secs(60));
         client.write_all(words).await.unwrap();
         let mut read = [0; 1024];
         let all = async {

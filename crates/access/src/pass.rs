@@ -10,7 +10,7 @@ use crate::{
     file::Record,
     key::KeyDigest,
     models,
-    rate::{Bucket, Level, Usage, locked},
+    rate::{Bucket, KeyUsage, Level, locked},
     refusal::Refusal,
     revocation::Revocation,
 };
@@ -23,7 +23,7 @@ pub(crate) struct Holder {
     /// Generated at random, so it cannot be guessed.
     pub(crate) random: bool,
     /// Shared with earlier readings of the file for as long as it has a key of that name.
-    pub(crate) usage: Arc<Usage>,
+    pub(crate) usage: Arc<KeyUsage>,
     /// Shared with earlier readings of the file that have the same key.
     pub(crate) revocation: Revocation,
 }
@@ -34,9 +34,9 @@ pub struct Pass(Option<Arc<Holder>>);
 
 /// Running request of a key. Counts against the key's concurrency until dropped.
 #[derive(Debug, Default)]
-pub struct Running(Option<Arc<Usage>>);
+pub struct RunningRequest(Option<Arc<KeyUsage>>);
 
-impl Drop for Running {
+impl Drop for RunningRequest {
     fn drop(&mut self) {
         if let Some(usage) = &self.0 {
             let mut running = locked(&usage.running);
@@ -47,7 +47,7 @@ impl Drop for Running {
 
 /// Rest of a key's limits for this minute; None: no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct RemainingLimits {
     /// Requests left.
     pub requests: Option<Level>,
     /// Tokens left.
@@ -82,8 +82,8 @@ impl Pass {
     ///
     /// # Errors
     /// The limit that has been reached. Then nothing is taken.
-    pub fn enter(&self) -> Result<Running, Refusal> {
-        let Some(holder) = &self.0 else { return Ok(Running(None)) };
+    pub fn enter(&self) -> Result<RunningRequest, Refusal> {
+        let Some(holder) = &self.0 else { return Ok(RunningRequest(None)) };
         let (record, usage, now) = (&holder.record, &holder.usage, Instant::now());
         if let Some(limit) = record.tokens_per_minute {
             let waited = locked(&usage.tokens).wait(1, limit, now);
@@ -98,7 +98,7 @@ impl Pass {
             taken.map_err(|retry_after| Refusal::Requests { limit, retry_after })?;
         }
         *running = running.saturating_add(1);
-        Ok(Running(Some(Arc::clone(usage))))
+        Ok(RunningRequest(Some(Arc::clone(usage))))
     }
 
     /// Checks that the key may use the model of that name. An empty name means the only model; a key with a
@@ -164,10 +164,10 @@ impl Pass {
     }
 
     /// Rest of the key's limits.
-    pub fn standing(&self) -> Standing {
-        let Some(holder) = &self.0 else { return Standing::default() };
+    pub fn standing(&self) -> RemainingLimits {
+        let Some(holder) = &self.0 else { return RemainingLimits::default() };
         let (record, usage, now) = (&holder.record, &holder.usage, Instant::now());
-        Standing {
+        RemainingLimits {
             requests: record.requests_per_minute.map(|limit| locked(&usage.requests).level(limit, now)),
             tokens: record.tokens_per_minute.map(|limit| locked(&usage.tokens).level(limit, now)),
         }

@@ -20,7 +20,7 @@ use crate::tls::{TlsError, certificates, provider};
 pub fn pinned(file: &Path) -> Result<Arc<ClientConfig>, TlsError> {
     let certificate = certificates(file)?.swap_remove(0);
     let provider = provider();
-    let verifier = Pinned { certificate, algorithms: provider.signature_verification_algorithms };
+    let verifier = PinnedCertificate { certificate, algorithms: provider.signature_verification_algorithms };
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| TlsError::Pair { path: file.to_owned(), reason: error.to_string() })?
@@ -31,12 +31,12 @@ pub fn pinned(file: &Path) -> Result<Arc<ClientConfig>, TlsError> {
 }
 
 #[derive(Debug)]
-struct Pinned {
+struct PinnedCertificate {
     certificate: CertificateDer<'static>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinnedCertificate {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

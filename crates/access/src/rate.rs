@@ -88,15 +88,15 @@ fn seconds(seconds: f64) -> Duration {
 
 /// Usage of a key's limits.
 #[derive(Debug)]
-pub(crate) struct Usage {
+pub(crate) struct KeyUsage {
     pub(crate) requests: Mutex<Bucket>,
     pub(crate) tokens: Mutex<Bucket>,
     pub(crate) running: Mutex<u32>,
 }
 
-impl Default for Usage {
-    fn default() -> Usage {
-        Usage {
+impl Default for KeyUsage {
+    fn default() -> KeyUsage {
+        KeyUsage {
             requests: Mutex::new(Bucket::FULL),
             tokens: Mutex::new(Bucket::FULL),
             running: Mutex::default(),

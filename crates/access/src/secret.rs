@@ -81,9 +81,9 @@ impl Serialize for Secret {
 /// Accepts text only; no error repeats the value.
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Text;
+        struct SecretVisitor;
         const EXPECTED: &str = "a key is text, in quotes";
-        impl de::Visitor<'_> for Text {
+        impl de::Visitor<'_> for SecretVisitor {
             type Value = Secret;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -110,7 +110,7 @@ impl<'de> Deserialize<'de> for Secret {
                 Err(E::custom(EXPECTED))
             }
         }
-        from.deserialize_any(Text)
+        from.deserialize_any(SecretVisitor)
     }
 }
 

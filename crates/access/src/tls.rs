@@ -15,7 +15,7 @@ use rustls::{
 };
 
 use crate::{
-    follow::{Follow, Seen, follow},
+    follow::{FileStamps, Follow, follow},
     regular,
 };
 
@@ -157,7 +157,7 @@ impl ServerTls {
         settings: TlsSettings,
         protocols: &'static [&'static [u8]],
     ) -> Result<Option<Arc<ServerTls>>, TlsError> {
-        let seen = Seen::of(&settings.files());
+        let seen = FileStamps::of(&settings.files());
         let Some(config) = settings.read(protocols)? else { return Ok(None) };
         let tls = Arc::new(ServerTls { settings, protocols, config: RwLock::new(Arc::new(config)) });
         follow(&tls, seen);

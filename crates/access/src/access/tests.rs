@@ -9,7 +9,9 @@ use std::{
 
 use http::HeaderMap;
 
-use crate::{Access, FileError, KeyEnd, KeysFile, Pass, Presented, Record, Refusal, Secret, Settings};
+use crate::{
+    Access, AccessSettings, FileError, KeyEnd, KeysFile, Pass, PresentedKeys, Record, Refusal, Secret,
+};
 
 const FROM: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)));
 
@@ -27,14 +29,14 @@ fn create(path: &std::path::Path, record: Record) -> String {
     KeysFile::create(path, record).unwrap().text().to_owned()
 }
 
-fn settings(path: &std::path::Path) -> Settings {
-    Settings { api_keys_file: Some(path.to_owned()), ..Settings::default() }
+fn settings(path: &std::path::Path) -> AccessSettings {
+    AccessSettings { api_keys_file: Some(path.to_owned()), ..AccessSettings::default() }
 }
 
 fn admit(access: &Access, name: &str, value: &str) -> Result<Pass, Refusal> {
     let mut headers = HeaderMap::new();
     headers.insert(http::HeaderName::try_from(name).unwrap(), value.parse().unwrap());
-    access.admit(&Presented::of(&headers), FROM)
+    access.admit(&PresentedKeys::of(&headers), FROM)
 }
 
 fn bearer(access: &Access, key: &str) -> Result<Pass, Refusal> {
@@ -43,8 +45,8 @@ fn bearer(access: &Access, key: &str) -> Result<Pass, Refusal> {
 
 #[test]
 fn where_no_key_is_set_none_is_wanted() {
-    let access = Access::open(Settings::default()).unwrap();
-    let pass = access.admit(&Presented::default(), FROM).unwrap();
+    let access = Access::open(AccessSettings::default()).unwrap();
+    let pass = access.admit(&PresentedKeys::default(), FROM).unwrap();
     assert!(pass.is_admin() && pass.name().is_none());
     pass.use_model("anything").unwrap();
     let _running: Vec<_> = (0..1000).map(|_| pass.enter().unwrap()).collect();
@@ -69,12 +71,12 @@ fn a_key_is_taken_as_either_kind_of_client_sends_it() {
     for missing in ["Basic YTpi", "Bearer", "Bearer ", &key] {
         assert_eq!(admit(&access, "authorization", missing).unwrap_err(), Refusal::Missing, "{missing}");
     }
-    assert_eq!(access.admit(&Presented::default(), FROM).unwrap_err(), Refusal::Missing);
+    assert_eq!(access.admit(&PresentedKeys::default(), FROM).unwrap_err(), Refusal::Missing);
     // A client may send both headers; one valid key is enough.
     let mut headers = HeaderMap::new();
     headers.insert("authorization", "Bearer of-another-server".parse().unwrap());
     headers.insert("x-api-key", key.parse().unwrap());
-    assert_eq!(access.admit(&Presented::of(&headers), FROM).unwrap().name(), Some("alice"));
+    assert_eq!(access.admit(&PresentedKeys::of(&headers), FROM).unwrap().name(), Some("alice"));
 }
 
 #[test]
@@ -83,8 +85,10 @@ fn what_is_kept_does_not_have_the_key() {
     let key = create(&path, named("alice"));
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(!text.contains(&key) && text.contains("alice"), "{text}");
-    let access =
-        Access::open(Settings { api_key: Some(Secret::new("set-by-hand").unwrap()), ..settings(&path) });
+    let access = Access::open(AccessSettings {
+        api_key: Some(Secret::new("set-by-hand").unwrap()),
+        ..settings(&path)
+    });
     let shown = format!("{:?}", access.unwrap());
     assert!(!shown.contains(&key) && !shown.contains("set-by-hand") && shown.contains("alice"), "{shown}");
     #[cfg(unix)]
@@ -99,7 +103,7 @@ fn guessing_is_slowed_and_made_keys_pass_beside_it() {
     let (_dir, path) = file();
     let made = create(&path, named("alice"));
     let set = Secret::new("set-by-hand").unwrap();
-    let access = Access::open(Settings { api_key: Some(set), ..settings(&path) }).unwrap();
+    let access = Access::open(AccessSettings { api_key: Some(set), ..settings(&path) }).unwrap();
     assert_eq!(bearer(&access, "set-by-hand").unwrap().name(), Some("api_key"));
     let wrong = (0..100).map(|i| bearer(&access, &format!("guess-{i}")).unwrap_err());
     let guesses = wrong.take_while(|refusal| *refusal == Refusal::Wrong).count();
@@ -110,7 +114,7 @@ fn guessing_is_slowed_and_made_keys_pass_beside_it() {
     let elsewhere = Some(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)));
     let mut headers = HeaderMap::new();
     headers.insert("x-api-key", "set-by-hand".parse().unwrap());
-    assert!(access.admit(&Presented::of(&headers), elsewhere).is_ok());
+    assert!(access.admit(&PresentedKeys::of(&headers), elsewhere).is_ok());
 }
 
 #[test]
@@ -286,7 +290,7 @@ async fn keys_of_a_file_that_became_unreadable_end_until_it_can_be_read() {
     let (_dir, path) = file();
     let alice = create(&path, named("alice"));
     let set = Secret::new("set-by-hand").unwrap();
-    let access = Arc::new(Access::open(Settings { api_key: Some(set), ..settings(&path) }).unwrap());
+    let access = Arc::new(Access::open(AccessSettings { api_key: Some(set), ..settings(&path) }).unwrap());
     access.follow();
     assert_eq!(access.keys_fault(), None);
     let aside = path.with_extension("aside");
