@@ -4,7 +4,7 @@
 
 use crate::decode::Picture;
 use crate::error::PictureError;
-use crate::processor::{Detail, Frame, Prepared};
+use crate::processor::{Detail, Frame, PreparedPicture};
 use crate::resize::{Filter, resize};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Canvas {
         picture: Picture,
         filter: Filter,
         detail: Detail,
-    ) -> Result<Prepared, PictureError> {
+    ) -> Result<PreparedPicture, PictureError> {
         let from @ [height, width] = [picture.height, picture.width];
         let tiles = if detail == Detail::Low { 1 } else { self.tiles };
         let arranged = self.arranged(from, tiles);
@@ -57,7 +57,7 @@ impl Canvas {
             to[..line.len()].copy_from_slice(line);
         }
         let frame = Frame { width: canvas[1], height: canvas[0], rgb };
-        Ok(Prepared { from, frames: vec![frame], rows: 0, cols: 0 })
+        Ok(PreparedPicture { from, frames: vec![frame], rows: 0, cols: 0 })
     }
 }
 

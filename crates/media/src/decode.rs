@@ -37,7 +37,7 @@ const GIF_FRAME_BYTES: NonZeroU64 = NonZeroU64::new(1 << 30).expect("it is not 0
 
 /// Supported format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum PictureFormat {
     /// JPEG.
     Jpeg,
     /// PNG. Of an animation, the default image.
@@ -48,14 +48,14 @@ pub enum Format {
     Gif,
 }
 
-impl Format {
+impl PictureFormat {
     /// Detects the format from a file's first bytes.
-    pub fn of(bytes: &[u8]) -> Option<Format> {
+    pub fn of(bytes: &[u8]) -> Option<PictureFormat> {
         match bytes {
-            [0xff, 0xd8, 0xff, ..] => Some(Format::Jpeg),
-            [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some(Format::Png),
-            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(Format::WebP),
-            [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Some(Format::Gif),
+            [0xff, 0xd8, 0xff, ..] => Some(PictureFormat::Jpeg),
+            [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some(PictureFormat::Png),
+            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(PictureFormat::WebP),
+            [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Some(PictureFormat::Gif),
             _ => None,
         }
     }
@@ -63,10 +63,10 @@ impl Format {
     /// Name of the format.
     pub fn name(self) -> &'static str {
         match self {
-            Format::Jpeg => "JPEG",
-            Format::Png => "PNG",
-            Format::WebP => "WebP",
-            Format::Gif => "GIF",
+            PictureFormat::Jpeg => "JPEG",
+            PictureFormat::Png => "PNG",
+            PictureFormat::WebP => "WebP",
+            PictureFormat::Gif => "GIF",
         }
     }
 }
@@ -107,15 +107,15 @@ pub fn decode_until(
     if bytes.len() > limits.bytes_max {
         return Err(PictureError::TooManyBytes { bytes: bytes.len(), max: limits.bytes_max });
     }
-    let format = Format::of(bytes).ok_or(PictureError::UnknownFormat)?;
+    let format = PictureFormat::of(bytes).ok_or(PictureError::UnknownFormat)?;
     // Decoders are third-party code: a panic becomes an error of this picture only.
     let is_over = Cell::new(false);
     let file = || PictureFile { bytes: Cursor::new(bytes), interrupted, is_over: &is_over };
     let decoded = catch_unwind(AssertUnwindSafe(|| match format {
-        Format::Jpeg => read_jpeg(bytes, limits, interrupted),
-        Format::Png => read_png(file(), limits),
-        Format::WebP => read_webp(file(), limits),
-        Format::Gif => read_gif(file(), limits),
+        PictureFormat::Jpeg => read_jpeg(bytes, limits, interrupted),
+        PictureFormat::Png => read_png(file(), limits),
+        PictureFormat::WebP => read_webp(file(), limits),
+        PictureFormat::Gif => read_gif(file(), limits),
     }));
     if is_over.get() || interrupted() {
         return Err(PictureError::Interrupted);
@@ -184,7 +184,7 @@ struct Raw {
     exif: Option<Vec<u8>>,
 }
 
-fn broken<E: ToString>(format: Format) -> impl Fn(E) -> PictureError {
+fn broken<E: ToString>(format: PictureFormat) -> impl Fn(E) -> PictureError {
     move |error| PictureError::Broken { format: format.name(), reason: error.to_string() }
 }
 
@@ -214,29 +214,29 @@ fn read_png(file: PictureFile, limits: &Limits) -> Result<Raw, PictureError> {
     let mut decoder = png::Decoder::new_with_limits(file, own);
     // Palettes and fewer bits become 8 bits a channel. So do 16 bits, by their upper byte, as in the reference.
     decoder.set_transformations(png::Transformations::normalize_to_color8());
-    let header = decoder.read_header_info().map_err(failed(Format::Png))?;
+    let header = decoder.read_header_info().map_err(failed(PictureFormat::Png))?;
     let (width, height) = (header.width, header.height);
     check_size(width, height, limits)?;
-    let mut reader = decoder.read_info().map_err(failed(Format::Png))?;
+    let mut reader = decoder.read_info().map_err(failed(PictureFormat::Png))?;
     let exif = reader.info().exif_metadata.as_ref().map(|exif| exif.to_vec());
-    let size = reader.output_buffer_size().ok_or_else(|| broken(Format::Png)("it is too large"))?;
+    let size = reader.output_buffer_size().ok_or_else(|| broken(PictureFormat::Png)("it is too large"))?;
     let mut bytes = vec![0; size];
-    let frame = reader.next_frame(&mut bytes).map_err(failed(Format::Png))?;
+    let frame = reader.next_frame(&mut bytes).map_err(failed(PictureFormat::Png))?;
     bytes.truncate(frame.buffer_size());
     Ok(Raw { width, height, channels: frame.color_type.samples(), bytes, exif })
 }
 
 fn read_webp(file: PictureFile, limits: &Limits) -> Result<Raw, PictureError> {
     let failed = broken::<image_webp::DecodingError>;
-    let mut decoder = image_webp::WebPDecoder::new(file).map_err(failed(Format::WebP))?;
+    let mut decoder = image_webp::WebPDecoder::new(file).map_err(failed(PictureFormat::WebP))?;
     let (width, height) = decoder.dimensions();
     check_size(width, height, limits)?;
     decoder.set_memory_limit(BESIDE_BYTES);
     let exif = decoder.exif_metadata().ok().flatten();
     let channels = if decoder.has_alpha() { 4 } else { 3 };
-    let size = decoder.output_buffer_size().ok_or_else(|| broken(Format::WebP)("it is too large"))?;
+    let size = decoder.output_buffer_size().ok_or_else(|| broken(PictureFormat::WebP)("it is too large"))?;
     let mut bytes = vec![0; size];
-    decoder.read_image(&mut bytes).map_err(failed(Format::WebP))?;
+    decoder.read_image(&mut bytes).map_err(failed(PictureFormat::WebP))?;
     Ok(Raw { width, height, channels, bytes, exif })
 }
 
@@ -246,17 +246,17 @@ fn read_gif(file: PictureFile, limits: &Limits) -> Result<Raw, PictureError> {
     let mut options = gif::DecodeOptions::new();
     options.set_color_output(gif::ColorOutput::RGBA);
     options.set_memory_limit(gif::MemoryLimit::Bytes(GIF_FRAME_BYTES));
-    let mut decoder = options.read_info(file).map_err(failed(Format::Gif))?;
+    let mut decoder = options.read_info(file).map_err(failed(PictureFormat::Gif))?;
     let (width, height) = (u32::from(decoder.width()), u32::from(decoder.height()));
     check_size(width, height, limits)?;
-    let Some(frame) = decoder.next_frame_info().map_err(failed(Format::Gif))? else {
-        return Err(broken(Format::Gif)("it has no frame"));
+    let Some(frame) = decoder.next_frame_info().map_err(failed(PictureFormat::Gif))? else {
+        return Err(broken(PictureFormat::Gif)("it has no frame"));
     };
     let [left, top] = [frame.left, frame.top].map(usize::from);
     let (cols, rows) = (usize::from(frame.width), usize::from(frame.height));
     check_size(cols as u32, rows as u32, limits)?;
     let mut part = vec![0; decoder.buffer_size()];
-    decoder.read_into_buffer(&mut part).map_err(failed(Format::Gif))?;
+    decoder.read_into_buffer(&mut part).map_err(failed(PictureFormat::Gif))?;
     let whole = (width as usize, height as usize);
     if (left, top, cols, rows) == (0, 0, whole.0, whole.1) {
         return Ok(Raw { width, height, channels: 4, bytes: part, exif: None });

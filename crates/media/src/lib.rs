@@ -20,9 +20,9 @@ mod turn;
 mod whole;
 
 pub use data_uri::{decode_base64, from_data_uri};
-pub use decode::{Format, Limits, Picture, decode, decode_until};
+pub use decode::{Limits, Picture, PictureFormat, decode, decode_until};
 pub use error::{PictureError, ProcessorError};
 pub use pixels::PixelScale;
-pub use processor::{Detail, Frame, Look, Prepared, Processor};
+pub use processor::{Detail, Frame, Look, PreparedPicture, Processor};
 pub use resize::{Filter, resize};
 pub use whole::PixelRoom;

@@ -4,7 +4,7 @@
 
 use crate::decode::Picture;
 use crate::error::PictureError;
-use crate::processor::{Detail, Frame, Prepared};
+use crate::processor::{Detail, Frame, PreparedPicture};
 use crate::resize::{Filter, resize};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Quarters {
         picture: Picture,
         filter: Filter,
         detail: Detail,
-    ) -> Result<Prepared, PictureError> {
+    ) -> Result<PreparedPicture, PictureError> {
         let (height, width) = (picture.height, picture.width);
         let splits = match detail {
             Detail::Own => self.splits,
@@ -69,7 +69,7 @@ impl Quarters {
         };
         let parts = if splits { 2 } else { 0 };
         let frames = pictures.into_iter().map(frame).collect();
-        Ok(Prepared { from: [height, width], frames, rows: parts, cols: parts })
+        Ok(PreparedPicture { from: [height, width], frames, rows: parts, cols: parts })
     }
 }
 

@@ -4,7 +4,7 @@
 
 use crate::decode::Picture;
 use crate::error::{PictureError, ProcessorError};
-use crate::processor::{Detail, Frame, Prepared};
+use crate::processor::{Detail, Frame, PreparedPicture};
 use crate::resize::{Filter, resize, resize_on_square};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +49,9 @@ fn frame(Picture { width, height, rgb }: Picture) -> Frame {
 }
 
 impl Square {
-    pub(crate) fn prepare(&self, picture: Picture, filter: Filter) -> Result<Prepared, PictureError> {
+    pub(crate) fn prepare(&self, picture: Picture, filter: Filter) -> Result<PreparedPicture, PictureError> {
         let from = [picture.height, picture.width];
-        Ok(Prepared { from, frames: vec![frame(self.of(picture, filter)?)], rows: 0, cols: 0 })
+        Ok(PreparedPicture { from, frames: vec![frame(self.of(picture, filter)?)], rows: 0, cols: 0 })
     }
 
     fn of(&self, mut picture: Picture, filter: Filter) -> Result<Picture, PictureError> {
@@ -139,7 +139,7 @@ impl Grids {
         picture: Picture,
         filter: Filter,
         detail: Detail,
-    ) -> Result<Prepared, PictureError> {
+    ) -> Result<PreparedPicture, PictureError> {
         let (height, width, side) = (picture.height, picture.width, self.square.side);
         let canvas = self.best(height, width);
         let [rows, cols] = canvas.map(f64::from);
@@ -159,6 +159,6 @@ impl Grids {
         }
         frames.insert(0, frame(to(picture, (side, side), filter)));
         let [rows, cols] = if frames.len() > 1 { canvas.map(|pixels| pixels / side) } else { [0; 2] };
-        Ok(Prepared { from: [height, width], frames, rows, cols })
+        Ok(PreparedPicture { from: [height, width], frames, rows, cols })
     }
 }

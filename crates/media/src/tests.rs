@@ -191,7 +191,7 @@ fn settings_of_sizes_that_vary_are_held_to_what_is_known() {
     let look = |pixels_min, pixels_max| {
         processor.prepare(texture(300, 200), Look { pixels_min, pixels_max, ..Look::default() })
     };
-    let sides = |prepared: Prepared| (prepared.frames[0].width, prepared.frames[0].height);
+    let sides = |prepared: PreparedPicture| (prepared.frames[0].width, prepared.frames[0].height);
     assert_eq!(sides(look(None, None).unwrap()), (308, 196));
     assert_eq!(sides(look(None, Some(784)).unwrap()), (28, 28));
     assert_eq!(sides(look(Some(200_000), Some(300_000)).unwrap()), (560, 392), "{processor:?}");

@@ -3,7 +3,7 @@
 
 use crate::decode::Picture;
 use crate::error::PictureError;
-use crate::processor::{Detail, Frame, Prepared};
+use crate::processor::{Detail, Frame, PreparedPicture};
 use crate::resize::{Filter, resize};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl Tiles {
         picture: Picture,
         filter: Filter,
         detail: Detail,
-    ) -> Result<Prepared, PictureError> {
+    ) -> Result<PreparedPicture, PictureError> {
         let (width, height) = (picture.width, picture.height);
         let to = |picture: Picture, (height, width): (u32, u32)| match (picture.height, picture.width) {
             size if size == (height, width) => picture,
@@ -94,7 +94,7 @@ impl Tiles {
         };
         let one = (self.side, self.side);
         if !splits {
-            return Ok(Prepared {
+            return Ok(PreparedPicture {
                 from: [height, width],
                 frames: vec![frame(to(picture, one))],
                 rows: 0,
@@ -107,13 +107,18 @@ impl Tiles {
         }
         picture = to(picture, size);
         if size == one {
-            return Ok(Prepared { from: [height, width], frames: vec![frame(picture)], rows: 0, cols: 0 });
+            return Ok(PreparedPicture {
+                from: [height, width],
+                frames: vec![frame(picture)],
+                rows: 0,
+                cols: 0,
+            });
         }
         let (rows, cols) = (size.0 / self.side, size.1 / self.side);
         let places = (0..rows).flat_map(|row| (0..cols).map(move |col| (row, col)));
         let mut frames: Vec<Frame> = places.map(|(row, col)| self.part(&picture, row, col)).collect();
         frames.push(frame(to(picture, one)));
-        Ok(Prepared { from: [height, width], frames, rows, cols })
+        Ok(PreparedPicture { from: [height, width], frames, rows, cols })
     }
 
     fn part(&self, picture: &Picture, row: u32, col: u32) -> Frame {

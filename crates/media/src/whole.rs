@@ -3,7 +3,7 @@
 
 use crate::decode::{Limits, Picture};
 use crate::error::PictureError;
-use crate::processor::{Detail, Frame, Look, Prepared};
+use crate::processor::{Detail, Frame, Look, PreparedPicture};
 use crate::resize::{Filter, resize};
 
 /// Pixel bounds of the operator and the tower, for pictures that keep about their own size.
@@ -133,7 +133,7 @@ impl Whole {
         filter: Filter,
         look: Look,
         room: PixelRoom,
-    ) -> Result<Prepared, PictureError> {
+    ) -> Result<PreparedPicture, PictureError> {
         let from = [picture.height, picture.width];
         let size = match self.sizes {
             Sizes::Longest(_) if look.pixels_min.is_some() || look.pixels_max.is_some() => {
@@ -160,6 +160,6 @@ impl Whole {
             true => picture,
             false => resize(&picture, size.1, size.0, filter),
         };
-        Ok(Prepared { from, frames: vec![Frame { width, height, rgb }], rows: 0, cols: 0 })
+        Ok(PreparedPicture { from, frames: vec![Frame { width, height, rgb }], rows: 0, cols: 0 })
     }
 }
