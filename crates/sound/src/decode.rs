@@ -20,7 +20,7 @@ use crate::{
     Resampler, SPEECH_RATE,
     codec::{Decoder, NoDecoder, codec_name},
     error::SoundError,
-    source::{self, Source},
+    source::{self, SoundSource},
 };
 
 /// Supported formats, for messages.
@@ -112,8 +112,8 @@ impl Sound {
         contained("sound", || Sound::of(source, hint, limits))?
     }
 
-    fn of(source: Source, hint: &Hint, limits: &Limits) -> Result<Sound, SoundError> {
-        let Source { head, media } = source;
+    fn of(source: SoundSource, hint: &Hint, limits: &Limits) -> Result<Sound, SoundError> {
+        let SoundSource { head, media } = source;
         let stream = MediaSourceStream::new(media, MediaSourceStreamOptions::default());
         let tags = MetadataOptions::default()
             .limit_tag_bytes(Limit::Maximum(TAGS_BYTES_MAX))

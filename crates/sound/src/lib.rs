@@ -15,7 +15,7 @@ mod tests;
 mod time_map;
 
 pub use decode::{Hint, Info, Limits, Sound};
-pub use encode::{Encoder, Format, PCM_RATE};
+pub use encode::{Encoder, PCM_RATE, SoundFormat};
 pub use error::SoundError;
 pub use gate::Gate;
 pub use resample::Resampler;

@@ -11,7 +11,7 @@ use crate::error::SoundError;
 const HEAD_BYTES: usize = 12;
 
 /// Reader that fails if there are more bytes than allowed.
-struct Bounded<R> {
+struct BoundedReader<R> {
     inner: R,
     left: u64,
     over: Over,
@@ -29,7 +29,7 @@ impl std::fmt::Display for Over {
 
 impl std::error::Error for Over {}
 
-impl<R: Read> Read for Bounded<R> {
+impl<R: Read> Read for BoundedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if buffer.is_empty() {
             return Ok(0);
@@ -49,14 +49,17 @@ impl<R: Read> Read for Bounded<R> {
 }
 
 /// Bytes of a sound, and its first bytes.
-pub(crate) struct Source {
+pub(crate) struct SoundSource {
     pub(crate) head: Vec<u8>,
     pub(crate) media: Box<dyn MediaSource>,
 }
 
 /// Reads at most `bytes_max` bytes of `reader`.
-pub(crate) fn open<R: Read + Send + Sync + 'static>(reader: R, bytes_max: u64) -> Result<Source, SoundError> {
-    let mut reader = Bounded { inner: reader, left: bytes_max, over: Over(bytes_max) };
+pub(crate) fn open<R: Read + Send + Sync + 'static>(
+    reader: R,
+    bytes_max: u64,
+) -> Result<SoundSource, SoundError> {
+    let mut reader = BoundedReader { inner: reader, left: bytes_max, over: Over(bytes_max) };
     let mut head = Vec::with_capacity(HEAD_BYTES);
     (&mut reader).take(HEAD_BYTES as u64).read_to_end(&mut head).map_err(|error| failed(error, bytes_max))?;
     if head.is_empty() {
@@ -65,11 +68,11 @@ pub(crate) fn open<R: Read + Send + Sync + 'static>(reader: R, bytes_max: u64) -
     let media: Box<dyn MediaSource> = if index_may_be_last(&head) {
         let mut whole = head.clone();
         reader.read_to_end(&mut whole).map_err(|error| failed(error, bytes_max))?;
-        Box::new(Whole(Cursor::new(whole)))
+        Box::new(MemorySource(Cursor::new(whole)))
     } else {
         Box::new(ReadOnlySource::new(Cursor::new(head.clone()).chain(reader)))
     };
-    Ok(Source { head, media })
+    Ok(SoundSource { head, media })
 }
 
 /// Converts a reader's error: too many bytes, or the original error.
@@ -88,21 +91,21 @@ fn index_may_be_last(head: &[u8]) -> bool {
 }
 
 /// Bytes that are all in memory.
-struct Whole(Cursor<Vec<u8>>);
+struct MemorySource(Cursor<Vec<u8>>);
 
-impl Read for Whole {
+impl Read for MemorySource {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.read(buffer)
     }
 }
 
-impl Seek for Whole {
+impl Seek for MemorySource {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         self.0.seek(to)
     }
 }
 
-impl MediaSource for Whole {
+impl MediaSource for MemorySource {
     fn is_seekable(&self) -> bool {
         true
     }

@@ -127,13 +127,13 @@ fn residual(samples: &[i16], order: usize) -> Vec<i32> {
 }
 
 /// Best coding of a residual.
-struct Coded {
+struct ResidualCoding {
     bits: u64,
     parts: u32, // partition order
     parameters: Vec<u32>,
 }
 
-fn coded(residual: &[i32], order: usize) -> Coded {
+fn coded(residual: &[i32], order: usize) -> ResidualCoding {
     let samples = residual.len() + order;
     let possible =
         (0..=PARTS_MAX).take_while(|parts| samples.is_multiple_of(1 << parts) && samples >> parts > order);
@@ -144,10 +144,10 @@ fn coded(residual: &[i32], order: usize) -> Coded {
             bits += part + 4;
             parameters.push(parameter);
         }
-        Coded { bits, parts, parameters }
+        ResidualCoding { bits, parts, parameters }
     });
     // One partition is always possible.
-    codings.min_by_key(|coded| coded.bits).unwrap_or(Coded {
+    codings.min_by_key(|coded| coded.bits).unwrap_or(ResidualCoding {
         bits: u64::MAX,
         parts: 0,
         parameters: Vec::new(),

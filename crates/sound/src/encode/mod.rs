@@ -9,12 +9,12 @@ mod wav;
 use self::wav::header;
 use crate::Resampler;
 
-/// Sample rate of [`Format::Pcm`]. A file without a header needs a fixed rate, and this is OpenAI's.
+/// Sample rate of [`SoundFormat::Pcm`]. A file without a header needs a fixed rate, and this is OpenAI's.
 pub const PCM_RATE: u32 = 24_000;
 
 /// Format of a sound file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum SoundFormat {
     /// 16-bit PCM after a header that leaves the length unknown.
     Wav,
     /// Signed 16-bit little-endian samples at [`PCM_RATE`], without a header.
@@ -27,21 +27,21 @@ pub enum Format {
     Opus,
 }
 
-impl Format {
+impl SoundFormat {
     /// Media type for HTTP.
     pub fn mime_type(self) -> &'static str {
         match self {
-            Format::Wav => "audio/wav",
-            Format::Pcm => "audio/pcm",
-            Format::Mp3 => "audio/mpeg",
-            Format::Flac => "audio/flac",
-            Format::Opus => "audio/ogg",
+            SoundFormat::Wav => "audio/wav",
+            SoundFormat::Pcm => "audio/pcm",
+            SoundFormat::Mp3 => "audio/mpeg",
+            SoundFormat::Flac => "audio/flac",
+            SoundFormat::Opus => "audio/ogg",
         }
     }
 
     /// Sample rate of a file of this format made from samples at `rate`.
     pub fn sample_rate(self, rate: u32) -> u32 {
-        if self == Format::Pcm { PCM_RATE } else { rate }
+        if self == SoundFormat::Pcm { PCM_RATE } else { rate }
     }
 }
 
@@ -51,9 +51,9 @@ impl Format {
 pub struct CannotEncode(String);
 
 /// Encoder of one file.
-pub struct Encoder(Kind);
+pub struct Encoder(EncoderKind);
 
-enum Kind {
+enum EncoderKind {
     /// Header, until it is written before the first sample.
     Wav(Vec<u8>),
     Pcm(Box<Resampler>),
@@ -68,16 +68,16 @@ impl Encoder {
     ///
     /// # Errors
     /// If the format is not in this build, or does not support the rate.
-    pub fn new(format: Format, sample_rate: u32) -> Result<Encoder, CannotEncode> {
+    pub fn new(format: SoundFormat, sample_rate: u32) -> Result<Encoder, CannotEncode> {
         Ok(Encoder(match format {
-            Format::Wav => Kind::Wav(header(sample_rate)),
-            Format::Pcm => Kind::Pcm(Box::new(Resampler::new(sample_rate, PCM_RATE))),
-            Format::Flac => Kind::Flac(flac::Flac::new(sample_rate)),
-            Format::Opus => Kind::Opus(Box::new(opus::Opus::new(sample_rate)?)),
+            SoundFormat::Wav => EncoderKind::Wav(header(sample_rate)),
+            SoundFormat::Pcm => EncoderKind::Pcm(Box::new(Resampler::new(sample_rate, PCM_RATE))),
+            SoundFormat::Flac => EncoderKind::Flac(flac::Flac::new(sample_rate)),
+            SoundFormat::Opus => EncoderKind::Opus(Box::new(opus::Opus::new(sample_rate)?)),
             #[cfg(feature = "mp3")]
-            Format::Mp3 => Kind::Mp3(mp3::Mp3::new(sample_rate)?),
+            SoundFormat::Mp3 => EncoderKind::Mp3(mp3::Mp3::new(sample_rate)?),
             #[cfg(not(feature = "mp3"))]
-            Format::Mp3 => {
+            SoundFormat::Mp3 => {
                 return Err(CannotEncode(
                     "this build makes no mp3; ask for opus, flac, wav or pcm".to_owned(),
                 ));
@@ -89,28 +89,28 @@ impl Encoder {
     pub fn push(&mut self, samples: &[f32]) -> Vec<u8> {
         let whole = samples.iter().map(|&sample| to_i16(sample));
         match &mut self.0 {
-            Kind::Wav(header) => {
+            EncoderKind::Wav(header) => {
                 let mut bytes = std::mem::take(header);
                 bytes.extend(whole.flat_map(i16::to_le_bytes));
                 bytes
             }
-            Kind::Pcm(resampler) => pcm(|out| resampler.push(samples, out)),
+            EncoderKind::Pcm(resampler) => pcm(|out| resampler.push(samples, out)),
             #[cfg(feature = "mp3")]
-            Kind::Mp3(mp3) => mp3.push(whole.collect()),
-            Kind::Flac(flac) => flac.push(whole),
-            Kind::Opus(opus) => opus.push(samples),
+            EncoderKind::Mp3(mp3) => mp3.push(whole.collect()),
+            EncoderKind::Flac(flac) => flac.push(whole),
+            EncoderKind::Opus(opus) => opus.push(samples),
         }
     }
 
     /// Returns the last bytes of the file.
     pub fn finish(self) -> Vec<u8> {
         match self.0 {
-            Kind::Wav(header) => header,
-            Kind::Pcm(mut resampler) => pcm(|out| resampler.finish(out)),
+            EncoderKind::Wav(header) => header,
+            EncoderKind::Pcm(mut resampler) => pcm(|out| resampler.finish(out)),
             #[cfg(feature = "mp3")]
-            Kind::Mp3(mp3) => mp3.finish(),
-            Kind::Flac(flac) => flac.finish(),
-            Kind::Opus(opus) => opus.finish(),
+            EncoderKind::Mp3(mp3) => mp3.finish(),
+            EncoderKind::Flac(flac) => flac.finish(),
+            EncoderKind::Opus(opus) => opus.finish(),
         }
     }
 }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     /// File encoded from pieces of various lengths.
-    fn encoded(format: Format, rate: u32, samples: &[f32]) -> Vec<u8> {
+    fn encoded(format: SoundFormat, rate: u32, samples: &[f32]) -> Vec<u8> {
         let mut encoder = Encoder::new(format, rate).unwrap();
         let (mut bytes, mut rest, mut length) = (Vec::new(), samples, 1);
         while !rest.is_empty() {
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_wav_is_a_header_and_samples() {
-        let mut encoder = Encoder::new(Format::Wav, 24_000).unwrap();
+        let mut encoder = Encoder::new(SoundFormat::Wav, 24_000).unwrap();
         let mut bytes = encoder.push(&[0.0, 1.0]);
         bytes.extend(encoder.push(&[-1.0, 2.0]));
         bytes.extend(encoder.finish());
@@ -216,7 +216,7 @@ mod tests {
                 (0..2 * rate).map(|n| (0.8 * fade(at(n)) * phase(at(n)).sin()) as f32).collect()
             };
             // `encoded` pushes pieces of 1, 3, 9 … samples: a click at a border would show.
-            let got = pcm_samples(&encoded(Format::Pcm, rate, &chirp(rate)));
+            let got = pcm_samples(&encoded(SoundFormat::Pcm, rate, &chirp(rate)));
             assert_eq!(got.len(), 2 * PCM_RATE as usize, "{rate}");
             let snr = snr_db(&chirp(PCM_RATE), &got);
             assert!(snr > 80.0, "{rate}: {snr} dB");
@@ -228,7 +228,7 @@ mod tests {
         // Written by testdata/make_resample.py: 22,050 Hz in, 24,000 Hz out, both i16 and little-endian.
         let given = pcm_samples(include_bytes!("../../testdata/chirp_22050.pcm"));
         let wanted = pcm_samples(include_bytes!("../../testdata/chirp_24000.pcm"));
-        let got = pcm_samples(&encoded(Format::Pcm, 22_050, &given));
+        let got = pcm_samples(&encoded(SoundFormat::Pcm, 22_050, &given));
         assert_eq!(got.len(), wanted.len());
         let snr = snr_db(&wanted, &got);
         assert!(snr > 75.0, "{snr} dB");
@@ -238,8 +238,8 @@ mod tests {
     fn what_is_written_without_loss_is_read_as_it_was() {
         for rate in [24_000, 22_050, 16_000, 96_000] {
             let samples = sound(rate);
-            let wanted = heard(encoded(Format::Wav, rate, &samples));
-            let flac = encoded(Format::Flac, rate, &samples);
+            let wanted = heard(encoded(SoundFormat::Wav, rate, &samples));
+            let flac = encoded(SoundFormat::Flac, rate, &samples);
             assert!(
                 flac.len() < 2 * samples.len() * 7 / 10,
                 "{rate}: {} of {}",
@@ -251,31 +251,31 @@ mod tests {
         // Frames of one sample, of one value, of extreme ones; and no frame.
         for samples in [vec![0.5], vec![0.25; 9_000], (0..9_000).map(|at| (at * at % 7 - 3) as f32).collect()]
         {
-            let wanted = heard(encoded(Format::Wav, 24_000, &samples));
-            assert_eq!(heard(encoded(Format::Flac, 24_000, &samples)), wanted);
+            let wanted = heard(encoded(SoundFormat::Wav, 24_000, &samples));
+            assert_eq!(heard(encoded(SoundFormat::Flac, 24_000, &samples)), wanted);
         }
-        assert_eq!(encoded(Format::Flac, 24_000, &[]).len(), 42);
+        assert_eq!(encoded(SoundFormat::Flac, 24_000, &[]).len(), 42);
     }
 
     #[test]
     fn an_opus_file_is_as_long_as_what_it_was_made_of_and_sounds_like_it() {
         for rate in [24_000, 22_050, 16_000, 48_000] {
             let samples = sound(rate);
-            let bytes = encoded(Format::Opus, rate, &samples);
+            let bytes = encoded(SoundFormat::Opus, rate, &samples);
             assert!(bytes.len() < 14_000, "{rate}: {}", bytes.len());
             let (wanted, got) = (at_speech_rate(rate, &samples), heard(bytes));
             assert!(wanted.len().abs_diff(got.len()) <= 1, "{rate}: {} {}", wanted.len(), got.len());
             let snr = snr_db(&wanted, &got);
             assert!(snr > 12.0, "{rate}: {snr} dB");
         }
-        assert_eq!(heard(encoded(Format::Opus, 24_000, &[0.1])).len(), 1);
+        assert_eq!(heard(encoded(SoundFormat::Opus, 24_000, &[0.1])).len(), 1);
     }
 
     #[cfg(feature = "mp3")]
     #[test]
     fn an_mp3_is_as_long_as_what_it_was_made_of_and_sounds_like_it() {
         let samples = sound(24_000);
-        let bytes = encoded(Format::Mp3, 24_000, &samples);
+        let bytes = encoded(SoundFormat::Mp3, 24_000, &samples);
         assert_eq!((bytes[0], bytes[1] & 0xe0), (0xff, 0xe0), "a frame's first bits");
         // 64 kbit/s.
         assert!((8_000 * 132 / 100..8_000 * 142 / 100).contains(&bytes.len()), "{}", bytes.len());
@@ -288,6 +288,6 @@ mod tests {
     #[cfg(feature = "mp3")]
     #[test]
     fn a_rate_that_mp3_does_not_know_is_refused() {
-        assert!(Encoder::new(Format::Mp3, 23_999).is_err());
+        assert!(Encoder::new(SoundFormat::Mp3, 23_999).is_err());
     }
 }
