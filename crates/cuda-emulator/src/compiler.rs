@@ -100,21 +100,21 @@ fn included(text: &str) -> impl Iterator<Item = &str> {
 static COMPILERS: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
 /// Permission to run a compiler, returned when dropped. Also after a failure, so that nobody waits for it.
-struct Running;
+struct CompilerPermit;
 
-impl Running {
+impl CompilerPermit {
     /// Waits until fewer compilers run than there are processors.
-    fn begin() -> Running {
+    fn begin() -> CompilerPermit {
         let (running, ended) = &COMPILERS;
         let most = thread::available_parallelism().map_or(1, usize::from);
         let lock = running.lock().unwrap_or_else(PoisonError::into_inner);
         let lock = ended.wait_while(lock, |running| *running >= most);
         *lock.unwrap_or_else(PoisonError::into_inner) += 1;
-        Running
+        CompilerPermit
     }
 }
 
-impl Drop for Running {
+impl Drop for CompilerPermit {
     fn drop(&mut self) {
         let (running, ended) = &COMPILERS;
         *running.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
@@ -164,7 +164,7 @@ impl Sources {
     }
 
     /// The same sources with planted faults: places that have other words in a launch that asks for the fault by
-    /// number ([`crate::Emulated::planted`]), all in one compilation. Words are an expression, or, if they end with a
+    /// number ([`crate::EmulatedDevice::planted`]), all in one compilation. Words are an expression, or, if they end with a
     /// semicolon, statements that declare nothing. Unchanged statements may stand before and after so that the place
     /// is found.
     ///
@@ -260,7 +260,7 @@ impl Sources {
                     make_once(object, |own| {
                         let flags = self.flags_of(unit).into_iter();
                         let out = ["-x", "c++", "-c", unit, "-o"].map(str::to_owned);
-                        let _running = Running::begin();
+                        let _running = CompilerPermit::begin();
                         run(&compiler, &sources, flags.chain(out), own);
                     });
                 });

@@ -9,7 +9,7 @@ use crate::library::Library;
 
 /// A launch and the bytes that it touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counted {
+pub struct CountedLaunch {
     /// Kernel.
     pub kernel: Kernel,
     /// Bytes read, each counted once.
@@ -24,17 +24,17 @@ pub struct Counted {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Counter(Mutex<State>);
+pub(crate) struct Counter(Mutex<CounterState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct CounterState {
     memory: BTreeMap<u64, usize>, // bytes that are allocated, by address
     changed: bool,                // since the library was last told
-    launches: Vec<Counted>,
+    launches: Vec<CountedLaunch>,
 }
 
 impl Counter {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CounterState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -50,7 +50,7 @@ impl Counter {
         state.changed = true;
     }
 
-    pub(crate) fn take(&self) -> Vec<Counted> {
+    pub(crate) fn take(&self) -> Vec<CountedLaunch> {
         std::mem::take(&mut self.state().launches)
     }
 
@@ -69,7 +69,7 @@ impl Counter {
         }
         run()?;
         let [read, written, early, too_early] = library.counted();
-        state.launches.push(Counted { kernel, read, written, early, too_early });
+        state.launches.push(CountedLaunch { kernel, read, written, early, too_early });
         Ok(())
     }
 }

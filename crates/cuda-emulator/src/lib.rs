@@ -21,13 +21,13 @@ use std::sync::{Arc, OnceLock};
 use hanzo_engine_kernels_cuda::{Address, Device, DeviceError, Kernel, Launch, Plan};
 
 pub use compiler::{Fault, Sources};
-pub use counter::Counted;
+pub use counter::CountedLaunch;
 use counter::Counter;
 use library::Library;
 
 /// The emulated device.
 #[derive(Clone, Debug)]
-pub struct Emulated {
+pub struct EmulatedDevice {
     library: Arc<Library>,
     wide: Option<Arc<OnceLock<bool>>>, // as for `Device::wide`
     seed: u64,
@@ -35,61 +35,61 @@ pub struct Emulated {
     counter: Option<Arc<Counter>>,
 }
 
-impl Emulated {
+impl EmulatedDevice {
     /// The kernels without changes.
     ///
     /// # Panics
     /// If they cannot be compiled, with the compiler's message.
-    pub fn new() -> Emulated {
-        Emulated::of(&Sources::default())
+    pub fn new() -> EmulatedDevice {
+        EmulatedDevice::of(&Sources::default())
     }
 
     /// Kernels that a test has changed.
     ///
     /// # Panics
     /// If they cannot be compiled, with the compiler's message.
-    pub fn of(sources: &Sources) -> Emulated {
+    pub fn of(sources: &Sources) -> EmulatedDevice {
         let library = Library::load(&sources.compile());
         let wide = library.has(Kernel::ProductWide).then(Arc::default);
-        Emulated { library, wide, seed: 0, planted: 0, counter: None }
+        EmulatedDevice { library, wide, seed: 0, planted: 0, counter: None }
     }
 
     /// Kernels that count their reads and writes of device memory. At most one device in a process may use the same
     /// counting library.
     ///
     /// # Panics
-    /// As [`Emulated::of`].
-    pub fn counting(sources: Sources) -> Emulated {
-        let counted = Emulated::of(&sources.counting());
-        Emulated { counter: Some(Arc::default()), ..counted }
+    /// As [`EmulatedDevice::of`].
+    pub fn counting(sources: Sources) -> EmulatedDevice {
+        let counted = EmulatedDevice::of(&sources.counting());
+        EmulatedDevice { counter: Some(Arc::default()), ..counted }
     }
 
-    /// Launches since the last call, with the bytes they read and wrote; none without [`Emulated::counting`].
-    pub fn counted(&self) -> Vec<Counted> {
+    /// Launches since the last call, with the bytes they read and wrote; none without [`EmulatedDevice::counting`].
+    pub fn counted(&self) -> Vec<CountedLaunch> {
         self.counter.as_ref().map_or(Vec::new(), |counter| counter.take())
     }
 
     /// Lets the seed choose which warp of a block runs ahead of the others; 0: the first.
-    pub fn scheduled_by(self, seed: u64) -> Emulated {
-        Emulated { seed, ..self }
+    pub fn scheduled_by(self, seed: u64) -> EmulatedDevice {
+        EmulatedDevice { seed, ..self }
     }
 
     /// The device with the fault of this number, from 1 on, of those planted in its sources (`Sources::with_planted`).
     /// Like a new device, it has not yet been checked for its warpgroup kernels.
-    pub fn planted(self, fault: u32) -> Emulated {
-        Emulated { planted: fault, wide: self.wide.map(|_| Arc::default()), ..self }
+    pub fn planted(self, fault: u32) -> EmulatedDevice {
+        EmulatedDevice { planted: fault, wide: self.wide.map(|_| Arc::default()), ..self }
     }
 }
 
-impl Default for Emulated {
-    fn default() -> Emulated {
-        Emulated::new()
+impl Default for EmulatedDevice {
+    fn default() -> EmulatedDevice {
+        EmulatedDevice::new()
     }
 }
 
 // SAFETY: memory is mapped by `memory`, which gives nobody what another holds; launches run to their end before they
 // return.
-unsafe impl Device for Emulated {
+unsafe impl Device for EmulatedDevice {
     type Graph = Plan;
     type Mark = ();
 

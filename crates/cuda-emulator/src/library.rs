@@ -24,13 +24,13 @@ type Run = unsafe extern "C" fn(
 /// Loaded library. It is never unloaded, because threads of its own may still run in it.
 #[derive(Debug)]
 pub(crate) struct Library {
-    kernels: HashMap<Kernel, Entry>,
+    kernels: HashMap<Kernel, KernelEntry>,
     run: Run,
     counter: Option<(Count, Counted)>, // in kernels compiled for counting
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct KernelEntry {
     kernel: *const c_void,
     threads_max: u32,
 }
@@ -88,7 +88,7 @@ impl Library {
                 "parameters of {} here and in params.cuh",
                 kernel.symbol()
             );
-            kernels.insert(kernel, Entry { kernel: found, threads_max });
+            kernels.insert(kernel, KernelEntry { kernel: found, threads_max });
         }
         Arc::new(Library { kernels, run, counter })
     }
