@@ -43,8 +43,8 @@ pub(crate) fn to_lark(source: &str) -> Result<String, CompileError> {
     let terminal = terminals(&rules.rules);
     let lexemes = Lexemes::of(&rules.rules, &terminal, rules.root);
     let mut lark = String::with_capacity(2 * source.len());
-    let in_rule = Place { lexemes: Some(&lexemes), terminal: &terminal };
-    let in_terminal = Place { lexemes: None, terminal: &terminal };
+    let in_rule = ExpressionContext { lexemes: Some(&lexemes), terminal: &terminal };
+    let in_terminal = ExpressionContext { lexemes: None, terminal: &terminal };
     lark.push_str("start: ");
     in_rule.push_name(rules.root, &mut lark);
     lark.push('\n');
@@ -103,13 +103,13 @@ fn visit(expr: &Expr, see: &mut impl FnMut(&Expr)) {
 }
 
 /// Context in which an expression is written.
-struct Place<'a> {
+struct ExpressionContext<'a> {
     /// Within a rule: parts of the grammar that are lexemes.
     lexemes: Option<&'a Lexemes<'a>>,
     terminal: &'a [bool],
 }
 
-impl Place<'_> {
+impl ExpressionContext<'_> {
     fn push_name(&self, rule: usize, lark: &mut String) {
         let terminal = self.lexemes.map_or(self.terminal[rule], |lexemes| lexemes.is_rule(rule));
         _ = write!(lark, "{}{rule}", if terminal { 'T' } else { 'r' });

@@ -21,7 +21,7 @@ use crate::{
     },
     matcher::{Matcher, NO_TOKEN},
     schema,
-    vocabulary::Vocabulary,
+    vocabulary::ConstraintVocabulary,
 };
 
 /// Constraint on an answer.
@@ -63,7 +63,7 @@ impl CompileError {
 /// Compiled constraint. Many completions can share it.
 pub struct Grammar {
     start: Mutex<TokenParser>, // initial state of every answer; only ever copied
-    vocabulary: Arc<Vocabulary>,
+    vocabulary: Arc<ConstraintVocabulary>,
     source: Spec,
     bytes: u64,
     first_mask: Duration,
@@ -77,7 +77,10 @@ impl Grammar {
     /// # Errors
     /// [`CompileError`] if the source is malformed, cannot be enforced, can never be satisfied, or is too
     /// complex.
-    pub fn compile(spec: &Spec, vocabulary: &Arc<Vocabulary>) -> Result<Arc<Grammar>, CompileError> {
+    pub fn compile(
+        spec: &Spec,
+        vocabulary: &Arc<ConstraintVocabulary>,
+    ) -> Result<Arc<Grammar>, CompileError> {
         let compile = || compile(spec, vocabulary);
         thread::scope(|scope| {
             let thread = thread::Builder::new().name("constraint".into()).stack_size(COMPILE_STACK_BYTES);
@@ -110,8 +113,8 @@ impl Grammar {
         self.bytes
     }
 
-    /// Vocabulary for which it was compiled.
-    pub fn vocabulary(&self) -> &Arc<Vocabulary> {
+    /// ConstraintVocabulary for which it was compiled.
+    pub fn vocabulary(&self) -> &Arc<ConstraintVocabulary> {
         &self.vocabulary
     }
 }
@@ -122,7 +125,7 @@ impl fmt::Debug for Grammar {
     }
 }
 
-fn compile(spec: &Spec, vocabulary: &Arc<Vocabulary>) -> Result<Arc<Grammar>, CompileError> {
+fn compile(spec: &Spec, vocabulary: &Arc<ConstraintVocabulary>) -> Result<Arc<Grammar>, CompileError> {
     let (grammar, source_bytes) = grammar_of(spec)?;
     let mut parser = vocabulary.factory.create_parser(grammar).map_err(|error| refused(&error))?;
     let lexer_bytes = parser.parser.lexer_stats().num_bytes;

@@ -1,5 +1,5 @@
 //! Constrained decoding: JSON schemas, regular expressions, choices and grammars, compiled for a model's
-//! vocabulary into masks of allowed next tokens. A [`Spec`] is a request's constraint, a [`Vocabulary`] holds
+//! vocabulary into masks of allowed next tokens. A [`Spec`] is a request's constraint, a [`ConstraintVocabulary`] holds
 //! the tokens of a model. Both make a [`Grammar`], which many completions share. Each completion has its own
 //! [`Matcher`], so its masks and its complexity depend on its own tokens alone. llguidance does the parsing.
 //! Logits, sampling, models and clocks are out of scope.
@@ -16,7 +16,7 @@ pub use grammar::{CompileError, Grammar, Spec};
 pub use limits::{CHOICES_BYTES_MAX, CHOICES_MAX, GRAMMAR_BYTES_MAX, REGEX_BYTES_MAX, SCHEMA_BYTES_MAX};
 pub use matcher::{Matcher, Stopper, Stuck};
 pub use schema::in_lark as json_in_lark;
-pub use vocabulary::{Vocabulary, VocabularyError, Word};
+pub use vocabulary::{ConstraintVocabulary, VocabularyError, Word};
 
 #[cfg(test)]
 mod tests;

@@ -5,13 +5,13 @@ use std::{fmt, sync::Arc};
 use llguidance::{CancellationHandle, TokenParser};
 
 use crate::lexers::LexerShare;
-use crate::vocabulary::Vocabulary;
+use crate::vocabulary::ConstraintVocabulary;
 
 /// State of one answer in its grammar. Asking whether it may end is cheap. Computing the next mask usually takes
 /// some 50 µs; after hundreds of tokens of an ambiguous grammar it takes a second.
 pub struct Matcher {
     pub(crate) parser: llguidance::Matcher,
-    pub(crate) vocabulary: Arc<Vocabulary>,
+    pub(crate) vocabulary: Arc<ConstraintVocabulary>,
     pub(crate) complete: bool, // it may end, and no token of this vocabulary can continue it
     lexer: TokenParser,        // shares the lexer of `parser`, to read its size
     share: LexerShare,
@@ -41,7 +41,7 @@ const STOPPED: &str = "operation cancelled";
 pub struct Stuck(pub(crate) String);
 
 impl Matcher {
-    pub(crate) fn new(mut start: TokenParser, vocabulary: Arc<Vocabulary>) -> Matcher {
+    pub(crate) fn new(mut start: TokenParser, vocabulary: Arc<ConstraintVocabulary>) -> Matcher {
         start.enable_cancellation();
         let lexer = start.clone();
         let share = vocabulary.lexers.share(lexer.parser.lexer_stats().num_bytes);

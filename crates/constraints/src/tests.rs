@@ -9,13 +9,13 @@ mod gbnf;
 mod schemas;
 
 /// Vocabulary of every byte, some longer tokens, and control tokens at the end.
-fn vocabulary() -> Arc<Vocabulary> {
+fn vocabulary() -> Arc<ConstraintVocabulary> {
     let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
     let longer = ["{\"", "\":", "true", "null", " \"", "ab", "abc", "10", "é", "}}", "\n\n"];
     let words = bytes.iter().map(|byte| Word::Text(byte));
     let words = words.chain(longer.iter().map(|word| Word::Text(word.as_bytes())));
     let control = ["<|call|>", "<|end|>"].map(|name| Word::Control(name.as_bytes()));
-    Arc::new(Vocabulary::new(words.chain(control)).unwrap())
+    Arc::new(ConstraintVocabulary::new(words.chain(control)).unwrap())
 }
 
 fn grammar(spec: Spec) -> Arc<Grammar> {

@@ -18,7 +18,7 @@ pub enum Word<'a> {
 }
 
 /// Tokens of a model.
-pub struct Vocabulary {
+pub struct ConstraintVocabulary {
     pub(crate) factory: ParserFactory,
     pub(crate) lexers: Arc<LexerMemory>,
     tokens: usize,
@@ -30,13 +30,13 @@ pub struct Vocabulary {
 #[error("this model's vocabulary cannot be constrained: {0}")]
 pub struct VocabularyError(String);
 
-impl Vocabulary {
+impl ConstraintVocabulary {
     /// Builds the tree: some 100 ms for 150,000 tokens. Tokens that are longer than 1,000 bytes or contain
     /// 0xFF, which no UTF-8 text has, are never allowed.
     ///
     /// # Errors
     /// There is no token, or there are more tokens or bytes than a tree can hold.
-    pub fn new<'a>(words: impl Iterator<Item = Word<'a>>) -> Result<Vocabulary, VocabularyError> {
+    pub fn new<'a>(words: impl Iterator<Item = Word<'a>>) -> Result<ConstraintVocabulary, VocabularyError> {
         let spelled = |word: Word<'_>| match word {
             Word::Text(bytes) if bytes.len() > TOKEN_BYTES_MAX || bytes.contains(&0xFF) => Vec::new(),
             Word::Control(bytes) if bytes.len() > TOKEN_BYTES_MAX || bytes.is_empty() => Vec::new(),
@@ -65,7 +65,7 @@ impl Vocabulary {
         // Each slice has its own tree: at most one node of 8 bytes for every byte, and each token's offset.
         let trees = slices.len() as u64 + 2;
         let bytes = trees * (9 * text_bytes as u64 + 12 * words.len() as u64);
-        Ok(Vocabulary { factory, lexers: Arc::default(), tokens: words.len(), bytes })
+        Ok(ConstraintVocabulary { factory, lexers: Arc::default(), tokens: words.len(), bytes })
     }
 
     /// Number of tokens.
@@ -99,8 +99,8 @@ impl Vocabulary {
     }
 }
 
-impl fmt::Debug for Vocabulary {
+impl fmt::Debug for ConstraintVocabulary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Vocabulary({} tokens)", self.tokens)
+        write!(f, "ConstraintVocabulary({} tokens)", self.tokens)
     }
 }

@@ -122,7 +122,7 @@ struct Automaton {
 
 /// First and last positions of a subexpression.
 #[derive(Clone, Default)]
-struct Part {
+struct PositionSets {
     first: Vec<usize>,
     last: Vec<usize>,
     nullable: bool,
@@ -143,15 +143,15 @@ impl Automaton {
         Some(automaton)
     }
 
-    fn position(&mut self, chars: Chars) -> Part {
+    fn position(&mut self, chars: Chars) -> PositionSets {
         let at = self.chars.len();
         self.chars.push(chars);
         self.after.push(Vec::new());
-        Part { first: vec![at], last: vec![at], nullable: false }
+        PositionSets { first: vec![at], last: vec![at], nullable: false }
     }
 
-    fn literal(&mut self, text: &str) -> Option<Part> {
-        let mut whole = Part { nullable: true, ..Part::default() };
+    fn literal(&mut self, text: &str) -> Option<PositionSets> {
+        let mut whole = PositionSets { nullable: true, ..PositionSets::default() };
         for c in text.chars() {
             let next = self.position(Chars::one(c));
             whole = self.joined(whole, next)?;
@@ -159,7 +159,7 @@ impl Automaton {
         Some(whole)
     }
 
-    fn part(&mut self, rules: &[Expr], expr: &Expr, depth: usize) -> Option<Part> {
+    fn part(&mut self, rules: &[Expr], expr: &Expr, depth: usize) -> Option<PositionSets> {
         if depth > LEXEME_NESTING_MAX {
             return None;
         }
@@ -169,7 +169,7 @@ impl Automaton {
             Expr::Rule(rule) => self.part(rules, &rules[*rule], depth + 1),
             Expr::Control(_) => None,
             Expr::Sequence(parts) => {
-                let mut whole = Part { nullable: true, ..Part::default() };
+                let mut whole = PositionSets { nullable: true, ..PositionSets::default() };
                 for part in parts {
                     let next = self.part(rules, part, depth + 1)?;
                     whole = self.joined(whole, next)?;
@@ -177,7 +177,7 @@ impl Automaton {
                 Some(whole)
             }
             Expr::Alternatives(parts) => {
-                let mut whole = Part::default();
+                let mut whole = PositionSets::default();
                 for part in parts {
                     let part = self.part(rules, part, depth + 1)?;
                     whole.first.extend(part.first);
@@ -197,7 +197,7 @@ impl Automaton {
         }
     }
 
-    fn joined(&mut self, mut before: Part, next: Part) -> Option<Part> {
+    fn joined(&mut self, mut before: PositionSets, next: PositionSets) -> Option<PositionSets> {
         self.connect(&before.last, &next.first)?;
         if before.nullable {
             before.first.extend(&next.first);
@@ -206,7 +206,7 @@ impl Automaton {
         if next.nullable {
             last.extend(&before.last);
         }
-        Some(Part { first: before.first, last, nullable: before.nullable && next.nullable })
+        Some(PositionSets { first: before.first, last, nullable: before.nullable && next.nullable })
     }
 
     fn connect(&mut self, from: &[usize], to: &[usize]) -> Option<()> {

@@ -21,8 +21,8 @@ pub(super) fn parse(source: &str) -> Result<Rules, CompileError> {
     let mut rules = Vec::with_capacity(parser.rules.len());
     for (name, rule) in parser.rules {
         match rule {
-            Known::Said(expr) => rules.push(expr),
-            Known::Used(at) => {
+            RuleState::Said(expr) => rules.push(expr),
+            RuleState::Used(at) => {
                 return Err(wrong(source, at, &format!("there is no rule named {name}")));
             }
         }
@@ -34,11 +34,11 @@ struct Parser<'a> {
     source: &'a str,
     at: usize, // offset of the next byte
     names: HashMap<&'a str, usize>,
-    rules: Vec<(&'a str, Known)>,
+    rules: Vec<(&'a str, RuleState)>,
 }
 
 /// State of a rule during parsing.
-enum Known {
+enum RuleState {
     Said(Expr),
     /// Used at that offset, not yet defined.
     Used(usize),
@@ -49,7 +49,7 @@ impl<'a> Parser<'a> {
         let at = self.at;
         let name = self.name().ok_or_else(|| self.wrong("a rule begins with its name"))?;
         let index = self.index(name, at)?;
-        if matches!(self.rules[index].1, Known::Said(_)) {
+        if matches!(self.rules[index].1, RuleState::Said(_)) {
             return Err(wrong(self.source, at, &format!("there is another rule named {name}")));
         }
         self.skip(false);
@@ -63,7 +63,7 @@ impl<'a> Parser<'a> {
             None | Some('\n' | '\r') => self.skip(true),
             Some(c) => return Err(self.wrong(&format!("{c:?} cannot stand here"))),
         }
-        self.rules[index].1 = Known::Said(expr);
+        self.rules[index].1 = RuleState::Said(expr);
         Ok(())
     }
 
@@ -75,7 +75,7 @@ impl<'a> Parser<'a> {
             return Err(wrong(self.source, at, &format!("there are more than {GBNF_RULES_MAX} rules")));
         }
         self.names.insert(name, self.rules.len());
-        self.rules.push((name, Known::Used(at)));
+        self.rules.push((name, RuleState::Used(at)));
         Ok(self.rules.len() - 1)
     }
 
