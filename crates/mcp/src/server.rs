@@ -32,20 +32,20 @@ use crate::{
 pub(crate) struct Server {
     pub(crate) name: String,
     config: ServerConfig,
-    state: Mutex<State>,
+    state: Mutex<ServerState>,
     /// Cancelled when the first start has succeeded or failed.
     tried: CancellationToken,
 }
 
 /// Connection and tools of a server.
 #[derive(Debug, Default)]
-struct State {
+struct ServerState {
     peer: Option<Peer<RoleClient>>,     // None: not connected
     tools: Arc<Vec<rmcp::model::Tool>>, // last known; a call fails while the server is down
 }
 
 /// Open connection, closed on drop.
-struct Connected {
+struct ServerConnection {
     service: RunningService<RoleClient, ClientConfig>,
     process: Option<Process>,
 }
@@ -55,7 +55,7 @@ impl Server {
         Server { name, config, state: Mutex::default(), tried: CancellationToken::new() }
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, ServerState> {
         // The state is consistent even if a thread panicked while holding the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,7 +110,7 @@ impl Server {
     }
 
     /// Connects and lists the tools. An error contains no URL and no header.
-    async fn connect(&self) -> Result<Connected, String> {
+    async fn connect(&self) -> Result<ServerConnection, String> {
         let name = Implementation::new("hanzo-engine", env!("CARGO_PKG_VERSION"));
         let client = ClientConfig::new(ClientCapabilities::default(), name);
         let (service, process) = match (&self.config.command, &self.config.url) {
@@ -157,7 +157,7 @@ impl Server {
         state.tools = Arc::new(tools);
         state.peer = Some(service.peer().clone());
         drop(state);
-        Ok(Connected { service, process })
+        Ok(ServerConnection { service, process })
     }
 
     fn http(&self, url: &str) -> Result<StreamableHttpClientTransport<reqwest::Client>, String> {
@@ -209,7 +209,7 @@ impl Server {
     }
 }
 
-impl Connected {
+impl ServerConnection {
     /// Closes the connection, and waits until the process is gone.
     async fn end(self) {
         let _ = self.service.cancel().await;
