@@ -82,23 +82,23 @@ pub fn differences(old: &Value, new: &Value) -> Vec<String> {
 
 /// Result of reloading settings, as full keys.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Changed {
+pub struct SettingsChange {
     /// Keys that took effect.
     pub taken: Vec<String>,
     /// Keys that take effect after a restart.
     pub at_restart: Vec<String>,
 }
 
-impl Changed {
+impl SettingsChange {
     /// Result of a reload: settings were `old`, were read as `read`, and are `now` in effect.
-    pub fn between(old: &Value, now: &Value, read: &Value) -> Changed {
-        Changed { taken: differences(old, now), at_restart: differences(now, read) }
+    pub fn between(old: &Value, now: &Value, read: &Value) -> SettingsChange {
+        SettingsChange { taken: differences(old, now), at_restart: differences(now, read) }
     }
 
     /// Logs the result of a reload, or its error.
-    pub fn log(outcome: Result<Changed, impl Display>) {
+    pub fn log(outcome: Result<SettingsChange, impl Display>) {
         match outcome {
-            Ok(Changed { taken, at_restart }) => {
+            Ok(SettingsChange { taken, at_restart }) => {
                 let said = if taken.is_empty() { "nothing".to_owned() } else { taken.join(" ") };
                 tracing::info!(taken = said, "settings were read again; files of keys and certificates too");
                 if !at_restart.is_empty() {
