@@ -54,7 +54,7 @@ pub enum TracesError {
 
 /// Effective configuration from settings and variables.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub(crate) struct ExportTarget {
     pub(crate) endpoint: String, // complete, with the path for HTTP
     pub(crate) protocol: Protocol,
     pub(crate) sampler: Sampler,
@@ -87,7 +87,7 @@ impl TracesConfig {
     pub(crate) fn target(
         &self,
         variable: &impl Fn(&str) -> Option<String>,
-    ) -> Result<Option<Target>, TracesError> {
+    ) -> Result<Option<ExportTarget>, TracesError> {
         if let Some(ratio) = self.ratio {
             share("traces.ratio", ratio)?;
         }
@@ -152,7 +152,7 @@ impl TracesConfig {
             ),
             key: file("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "OTEL_EXPORTER_OTLP_CLIENT_KEY"),
         };
-        Ok(Some(Target { endpoint, protocol, sampler, timeout, tls }))
+        Ok(Some(ExportTarget { endpoint, protocol, sampler, timeout, tls }))
     }
 
     fn sampler(&self, variable: &impl Fn(&str) -> Option<String>) -> Result<Sampler, TracesError> {
@@ -201,9 +201,9 @@ pub(crate) fn variable(name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Protocol, Target, TracesConfig};
+    use super::{ExportTarget, Protocol, TracesConfig};
 
-    fn target(config: &TracesConfig, variables: &[(&str, &str)]) -> Result<Option<Target>, String> {
+    fn target(config: &TracesConfig, variables: &[(&str, &str)]) -> Result<Option<ExportTarget>, String> {
         let read = |name: &str| {
             variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         };

@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 use tonic::transport::Endpoint;
 
 use crate::{
-    config::{Protocol, Target, TracesError},
+    config::{ExportTarget, Protocol, TracesError},
     http1::Http1,
 };
 
@@ -36,9 +36,9 @@ pub(crate) struct Sender {
 
 impl Sender {
     /// Creates a sender without connecting. Call it in an async runtime, on which batches are sent.
-    pub(crate) fn new(target: &Target) -> Result<Sender, TracesError> {
+    pub(crate) fn new(target: &ExportTarget) -> Result<Sender, TracesError> {
         let failed = |error: opentelemetry_otlp::ExporterBuildError| TracesError::Exporter(error.to_string());
-        let Target { endpoint, protocol, timeout, tls, .. } = target;
+        let ExportTarget { endpoint, protocol, timeout, tls, .. } = target;
         let exporter = match protocol {
             Protocol::Grpc => {
                 let invalid = |error: tonic::transport::Error| TracesError::Exporter(error.to_string());
