@@ -12,7 +12,7 @@ mod sizes;
 
 use std::{mem, sync::Arc};
 
-use hanzo_engine_kernels::{AnyBackend, KernelError, KvSpec, KvType, Sampled, StepLimits, Ticket, ops};
+use hanzo_engine_kernels::{AnyBackend, KernelError, KvSpec, KvType, SampledToken, StepLimits, Ticket, ops};
 use serde::{Deserialize, Serialize};
 
 pub use crate::scheduler::StepReport;
@@ -198,7 +198,7 @@ pub struct Engine {
     scheduler: Scheduler,
     step: Step,             // step that is being prepared
     flight: Option<Flight>, // step that the device computes while the next is prepared
-    drawn: Vec<Option<Sampled>>,
+    drawn: Vec<Option<SampledToken>>,
     room: Vec<f32>,              // logits for sampling on the host: (logit rows, vocab)
     hidden: Vec<f32>,            // hidden states of one input in a step
     adapters: Vec<Option<Held>>, // by slot

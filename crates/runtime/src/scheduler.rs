@@ -12,7 +12,7 @@ mod turns;
 
 use std::collections::BTreeMap;
 
-use hanzo_engine_kernels::{KernelError, Sampled};
+use hanzo_engine_kernels::{KernelError, SampledToken};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -576,7 +576,7 @@ pub struct Settled<'a, 'h> {
     /// Sequences of its rows.
     pub parts: &'a [Part],
     /// Sampled tokens, in order.
-    pub drawn: &'a mut Vec<Option<Sampled>>,
+    pub drawn: &'a mut Vec<Option<SampledToken>>,
     /// Hidden states of its rows.
     pub hidden: &'a mut Hidden<'h>,
 }

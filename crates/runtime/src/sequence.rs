@@ -9,7 +9,7 @@ mod names;
 
 use std::{mem, ops::Range, sync::Arc};
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, KernelError, RowSource, Sampled};
+use hanzo_engine_kernels::{BLOCK_TOKENS, KernelError, RowSource, SampledToken};
 
 use crate::{
     adapter::LoadedAdapter,
@@ -468,7 +468,7 @@ impl Sequence {
     pub fn settle(
         &mut self,
         (scores, ends): (usize, bool),
-        drawn: &mut dyn Iterator<Item = Option<Sampled>>,
+        drawn: &mut dyn Iterator<Item = Option<SampledToken>>,
         within: Within<'_>,
         pool: &mut BlockPool,
         events: &mut Vec<Event>,
@@ -553,7 +553,7 @@ impl Sequence {
     fn score(
         &mut self,
         scores: usize,
-        drawn: &mut dyn Iterator<Item = Option<Sampled>>,
+        drawn: &mut dyn Iterator<Item = Option<SampledToken>>,
         events: &mut Vec<Event>,
     ) -> bool {
         if scores == 0 {

@@ -8,7 +8,7 @@ mod history_tests;
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
-use hanzo_engine_constraints::{Vocabulary, VocabularyError, Word};
+use hanzo_engine_constraints::{ConstraintVocabulary, VocabularyError, Word};
 use hanzo_engine_formats::{ReasoningMarkers, ToolFormat};
 
 use crate::{
@@ -66,7 +66,7 @@ pub struct TextModel {
     /// Preparation of sounds in prompts, if the model supports them.
     pub hearing: Option<Hearing>,
     /// Vocabulary for grammars, built at the first request.
-    vocabulary: OnceLock<Result<Arc<Vocabulary>, VocabularyError>>,
+    vocabulary: OnceLock<Result<Arc<ConstraintVocabulary>, VocabularyError>>,
 }
 
 /// Tokens that close a reasoning section, as the model itself writes them.
@@ -163,13 +163,13 @@ impl TextModel {
     ///
     /// # Errors
     /// If the tokens cannot be constrained.
-    pub fn vocabulary(&self) -> Result<Arc<Vocabulary>, VocabularyError> {
+    pub fn vocabulary(&self) -> Result<Arc<ConstraintVocabulary>, VocabularyError> {
         let word = |id: u32| {
             let bytes = self.tokenizer.token_bytes(id);
             let controls = self.tokenizer.is_special(id) || self.eos.binary_search(&id).is_ok();
             if controls { Word::Control(bytes) } else { Word::Text(bytes) }
         };
-        let make = || Vocabulary::new((0..self.vocab as u32).map(word)).map(Arc::new);
+        let make = || ConstraintVocabulary::new((0..self.vocab as u32).map(word)).map(Arc::new);
         self.vocabulary.get_or_init(make).clone()
     }
 

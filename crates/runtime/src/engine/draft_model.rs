@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use hanzo_engine_kernels::{
-    AnyBackend, BLOCK_TOKENS, KernelError, RowSource, SampleSpec, Sampled, StepLimits, ops,
+    AnyBackend, BLOCK_TOKENS, KernelError, RowSource, SampleSpec, SampledToken, StepLimits, ops,
 };
 
 use super::{EngineConfig, EngineMemory};
@@ -43,7 +43,7 @@ pub struct DraftModel {
     kv: ops::Kv,
     pool: BlockPool,
     step: Step,
-    drawn: Vec<Option<Sampled>>,
+    drawn: Vec<Option<SampledToken>>,
     room: Vec<f32>,
     size: EngineConfig,
     parameters: u64,
@@ -350,7 +350,7 @@ impl Drafted {
 
 impl Round {
     /// Adds the draft model's next token; returns whether to continue.
-    fn take(&mut self, sampled: &Sampled, of: &mut Drafted, draft: &mut Vec<u32>, least: f32) -> bool {
+    fn take(&mut self, sampled: &SampledToken, of: &mut Drafted, draft: &mut Vec<u32>, least: f32) -> bool {
         let probability = sampled.logprob.as_ref().map_or(0.0, |logprob| logprob.logprob.exp());
         let class = CLASSES.iter().rposition(|&bound| probability >= bound).unwrap_or(0);
         if draft.is_empty() {

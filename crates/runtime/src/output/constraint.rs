@@ -399,7 +399,7 @@ fn is_set(mask: &[u32], token: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use hanzo_engine_constraints::{Spec, Vocabulary, Word};
+    use hanzo_engine_constraints::{ConstraintVocabulary, Spec, Word};
 
     use super::*;
 
@@ -410,7 +410,7 @@ mod tests {
         let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
         let words = bytes.iter().map(|byte| Word::Text(byte));
         let words = words.chain([Word::Control(b"<think>"), Word::Control(b"<|end|>")]);
-        let vocabulary = Arc::new(Vocabulary::new(words).unwrap());
+        let vocabulary = Arc::new(ConstraintVocabulary::new(words).unwrap());
         let grammar = Grammar::compile(&Spec::Regex(expression.into()), &vocabulary).unwrap();
         Constraint::new(&grammar, in_reasoning, open, (&[END], 258))
     }

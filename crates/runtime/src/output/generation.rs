@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, mem, sync::Arc};
 
 use hanzo_engine_formats::End;
-use hanzo_engine_kernels::{SampleSpecs, Sampled};
+use hanzo_engine_kernels::{SampleSpecs, SampledToken};
 
 use super::{
     budget::ReasoningBudget,
@@ -293,12 +293,12 @@ impl Generation {
     /// Takes a sampled token; `full` if the context is full. Returns a delta and the end, if there are any.
     pub fn take(
         &mut self,
-        sampled: Sampled,
+        sampled: SampledToken,
         text: &TextModel,
         full: bool,
     ) -> (Option<EventKind>, Option<EventKind>) {
         self.sampler.iter_mut().for_each(|sampler| sampler.learn(&sampled));
-        let Sampled { token, logprob, .. } = sampled;
+        let SampledToken { token, logprob, .. } = sampled;
         self.unsent.push(token);
         self.usage.completion_tokens += 1;
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use hanzo_engine_formats::{End, Piece, Reading, Splitter};
+use hanzo_engine_formats::{End, Piece, SplitOptions, Splitter};
 
 use super::{ledger::Ledger, stop::StopMatcher};
 use crate::{
@@ -69,7 +69,7 @@ impl OutputText {
         calls: Option<&CallReading>,
     ) -> Self {
         let format = calls.map(|calls| calls.format).or(text.tool_format).filter(|_| split_reasoning);
-        let reading = Reading {
+        let reading = SplitOptions {
             reasoning: text.reasoning.clone().filter(|_| split_reasoning),
             starts_in_reasoning,
             format,

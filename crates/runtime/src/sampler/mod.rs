@@ -13,7 +13,7 @@ mod tests;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::{
-    Adjustment, Change, SampleSpec, SampleSpecs, Sampled, Shape,
+    Adjustment, Change, SampleSpec, SampleSpecs, SampledToken, Shape,
     sampling::{exp, ln},
 };
 
@@ -165,7 +165,7 @@ impl Sampler {
     }
 
     /// Learns a sampled token and its probability.
-    pub fn learn(&mut self, sampled: &Sampled) {
+    pub fn learn(&mut self, sampled: &SampledToken) {
         self.remember(sampled.token);
         if let (Some(Mirostat { tau, eta }), Some(probability)) = (self.params.mirostat, sampled.probability)
         {

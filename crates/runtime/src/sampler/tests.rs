@@ -16,7 +16,7 @@ fn demo() -> &'static TextModel {
 
 impl Sampler {
     /// Draws the next token from (vocab) logits.
-    fn sample(&mut self, logits: &mut [f32], banned: &[u32]) -> Option<Sampled> {
+    fn sample(&mut self, logits: &mut [f32], banned: &[u32]) -> Option<SampledToken> {
         let (mut specs, mut draws, mut drawn) = (SampleSpecs::default(), Draws::default(), Vec::new());
         self.ask(banned, &mut specs);
         draws.draw(&specs, logits);
@@ -483,7 +483,7 @@ fn every_combination_draws_a_token() {
                 }
                 sampler.sample(&mut logits, banned)
             };
-            (0..4).map(step).collect::<Vec<Option<Sampled>>>()
+            (0..4).map(step).collect::<Vec<Option<SampledToken>>>()
         };
         let drawn = draw();
         assert_eq!(drawn, draw(), "{params:?}");

@@ -33,7 +33,7 @@ fn completions_that_wait_share_what_they_were_given() {
         assert_eq!(sequences[0].grow(1, &mut pool), 1);
         sequences[0].write(&mut Step::default());
         assert_eq!(sequences[0].assume(0, &mut pool), 1);
-        let mut drawn = [Some(Sampled { token: 278, ..Sampled::default() })].into_iter();
+        let mut drawn = [Some(SampledToken { token: 278, ..SampledToken::default() })].into_iter();
         let within = Within { text: &text, context_tokens_max: 1280 };
         sequences[0].settle((0, true), &mut drawn, within, &mut pool, &mut events);
     }

@@ -42,7 +42,9 @@ pub(crate) use distance::{behind_table, learned_table};
 pub use gemma_parts::{GemmaPart, StreamsSpec};
 pub use gguf::from_gguf;
 pub(crate) use gguf::{LONG_FACTORS, ROPE_FACTORS, is_permuted};
-use hanzo_engine_kernels::{Activation, Cut, HeadShape, KvGroups, KvLayout, KvSpec, KvType, StepLimits};
+use hanzo_engine_kernels::{
+    Activation, HeadShape, KvGroups, KvLayout, KvSpec, KvType, PipelineCut, StepLimits,
+};
 pub use hf::from_config;
 pub use layer::{
     AttentionSpec, DenseSpec, ExpertsSpec, LatentShape, LayerSpec, Mask, MlpSpec, NormKind, NormOrder,
@@ -372,7 +374,7 @@ impl TransformerSpec {
     ///
     /// # Errors
     /// The reason why it cannot be cut there: layers attend to others' keys and values, which must be on one device.
-    pub fn cut(&self, layers: usize) -> Result<Cut, String> {
+    pub fn cut(&self, layers: usize) -> Result<PipelineCut, String> {
         if self.picture_rows > 0 {
             return Err("what it remembers of pictures is on one device".to_owned());
         }
@@ -385,7 +387,7 @@ impl TransformerSpec {
             ));
         }
         let caches = (0..layers).filter(|&layer| shares(layer).is_none()).count();
-        Ok(Cut { layers, caches, inputs: self.head.has_matrix() })
+        Ok(PipelineCut { layers, caches, inputs: self.head.has_matrix() })
     }
 
     /// Cache layers that must be complete on every device in tensor parallelism

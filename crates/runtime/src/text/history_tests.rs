@@ -2,7 +2,7 @@
 //! in which the model's own calls are parsed. The templates are ours, in the style of families that do not support
 //! past calls.
 
-use hanzo_engine_formats::{End, Piece, Reading, Splitter, Tool, ToolFormat};
+use hanzo_engine_formats::{End, Piece, SplitOptions, Splitter, Tool, ToolFormat};
 use serde_json::{Value, json};
 
 use super::{TextModel, tests::demo_with};
@@ -77,7 +77,7 @@ fn read(prompt: &str, format: ToolFormat, chat: &Chat) -> (String, Vec<(String, 
     let turn =
         prompt.split_once("<assistant>").expect("a turn").1.split("</assistant>").next().expect("its end");
     let tools = chat.tools.iter().filter_map(Tool::of_json).collect();
-    let mut splitter = Splitter::new(Reading { format: Some(format), tools, ..Reading::default() });
+    let mut splitter = Splitter::new(SplitOptions { format: Some(format), tools, ..SplitOptions::default() });
     let (mut text, mut calls) = (String::new(), Vec::<(String, String)>::new());
     let mut pieces = splitter.push(turn);
     pieces.extend(splitter.finish(End::Own));

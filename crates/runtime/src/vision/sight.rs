@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use hanzo_engine_media::{Frame, Look, Picture, PictureError, PixelRoom, Prepared, Processor};
+use hanzo_engine_media::{Frame, Look, Picture, PictureError, PixelRoom, PreparedPicture, Processor};
 use sha2::{Digest, Sha256};
 
 use super::spec::{Family, PerceiverSpec};
@@ -144,7 +144,7 @@ impl Sight {
     }
 
     /// Number of tokens that a picture has in a prompt, line ends included.
-    pub fn rows_of(&self, picture: &Prepared) -> usize {
+    pub fn rows_of(&self, picture: &PreparedPicture) -> usize {
         let tokens = |(index, frame)| {
             let (grid, _, ends) = self.shape(picture.from, (index, picture.frames.len()), frame);
             ends.tokens(grid.map(|side| side as usize))
@@ -197,7 +197,7 @@ impl Sight {
     ///
     /// # Errors
     /// As for [`Processor::prepare`], and [`PictureError::TooManyPatches`].
-    pub fn prepare(&self, picture: Picture, look: Look) -> Result<Prepared, PictureError> {
+    pub fn prepare(&self, picture: Picture, look: Look) -> Result<PreparedPicture, PictureError> {
         let max = self.spec.patches_max;
         let most = (max * self.spec.patch.pow(2)) as u64;
         let room = PixelRoom { most: self.room.most.min(most), ..self.room };
@@ -214,7 +214,7 @@ impl Sight {
     }
 
     /// Span of a picture whose frame becomes a vector; `None` if its rows belong in a prompt.
-    pub fn alone(&self, picture: Prepared) -> Option<MediaSpan> {
+    pub fn alone(&self, picture: PreparedPicture) -> Option<MediaSpan> {
         let frame = picture.frames.into_iter().next().filter(|_| self.spec.pooled.is_some())?;
         Some(self.span(picture.from, (0, 1), frame, 0))
     }
@@ -227,7 +227,7 @@ impl Sight {
     pub fn place(
         &self,
         tokens: &[u32],
-        pictures: Vec<Prepared>,
+        pictures: Vec<PreparedPicture>,
         tokenizer: &Tokenizer,
     ) -> Result<(Vec<u32>, Vec<MediaSpan>), RequestError> {
         let (placeholder, count) = (self.spec.image_token, pictures.len());
@@ -257,12 +257,12 @@ impl Sight {
     /// Writes a picture as the family's processor does: between marks (`processing_idefics3.py`), or only its rows.
     fn put(
         &self,
-        picture: Prepared,
+        picture: PreparedPicture,
         tokenizer: &Tokenizer,
         tokens: &mut Vec<u32>,
         spans: &mut Vec<MediaSpan>,
     ) -> Result<(), RequestError> {
-        let Prepared { from, frames, rows, cols } = picture;
+        let PreparedPicture { from, frames, rows, cols } = picture;
         let parts = rows as usize * cols as usize;
         let marks = self.spec.family == Family::Idefics3;
         let between = match self.spec.family {

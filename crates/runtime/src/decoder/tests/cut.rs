@@ -1,6 +1,6 @@
 //! Decoders that devices share: wherever they are cut they compute the bits of one device, and each takes what is planned of it.
 
-use hanzo_engine_kernels::{AnyBackend, Cut, Pipeline, ops};
+use hanzo_engine_kernels::{AnyBackend, Pipeline, PipelineCut, ops};
 
 use super::*;
 
@@ -34,7 +34,7 @@ fn a_network_computes_the_same_wherever_it_is_cut() {
         let bits = |logits: Vec<f32>| logits.into_iter().map(f32::to_bits).collect::<Vec<u32>>();
         let expected = bits(Runner::new(cpu(), &files).prefill(&text));
         let layers = files.spec.layers.len();
-        let cuts: Vec<Cut> = (0..=layers).filter_map(|layers| files.spec.cut(layers).ok()).collect();
+        let cuts: Vec<PipelineCut> = (0..=layers).filter_map(|layers| files.spec.cut(layers).ok()).collect();
         // In two at each of them, and in as many as there can be.
         for cuts in cuts.iter().map(|&cut| vec![cut]).chain([cuts.clone()]) {
             let devices = (0..=cuts.len()).map(|_| cpu()).collect();
@@ -85,7 +85,7 @@ fn what_each_device_takes_is_planned_to_the_byte() {
     {
         let files = ModelFiles::open(&data(case)).unwrap();
         let cuts = (0..=files.spec.layers.len()).filter_map(|layers| files.spec.cut(layers).ok());
-        let cuts: Vec<Cut> = cuts.collect();
+        let cuts: Vec<PipelineCut> = cuts.collect();
         for cuts in cuts.iter().zip(cuts.iter().skip(1).chain(cuts.last())).map(|(&a, &b)| vec![a, b]) {
             let devices = || (0..3).map(|_| AnyBackend::new(ReferenceBackend::new())).collect();
             let make = || Pipeline::new(devices(), cuts.clone());

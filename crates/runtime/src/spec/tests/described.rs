@@ -2,7 +2,7 @@
 //! published sizes.
 
 use hanzo_engine_kernels::{
-    Activation, Batch, Draws, ExpertGroups, HeadShape, KvLayout, KvType, RopeKind, RowSource, Sampled,
+    Activation, Batch, Draws, ExpertGroups, HeadShape, KvLayout, KvType, RopeKind, RowSource, SampledToken,
 };
 
 use super::super::rope::yarn_magnitude;
@@ -175,7 +175,7 @@ fn a_step_of_gemma_3_takes_rows_that_a_vision_model_made() {
     batch.logit_rows = vec![rows as u32 - 1, rows as u32];
     batch.check(&limits, &mut Vec::new());
     let mut last = Draws::default();
-    last.put([Some(Sampled { token: 77, ..Sampled::default() })].into_iter());
+    last.put([Some(SampledToken { token: 77, ..SampledToken::default() })].into_iter());
     let tokens: Vec<Option<u32>> = batch.tokens(&last).collect();
     assert!(tokens[before.len()..][..SOFT_TOKENS].iter().all(Option::is_none), "rows of the host");
     assert_eq!(tokens.iter().flatten().count(), before.len() + after.len() + 1);
