@@ -11,7 +11,7 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use hanzo_engine_constraints::{Grammar, Spec, Vocabulary, Word};
+use hanzo_engine_constraints::{ConstraintVocabulary, Grammar, Spec, Word};
 use hanzo_engine_daemon::{fuzz as daemon, store::Store, store::fuzz as store};
 use hanzo_engine_gateway::fuzz as gateway;
 use hanzo_engine_kernels::DType;
@@ -355,11 +355,13 @@ fn proto(bytes: &[u8]) {
 }
 
 /// The tokens of answers: every byte, and a few that are longer.
-static VOCABULARY: LazyLock<Arc<Vocabulary>> = LazyLock::new(|| {
+static VOCABULARY: LazyLock<Arc<ConstraintVocabulary>> = LazyLock::new(|| {
     let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
     let longer = ["{\"", "\":", "true", "ab", "\n\n"].map(str::as_bytes);
     let words = bytes.iter().map(|byte| &byte[..]).chain(longer).map(Word::Text);
-    Arc::new(Vocabulary::new(words.chain([Word::Control(b"<|call|>")])).expect("a small vocabulary"))
+    Arc::new(
+        ConstraintVocabulary::new(words.chain([Word::Control(b"<|call|>")])).expect("a small vocabulary"),
+    )
 });
 
 /// A grammar, by the first byte's kind, and an answer that takes what it allows: what is allowed is accepted, and can be taken back.

@@ -3,7 +3,7 @@
 
 #![cfg(target_os = "linux")] // where the system says what is resident
 
-use hanzo_engine_kernels::heap::Counted;
+use hanzo_engine_kernels::heap::CountingAllocator;
 use hanzo_engine_runtime::{
     Engine, Event, EventKind, FinishReason, Job, JobId, SamplingParams, StopConditions,
     overflow::ContextShift,
@@ -11,7 +11,7 @@ use hanzo_engine_runtime::{
 use hanzo_engine_tests::demo;
 
 #[global_allocator]
-static HEAP: Counted = Counted::new();
+static HEAP: CountingAllocator = CountingAllocator::new();
 
 const CONTEXT: usize = 512;
 /// Tokens of a reader's pace for two hours, and what a test run has time for.

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use hanzo_engine_formats::{End, Piece, Reading, ReasoningMarkers, Splitter, Tool, ToolFormat};
+use hanzo_engine_formats::{End, Piece, ReasoningMarkers, SplitOptions, Splitter, Tool, ToolFormat};
 use serde_json::json;
 
 static TOOLS: LazyLock<Arc<[Tool]>> = LazyLock::new(|| {
@@ -33,7 +33,7 @@ pub(super) fn read(bytes: &[u8]) {
     let Ok(output) = std::str::from_utf8(output) else { return };
     let format = ToolFormat::ALL[usize::from(*format) % ToolFormat::ALL.len()];
     let markers = ReasoningMarkers { open: "<think>".to_owned(), close: "</think>".to_owned() };
-    let reading = Reading {
+    let reading = SplitOptions {
         reasoning: (reasoning % 3 > 0).then_some(markers),
         starts_in_reasoning: reasoning % 3 == 2,
         format: Some(format),
@@ -64,7 +64,7 @@ fn pieces(text: &str, seed: u8) -> impl Iterator<Item = &str> {
     })
 }
 
-fn collect<'a>(reading: &Reading, parts: impl Iterator<Item = &'a str>) -> Read {
+fn collect<'a>(reading: &SplitOptions, parts: impl Iterator<Item = &'a str>) -> Read {
     let mut splitter = Splitter::new(reading.clone());
     let mut pieces: Vec<Piece> = parts.flat_map(|part| splitter.push(part)).collect();
     pieces.extend(splitter.finish(End::Own));
