@@ -7,9 +7,10 @@ use crate::print::{print_json, print_line};
 use crate::size::{show_bytes, show_count};
 use crate::surroundings::Surroundings;
 use crate::term::harmless;
-use hanzo_engine_daemon::store::{FileOwner, FileState, RepairReport, Store, StoreError};
+use hanzo_engine_daemon::store::{FileOwner, FileState, ModelRecord, RepairReport, Store, StoreError};
 use serde::Serialize;
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 /// Folder below the store's directory that has a folder for each pulled model.
@@ -157,52 +158,10 @@ fn examine(store: &Store, repaired: Option<Repair>) -> Result<DoctorReport, CliE
     for record in &listing.corrupt {
         find("record", true, StoreError::from(record.clone()).to_string());
     }
-    let mut folders = HashSet::new();
-    let root = store.dir().join(FOLDERS);
     for record in &listing.models {
-        folders.extend(record.path.strip_prefix(&root).ok().and_then(|below| below.iter().next()));
-        let gone = record.missing();
-        if let Some(first) = gone.first() {
-            let more = if gone.len() > 1 { format!(" and {} more", gone.len() - 1) } else { String::new() };
-            let again = match record.in_place {
-                true => "".to_owned(),
-                false => format!(": `hanzo-engine pull --force {}` fetches it again", record.reference),
-            };
-            let message = format!("{}: {}{more} not there{again}", record.name, first.display());
-            find("files", true, message);
-        }
-        let blob = |sha256: &String| store.dir().join("blobs").join(format!("sha256-{sha256}"));
-        let own = record.files.iter().filter(|file| file.held == FileOwner::Blob);
-        for blob in own.filter_map(|file| file.sha256.as_ref().map(blob)).filter(|blob| !blob.exists()) {
-            let message = format!("{}: {} is gone: --repair puts it back", record.name, blob.display());
-            find("blob", false, message);
-        }
-        for file in record.files.iter().filter(|file| file.state() == FileState::Changed) {
-            // Files outside the store may change. The store's own must not.
-            let own = file.held == FileOwner::Blob;
-            let message = format!("{}: {} was changed since", record.name, file.path.display());
-            find("files", own, message);
-        }
+        examine_model(store, record, &mut find);
     }
-    for folder in std::fs::read_dir(&root).into_iter().flatten().flatten() {
-        let name = folder.file_name();
-        // Without a manifest it was never finished, and a collection removes it.
-        let whole = folder.path().join(MANIFEST).is_file();
-        if whole && !folders.contains(name.as_os_str()) {
-            let path = folder.path().display().to_string();
-            find("folder", true, format!("{path} is a model that has no record: --repair gives it one"));
-        }
-    }
-    for aside in std::fs::read_dir(store.dir()).into_iter().flatten().flatten() {
-        if aside.file_name().to_string_lossy().contains(".damaged-") {
-            let path = aside.path().display().to_string();
-            find(
-                "aside",
-                false,
-                format!("{path} was damaged and set aside: nothing reads it, it may be deleted"),
-            );
-        }
-    }
+    examine_folders(store, &listing.models, &mut find);
     for pull in store.pulls()? {
         let message = format!("a pull of {} broke off: the same pull goes on from there", pull.reference);
         find("pull", false, message);
@@ -221,6 +180,58 @@ fn examine(store: &Store, repaired: Option<Repair>) -> Result<DoctorReport, CliE
         repaired,
         around: None,
     })
+}
+
+/// Finds files of a model that are missing or changed.
+fn examine_model(store: &Store, record: &ModelRecord, find: &mut impl FnMut(&'static str, bool, String)) {
+    let gone = record.missing();
+    if let Some(first) = gone.first() {
+        let more = if gone.len() > 1 { format!(" and {} more", gone.len() - 1) } else { String::new() };
+        let again = match record.in_place {
+            true => "".to_owned(),
+            false => format!(": `hanzo-engine pull --force {}` fetches it again", record.reference),
+        };
+        let message = format!("{}: {}{more} not there{again}", record.name, first.display());
+        find("files", true, message);
+    }
+    let blob = |sha256: &String| store.dir().join("blobs").join(format!("sha256-{sha256}"));
+    let own = record.files.iter().filter(|file| file.held == FileOwner::Blob);
+    for blob in own.filter_map(|file| file.sha256.as_ref().map(blob)).filter(|blob| !blob.exists()) {
+        let message = format!("{}: {} is gone: --repair puts it back", record.name, blob.display());
+        find("blob", false, message);
+    }
+    for file in record.files.iter().filter(|file| file.state() == FileState::Changed) {
+        // Files outside the store may change. The store's own must not.
+        let own = file.held == FileOwner::Blob;
+        let message = format!("{}: {} was changed since", record.name, file.path.display());
+        find("files", own, message);
+    }
+}
+
+/// Finds folders without a record, and damaged files that were set aside.
+fn examine_folders(store: &Store, models: &[ModelRecord], find: &mut impl FnMut(&'static str, bool, String)) {
+    let root = store.dir().join(FOLDERS);
+    let known: HashSet<&OsStr> =
+        models.iter().filter_map(|record| record.path.strip_prefix(&root).ok()?.iter().next()).collect();
+    for folder in std::fs::read_dir(&root).into_iter().flatten().flatten() {
+        let name = folder.file_name();
+        // Without a manifest it was never finished, and a collection removes it.
+        let whole = folder.path().join(MANIFEST).is_file();
+        if whole && !known.contains(name.as_os_str()) {
+            let path = folder.path().display().to_string();
+            find("folder", true, format!("{path} is a model that has no record: --repair gives it one"));
+        }
+    }
+    for aside in std::fs::read_dir(store.dir()).into_iter().flatten().flatten() {
+        if aside.file_name().to_string_lossy().contains(".damaged-") {
+            let path = aside.path().display().to_string();
+            find(
+                "aside",
+                false,
+                format!("{path} was damaged and set aside: nothing reads it, it may be deleted"),
+            );
+        }
+    }
 }
 
 fn print(args: &DoctorArgs, report: DoctorReport) -> Result<(), CliError> {

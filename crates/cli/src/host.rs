@@ -1,7 +1,7 @@
 //! Loaded model, in the running daemon or in one in this process.
 
 use crate::args::{EngineArgs, KvTypeName, LogLevel, StoreArgs};
-use crate::connect::{self, Client, DaemonConnection, InProcess, SpeechApi};
+use crate::connect::{self, Client, DaemonConnection, InProcess, SpeechApi, StoreApi};
 use crate::error::CliError;
 use crate::missing::{self, IfMissing};
 use crate::term::{interrupted, tell};
@@ -74,6 +74,29 @@ pub(crate) struct Host {
     in_process: Option<InProcess>,
 }
 
+/// Connects to a daemon, or starts one in this process.
+async fn daemon(
+    wanted: &HostOptions<'_>,
+    store_optional: bool,
+) -> Result<(Client, StoreApi, SpeechApi, Option<InProcess>), CliError> {
+    match connect::find(wanted.engine).await? {
+        Some(_) if wanted.kv_type.is_some() => Err(CliError::Usage(
+            "--kv-type is for a model that this process loads itself, and a daemon answers: add --engine none"
+                .to_owned(),
+        )),
+        Some(DaemonConnection { client, store, speech, .. }) => Ok((client, store, speech, None)),
+        None => {
+            log::init(&LogConfig {
+                level: wanted.log_level.as_str().to_owned(),
+                format: LogFormat::Pretty,
+            })?;
+            let daemon =
+                InProcess::start(wanted.store.model_dir.clone(), store_optional, wanted.kv_type).await?;
+            Ok((daemon.client.clone(), daemon.store.clone(), daemon.speech.clone(), Some(daemon)))
+        }
+    }
+}
+
 impl Host {
     /// Connects to a daemon or starts one, and loads the model.
     pub(crate) async fn open(wanted: HostOptions<'_>) -> Result<Self, CliError> {
@@ -90,26 +113,9 @@ impl Host {
             ..Default::default()
         };
         let here = connect::absolute(wanted.model).ok();
-        let (mut client, mut store, speech, in_process) = match connect::find(wanted.engine).await? {
-            Some(_) if wanted.kv_type.is_some() => {
-                return Err(CliError::Usage(
-                    "--kv-type is for a model that this process loads itself, and a daemon answers: add --engine none"
-                        .to_owned(),
-                ));
-            }
-            Some(DaemonConnection { client, store, speech, .. }) => (client, store, speech, None),
-            None => {
-                log::init(&LogConfig {
-                    level: wanted.log_level.as_str().to_owned(),
-                    format: LogFormat::Pretty,
-                })?;
-                // A path and the built-in model need no record.
-                let store_optional = here.is_some() || source.eq_ignore_ascii_case(DEMO_MODEL);
-                let daemon =
-                    InProcess::start(wanted.store.model_dir.clone(), store_optional, wanted.kv_type).await?;
-                (daemon.client.clone(), daemon.store.clone(), daemon.speech.clone(), Some(daemon))
-            }
-        };
+        // A path and the built-in model need no record.
+        let store_optional = here.is_some() || source.eq_ignore_ascii_case(DEMO_MODEL);
+        let (mut client, mut store, speech, in_process) = daemon(&wanted, store_optional).await?;
         let waiting = !wanted.quiet && stderr().is_terminal();
         if waiting {
             tell(&format!("loading {}…", wanted.model));

@@ -71,25 +71,11 @@ pub(crate) async fn talk(session: &mut Session<'_>) -> Result<(), CliError> {
         };
         // History only serves the arrow keys, so the conversation goes on without it.
         let _ = editor.add_history_entry(said);
-        let mut asked = message("user", said);
-        if session.has_turns() {
-            match dropped(said) {
-                Ok(MediaLine { names, .. }) if names.is_empty() => {}
-                Ok(MediaLine { parts, names, text }) => {
-                    shown.extend(parts);
-                    let when = if text.is_empty() { "goes with the next question" } else { "goes with it" };
-                    tell(&paint.dim(&format!("{} {when}\n", harmless(&names.join(", ")))));
-                    asked = message("user", &text);
-                    if text.is_empty() {
-                        continue;
-                    }
-                }
-                Err(error) => {
-                    tell(&format!("{} {}\n", paint.red("error:"), error.line()));
-                    continue;
-                }
-            }
-        }
+        let question = match session.has_turns() {
+            true => question(said, &mut shown, &paint),
+            false => Some(message("user", said)),
+        };
+        let Some(mut asked) = question else { continue };
         asked.content.splice(..0, shown.drain(..));
         turns.push(asked);
         // If the signal cannot be caught, Ctrl-C ends the process as usual.
@@ -109,6 +95,23 @@ pub(crate) async fn talk(session: &mut Session<'_>) -> Result<(), CliError> {
                 turns.pop();
                 tell(&format!("{} {}\n", paint.red("error:"), error.line()));
             }
+        }
+    }
+}
+
+/// Question of a line. Media files that the line names are added to `shown`. None: the line has no question.
+fn question(line: &str, shown: &mut Vec<ContentPart>, paint: &Paint) -> Option<Message> {
+    match dropped(line) {
+        Ok(MediaLine { names, .. }) if names.is_empty() => Some(message("user", line)),
+        Ok(MediaLine { parts, names, text }) => {
+            shown.extend(parts);
+            let when = if text.is_empty() { "goes with the next question" } else { "goes with it" };
+            tell(&paint.dim(&format!("{} {when}\n", harmless(&names.join(", ")))));
+            (!text.is_empty()).then(|| message("user", &text))
+        }
+        Err(error) => {
+            tell(&format!("{} {}\n", paint.red("error:"), error.line()));
+            None
         }
     }
 }

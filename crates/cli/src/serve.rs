@@ -253,19 +253,6 @@ fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gate
             flags.insert(key.to_owned(), value);
         }
     }
-    if let Some(port) = args.port {
-        flags.insert("port".to_owned(), json!(port));
-    }
-    if let Some(port) = args.mcp_port {
-        flags.insert("mcp_port".to_owned(), json!(port));
-    }
-    if let Some(file) = &args.mcp_config {
-        flags.insert("mcp_config".to_owned(), json!(file));
-        flags.insert("enable_mcp".to_owned(), json!(args.enable_mcp));
-    }
-    if args.mcp_enabled {
-        flags.insert("mcp_enabled".to_owned(), json!(true));
-    }
     if !daemon.server.allowed_hosts.is_empty() {
         flags.insert("allowed_hosts".to_owned(), json!(daemon.server.allowed_hosts));
     }
@@ -307,18 +294,48 @@ fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gate
             flags.insert(key.to_owned(), value);
         }
     }
-    if !args.cors_origin.is_empty() {
-        flags.insert("cors_origins".to_owned(), json!(args.cors_origin));
-    }
-    if !args.media_hosts.is_empty() {
-        flags.insert("media_hosts".to_owned(), json!(args.media_hosts));
-    }
     for (key, set) in
         [("insecure", daemon.server.insecure), ("private_metrics", daemon.server.private_metrics)]
     {
         if set {
             flags.insert(key.to_owned(), json!(true));
         }
+    }
+    add_arguments(args, &mut flags);
+    let mut config = hanzo_engine_gateway::Config::load(None, flags)?;
+    if daemon.engine.fixed_memory_bytes.is_some() {
+        // A body of the largest size must fit.
+        config.bodies_bytes_max = config.bodies_bytes_max.min(FIXED_HELD_BYTES.max(config.body_bytes_max));
+        config.embeddings_bytes_max = config.embeddings_bytes_max.min(FIXED_HELD_BYTES);
+        config.answers_bytes_max = config.answers_bytes_max.min(FIXED_HELD_BYTES);
+        if config.responses_dir.is_none() {
+            let kept = config.responses_bytes_max.unwrap_or(FIXED_HELD_BYTES).min(FIXED_HELD_BYTES);
+            config.responses_bytes_max = Some(kept);
+        }
+    }
+    Ok(config)
+}
+
+/// Adds the gateway's settings that are arguments of `serve`.
+fn add_arguments(args: &ServeArgs, flags: &mut Map<String, Value>) {
+    if let Some(port) = args.port {
+        flags.insert("port".to_owned(), json!(port));
+    }
+    if let Some(port) = args.mcp_port {
+        flags.insert("mcp_port".to_owned(), json!(port));
+    }
+    if let Some(file) = &args.mcp_config {
+        flags.insert("mcp_config".to_owned(), json!(file));
+        flags.insert("enable_mcp".to_owned(), json!(args.enable_mcp));
+    }
+    if args.mcp_enabled {
+        flags.insert("mcp_enabled".to_owned(), json!(true));
+    }
+    if !args.cors_origin.is_empty() {
+        flags.insert("cors_origins".to_owned(), json!(args.cors_origin));
+    }
+    if !args.media_hosts.is_empty() {
+        flags.insert("media_hosts".to_owned(), json!(args.media_hosts));
     }
     if args.no_page {
         flags.insert("page".to_owned(), json!(false));
@@ -332,18 +349,6 @@ fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gate
     if let Some(dir) = &args.responses_dir {
         flags.insert("responses_dir".to_owned(), json!(dir));
     }
-    let mut config = hanzo_engine_gateway::Config::load(None, flags)?;
-    if daemon.engine.fixed_memory_bytes.is_some() {
-        // A body of the largest size must fit.
-        config.bodies_bytes_max = config.bodies_bytes_max.min(FIXED_HELD_BYTES.max(config.body_bytes_max));
-        config.embeddings_bytes_max = config.embeddings_bytes_max.min(FIXED_HELD_BYTES);
-        config.answers_bytes_max = config.answers_bytes_max.min(FIXED_HELD_BYTES);
-        if config.responses_dir.is_none() {
-            let kept = config.responses_bytes_max.unwrap_or(FIXED_HELD_BYTES).min(FIXED_HELD_BYTES);
-            config.responses_bytes_max = Some(kept);
-        }
-    }
-    Ok(config)
 }
 
 /// Loads the models one after the other, prints an example request, and waits until it is dropped.
