@@ -168,28 +168,7 @@ pub fn run(args: &BenchOptions, mut progress: impl FnMut(BenchProgress)) -> Resu
         reason: "a benchmark generates tokens, and this model does not".into(),
     })?;
     let cpu = Cpu::new(args.threads).map_err(LoadError::from)?;
-    let card = match &cards::named(&args.devices)?[..] {
-        [] if args.gpu_layers.is_some_and(|layers| layers > 0) => {
-            return Err(BenchError::Args(
-                "--gpu-layers are layers on a card; name it, such as --device cuda:0".to_owned(),
-            ));
-        }
-        [] | [_] if args.split_mode == SplitMode::Row => {
-            return Err(BenchError::Args(
-                "--split-mode row is for two cards and more; name them, such as --device cuda:0,cuda:1"
-                    .to_owned(),
-            ));
-        }
-        [] => None,
-        _ if args.limits => {
-            return Err(BenchError::Args("--limits measures processors; leave it out".to_owned()));
-        }
-        ordinals => {
-            let open = |&ordinal| OnCard::open(&Driver::default(), ordinal, &EngineSection::default());
-            let found = ordinals.iter().map(open).collect::<Result<Vec<_>, _>>().map_err(LoadError::from)?;
-            Some(cards::sharing(found, &cpu, files, args.gpu_layers, args.split_mode)?)
-        }
-    };
+    let card = opened_cards(args, &cpu, files)?;
     let config = config(&cases, step_tokens_max, args.kv_type, files)?;
     match &card {
         Some((card, free_bytes)) => {
@@ -230,6 +209,30 @@ pub fn run(args: &BenchOptions, mut progress: impl FnMut(BenchProgress)) -> Resu
     }
     let device = card.map_or_else(|| cpu.describe(), |(card, _)| card.describe());
     Ok(BenchReport { device, limits, rows })
+}
+
+/// Opens the named GPUs as one device, with the free bytes of each part. None: the benchmark runs on the CPU.
+fn opened_cards(
+    args: &BenchOptions,
+    cpu: &Cpu,
+    files: &ModelFiles,
+) -> Result<Option<(OnCard, Vec<Option<u64>>)>, BenchError> {
+    let refused = |reason: &str| Err(BenchError::Args(reason.to_owned()));
+    match &cards::named(&args.devices)?[..] {
+        [] if args.gpu_layers.is_some_and(|layers| layers > 0) => {
+            refused("--gpu-layers are layers on a card; name it, such as --device cuda:0")
+        }
+        [] | [_] if args.split_mode == SplitMode::Row => {
+            refused("--split-mode row is for two cards and more; name them, such as --device cuda:0,cuda:1")
+        }
+        [] => Ok(None),
+        _ if args.limits => refused("--limits measures processors; leave it out"),
+        ordinals => {
+            let open = |&ordinal| OnCard::open(&Driver::default(), ordinal, &EngineSection::default());
+            let found = ordinals.iter().map(open).collect::<Result<Vec<_>, _>>().map_err(LoadError::from)?;
+            Ok(Some(cards::sharing(found, cpu, files, args.gpu_layers, args.split_mode)?))
+        }
+    }
 }
 
 /// Engine configuration with room for the largest test.

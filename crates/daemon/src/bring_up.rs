@@ -95,14 +95,7 @@ impl OpenedFiles {
         let is_card = |place: usize| models.places[place].device.is_card();
         let devices = self.want.gpu_devices.clone().unwrap_or_default();
         let is_named = |place: usize| devices.names(models.places[place].device.name());
-        if let Devices::These(names) = &devices {
-            let is_there = |name: &DeviceName| models.places.iter().any(|place| place.device.name() == *name);
-            // Every device that is named must be present. The CPU may be absent: bare numbers imply it.
-            if let Some(name) = names.iter().find(|name| **name != DeviceName::Cpu && !is_there(name)) {
-                let reason = format!("{name} is not among engine.devices, or does not work");
-                return Err(self.refused("gpu_devices", &devices, &reason));
-            }
-        }
+        self.check_present(models, &devices)?;
         let may = |place: &usize| {
             is_named(*place)
                 && match asked {
@@ -112,11 +105,10 @@ impl OpenedFiles {
                 }
         };
         let candidates: Vec<usize> = (place_first..models.places.len()).filter(may).collect();
-        if models.section().split_mode == SplitMode::Row && self.on_all_of(asked) {
-            let cards: Vec<usize> = candidates.iter().copied().filter(|&place| is_card(place)).collect();
-            if self.share_rows(models, &cards) {
-                return Ok(());
-            }
+        let cards: Vec<usize> = candidates.iter().copied().filter(|&place| is_card(place)).collect();
+        let by_rows = models.section().split_mode == SplitMode::Row && self.on_all_of(asked);
+        if by_rows && self.share_rows(models, &cards) {
+            return Ok(());
         }
         let mut too_small = Vec::new();
         for (at, &place) in candidates.iter().enumerate() {
@@ -138,18 +130,13 @@ impl OpenedFiles {
                 tracing::info!(model = self.name, "not on {device}, which computes no networks for speech");
                 continue;
             }
-            if let (GpuLayers::Count(count), Some(files)) = (asked, self.files.decoder())
-                && (1..files.spec.layers.len()).contains(&(count as usize))
+            let layers = self.files.decoder().map_or(0, |files| files.spec.layers.len());
+            if let GpuLayers::Count(count) = asked
+                && (1..layers).contains(&(count as usize))
             {
                 let count = count as usize;
-                let beside = files.spec.layers.len() - count;
-                LayerDistribution::of(files, &[(DeviceName::Cpu, beside)])?; // reports layers that cannot be split there
                 let processor = (0..models.places.len()).find(|&place| !is_card(place) && is_named(place));
-                let shared = processor.and_then(|cpu| shared_on(models, files, &[place, cpu], &[beside]));
-                self.shared = Some(shared.ok_or_else(|| {
-                    let reason = "engine.devices names no processor that could have the other layers";
-                    self.refused("gpu_layers", &asked, reason)
-                })?);
+                self.share_with_processor(models, asked, (place, processor), count)?;
                 let cards: Vec<usize> = too_small.iter().copied().chain([place]).collect();
                 if let Err(LoadError::DoesNotFit { .. }) = self.choose(models, &self.room(models))
                     && let Some(cpu) = processor.filter(|_| is_last)
@@ -172,11 +159,48 @@ impl OpenedFiles {
                 _ => return Ok(()),
             }
         }
+        if candidates.is_empty() { Err(self.without_candidates(asked)) } else { Ok(()) }
+    }
+
+    /// Checks that every named device is present. The CPU may be absent: bare numbers imply it.
+    fn check_present(&self, models: &Models, devices: &Devices) -> Result<(), LoadError> {
+        let Devices::These(names) = devices else { return Ok(()) };
+        let is_there = |name: &DeviceName| models.places.iter().any(|place| place.device.name() == *name);
+        match names.iter().find(|name| **name != DeviceName::Cpu && !is_there(name)) {
+            Some(name) => {
+                let reason = format!("{name} is not among engine.devices, or does not work");
+                Err(self.refused("gpu_devices", devices, &reason))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Divides the model between the GPU at a place, which gets `count` layers, and the processor.
+    fn share_with_processor(
+        &mut self,
+        models: &Models,
+        asked: GpuLayers,
+        (place, processor): (usize, Option<usize>),
+        count: usize,
+    ) -> Result<(), LoadError> {
+        let Some(files) = self.files.decoder() else { return Ok(()) };
+        let beside = files.spec.layers.len() - count;
+        LayerDistribution::of(files, &[(DeviceName::Cpu, beside)])?; // reports layers that cannot be split there
+        let shared = processor.and_then(|cpu| shared_on(models, files, &[place, cpu], &[beside]));
+        self.shared = Some(shared.ok_or_else(|| {
+            let reason = "engine.devices names no processor that could have the other layers";
+            self.refused("gpu_layers", &asked, reason)
+        })?);
+        Ok(())
+    }
+
+    /// Error if no device was a candidate, for the setting `asked`.
+    fn without_candidates(&self, asked: GpuLayers) -> LoadError {
         let reason = match asked {
             GpuLayers::Count(0) => "engine.devices names no processor",
             _ => "no card is there that works; `hanzo-engine doctor` says why",
         };
-        if candidates.is_empty() { Err(self.refused("gpu_layers", &asked, reason)) } else { Ok(()) }
+        self.refused("gpu_layers", &asked, reason)
     }
 
     /// Checks whether `asked` covers all layers of the model, or as many as fit.
@@ -331,6 +355,27 @@ impl Models {
 
     /// Reads the headers, plans and reserves memory, then builds the engine on a new thread. A failure carries the
     /// chosen place, once that is known.
+    /// Parts that a worker's process opens the model again from.
+    fn origin(
+        &self,
+        life: &Life,
+        shared: Option<&SharedPlan>,
+        memory: EngineMemory,
+        kept: Option<(Arc<PrefixDisk>, Identity)>,
+    ) -> Origin {
+        Origin {
+            source: life.source.clone(),
+            overrides: life.want.overrides.clone(),
+            draft: life.draft.clone(),
+            tool_format: life.want.tool_format,
+            pictures: self.section().picture_room(life.want.picture_pixels),
+            sharing: shared.map(|shared| shared.sharing.clone()),
+            memory,
+            kept,
+            bell: Bell::default(),
+        }
+    }
+
     async fn bring_up_from(
         self: &Arc<Self>,
         place_first: usize,
@@ -371,17 +416,7 @@ impl Models {
             queue_requests_max: self.section().queue_requests_max,
             metrics: life.metrics.clone(),
             progress: Box::new(told),
-            origin: Origin {
-                source: life.source.clone(),
-                overrides: life.want.overrides.clone(),
-                draft: life.draft.clone(),
-                tool_format: life.want.tool_format,
-                pictures: self.section().picture_room(life.want.picture_pixels),
-                sharing: shared.as_ref().map(|shared| shared.sharing.clone()),
-                memory,
-                kept,
-                bell: Bell::default(),
-            },
+            origin: self.origin(life, shared.as_ref(), memory, kept),
         };
         let started = launch.start().await.map_err(|failure| (Some(place), failure))?;
         let (Sides { text, embedder, listener, script }, worker, running) = started;

@@ -376,9 +376,25 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`] for the first value that is not.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let refuse = |key, reason: String| Err(ConfigError::Value { key, reason });
         self.server.check().map_err(|(key, reason)| ConfigError::Value { key, reason })?;
         self.traces.check()?;
+        self.check_counts()?;
+        self.check_models()?;
+        self.check_memory()?;
+        let engine = &self.engine;
+        let (least, most) = (limits::WORKER_SILENCE_MS_MIN, limits::WORKER_SILENCE_MS_MAX);
+        if !(least..=most).contains(&engine.worker_silence_ms) {
+            let reason = format!("must be {least} to {most}, not {}", engine.worker_silence_ms);
+            return refuse("engine.worker_silence_ms", reason);
+        }
+        if self.models.len() > limits::MODELS_MAX {
+            return refuse("models", format!("at most {} at once", limits::MODELS_MAX));
+        }
+        Ok(())
+    }
+
+    /// Checks the engine's counts, and pictures' sizes.
+    fn check_counts(&self) -> Result<(), ConfigError> {
         let engine = &self.engine;
         let within = [
             ("engine.queue_requests_max", engine.queue_requests_max, limits::QUEUE_REQUESTS_LIMIT),
@@ -400,19 +416,21 @@ impl Config {
             );
             return refuse("engine.sequences_max", reason);
         }
+        Ok(())
+    }
+
+    /// Checks the settings of each model.
+    fn check_models(&self) -> Result<(), ConfigError> {
         if self.models.iter().any(|model| model.source.is_empty()) {
-            return refuse("models", "each needs a source: a name in the store or a path".to_owned());
+            return refuse("models", "each needs a source: a name in the store or a path");
         }
         if self.engine.on_demand == OnDemand::Never && self.models.iter().any(|model| !model.at_start) {
-            let reason =
-                "at_start is false, and with engine.on_demand never nothing else would load it".to_owned();
+            let reason = "at_start is false, and with engine.on_demand never nothing else would load it";
             return refuse("models", reason);
         }
         if self.models.iter().any(|model| model.context_tokens_max == Some(0)) {
-            return refuse(
-                "models",
-                "context_tokens_max must be at least 1; leave it out for the model's own".to_owned(),
-            );
+            let reason = "context_tokens_max must be at least 1; leave it out for the model's own";
+            return refuse("models", reason);
         }
         let formats = self.models.iter().filter_map(|model| model.tool_format.as_deref());
         if let Some(reason) = formats.map(ToolFormat::by_name).find_map(Result::err) {
@@ -424,12 +442,18 @@ impl Config {
         let drafts = |model: &ModelConfig| model.draft_model.is_some();
         if self.engine.speculation == Speculation::Off && self.models.iter().any(drafts) {
             let reason = "draft_model: nothing is drafted where engine.speculation is off; set it to ngram";
-            return refuse("models", reason.to_owned());
+            return refuse("models", reason);
         }
+        Ok(())
+    }
+
+    /// Checks that settings of memory, the prefix cache, isolation and devices agree.
+    fn check_memory(&self) -> Result<(), ConfigError> {
+        let engine = &self.engine;
         if let Some(bytes) = self.engine.fixed_memory_bytes {
             if self.engine.memory_budget_bytes.is_some() {
                 let reason = "the models' budget follows from it; leave engine.memory_budget_bytes out";
-                return refuse("engine.fixed_memory_bytes", reason.to_owned());
+                return refuse("engine.fixed_memory_bytes", reason);
             }
             if bytes <= limits::FIXED_MEMORY_BESIDE {
                 let beside = limits::FIXED_MEMORY_BESIDE;
@@ -440,36 +464,30 @@ impl Config {
         }
         if self.engine.prefix_cache_dir.is_some() && !self.engine.prefix_cache {
             let reason = "nothing is found there where engine.prefix_cache is false; leave one of them out";
-            return refuse("engine.prefix_cache_dir", reason.to_owned());
+            return refuse("engine.prefix_cache_dir", reason);
         }
         if engine.isolation == Some(Isolation::Process) && Isolation::STRONGEST != Isolation::Process {
-            return refuse(
-                "engine.isolation",
-                "models have processes of their own on Linux; set thread".to_owned(),
-            );
+            return refuse("engine.isolation", "models have processes of their own on Linux; set thread");
         }
         if engine.isolation == Some(Isolation::Process) && engine.fixed_memory_bytes.is_some() {
             let reason =
                 "memory that is fixed is that of one process; set thread, or leave fixed_memory_bytes out";
-            return refuse("engine.isolation", reason.to_owned());
+            return refuse("engine.isolation", reason);
         }
         if let (Some(_), Devices::These(names)) = (engine.fixed_memory_bytes, &engine.devices)
             && names.iter().any(|name| *name != DeviceName::Cpu)
         {
             let reason = "memory that is fixed is this process's, and a card's driver takes of it what it wants; leave \
                           fixed_memory_bytes out, or set cpu";
-            return refuse("engine.devices", reason.to_owned());
-        }
-        let (least, most) = (limits::WORKER_SILENCE_MS_MIN, limits::WORKER_SILENCE_MS_MAX);
-        if !(least..=most).contains(&engine.worker_silence_ms) {
-            let reason = format!("must be {least} to {most}, not {}", engine.worker_silence_ms);
-            return refuse("engine.worker_silence_ms", reason);
-        }
-        if self.models.len() > limits::MODELS_MAX {
-            return refuse("models", format!("at most {} at once", limits::MODELS_MAX));
+            return refuse("engine.devices", reason);
         }
         Ok(())
     }
+}
+
+/// Error for the value of a key.
+fn refuse(key: &'static str, reason: impl Into<String>) -> Result<(), ConfigError> {
+    Err(ConfigError::Value { key, reason: reason.into() })
 }
 
 impl EngineSection {

@@ -1,9 +1,10 @@
 //! Metrics of `/metrics`: the names and labels of the product's standard, and the engine's own. Counters and
 //! histograms are updated at the event. Gauges are read from the models at each scrape, so that an idle model costs
 //! nothing.
-//! Longer than 600 lines because every series is named here, in one list.
 
 mod bounds;
+mod counters;
+mod histograms;
 mod maker;
 mod media;
 mod rate;
@@ -25,7 +26,9 @@ use prometheus::{
     Registry, TextEncoder, proto::MetricFamily,
 };
 
-use bounds::{DECISION_SECONDS, INPUTS, SECONDS, TOKEN_SECONDS, TOKENS};
+use bounds::SECONDS;
+use counters::{CallCounters, WorkCounters};
+use histograms::Histograms;
 use maker::Maker;
 use media::{MediaMetrics, ModelMedia};
 pub(crate) use rate::Rate;
@@ -44,29 +47,13 @@ pub(crate) struct Metrics {
     scrape: Mutex<()>,
     // Names that have series, with the metrics of each.
     live: Mutex<HashMap<String, Weak<ModelMetrics>>>,
-    requests: IntCounterVec,
-    generated_tokens: IntCounterVec,
-    prompt_tokens: IntCounterVec,
-    first_token: HistogramVec,
-    duration: HistogramVec,
+    histograms: Histograms,
+    work: WorkCounters,
+    calls: CallCounters,
     tokens_per_second: GaugeVec,
     kv_utilization: GaugeVec,
     batch_size: IntGaugeVec,
     queue_depth: IntGaugeVec,
-    prefix_query_tokens: IntCounterVec,
-    prefix_hit_tokens: IntCounterVec,
-    preemptions: IntCounterVec,
-    context_shifts: IntCounterVec,
-    draft_tokens: IntCounterVec,
-    accepted_draft_tokens: IntCounterVec,
-    finished: IntCounterVec,
-    rejected: IntCounterVec,
-    cancelled: IntCounterVec,
-    errors: IntCounterVec,
-    worker_restarts: IntCounterVec,
-    refusals: IntCounterVec,
-    model_loads: IntCounterVec,
-    evictions: IntCounterVec,
     running: IntGaugeVec,
     kv_blocks: IntGaugeVec,
     memory: IntGaugeVec,
@@ -79,18 +66,7 @@ pub(crate) struct Metrics {
     worker_resident: IntGaugeVec,
     worker_up: IntGaugeVec,
     adapters: IntGaugeVec,
-    inter_token: HistogramVec,
-    per_output_token: HistogramVec,
-    queue_time: HistogramVec,
-    prefill_time: HistogramVec,
-    decode_time: HistogramVec,
-    prompt_length: HistogramVec,
-    embed_batch_size: HistogramVec,
-    embedded: IntCounterVec,
-    generation_length: HistogramVec,
-    load_duration: HistogramVec,
     load_wait: LoadWaits,
-    schedule: HistogramVec,
     media: MediaMetrics,
     traced: [Exemplars; 2], // of request_duration_seconds and of time_to_first_token_seconds
 }
@@ -137,95 +113,17 @@ impl Metrics {
         let info = make.gauge("build_info", "The running build; always 1.", &["version"]);
         info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         let metrics = Self {
+            histograms: Histograms::new(&make),
+            work: WorkCounters::new(&make),
+            calls: CallCounters::new(&make),
             scrape: Mutex::new(()),
             live: Mutex::default(),
-            requests: make.counter(
-                "requests_total",
-                "Requests answered, by gRPC status.",
-                &["model", "status"],
-            ),
-            generated_tokens: make.counter("tokens_generated_total", "Tokens generated.", model),
-            prompt_tokens: make.counter("prompt_tokens_total", "Tokens of prompts that were run.", model),
-            first_token: make.histogram(
-                "time_to_first_token_seconds",
-                "Seconds from a request's arrival to its first sampled token.",
-                SECONDS,
-            ),
-            duration: make.histogram(
-                "request_duration_seconds",
-                "Seconds from a request's arrival to its end.",
-                SECONDS,
-            ),
             tokens_per_second: make
                 .float("tokens_per_second", "Tokens generated per second, over the last 10 seconds."),
             kv_utilization: make
                 .float("kv_cache_utilization", "Share of the KV cache that running requests hold, 0 to 1."),
             batch_size: make.gauge("batch_size", "Sequences in the last step; 0 when idle.", model),
             queue_depth: make.gauge("queue_depth", "Requests that wait to be run.", model),
-            prefix_query_tokens: make.counter(
-                "prefix_cache_query_tokens_total",
-                "Prompt tokens looked up in the prefix cache.",
-                model,
-            ),
-            prefix_hit_tokens: make.counter(
-                "prefix_cache_hit_tokens_total",
-                "Prompt tokens found in the prefix cache.",
-                model,
-            ),
-            preemptions: make.counter(
-                "preemptions_total",
-                "Times a sequence gave its KV blocks back early.",
-                model,
-            ),
-            context_shifts: make.counter(
-                "context_shifts_total",
-                "Times a sequence that filled its context dropped tokens and went on.",
-                model,
-            ),
-            draft_tokens: make.counter(
-                "draft_tokens_total",
-                "Tokens computed in the hope that they would be drawn.",
-                model,
-            ),
-            accepted_draft_tokens: make.counter(
-                "accepted_draft_tokens_total",
-                "Drafted tokens that were drawn.",
-                model,
-            ),
-            finished: make.counter(
-                "requests_finished_total",
-                "Requests that ended with their client there, by why the last choice ended; stop where there are none.",
-                &["model", "finish_reason"],
-            ),
-            rejected: make.counter(
-                "requests_rejected_total",
-                "Sound requests that were turned away.",
-                &["model", "reason"],
-            ),
-            cancelled: make.counter("requests_cancelled_total", "Requests whose client left.", model),
-            errors: make.counter("errors_total", "Failures of the engine itself.", &["model", "kind"]),
-            refusals: {
-                let refusals = make.counter(
-                    "grpc_refusals_total",
-                    "gRPC calls refused for their key or its limits, by reason.",
-                    &["reason"],
-                );
-                for code in Refusal::CODES {
-                    refusals.with_label_values(&[code]).inc_by(0);
-                }
-                refusals
-            },
-            worker_restarts: make.counter(
-                "worker_restarts_total",
-                "Times a failed worker was brought back.",
-                model,
-            ),
-            model_loads: make.counter("model_loads_total", "Model loads, by result.", &["model", "result"]),
-            evictions: make.counter(
-                "model_evictions_total",
-                "Models that left by themselves: keep_alive, room for another, or turn, when it had worked while another waited.",
-                &["reason"],
-            ),
             running: make.gauge("requests_running", "Requests that have begun and not ended.", model),
             kv_blocks: make.gauge("kv_blocks", "Blocks of the KV cache, by state.", &["model", "state"]),
             memory: make.gauge("memory_bytes", "Bytes a model takes, by kind.", &["model", "kind"]),
@@ -251,62 +149,11 @@ impl Metrics {
                 model,
             ),
             worker_up: make.gauge("worker_up", "Whether a model's worker runs: 1 or 0.", model),
-            inter_token: make.histogram(
-                "inter_token_latency_seconds",
-                "Seconds between one text of a choice and the next.",
-                TOKEN_SECONDS,
-            ),
-            per_output_token: make.histogram(
-                "time_per_output_token_seconds",
-                "Mean seconds per token of a choice after its first.",
-                TOKEN_SECONDS,
-            ),
-            queue_time: make.histogram(
-                "request_queue_time_seconds",
-                "Seconds from a request's arrival to the first step that ran it.",
-                SECONDS,
-            ),
-            prefill_time: make.histogram(
-                "request_prefill_time_seconds",
-                "Seconds from a choice's first step to its first sampled token.",
-                SECONDS,
-            ),
-            decode_time: make.histogram(
-                "request_decode_time_seconds",
-                "Seconds from a choice's first sampled token to its last.",
-                SECONDS,
-            ),
-            prompt_length: make.histogram("request_prompt_tokens", "Tokens of a request's prompt.", TOKENS),
-            embedded: make.counter(
-                "inputs_embedded_total",
-                "Inputs that were embedded, reranked or classified.",
-                model,
-            ),
-            embed_batch_size: make.histogram(
-                "embed_batch_size",
-                "Inputs that are embedded, reranked or classified together.",
-                INPUTS,
-            ),
-            generation_length: make.histogram(
-                "request_generation_tokens",
-                "Tokens generated for a choice.",
-                TOKENS,
-            ),
-            load_duration: make.histogram(
-                "model_load_duration_seconds",
-                "Seconds a model took from the call to ready.",
-                SECONDS,
-            ),
             load_wait: LoadWaits::new(make.histogram(
                 "model_load_wait_seconds",
                 "Seconds a request waited until its model was loaded, or in vain.",
                 SECONDS,
             )),
-            schedule: make.histogram(
-                "schedule_seconds",
-                "Seconds it took to decide what a step computes.",
-                DECISION_SECONDS,
-            ),
             media: MediaMetrics::new(&make),
             registry: make.0,
             traced: [
@@ -320,7 +167,7 @@ impl Metrics {
 
     /// Counts a call that was refused because of its key.
     pub(crate) fn refused(&self, refusal: &Refusal) {
-        self.refusals.with_label_values(&[refusal.code()]).inc();
+        self.calls.refusals.with_label_values(&[refusal.code()]).inc();
     }
 
     /// Metrics of one model.
@@ -340,30 +187,30 @@ impl Metrics {
         Arc::new(ModelMetrics {
             model: model.to_owned(),
             of: Arc::downgrade(self),
-            generated_tokens: of(&self.generated_tokens),
-            prompt_tokens: of(&self.prompt_tokens),
-            first_token: observed(&self.first_token),
-            prefix_query_tokens: of(&self.prefix_query_tokens),
-            prefix_hit_tokens: of(&self.prefix_hit_tokens),
-            preemptions: of(&self.preemptions),
-            context_shifts: of(&self.context_shifts),
-            draft_tokens: of(&self.draft_tokens),
-            accepted_draft_tokens: of(&self.accepted_draft_tokens),
-            finished_stop: self.finished.with_label_values(&[model, "stop"]),
-            finished_length: self.finished.with_label_values(&[model, "length"]),
-            cancelled: of(&self.cancelled),
-            failed: self.finished.with_label_values(&[model, "error"]),
-            worker_restarts: of(&self.worker_restarts),
-            inter_token: observed(&self.inter_token),
-            per_output_token: observed(&self.per_output_token),
-            queue_time: observed(&self.queue_time),
-            prefill_time: observed(&self.prefill_time),
-            decode_time: observed(&self.decode_time),
-            prompt_length: observed(&self.prompt_length),
-            embed_batch_size: observed(&self.embed_batch_size),
-            embedded: self.embedded.with_label_values(&[model]),
-            generation_length: observed(&self.generation_length),
-            schedule: observed(&self.schedule),
+            generated_tokens: of(&self.work.generated_tokens),
+            prompt_tokens: of(&self.work.prompt_tokens),
+            first_token: observed(&self.histograms.first_token),
+            prefix_query_tokens: of(&self.work.prefix_query_tokens),
+            prefix_hit_tokens: of(&self.work.prefix_hit_tokens),
+            preemptions: of(&self.work.preemptions),
+            context_shifts: of(&self.work.context_shifts),
+            draft_tokens: of(&self.work.draft_tokens),
+            accepted_draft_tokens: of(&self.work.accepted_draft_tokens),
+            finished_stop: self.calls.finished.with_label_values(&[model, "stop"]),
+            finished_length: self.calls.finished.with_label_values(&[model, "length"]),
+            cancelled: of(&self.calls.cancelled),
+            failed: self.calls.finished.with_label_values(&[model, "error"]),
+            worker_restarts: of(&self.calls.worker_restarts),
+            inter_token: observed(&self.histograms.inter_token),
+            per_output_token: observed(&self.histograms.per_output_token),
+            queue_time: observed(&self.histograms.queue_time),
+            prefill_time: observed(&self.histograms.prefill_time),
+            decode_time: observed(&self.histograms.decode_time),
+            prompt_length: observed(&self.histograms.prompt_length),
+            embed_batch_size: observed(&self.histograms.embed_batch_size),
+            embedded: self.work.embedded.with_label_values(&[model]),
+            generation_length: observed(&self.histograms.generation_length),
+            schedule: observed(&self.histograms.schedule),
             media: self.media.model(model),
             rate: Rate::default(),
         })
@@ -380,40 +227,8 @@ impl Metrics {
         live.remove(model);
         self.traced.iter().for_each(|traced| traced.forget(model));
         self.media.forget(model);
-        let counters = [
-            &self.requests,
-            &self.generated_tokens,
-            &self.prompt_tokens,
-            &self.prefix_query_tokens,
-            &self.prefix_hit_tokens,
-            &self.preemptions,
-            &self.context_shifts,
-            &self.draft_tokens,
-            &self.accepted_draft_tokens,
-            &self.finished,
-            &self.rejected,
-            &self.cancelled,
-            &self.errors,
-            &self.worker_restarts,
-            &self.model_loads,
-            &self.embedded,
-        ];
-        counters.into_iter().for_each(|counter| remove(counter, model));
-        let histograms = [
-            &self.first_token,
-            &self.duration,
-            &self.inter_token,
-            &self.per_output_token,
-            &self.queue_time,
-            &self.prefill_time,
-            &self.decode_time,
-            &self.prompt_length,
-            &self.embed_batch_size,
-            &self.generation_length,
-            &self.load_duration,
-            &self.schedule,
-        ];
-        for histogram in histograms {
+        self.work.all().into_iter().chain(self.calls.of_models()).for_each(|counter| remove(counter, model));
+        for histogram in self.histograms.all() {
             // The series may not exist.
             let _ = histogram.remove_label_values(&[model]);
         }
@@ -428,8 +243,8 @@ impl Metrics {
         trace: Option<&TraceContext>,
     ) {
         let model = model.unwrap_or(NO_MODEL);
-        self.requests.with_label_values(&[model, outcome]).inc();
-        self.duration.with_label_values(&[model]).observe(seconds);
+        self.calls.requests.with_label_values(&[model, outcome]).inc();
+        self.histograms.duration.with_label_values(&[model]).observe(seconds);
         self.traced[0].note(model, seconds, trace);
     }
 
@@ -440,26 +255,26 @@ impl Metrics {
 
     /// Counts a valid request that was rejected.
     pub(crate) fn rejected(&self, model: Option<&str>, reason: &str) {
-        self.rejected.with_label_values(&[model.unwrap_or(NO_MODEL), reason]).inc();
+        self.calls.rejected.with_label_values(&[model.unwrap_or(NO_MODEL), reason]).inc();
     }
 
     /// Counts a failure of a worker or a load.
     pub(crate) fn error(&self, model: &str, kind: &str) {
-        self.errors.with_label_values(&[model, kind]).inc();
+        self.calls.errors.with_label_values(&[model, kind]).inc();
     }
 
     /// Counts a finished load.
     pub(crate) fn load(&self, model: &str, seconds: Option<f64>) {
         let result = if seconds.is_some() { "ok" } else { "failed" };
-        self.model_loads.with_label_values(&[model, result]).inc();
+        self.calls.model_loads.with_label_values(&[model, result]).inc();
         if let Some(seconds) = seconds {
-            self.load_duration.with_label_values(&[model]).observe(seconds);
+            self.histograms.load_duration.with_label_values(&[model]).observe(seconds);
         }
     }
 
     /// Counts a model that was unloaded automatically.
     pub(crate) fn evicted(&self, reason: &str) {
-        self.evictions.with_label_values(&[reason]).inc();
+        self.calls.evictions.with_label_values(&[reason]).inc();
     }
 
     /// Records the time that a request waited for its model to load.

@@ -31,6 +31,7 @@ use crate::{
         Capability, EntryState, InUse, LoadProgress, NewLife, OnConflict, Registry, RegistryEntry, key,
     },
     restarts::Restarts,
+    served::ServedModel,
     sizing::LoadOptions,
     source::{ArgumentMatch, ModelSource, ResolvedModel, find, resolve_with},
     unix_time::now_unix_ms,
@@ -433,32 +434,7 @@ impl Models {
             };
             let failure = match brought_up {
                 Ok((served, running)) => {
-                    self.metrics.load(&life.name, Some(began.elapsed().as_secs_f64()));
-                    self.load_times.note(&life.name, began.elapsed());
-                    let ready = served.clone();
-                    self.registry.set(&life.name, life.number, |entry| {
-                        entry.usage.ready(Instant::now());
-                        entry.state = EntryState::Ready(ready);
-                    });
-                    // The model is ready when this line is logged.
-                    tracing::info!(
-                        model = life.name,
-                        device = served.device,
-                        context_tokens_max = served.size.context_tokens_max(),
-                        memory_bytes = served.memory.total(),
-                        load_ms = began.elapsed().as_millis() as u64,
-                        "model ready"
-                    );
-                    if life.stop.is_cancelled() {
-                        // The life was cancelled during the load, when there was no worker to stop yet.
-                        served.worker.stop(SHUTTING_DOWN, Instant::now());
-                    }
-                    drop(served);
-                    self.note_used(&life);
-                    if !life.adapters.is_empty() {
-                        let (models, name, wanted) = (self.clone(), life.name.clone(), life.adapters.clone());
-                        tokio::spawn(async move { models.restore_adapters(&name, &wanted).await });
-                    }
+                    self.publish(&life, served, began.elapsed());
                     match self.stay(&life, running).await {
                         Exit::Left => {
                             tracing::info!(model = life.name, "model unloaded");
@@ -498,6 +474,35 @@ impl Models {
             progress = Arc::default();
             let again = progress.clone();
             self.registry.set(&life.name, life.number, |entry| entry.state = EntryState::Loading(again));
+        }
+    }
+
+    /// Makes a loaded model available to requests, and restores its adapters.
+    fn publish(self: &Arc<Self>, life: &Life, served: Arc<ServedModel>, took: Duration) {
+        self.metrics.load(&life.name, Some(took.as_secs_f64()));
+        self.load_times.note(&life.name, took);
+        let ready = served.clone();
+        self.registry.set(&life.name, life.number, |entry| {
+            entry.usage.ready(Instant::now());
+            entry.state = EntryState::Ready(ready);
+        });
+        // The model is ready when this line is logged.
+        tracing::info!(
+            model = life.name,
+            device = served.device,
+            context_tokens_max = served.size.context_tokens_max(),
+            memory_bytes = served.memory.total(),
+            load_ms = took.as_millis() as u64,
+            "model ready"
+        );
+        if life.stop.is_cancelled() {
+            // The life was cancelled during the load, when there was no worker to stop yet.
+            served.worker.stop(SHUTTING_DOWN, Instant::now());
+        }
+        self.note_used(life);
+        if !life.adapters.is_empty() {
+            let (models, name, wanted) = (self.clone(), life.name.clone(), life.adapters.clone());
+            tokio::spawn(async move { models.restore_adapters(&name, &wanted).await });
         }
     }
 

@@ -7,12 +7,14 @@ mod overflow;
 pub(crate) mod pictures;
 mod size;
 mod sounds;
+mod tokens;
 
 use std::{collections::HashSet, slice, sync::Arc};
 
-use hanzo_engine_constraints::Spec;
+use hanzo_engine_constraints::{Grammar, Spec};
 use hanzo_engine_runtime::{
-    ClientId, Job, RequestError, SamplingParams, Speculation, StopConditions, TextModel, Tool, ToolFormat,
+    CallReading, ClientId, Job, RequestError, SamplingParams, Speculation, StopConditions, TextModel, Tool,
+    ToolFormat,
     chat::Chat,
     infill::Gap,
     limits::{LOGIT_BIAS_MAX, STOP_TOKENS_MAX},
@@ -32,6 +34,7 @@ use overflow::room;
 pub(crate) use overflow::{Keep, Overflow, Truncate};
 pub(crate) use pictures::RequestedPicture;
 pub(crate) use sounds::RequestedSound;
+use tokens::{PromptTokens, prompt_tokens};
 
 /// Generation request in the engine's types.
 #[derive(Clone, Debug)]
@@ -143,97 +146,33 @@ pub(crate) struct Built {
 /// # Errors
 /// Errors of the runtime that name the field.
 pub(crate) fn build(
-    request: GenerationRequest,
+    mut request: GenerationRequest,
     client: Option<ClientId>,
     served: &ServedModel,
     interrupted: &dyn Fn() -> bool,
 ) -> Result<Built, Error> {
     let text = &served.text;
-    let compiled = |spec| served.constraints.compiled(spec, text, client, interrupted);
-    let (calls, constraint) = match request.tools {
-        Some(used) => {
-            let ToolConstraint { calls, spec, must } = enforced(used, text, request.constraint, interrupted)?;
-            (
-                calls.clone(),
-                match spec.map(compiled).transpose() {
-                    // Too many tools to compile a constraint for are still usable without one.
-                    Err(Error::Field { .. } | Error::Busy { .. }) if !must => None,
-                    Err(Error::Field { reason, .. }) if calls.is_some() => {
-                        return Err(Error::field("tools", reason));
-                    }
-                    constraint => constraint?,
-                },
-            )
-        }
-        None => {
-            let is_chat = matches!(request.prompt, PromptSource::Chat(_));
-            let constraint = if is_chat {
-                within_channels(request.constraint, text, interrupted)?
-            } else {
-                request.constraint
-            };
-            (None, constraint.map(compiled).transpose()?)
-        }
-    };
-    let own_stops = request.stop.strings.is_empty() && request.stop.token_ids.is_empty();
+    let (calls, constraint) = compiled_constraint(&mut request, client, served, interrupted)?;
     let context_tokens_max = served.size.context_tokens_max();
     let shifts = request.overflow.shifts(served.prompts.shifts() && request.media.is_empty());
-    let perceived = request.media.perceived(text, context_tokens_max, interrupted)?;
-    let mut media = Vec::new();
-    let tokens_most = request.overflow.tokens_most(shifts, context_tokens_max);
+    let perceived = std::mem::take(&mut request.media).perceived(text, context_tokens_max, interrupted)?;
     let is_gap = matches!(request.prompt, PromptSource::Gap(_));
-    let mut reasoning_tokens_max = request.reasoning_tokens_max;
-    let mut reasoning_is_over = false;
-    let mut ends = Vec::new(); // stop tokens that fill-in-the-middle adds
-    let (mut tokens, rendered, starts_in_reasoning, split_reasoning) = match request.prompt {
-        PromptSource::Chat(mut chat) => {
-            if calls.is_none() {
-                // Tools that must not be called are not shown to the model.
-                chat.tools.clear();
-            }
-            if reasoning_tokens_max == Some(0) {
-                chat.kwargs.entry("enable_thinking").or_insert(false.into());
-            }
-            let said = text.thinking.apply(&mut chat);
-            reasoning_tokens_max = reasoning_tokens_max.or(said);
-            let prompt = text.prompt_from_chat(&chat, tokens_most, interrupted)?;
-            reasoning_is_over = prompt.reasoning_is_over;
-            let tokens;
-            (tokens, media) = perceived.placed(prompt.tokens, text)?;
-            (tokens, Some(prompt.text), prompt.starts_in_reasoning, true)
-        }
-        PromptSource::Text { text: prompt, parse_special } => {
-            text.tokenizer.check_length("prompt", &prompt, tokens_most, interrupted)?;
-            (encoded(text, &prompt, (true, parse_special), interrupted)?, Some(prompt), false, false)
-        }
-        PromptSource::Tokens(tokens) => (tokens, None, false, false),
-        PromptSource::Gap(gap) => {
-            let Some(infill) = &text.infill else {
-                let reason = "this model has no tokens for filling in the middle of a text";
-                return Err(Error::field("suffix", format!("{reason}; leave it out")));
-            };
-            let said = [&gap.prefix, &gap.suffix, &gap.middle].into_iter();
-            for said in said.chain(gap.files.iter().map(|(_, text)| text)) {
-                text.tokenizer.check_length("prompt", said, context_tokens_max, interrupted)?;
-            }
-            ends = infill.ends.clone();
-            (infill.prompt(&gap, &text.tokenizer)?, None, false, false)
-        }
-    };
+    let limits = (request.overflow.tokens_most(shifts, context_tokens_max), context_tokens_max);
+    let PromptTokens {
+        mut tokens,
+        text: rendered,
+        media,
+        split_reasoning,
+        starts_in_reasoning,
+        reasoning_is_over,
+        reasoning_tokens_max,
+        ends,
+    } = prompt_tokens(&mut request, (text, perceived), calls.is_some(), limits, interrupted)?;
     let (context_shift, is_cut) =
         request.overflow.cut(&mut tokens, is_gap, (shifts, context_tokens_max), request.max_tokens)?;
     media::check_whole(&media, is_cut, shifts)?;
     let rendered = rendered.filter(|_| !is_cut);
-    let room = match request.max_tokens {
-        // A prompt that is only scored may fill the context.
-        Some(0) => context_tokens_max.saturating_sub(tokens.len()).min(u32::MAX as usize) as u32,
-        // With context shift the completion has the requested length, or else that of a context.
-        max_tokens if shifts => {
-            room(tokens.len(), context_tokens_max, None, 0)?;
-            max_tokens.unwrap_or((context_tokens_max as u32).max(request.stop.min_tokens))
-        }
-        max_tokens => room(tokens.len(), context_tokens_max, max_tokens, request.stop.min_tokens)?,
-    };
+    let room = completion_room(&request, tokens.len(), context_tokens_max, shifts)?;
     let prediction = match request.prediction.as_str() {
         prediction if prediction.is_empty() || served.size.speculation() == Speculation::Off => Vec::new(),
         prediction => {
@@ -242,34 +181,13 @@ pub(crate) fn build(
             tokens
         }
     };
-    let max_tokens = match (request.max_tokens, text.generation.max_new_tokens) {
-        (Some(asked), _) => asked.min(room),
-        // `min_tokens` above the model's default limit raises it.
-        (None, Some(own)) => own.max(request.stop.min_tokens).clamp(1, room),
-        (None, None) => room,
-    };
-    let max_tokens = request.completion_tokens_max.map_or(max_tokens, |most| max_tokens.min(most));
+    let max_tokens = completion_limit(&request, text.generation.max_new_tokens, room);
     let job = Job {
         adapter: None,
         id: served.next_job(),
         choices: request.choices,
         sampling: sampling(request.sampling, &text.generation, &text.tokenizer)?,
-        stop: StopConditions {
-            max_tokens,
-            min_tokens: match request.stop.min_tokens {
-                0 => text.generation.min_new_tokens.unwrap_or(0).min(max_tokens),
-                asked => asked,
-            },
-            // Stop conditions of a request replace the model's own as a whole.
-            strings: if own_stops { text.generation.stop.clone() } else { request.stop.strings },
-            token_ids: {
-                let asked = if own_stops { text.stop_tokens.clone() } else { request.stop.token_ids };
-                let room = STOP_TOKENS_MAX.saturating_sub(asked.len());
-                let ends = ends.into_iter().filter(|_| !request.stop.ignore_eos);
-                asked.into_iter().chain(ends.take(room)).collect()
-            },
-            ..request.stop
-        },
+        stop: stop_conditions(request.stop, text, max_tokens, ends),
         constraint,
         priority: request.priority,
         client,
@@ -289,6 +207,97 @@ pub(crate) fn build(
     job.validate(text, context_tokens_max)?;
     let echo = request.echo.then(|| rendered.unwrap_or_else(|| text.tokenizer.decode(&job.prompt, false)));
     Ok(Built { job, echo })
+}
+
+/// Stop conditions of a completion of at most `max_tokens` tokens. `ends` are stop tokens to add.
+fn stop_conditions(
+    stop: StopConditions,
+    text: &TextModel,
+    max_tokens: u32,
+    ends: Vec<u32>,
+) -> StopConditions {
+    // Stop conditions of a request replace the model's own as a whole.
+    let own_stops = stop.strings.is_empty() && stop.token_ids.is_empty();
+    StopConditions {
+        max_tokens,
+        min_tokens: match stop.min_tokens {
+            0 => text.generation.min_new_tokens.unwrap_or(0).min(max_tokens),
+            asked => asked,
+        },
+        strings: if own_stops { text.generation.stop.clone() } else { stop.strings },
+        token_ids: {
+            let asked = if own_stops { text.stop_tokens.clone() } else { stop.token_ids };
+            let room = STOP_TOKENS_MAX.saturating_sub(asked.len());
+            let ends = ends.into_iter().filter(|_| !stop.ignore_eos);
+            asked.into_iter().chain(ends.take(room)).collect()
+        },
+        ..stop
+    }
+}
+
+/// Compiled constraint of the response, and the parser of tool calls if there may be any.
+fn compiled_constraint(
+    request: &mut GenerationRequest,
+    client: Option<ClientId>,
+    served: &ServedModel,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<(Option<CallReading>, Option<Arc<Grammar>>), Error> {
+    let text = &served.text;
+    let compiled = |spec| served.constraints.compiled(spec, text, client, interrupted);
+    match request.tools.take() {
+        Some(used) => {
+            let ToolConstraint { calls, spec, must } =
+                enforced(used, text, request.constraint.take(), interrupted)?;
+            let constraint = match spec.map(compiled).transpose() {
+                // Too many tools to compile a constraint for are still usable without one.
+                Err(Error::Field { .. } | Error::Busy { .. }) if !must => None,
+                Err(Error::Field { reason, .. }) if calls.is_some() => {
+                    return Err(Error::field("tools", reason));
+                }
+                constraint => constraint?,
+            };
+            Ok((calls, constraint))
+        }
+        None => {
+            let is_chat = matches!(request.prompt, PromptSource::Chat(_));
+            let constraint = if is_chat {
+                within_channels(request.constraint.take(), text, interrupted)?
+            } else {
+                request.constraint.take()
+            };
+            Ok((None, constraint.map(compiled).transpose()?))
+        }
+    }
+}
+
+/// Tokens that a completion may have after a prompt of `prompt_tokens` tokens.
+fn completion_room(
+    request: &GenerationRequest,
+    prompt_tokens: usize,
+    context_tokens_max: usize,
+    shifts: bool,
+) -> Result<u32, RequestError> {
+    match request.max_tokens {
+        // A prompt that is only scored may fill the context.
+        Some(0) => Ok(context_tokens_max.saturating_sub(prompt_tokens).min(u32::MAX as usize) as u32),
+        // With context shift the completion has the requested length, or else that of a context.
+        max_tokens if shifts => {
+            room(prompt_tokens, context_tokens_max, None, 0)?;
+            Ok(max_tokens.unwrap_or((context_tokens_max as u32).max(request.stop.min_tokens)))
+        }
+        max_tokens => room(prompt_tokens, context_tokens_max, max_tokens, request.stop.min_tokens),
+    }
+}
+
+/// Maximum number of tokens of a completion that has room for `room`. `own` is the model's default limit.
+fn completion_limit(request: &GenerationRequest, own: Option<u32>, room: u32) -> u32 {
+    let max_tokens = match (request.max_tokens, own) {
+        (Some(asked), _) => asked.min(room),
+        // `min_tokens` above the model's default limit raises it.
+        (None, Some(own)) => own.max(request.stop.min_tokens).clamp(1, room),
+        (None, None) => room,
+    };
+    request.completion_tokens_max.map_or(max_tokens, |most| max_tokens.min(most))
 }
 
 /// Tokens of a plain text.

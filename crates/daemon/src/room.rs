@@ -114,33 +114,7 @@ impl Models {
                 });
                 return Ok((opening, reservation, size));
             }
-            let now = Instant::now();
-            let used_first = |holder: &&Holder| match holder.standing {
-                EvictionState::Idle(since) | EvictionState::Works(since) => Some(since),
-                EvictionState::Stays | EvictionState::Leaves | EvictionState::Changes => None,
-            };
-            let oldest = |which: &dyn Fn(EvictionState) -> bool| {
-                holders.iter().filter(|holder| which(holder.standing)).min_by_key(used_first)
-            };
-            let mut turn_ends = None;
-            if holders.iter().any(|holder| holder.standing == EvictionState::Leaves) {
-                // The memory that it frees may be enough.
-                waits(true);
-            } else if let Some(holder) = oldest(&|standing| matches!(standing, EvictionState::Idle(_))) {
-                if self.evict(&holder.name, holder.life, Eviction::Room) {
-                    waits(true);
-                }
-            } else if holders.iter().any(|holder| holder.standing == EvictionState::Changes) {
-                waits(true);
-            } else if let Some(holder) = oldest(&|standing| matches!(standing, EvictionState::Works(_))) {
-                waits(true);
-                let since = used_first(&holder).unwrap_or(now);
-                if now.saturating_duration_since(since) >= TURN {
-                    self.evict(&holder.name, holder.life, Eviction::Turn);
-                } else {
-                    turn_ends = Some(since + TURN);
-                }
-            }
+            let turn_ends = self.make_way(&holders, &waits);
             let turn_ends = async {
                 match turn_ends {
                     Some(at) => tokio::time::sleep_until(at.into()).await,
@@ -153,6 +127,39 @@ impl Models {
                 () = turn_ends => {}
             }
         }
+    }
+
+    /// Evicts a model if one may go. Calls `waits` with true if memory will be free later. Returns the end of the
+    /// turn of the model that must go next, if it has one.
+    fn make_way(self: &Arc<Self>, holders: &[Holder], waits: &impl Fn(bool)) -> Option<Instant> {
+        let now = Instant::now();
+        let used_first = |holder: &&Holder| match holder.standing {
+            EvictionState::Idle(since) | EvictionState::Works(since) => Some(since),
+            EvictionState::Stays | EvictionState::Leaves | EvictionState::Changes => None,
+        };
+        let oldest = |which: &dyn Fn(EvictionState) -> bool| {
+            holders.iter().filter(|holder| which(holder.standing)).min_by_key(used_first)
+        };
+        let mut turn_ends = None;
+        if holders.iter().any(|holder| holder.standing == EvictionState::Leaves) {
+            // The memory that it frees may be enough.
+            waits(true);
+        } else if let Some(holder) = oldest(&|standing| matches!(standing, EvictionState::Idle(_))) {
+            if self.evict(&holder.name, holder.life, Eviction::Room) {
+                waits(true);
+            }
+        } else if holders.iter().any(|holder| holder.standing == EvictionState::Changes) {
+            waits(true);
+        } else if let Some(holder) = oldest(&|standing| matches!(standing, EvictionState::Works(_))) {
+            waits(true);
+            let since = used_first(&holder).unwrap_or(now);
+            if now.saturating_duration_since(since) >= TURN {
+                self.evict(&holder.name, holder.life, Eviction::Turn);
+            } else {
+                turn_ends = Some(since + TURN);
+            }
+        }
+        turn_ends
     }
 
     /// Begins a life like [`Models::begin`]. If the maximum number of models is reached, an idle one is evicted

@@ -54,19 +54,7 @@ pub(crate) fn choose(
     let asked = want.context_tokens_max.or(section.context_tokens_max).map(|tokens| tokens as usize);
     let context_most = asked.map_or(model_context, |asked| asked.min(model_context)).max(1);
     let config = |kv_blocks: usize, context: usize| {
-        let sequences_max = section.sequences_max;
-        let (numerator, denominator) = PREFILL_SHARE_BESIDE_DECODES;
-        EngineConfig {
-            kv_blocks,
-            kv_type: section.kv_type,
-            kv_resident: section.fixed_memory_bytes.is_some(),
-            step_tokens_max: section.step_tokens_max,
-            prefill_tokens_beside_decodes: (section.step_tokens_max * numerator / denominator).max(1),
-            sequences_max,
-            context_tokens_max: context.min(room.tokens_in(kv_blocks)),
-            prefix_cache: section.prefix_cache,
-            speculation: section.speculation,
-        }
+        engine_config(section, kv_blocks, context.min(room.tokens_in(kv_blocks)))
     };
     let blocks_of = |tokens: usize| room.blocks_of(tokens.max(1));
     // The cache grows by whole blocks of equal size. Scratch memory is planned for the longest context.
@@ -112,34 +100,65 @@ pub(crate) fn choose(
             }
             blocks
         }
-        None => {
-            let (numerator, denominator) = KV_SHARE;
-            let share = (room_blocks as u64 / denominator * numerator) as usize;
-            let plenty = blocks_of(context_most).saturating_mul(KV_CONTEXTS_DEFAULT);
-            // Beyond its share the cache may take one full context. If another model may be loaded on demand, only
-            // a part of a long context.
-            let one = match section.on_demand {
-                OnDemand::Always => blocks_of(context_most.min(CONTEXT_BESIDE_OTHERS)),
-                OnDemand::Never => blocks_of(context_most),
-            };
-            plenty.min(share.max(one.min(room_blocks))).max(blocks_least)
-        }
+        None => default_blocks(section.on_demand, context_most, room_blocks, blocks_of).max(blocks_least),
     };
     if blocks > room_blocks {
-        let mut hint = match room.tokens_in(room_blocks) {
-            0 => "; unload another model, raise the memory budget or load fewer bits (a smaller quantization, or \
-                  overrides.isq)"
-                .to_owned(),
-            tokens => format!("; a context of {tokens} tokens would fit (context_tokens_max)"),
-        };
-        if section.kv_type == KvType::F16 {
-            hint.push_str("; a KV cache of q8_0 or fp8 takes about half (engine.kv_type)");
-        }
-        return refuse(blocks, hint);
+        return refuse(blocks, smaller_load(room.tokens_in(room_blocks), section.kv_type));
     }
     let config = config(blocks, context_most);
     let memory = memory(&config);
     Ok((config, memory))
+}
+
+/// Configuration of an engine with `kv_blocks` blocks of KV cache.
+fn engine_config(section: &EngineSection, kv_blocks: usize, context_tokens_max: usize) -> EngineConfig {
+    let (numerator, denominator) = PREFILL_SHARE_BESIDE_DECODES;
+    EngineConfig {
+        kv_blocks,
+        kv_type: section.kv_type,
+        kv_resident: section.fixed_memory_bytes.is_some(),
+        step_tokens_max: section.step_tokens_max,
+        prefill_tokens_beside_decodes: (section.step_tokens_max * numerator / denominator).max(1),
+        sequences_max: section.sequences_max,
+        context_tokens_max,
+        prefix_cache: section.prefix_cache,
+        speculation: section.speculation,
+    }
+}
+
+/// Blocks of the KV cache if no size is set. `room_blocks` fit, and `blocks_of` gives the blocks of a context.
+fn default_blocks(
+    on_demand: OnDemand,
+    context_most: usize,
+    room_blocks: usize,
+    blocks_of: impl Fn(usize) -> usize,
+) -> usize {
+    let (numerator, denominator) = KV_SHARE;
+    let share = (room_blocks as u64 / denominator * numerator) as usize;
+    let plenty = blocks_of(context_most).saturating_mul(KV_CONTEXTS_DEFAULT);
+    // Beyond its share the cache may take one full context. If another model may be loaded on demand, only a part of
+    // a long context.
+    let one = match on_demand {
+        OnDemand::Always => blocks_of(context_most.min(CONTEXT_BESIDE_OTHERS)),
+        OnDemand::Never => blocks_of(context_most),
+    };
+    plenty.min(share.max(one.min(room_blocks)))
+}
+
+/// Hint for a load that does not fit, from the tokens of context that would.
+fn smaller_load(tokens: usize, kv_type: KvType) -> String {
+    let mut hint = match tokens {
+        0 => {
+            "; unload another model, raise the memory budget or load fewer bits (a smaller quantization, or \
+              overrides.isq)"
+                .to_owned()
+        }
+        tokens => format!("; a context of {tokens} tokens would fit (context_tokens_max)"),
+    };
+    if kv_type == KvType::F16 {
+        hint.push_str("; a KV cache of q8_0 or fp8 takes about half (engine.kv_type)");
+    }
+    hint
 }
 
 /// Memory of a load on one device.

@@ -89,8 +89,7 @@ pub(crate) fn adapter(wire: v1::AdapterSource) -> WantedAdapter {
 }
 
 /// Converts a generation request.
-pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> {
-    use v1::infer_request::Prompt;
+pub(crate) fn infer(mut wire: v1::InferRequest) -> Result<GenerationRequest, Error> {
     let choices = wire.choices.max(1);
     if choices > CHOICES_MAX {
         return Err(Error::field("choices", format!("must be at most {CHOICES_MAX}, not {choices}")));
@@ -98,36 +97,12 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
     let logprobs = match (wire.logprobs, wire.top_logprobs) {
         (false, 0) => None,
         (false, _) => return Err(Error::field("top_logprobs", "needs logprobs to be set")),
-        (true, top) if top as usize > TOP_LOGPROBS_MAX => {
-            return Err(Error::field("top_logprobs", format!("must be 0 to {TOP_LOGPROBS_MAX}, not {top}")));
-        }
-        // At most TOP_LOGPROBS_MAX, far below 256.
-        (true, top) => Some(top as u8),
+        (true, top) => Some(top_count("top_logprobs", top)?),
     };
     let overflow = super::overflow::overflow(&wire)?;
-    let cache_salt = super::overflow::cache_salt(wire.cache_salt)?;
-    let fills_in = wire.infill.is_some() || !wire.suffix.is_empty();
-    let field = if wire.infill.is_some() { "infill" } else { "suffix" };
+    let cache_salt = super::overflow::cache_salt(std::mem::take(&mut wire.cache_salt))?;
     let mut media = RequestedMedia::default();
-    let prompt = match wire.prompt {
-        Some(Prompt::Text(_)) if fills_in && wire.echo => {
-            return Err(Error::field(field, "must be unset with echo: the prompt is not one text"));
-        }
-        Some(Prompt::Text(_)) if fills_in && wire.parse_special == Some(true) => {
-            return Err(Error::field("parse_special", "must not be true: what is around a gap is text"));
-        }
-        Some(Prompt::Text(prefix)) if fills_in => {
-            PromptSource::Gap(gap(prefix, wire.suffix, wire.infill.unwrap_or_default())?)
-        }
-        _ if fills_in => return Err(Error::field(field, "must be unset but with text")),
-        Some(Prompt::Text(text)) => {
-            PromptSource::Text { text, parse_special: wire.parse_special.unwrap_or(true) }
-        }
-        _ if wire.parse_special.is_some() => return Err(Error::field("parse_special", ONLY_OF_TEXT)),
-        Some(Prompt::Chat(wire)) => PromptSource::Chat(chat(wire, &mut media)?),
-        Some(Prompt::Tokens(tokens)) => PromptSource::Tokens(tokens.ids),
-        None => return Err(Error::field("prompt", "must be set: one of chat, text, tokens")),
-    };
+    let prompt = prompt_source(&mut wire, &mut media)?;
     if wire.reasoning.is_some() && !matches!(prompt, PromptSource::Chat(_)) {
         let reason = "must be unset but with chat: nothing says where a bare text's reasoning is";
         return Err(Error::field("reasoning", reason));
@@ -138,14 +113,7 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
         (_, Some(_)) => return Err(Error::field("tool_use", "must be unset but with chat")),
     };
     let stop = wire.stop.unwrap_or_default();
-    let prompt_logprobs = match wire.prompt_logprobs {
-        Some(top) if top as usize > TOP_LOGPROBS_MAX => {
-            let reason = format!("must be 0 to {TOP_LOGPROBS_MAX}, not {top}");
-            return Err(Error::field("prompt_logprobs", reason));
-        }
-        // At most TOP_LOGPROBS_MAX, far below 256.
-        top => top.map(|top| top as u8),
-    };
+    let prompt_logprobs = wire.prompt_logprobs.map(|top| top_count("prompt_logprobs", top)).transpose()?;
     if stop.max_tokens == Some(0) && prompt_logprobs.is_none() {
         return Err(Error::field("stop.max_tokens", "must be at least 1, not 0, without prompt_logprobs"));
     }
@@ -179,6 +147,42 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
         reasoning_tokens_max: wire.reasoning.and_then(|reasoning| reasoning.tokens_max),
         tools,
     })
+}
+
+/// Number of alternatives of each token, from the field `field`.
+fn top_count(field: &'static str, top: u32) -> Result<u8, Error> {
+    if top as usize > TOP_LOGPROBS_MAX {
+        return Err(Error::field(field, format!("must be 0 to {TOP_LOGPROBS_MAX}, not {top}")));
+    }
+    // At most TOP_LOGPROBS_MAX, far below 256.
+    Ok(top as u8)
+}
+
+/// Takes the prompt out of a request. Pictures and sounds of a chat are added to `media`.
+fn prompt_source(wire: &mut v1::InferRequest, media: &mut RequestedMedia) -> Result<PromptSource, Error> {
+    use v1::infer_request::Prompt;
+    let fills_in = wire.infill.is_some() || !wire.suffix.is_empty();
+    let field = if wire.infill.is_some() { "infill" } else { "suffix" };
+    match wire.prompt.take() {
+        Some(Prompt::Text(_)) if fills_in && wire.echo => {
+            Err(Error::field(field, "must be unset with echo: the prompt is not one text"))
+        }
+        Some(Prompt::Text(_)) if fills_in && wire.parse_special == Some(true) => {
+            Err(Error::field("parse_special", "must not be true: what is around a gap is text"))
+        }
+        Some(Prompt::Text(prefix)) if fills_in => {
+            let suffix = std::mem::take(&mut wire.suffix);
+            Ok(PromptSource::Gap(gap(prefix, suffix, wire.infill.take().unwrap_or_default())?))
+        }
+        _ if fills_in => Err(Error::field(field, "must be unset but with text")),
+        Some(Prompt::Text(text)) => {
+            Ok(PromptSource::Text { text, parse_special: wire.parse_special.unwrap_or(true) })
+        }
+        _ if wire.parse_special.is_some() => Err(Error::field("parse_special", ONLY_OF_TEXT)),
+        Some(Prompt::Chat(wire)) => Ok(PromptSource::Chat(chat(wire, media)?)),
+        Some(Prompt::Tokens(tokens)) => Ok(PromptSource::Tokens(tokens.ids)),
+        None => Err(Error::field("prompt", "must be set: one of chat, text, tokens")),
+    }
 }
 
 /// Converts a constraint. Compiling it shows later whether it can be enforced.
