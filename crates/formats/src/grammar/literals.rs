@@ -148,6 +148,16 @@ impl Values<'_, '_> {
                 _ => {}
             }
         }
+        self.typed_value(&types, schema, depth)
+    }
+
+    /// Rule of values of some types. If there are none, the keywords show the type.
+    fn typed_value(
+        &mut self,
+        types: &[&str],
+        schema: &Map<String, Value>,
+        depth: usize,
+    ) -> Result<String, String> {
         if types.is_empty() {
             let of = |words: &[&str]| words.iter().any(|word| schema.contains_key(*word));
             return match () {
@@ -162,7 +172,7 @@ impl Values<'_, '_> {
         }
         let mut rules = Vec::new();
         for name in types {
-            rules.push(match name {
+            rules.push(match *name {
                 "string" => self.string(schema)?,
                 "integer" | "number" => self.number(name, schema),
                 "boolean" => {

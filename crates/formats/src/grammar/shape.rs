@@ -162,202 +162,227 @@ const LIST: CallShape = CallShape {
 const PYTHON_CALL: CallShape =
     CallShape { calls: &[(&[Name, Is("(")], &[Is(")")])], arguments: Arguments::Literals(&PYTHON), ..PLAIN };
 
+const HERMES: CallShape = CallShape {
+    open: &[Is("<tool_call>")],
+    calls: &[(
+        &[May("\n"), Is("{\"name\": \""), JsonName, Is("\", \"arguments\": ")],
+        &[Is("}"), May("\n"), Is("</tool_call>")],
+    )],
+    between: &[May("\n"), Is("<tool_call>")],
+    ..PLAIN
+};
+
+const LLAMA: CallShape = CallShape {
+    before_open: "<|python_tag|>",
+    calls: &[(&[Is("{\"name\": \""), JsonName, Is("\", \"parameters\": ")], &[Is("}")])],
+    between: &[Is("; ")],
+    bare: Some("{"),
+    ..PLAIN
+};
+
+const DEEP_SEEK: CallShape = CallShape {
+    open: &[Is("<｜tool▁calls▁begin｜>")],
+    calls: &[
+        (
+            &[Is("<｜tool▁call▁begin｜>function<｜tool▁sep｜>"), Name, Is("\n```json\n")],
+            &[Is("\n```<｜tool▁call▁end｜>")],
+        ),
+        (&[Is("<｜tool▁call▁begin｜>"), Name, Is("<｜tool▁sep｜>")], &[Is("<｜tool▁call▁end｜>")]),
+    ],
+    between: &[May("\n")],
+    close: &[Is("<｜tool▁calls▁end｜>")],
+    ..PLAIN
+};
+
+const PHI4_MINI: CallShape =
+    CallShape { open: &[Is("<|tool_call|>[")], close: &[Is("]<|/tool_call|>")], ..LIST };
+
+const GRANITE: CallShape =
+    CallShape { open: &[Is("<|tool_call|>"), May(" "), Is("[")], close: &[Is("]")], ..LIST };
+
+const TOOL_CALLS: CallShape = CallShape {
+    open: &[Is("<tool_calls>"), May("\n"), Is("[")],
+    close: &[Is("]"), May("\n"), Is("</tool_calls>")],
+    ..LIST
+};
+
+const COMMAND_R: CallShape = CallShape {
+    open: &[Is("<|START_ACTION|>["), May("\n")],
+    calls: &[(
+        &[
+            May("    "),
+            Is("{\"tool_call_id\": \""),
+            Count,
+            Is("\", \"tool_name\": \""),
+            JsonName,
+            Is("\", \"parameters\": "),
+        ],
+        &[Is("}")],
+    )],
+    between: &[Is(","), May("\n")],
+    close: &[May("\n"), Is("]<|END_ACTION|>")],
+    around_text: ["<|START_RESPONSE|>", "<|END_RESPONSE|>"],
+    ..PLAIN
+};
+
+const KIMI: CallShape = CallShape {
+    open: &[Is("<|tool_calls_section_begin|>")],
+    calls: &[(
+        &[Is("<|tool_call_begin|>functions."), Name, Is(":"), Count, Is("<|tool_call_argument_begin|>")],
+        &[Is("<|tool_call_end|>")],
+    )],
+    close: &[Is("<|tool_calls_section_end|>")],
+    ..PLAIN
+};
+
+const FUNCTIONARY: CallShape = CallShape {
+    open: &[Is("<function=")],
+    calls: &[(&[Name, Is(">")], &[Is("</function>")])],
+    between: &[May("\n"), Is("<function=")],
+    ..PLAIN
+};
+
+const QWEN_CODER: CallShape = CallShape {
+    open: &[Is("<tool_call>")],
+    calls: &[(
+        &[May("\n"), Is("<function="), Name, Is(">"), May("\n")],
+        &[Is("</function>"), May("\n"), Is("</tool_call>")],
+    )],
+    between: &[May("\n"), Is("<tool_call>")],
+    arguments: Arguments::Tags(&FUNCTION),
+    ..PLAIN
+};
+
+const MINI_MAX: CallShape = CallShape {
+    open: &[Is("<minimax:tool_call>\n")],
+    calls: &[(&[Is("<invoke name=\""), Name, Is("\">\n")], &[Is("</invoke>\n")])],
+    close: &[Is("</minimax:tool_call>")],
+    arguments: Arguments::Tags(&INVOKE),
+    ..PLAIN
+};
+
+const DEEP_SEEK_DSML: CallShape = CallShape {
+    open: &[Is("<｜DSML｜"), DSML_BLOCK, Is(">\n")],
+    calls: &[(&[Is("<｜DSML｜invoke name=\""), Name, Is("\">\n")], &[Is("</｜DSML｜invoke>\n")])],
+    close: &[Is("</｜DSML｜"), DSML_BLOCK, Is(">")],
+    arguments: Arguments::Tags(&DSML),
+    ..PLAIN
+};
+
+const APERTUS: CallShape = CallShape {
+    open: &[Is("<|tools_prefix|>[")],
+    calls: &[(&[Is("{\""), JsonName, Is("\": ")], &[Is("}")])],
+    between: &[Is(", ")],
+    close: &[Is("]<|tools_suffix|>")],
+    ..PLAIN
+};
+
+const SOLAR_OPEN: CallShape = CallShape {
+    open: &[Is("<|tool_calls|>")],
+    calls: &[(
+        &[Is("<|tool_call:begin|>"), CallId, Is("<|tool_call:name|>"), Name, Is("<|tool_call:args|>")],
+        &[Is("<|tool_call:end|>")],
+    )],
+    ..PLAIN
+};
+
+const GIGA_CHAT: CallShape = CallShape {
+    open: &[Is("<|function_call|>")],
+    calls: &[(&[Is("{\"name\": \""), JsonName, Is("\", \"arguments\": ")], &[Is("}")])],
+    between: &[Is("<|function_call|>")],
+    ..PLAIN
+};
+
+const MINI_CPM: CallShape = CallShape {
+    open: &[Is("<function name=\"")],
+    calls: &[(&[Name, Is("\">")], &[Is("</function>")])],
+    between: &[May("\n"), Is("<function name=\"")],
+    arguments: Arguments::Tags(&PARAM),
+    ..PLAIN
+};
+
+const GLM: CallShape = CallShape {
+    open: &[Is("<tool_call>")],
+    calls: &[(&[Name, May("\n")], &[Is("</tool_call>")])],
+    between: &[May("\n"), Is("<tool_call>")],
+    arguments: Arguments::Tags(&ARG_KEY),
+    ..PLAIN
+};
+
+const PYTHONIC: CallShape = CallShape {
+    before_open: "<|python_start|>",
+    open: &[Is("[")],
+    between: &[Is(", ")],
+    close: &[Is("]")],
+    bare: Some("\\["),
+    ..PYTHON_CALL
+};
+
+const LFM2: CallShape = CallShape {
+    open: &[Is("<|tool_call_start|>[")],
+    between: &[Is(", ")],
+    close: &[Is("]<|tool_call_end|>")],
+    ..PYTHON_CALL
+};
+
+const OLMO3: CallShape = CallShape {
+    open: &[Is("<function_calls>"), May("\n")],
+    between: &[Is("\n")],
+    close: &[May("\n"), Is("</function_calls>")],
+    ..PYTHON_CALL
+};
+
+const GEMMA: CallShape =
+    CallShape { open: &[Is("```tool_code\n")], between: &[Is("\n")], close: &[Is("\n```")], ..PYTHON_CALL };
+
+const GEMMA4_CALL: CallShape = CallShape {
+    open: &[Is("<|tool_call>")],
+    calls: &[(&[Is("call:"), Name, Is("{")], &[Is("}<tool_call|>")])],
+    between: &[Is("<|tool_call>")],
+    arguments: Arguments::Literals(&GEMMA_4),
+    ..PLAIN
+};
+
+const FUNCTION_GEMMA_CALL: CallShape = CallShape {
+    open: &[Is("<start_function_call>")],
+    calls: &[(&[Is("call:"), Name, Is("{")], &[Is("}<end_function_call>")])],
+    between: &[Is("<start_function_call>")],
+    arguments: Arguments::Literals(&FUNCTION_GEMMA),
+    ..PLAIN
+};
+
 impl CallShape {
     /// Structure of a format. None if an answer is more than text and calls.
     pub(super) fn of(format: ToolFormat) -> Option<CallShape> {
         use ToolFormat as F;
         Some(match format {
             F::Harmony | F::Mistral => return None,
-            F::Hermes => CallShape {
-                open: &[Is("<tool_call>")],
-                calls: &[(
-                    &[May("\n"), Is("{\"name\": \""), JsonName, Is("\", \"arguments\": ")],
-                    &[Is("}"), May("\n"), Is("</tool_call>")],
-                )],
-                between: &[May("\n"), Is("<tool_call>")],
-                ..PLAIN
-            },
-            F::Llama => CallShape {
-                before_open: "<|python_tag|>",
-                calls: &[(&[Is("{\"name\": \""), JsonName, Is("\", \"parameters\": ")], &[Is("}")])],
-                between: &[Is("; ")],
-                bare: Some("{"),
-                ..PLAIN
-            },
-            F::DeepSeek => CallShape {
-                open: &[Is("<｜tool▁calls▁begin｜>")],
-                calls: &[
-                    (
-                        &[Is("<｜tool▁call▁begin｜>function<｜tool▁sep｜>"), Name, Is("\n```json\n")],
-                        &[Is("\n```<｜tool▁call▁end｜>")],
-                    ),
-                    (
-                        &[Is("<｜tool▁call▁begin｜>"), Name, Is("<｜tool▁sep｜>")],
-                        &[Is("<｜tool▁call▁end｜>")],
-                    ),
-                ],
-                between: &[May("\n")],
-                close: &[Is("<｜tool▁calls▁end｜>")],
-                ..PLAIN
-            },
-            F::Phi4Mini => {
-                CallShape { open: &[Is("<|tool_call|>[")], close: &[Is("]<|/tool_call|>")], ..LIST }
-            }
-            F::Granite => {
-                CallShape { open: &[Is("<|tool_call|>"), May(" "), Is("[")], close: &[Is("]")], ..LIST }
-            }
+            F::Hermes => HERMES,
+            F::Llama => LLAMA,
+            F::DeepSeek => DEEP_SEEK,
+            F::Phi4Mini => PHI4_MINI,
+            F::Granite => GRANITE,
             F::Nemotron => CallShape { open: &[Is("<TOOLCALL>[")], close: &[Is("]</TOOLCALL>")], ..LIST },
-            F::ToolCalls => CallShape {
-                open: &[Is("<tool_calls>"), May("\n"), Is("[")],
-                close: &[Is("]"), May("\n"), Is("</tool_calls>")],
-                ..LIST
-            },
+            F::ToolCalls => TOOL_CALLS,
             F::Xlam => CallShape { open: &[Is("[")], close: &[Is("]")], bare: Some("\\["), ..LIST },
-            F::CommandR => CallShape {
-                open: &[Is("<|START_ACTION|>["), May("\n")],
-                calls: &[(
-                    &[
-                        May("    "),
-                        Is("{\"tool_call_id\": \""),
-                        Count,
-                        Is("\", \"tool_name\": \""),
-                        JsonName,
-                        Is("\", \"parameters\": "),
-                    ],
-                    &[Is("}")],
-                )],
-                between: &[Is(","), May("\n")],
-                close: &[May("\n"), Is("]<|END_ACTION|>")],
-                around_text: ["<|START_RESPONSE|>", "<|END_RESPONSE|>"],
-                ..PLAIN
-            },
-            F::Kimi => CallShape {
-                open: &[Is("<|tool_calls_section_begin|>")],
-                calls: &[(
-                    &[
-                        Is("<|tool_call_begin|>functions."),
-                        Name,
-                        Is(":"),
-                        Count,
-                        Is("<|tool_call_argument_begin|>"),
-                    ],
-                    &[Is("<|tool_call_end|>")],
-                )],
-                close: &[Is("<|tool_calls_section_end|>")],
-                ..PLAIN
-            },
-            F::Functionary => CallShape {
-                open: &[Is("<function=")],
-                calls: &[(&[Name, Is(">")], &[Is("</function>")])],
-                between: &[May("\n"), Is("<function=")],
-                ..PLAIN
-            },
-            F::QwenCoder => CallShape {
-                open: &[Is("<tool_call>")],
-                calls: &[(
-                    &[May("\n"), Is("<function="), Name, Is(">"), May("\n")],
-                    &[Is("</function>"), May("\n"), Is("</tool_call>")],
-                )],
-                between: &[May("\n"), Is("<tool_call>")],
-                arguments: Arguments::Tags(&FUNCTION),
-                ..PLAIN
-            },
-            F::MiniMax => CallShape {
-                open: &[Is("<minimax:tool_call>\n")],
-                calls: &[(&[Is("<invoke name=\""), Name, Is("\">\n")], &[Is("</invoke>\n")])],
-                close: &[Is("</minimax:tool_call>")],
-                arguments: Arguments::Tags(&INVOKE),
-                ..PLAIN
-            },
-            F::DeepSeekDsml => CallShape {
-                open: &[Is("<｜DSML｜"), DSML_BLOCK, Is(">\n")],
-                calls: &[(&[Is("<｜DSML｜invoke name=\""), Name, Is("\">\n")], &[Is("</｜DSML｜invoke>\n")])],
-                close: &[Is("</｜DSML｜"), DSML_BLOCK, Is(">")],
-                arguments: Arguments::Tags(&DSML),
-                ..PLAIN
-            },
+            F::CommandR => COMMAND_R,
+            F::Kimi => KIMI,
+            F::Functionary => FUNCTIONARY,
+            F::QwenCoder => QWEN_CODER,
+            F::MiniMax => MINI_MAX,
+            F::DeepSeekDsml => DEEP_SEEK_DSML,
             F::ChatGlm => CallShape { calls: &[(&[Name, Is("\n")], &[])], between: &[Is("\n")], ..PLAIN },
-            F::Apertus => CallShape {
-                open: &[Is("<|tools_prefix|>[")],
-                calls: &[(&[Is("{\""), JsonName, Is("\": ")], &[Is("}")])],
-                between: &[Is(", ")],
-                close: &[Is("]<|tools_suffix|>")],
-                ..PLAIN
-            },
-            F::SolarOpen => CallShape {
-                open: &[Is("<|tool_calls|>")],
-                calls: &[(
-                    &[
-                        Is("<|tool_call:begin|>"),
-                        CallId,
-                        Is("<|tool_call:name|>"),
-                        Name,
-                        Is("<|tool_call:args|>"),
-                    ],
-                    &[Is("<|tool_call:end|>")],
-                )],
-                ..PLAIN
-            },
-            F::GigaChat => CallShape {
-                open: &[Is("<|function_call|>")],
-                calls: &[(&[Is("{\"name\": \""), JsonName, Is("\", \"arguments\": ")], &[Is("}")])],
-                between: &[Is("<|function_call|>")],
-                ..PLAIN
-            },
-            F::MiniCpm => CallShape {
-                open: &[Is("<function name=\"")],
-                calls: &[(&[Name, Is("\">")], &[Is("</function>")])],
-                between: &[May("\n"), Is("<function name=\"")],
-                arguments: Arguments::Tags(&PARAM),
-                ..PLAIN
-            },
-            F::Glm => CallShape {
-                open: &[Is("<tool_call>")],
-                calls: &[(&[Name, May("\n")], &[Is("</tool_call>")])],
-                between: &[May("\n"), Is("<tool_call>")],
-                arguments: Arguments::Tags(&ARG_KEY),
-                ..PLAIN
-            },
-            F::Pythonic => CallShape {
-                before_open: "<|python_start|>",
-                open: &[Is("[")],
-                between: &[Is(", ")],
-                close: &[Is("]")],
-                bare: Some("\\["),
-                ..PYTHON_CALL
-            },
-            F::Lfm2 => CallShape {
-                open: &[Is("<|tool_call_start|>[")],
-                between: &[Is(", ")],
-                close: &[Is("]<|tool_call_end|>")],
-                ..PYTHON_CALL
-            },
-            F::Olmo3 => CallShape {
-                open: &[Is("<function_calls>"), May("\n")],
-                between: &[Is("\n")],
-                close: &[May("\n"), Is("</function_calls>")],
-                ..PYTHON_CALL
-            },
-            F::Gemma => CallShape {
-                open: &[Is("```tool_code\n")],
-                between: &[Is("\n")],
-                close: &[Is("\n```")],
-                ..PYTHON_CALL
-            },
-            F::Gemma4 => CallShape {
-                open: &[Is("<|tool_call>")],
-                calls: &[(&[Is("call:"), Name, Is("{")], &[Is("}<tool_call|>")])],
-                between: &[Is("<|tool_call>")],
-                arguments: Arguments::Literals(&GEMMA_4),
-                ..PLAIN
-            },
-            F::FunctionGemma => CallShape {
-                open: &[Is("<start_function_call>")],
-                calls: &[(&[Is("call:"), Name, Is("{")], &[Is("}<end_function_call>")])],
-                between: &[Is("<start_function_call>")],
-                arguments: Arguments::Literals(&FUNCTION_GEMMA),
-                ..PLAIN
-            },
+            F::Apertus => APERTUS,
+            F::SolarOpen => SOLAR_OPEN,
+            F::GigaChat => GIGA_CHAT,
+            F::MiniCpm => MINI_CPM,
+            F::Glm => GLM,
+            F::Pythonic => PYTHONIC,
+            F::Lfm2 => LFM2,
+            F::Olmo3 => OLMO3,
+            F::Gemma => GEMMA,
+            F::Gemma4 => GEMMA4_CALL,
+            F::FunctionGemma => FUNCTION_GEMMA_CALL,
         })
     }
 

@@ -69,37 +69,7 @@ impl Calls {
         let style = self.style;
         let braces = style.quote.is_some();
         match &mut self.at {
-            LiteralState::Between { comma } => match c {
-                c if c.is_whitespace() => {
-                    // Outside brackets a line break counts as a comma.
-                    *comma |= !self.bracket;
-                    ReadStep::More
-                }
-                '[' if !self.bracket && !self.made && !braces => {
-                    self.bracket = true;
-                    ReadStep::More
-                }
-                ']' if self.bracket && self.made => ReadStep::Done,
-                ')' if self.wrapped => {
-                    self.wrapped = false;
-                    ReadStep::More
-                }
-                ',' | ';' if self.made && !*comma => {
-                    *comma = true;
-                    ReadStep::More
-                }
-                ';' if self.made && !self.bracket => ReadStep::More,
-                c if self.made && !self.bracket && style.close.starts_with(c) => {
-                    self.at = LiteralState::Close { held: c.to_string() };
-                    self.closed()
-                }
-                c if *comma && (c.is_alphanumeric() || NAME_SIGNS.contains(c)) => {
-                    self.at = LiteralState::Name { held: c.to_string() };
-                    ReadStep::More
-                }
-                _ if self.made && !self.bracket && style.close.is_empty() => ReadStep::DoneBefore,
-                _ => ReadStep::Fail,
-            },
+            LiteralState::Between { .. } => self.between(c),
             LiteralState::Close { held } => {
                 held.push(c);
                 match style.close.starts_with(held.as_str()) {
@@ -147,6 +117,43 @@ impl Calls {
                     Scan::EndedBefore | Scan::Bad => ReadStep::Fail,
                 }
             }
+        }
+    }
+
+    /// Reads a character between calls.
+    fn between(&mut self, c: char) -> ReadStep {
+        let style = self.style;
+        let LiteralState::Between { comma } = &mut self.at else { return ReadStep::Fail };
+        match c {
+            c if c.is_whitespace() => {
+                // Outside brackets a line break counts as a comma.
+                *comma |= !self.bracket;
+                ReadStep::More
+            }
+            '[' if !self.bracket && !self.made && style.quote.is_none() => {
+                self.bracket = true;
+                ReadStep::More
+            }
+            ']' if self.bracket && self.made => ReadStep::Done,
+            ')' if self.wrapped => {
+                self.wrapped = false;
+                ReadStep::More
+            }
+            ',' | ';' if self.made && !*comma => {
+                *comma = true;
+                ReadStep::More
+            }
+            ';' if self.made && !self.bracket => ReadStep::More,
+            c if self.made && !self.bracket && style.close.starts_with(c) => {
+                self.at = LiteralState::Close { held: c.to_string() };
+                self.closed()
+            }
+            c if *comma && (c.is_alphanumeric() || NAME_SIGNS.contains(c)) => {
+                self.at = LiteralState::Name { held: c.to_string() };
+                ReadStep::More
+            }
+            _ if self.made && !self.bracket && style.close.is_empty() => ReadStep::DoneBefore,
+            _ => ReadStep::Fail,
         }
     }
 
@@ -289,102 +296,11 @@ impl Literal {
                 ']' | ')' if *may_end => self.close(c, out),
                 _ => self.value(c, out),
             },
-            Within::Word(word) => match c {
-                c if c.is_alphanumeric() || matches!(c, '_' | '+' | '-' | '.') => {
-                    word.push(c);
-                    let is_number = !word.starts_with(char::is_alphabetic);
-                    let most = if is_number { VALUE_BYTES_MAX } else { HEAD_CHARS_MAX };
-                    if word.len() > most { Scan::Bad } else { Scan::Took }
-                }
-                _ => match word_as_json(word) {
-                    Some(json) => {
-                        out.push_str(&json);
-                        self.at = Within::After;
-                        self.push(c, out)
-                    }
-                    None => Scan::Bad,
-                },
-            },
-            Within::Quotes { quote, count, key } => {
-                let (quote, key) = (*quote, *key);
-                match (*count, c == quote) {
-                    (1, true) => {
-                        *count = 2;
-                        Scan::Took
-                    }
-                    (1, false) => {
-                        out.push('"');
-                        self.at = Within::Text { quote, triple: false, ends: 0, key, escape: None };
-                        self.push(c, out)
-                    }
-                    (_, true) => {
-                        out.push('"');
-                        self.go(Within::Text { quote, triple: true, ends: 0, key, escape: None })
-                    }
-                    (_, false) => {
-                        out.push_str("\"\"");
-                        self.at = if key { Within::Separator } else { Within::After };
-                        self.push(c, out)
-                    }
-                }
-            }
-            Within::Text { quote, triple, ends, key, escape: escaped } => {
-                if let Some(escape) = escaped {
-                    escape.push(c);
-                    return match unescaped(escape) {
-                        Some(text) => {
-                            text.chars().for_each(|c| crate::json::escape(c, out));
-                            *escaped = None;
-                            Scan::Took
-                        }
-                        None => Scan::Took,
-                    };
-                }
-                if c == *quote {
-                    *ends += 1;
-                    if *triple && *ends < 3 {
-                        return Scan::Took;
-                    }
-                    out.push('"');
-                    let next = if *key { Within::Separator } else { Within::After };
-                    return self.go(next);
-                }
-                for _ in 0..std::mem::take(ends) {
-                    escape(*quote, out);
-                }
-                match c {
-                    '\\' => *escaped = Some(String::new()),
-                    '\n' if !*triple => return Scan::Bad,
-                    c => escape(c, out),
-                }
-                Scan::Took
-            }
-            Within::Mark { held, key } => {
-                held.push(c);
-                let (mark, key) = (self.quote.unwrap_or_default(), *key);
-                match mark.starts_with(held.as_str()) {
-                    true if held.len() == mark.len() => {
-                        out.push('"');
-                        self.go(Within::Marked { held: String::new(), key })
-                    }
-                    true => Scan::Took,
-                    false => Scan::Bad,
-                }
-            }
-            Within::Marked { held, key } => {
-                held.push(c);
-                let mark = self.quote.unwrap_or_default();
-                if held == mark {
-                    out.push('"');
-                    let next = if *key { Within::Separator } else { Within::After };
-                    return self.go(next);
-                }
-                // Characters that cannot begin the mark are text.
-                while !held.is_empty() && !mark.starts_with(held.as_str()) {
-                    escape(held.remove(0), out);
-                }
-                Scan::Took
-            }
+            Within::Word(_) => self.word(c, out),
+            Within::Quotes { .. } => self.quotes(c, out),
+            Within::Text { .. } => self.text(c, out),
+            Within::Mark { .. } => self.mark(c, out),
+            Within::Marked { .. } => self.marked(c, out),
             Within::After => match (c, self.frame()) {
                 _ if space => Scan::Took,
                 (',', frame) => {
@@ -396,6 +312,121 @@ impl Literal {
                 }
                 (')' | ']' | '}', _) => self.close(c, out),
                 _ => Scan::Bad,
+            },
+        }
+    }
+
+    /// Reads a character after an opening quote.
+    fn quotes(&mut self, c: char, out: &mut String) -> Scan {
+        let Within::Quotes { quote, count, key } = &mut self.at else { return Scan::Bad };
+        let (quote, key) = (*quote, *key);
+        match (*count, c == quote) {
+            (1, true) => {
+                *count = 2;
+                Scan::Took
+            }
+            (1, false) => {
+                out.push('"');
+                self.at = Within::Text { quote, triple: false, ends: 0, key, escape: None };
+                self.push(c, out)
+            }
+            (_, true) => {
+                out.push('"');
+                self.go(Within::Text { quote, triple: true, ends: 0, key, escape: None })
+            }
+            (_, false) => {
+                out.push_str("\"\"");
+                self.at = if key { Within::Separator } else { Within::After };
+                self.push(c, out)
+            }
+        }
+    }
+
+    /// Reads a character of a string in quotes.
+    fn text(&mut self, c: char, out: &mut String) -> Scan {
+        let Within::Text { quote, triple, ends, key, escape: escaped } = &mut self.at else {
+            return Scan::Bad;
+        };
+        if let Some(escape) = escaped {
+            escape.push(c);
+            return match unescaped(escape) {
+                Some(text) => {
+                    text.chars().for_each(|c| crate::json::escape(c, out));
+                    *escaped = None;
+                    Scan::Took
+                }
+                None => Scan::Took,
+            };
+        }
+        if c == *quote {
+            *ends += 1;
+            if *triple && *ends < 3 {
+                return Scan::Took;
+            }
+            out.push('"');
+            let next = if *key { Within::Separator } else { Within::After };
+            return self.go(next);
+        }
+        for _ in 0..std::mem::take(ends) {
+            escape(*quote, out);
+        }
+        match c {
+            '\\' => *escaped = Some(String::new()),
+            '\n' if !*triple => return Scan::Bad,
+            c => escape(c, out),
+        }
+        Scan::Took
+    }
+
+    /// Reads a character of a string's opening mark.
+    fn mark(&mut self, c: char, out: &mut String) -> Scan {
+        let Within::Mark { held, key } = &mut self.at else { return Scan::Bad };
+        held.push(c);
+        let (mark, key) = (self.quote.unwrap_or_default(), *key);
+        match mark.starts_with(held.as_str()) {
+            true if held.len() == mark.len() => {
+                out.push('"');
+                self.go(Within::Marked { held: String::new(), key })
+            }
+            true => Scan::Took,
+            false => Scan::Bad,
+        }
+    }
+
+    /// Reads a character of a string between marks.
+    fn marked(&mut self, c: char, out: &mut String) -> Scan {
+        let Within::Marked { held, key } = &mut self.at else { return Scan::Bad };
+        held.push(c);
+        let mark = self.quote.unwrap_or_default();
+        if held == mark {
+            out.push('"');
+            let next = if *key { Within::Separator } else { Within::After };
+            return self.go(next);
+        }
+        // Characters that cannot begin the mark are text.
+        while !held.is_empty() && !mark.starts_with(held.as_str()) {
+            escape(held.remove(0), out);
+        }
+        Scan::Took
+    }
+
+    /// Reads a character of a number or a name.
+    fn word(&mut self, c: char, out: &mut String) -> Scan {
+        let Within::Word(word) = &mut self.at else { return Scan::Bad };
+        match c {
+            c if c.is_alphanumeric() || matches!(c, '_' | '+' | '-' | '.') => {
+                word.push(c);
+                let is_number = !word.starts_with(char::is_alphabetic);
+                let most = if is_number { VALUE_BYTES_MAX } else { HEAD_CHARS_MAX };
+                if word.len() > most { Scan::Bad } else { Scan::Took }
+            }
+            _ => match word_as_json(word) {
+                Some(json) => {
+                    out.push_str(&json);
+                    self.at = Within::After;
+                    self.push(c, out)
+                }
+                None => Scan::Bad,
             },
         }
     }

@@ -145,22 +145,7 @@ impl Object {
                 '}' if *first && self.nested == 0 => ReadStep::Fail,
                 _ => ReadStep::Fail,
             },
-            ObjectState::KeyText { text, scan } => match scan.push(c, text) {
-                Scan::Took if text.len() <= crate::limits::HEAD_CHARS_MAX => ReadStep::More,
-                Scan::Ended if self.keyed => {
-                    let name = std::mem::take(text);
-                    if self.name.is_some() || !known.has(&name) {
-                        return ReadStep::Fail;
-                    }
-                    self.name = Some(name);
-                    self.go(ObjectState::Colon { key: "arguments".to_owned() })
-                }
-                Scan::Ended => {
-                    let key = std::mem::take(text);
-                    self.go(ObjectState::Colon { key })
-                }
-                _ => ReadStep::Fail,
-            },
+            ObjectState::KeyText { .. } => self.key_text(c, known),
             ObjectState::Colon { key } => match (c, meaning(key)) {
                 (':', Some(key)) => self.go(ObjectState::Value { key }),
                 _ => ReadStep::Fail,
@@ -169,90 +154,12 @@ impl Object {
                 let key = *key;
                 self.value(key, c, known, sink)
             }
-            ObjectState::Name { text, scan } => match scan.push(c, text) {
-                Scan::Took if text.len() <= crate::limits::HEAD_CHARS_MAX => ReadStep::More,
-                Scan::Ended => {
-                    let name = std::mem::take(text);
-                    if !known.has(&name) {
-                        return ReadStep::Fail;
-                    }
-                    self.name = Some(name);
-                    if let Some(arguments) = self.early.take() {
-                        self.start(sink);
-                        sink.arguments(&arguments);
-                    }
-                    self.go(ObjectState::After)
-                }
-                _ => ReadStep::Fail,
-            },
-            ObjectState::Id { text, scan } => match scan.push(c, text) {
-                Scan::Took if text.len() <= crate::limits::HEAD_CHARS_MAX => ReadStep::More,
-                Scan::Ended => {
-                    self.id = Some(std::mem::take(text)).filter(|id| !id.is_empty());
-                    self.go(ObjectState::After)
-                }
-                _ => ReadStep::Fail,
-            },
-            ObjectState::Arguments { json } => {
-                let mut out = String::new();
-                let scan = json.push(c, &mut out);
-                self.say(&out, sink);
-                match scan {
-                    Scan::Took if self.early_fits() => ReadStep::More,
-                    Scan::Ended => self.go(ObjectState::After),
-                    _ => ReadStep::Fail,
-                }
-            }
-            ObjectState::Spelled { json, scan, done } => {
-                let (mut characters, mut out) = (String::new(), String::new());
-                let end = scan.push(c, &mut characters);
-                for c in characters.chars() {
-                    let blank = c.is_whitespace() && (*done || json.is_empty());
-                    match (blank, *done) {
-                        (true, _) => {}
-                        (false, true) => return ReadStep::Fail,
-                        // A string with JSON in it must contain an object.
-                        (false, false) if json.is_empty() && c != '{' => return ReadStep::Fail,
-                        (false, false) => match json.push(c, &mut out) {
-                            Scan::Took => {}
-                            Scan::Ended => *done = true,
-                            Scan::EndedBefore | Scan::Bad => return ReadStep::Fail,
-                        },
-                    }
-                }
-                let (whole, empty) = (*done, json.is_empty());
-                match end {
-                    Scan::Took => {}
-                    Scan::Ended if whole => self.at = ObjectState::After,
-                    Scan::Ended if empty => {
-                        out.push_str("{}");
-                        self.at = ObjectState::After;
-                    }
-                    _ => return ReadStep::Fail,
-                }
-                self.say(&out, sink);
-                if self.early_fits() { ReadStep::More } else { ReadStep::Fail }
-            }
-            ObjectState::Nothing { json } => match json.push(c, &mut String::new()) {
-                Scan::Took => ReadStep::More,
-                Scan::Ended => {
-                    self.say("{}", sink);
-                    self.go(ObjectState::After)
-                }
-                Scan::EndedBefore | Scan::Bad => ReadStep::Fail,
-            },
-            ObjectState::Skipped { json, bytes } => {
-                *bytes += c.len_utf8();
-                match json.push(c, &mut String::new()) {
-                    Scan::Took if *bytes <= VALUE_BYTES_MAX => ReadStep::More,
-                    Scan::Ended => self.go(ObjectState::After),
-                    Scan::EndedBefore => {
-                        self.at = ObjectState::After;
-                        self.push(c, known, sink)
-                    }
-                    _ => ReadStep::Fail,
-                }
-            }
+            ObjectState::Name { .. } => self.name(c, known, sink),
+            ObjectState::Id { .. } => self.id(c),
+            ObjectState::Arguments { .. } => self.arguments(c, sink),
+            ObjectState::Spelled { .. } => self.spelled(c, sink),
+            ObjectState::Nothing { .. } => self.nothing(c, sink),
+            ObjectState::Skipped { .. } => self.skipped(c, known, sink),
             ObjectState::After => match c {
                 ',' => self.go(ObjectState::Key { first: false }),
                 '}' if self.nested > 0 => {
@@ -269,6 +176,135 @@ impl Object {
                 ']' => ReadStep::Done,
                 _ => ReadStep::Fail,
             },
+        }
+    }
+
+    /// Reads a character of a key.
+    fn key_text(&mut self, c: char, known: KnownTools) -> ReadStep {
+        let ObjectState::KeyText { text, scan } = &mut self.at else { return ReadStep::Fail };
+        match scan.push(c, text) {
+            Scan::Took if text.len() <= crate::limits::HEAD_CHARS_MAX => ReadStep::More,
+            Scan::Ended if self.keyed => {
+                let name = std::mem::take(text);
+                if self.name.is_some() || !known.has(&name) {
+                    return ReadStep::Fail;
+                }
+                self.name = Some(name);
+                self.go(ObjectState::Colon { key: "arguments".to_owned() })
+            }
+            Scan::Ended => {
+                let key = std::mem::take(text);
+                self.go(ObjectState::Colon { key })
+            }
+            _ => ReadStep::Fail,
+        }
+    }
+
+    /// Reads a character of the tool's name.
+    fn name(&mut self, c: char, known: KnownTools, sink: &mut Sink) -> ReadStep {
+        let ObjectState::Name { text, scan } = &mut self.at else { return ReadStep::Fail };
+        match scan.push(c, text) {
+            Scan::Took if text.len() <= crate::limits::HEAD_CHARS_MAX => ReadStep::More,
+            Scan::Ended => {
+                let name = std::mem::take(text);
+                if !known.has(&name) {
+                    return ReadStep::Fail;
+                }
+                self.name = Some(name);
+                if let Some(arguments) = self.early.take() {
+                    self.start(sink);
+                    sink.arguments(&arguments);
+                }
+                self.go(ObjectState::After)
+            }
+            _ => ReadStep::Fail,
+        }
+    }
+
+    /// Reads a character of the call's id.
+    fn id(&mut self, c: char) -> ReadStep {
+        let ObjectState::Id { text, scan } = &mut self.at else { return ReadStep::Fail };
+        match scan.push(c, text) {
+            Scan::Took if text.len() <= crate::limits::HEAD_CHARS_MAX => ReadStep::More,
+            Scan::Ended => {
+                self.id = Some(std::mem::take(text)).filter(|id| !id.is_empty());
+                self.go(ObjectState::After)
+            }
+            _ => ReadStep::Fail,
+        }
+    }
+
+    /// Reads a character of the arguments' object.
+    fn arguments(&mut self, c: char, sink: &mut Sink) -> ReadStep {
+        let ObjectState::Arguments { json } = &mut self.at else { return ReadStep::Fail };
+        let mut out = String::new();
+        let scan = json.push(c, &mut out);
+        self.say(&out, sink);
+        match scan {
+            Scan::Took if self.early_fits() => ReadStep::More,
+            Scan::Ended => self.go(ObjectState::After),
+            _ => ReadStep::Fail,
+        }
+    }
+
+    /// Reads a character of arguments that are a string of JSON.
+    fn spelled(&mut self, c: char, sink: &mut Sink) -> ReadStep {
+        let ObjectState::Spelled { json, scan, done } = &mut self.at else { return ReadStep::Fail };
+        let (mut characters, mut out) = (String::new(), String::new());
+        let end = scan.push(c, &mut characters);
+        for c in characters.chars() {
+            let blank = c.is_whitespace() && (*done || json.is_empty());
+            match (blank, *done) {
+                (true, _) => {}
+                (false, true) => return ReadStep::Fail,
+                // A string with JSON in it must contain an object.
+                (false, false) if json.is_empty() && c != '{' => return ReadStep::Fail,
+                (false, false) => match json.push(c, &mut out) {
+                    Scan::Took => {}
+                    Scan::Ended => *done = true,
+                    Scan::EndedBefore | Scan::Bad => return ReadStep::Fail,
+                },
+            }
+        }
+        let (whole, empty) = (*done, json.is_empty());
+        match end {
+            Scan::Took => {}
+            Scan::Ended if whole => self.at = ObjectState::After,
+            Scan::Ended if empty => {
+                out.push_str("{}");
+                self.at = ObjectState::After;
+            }
+            _ => return ReadStep::Fail,
+        }
+        self.say(&out, sink);
+        if self.early_fits() { ReadStep::More } else { ReadStep::Fail }
+    }
+
+    /// Reads a character of a value that is not used.
+    fn skipped(&mut self, c: char, known: KnownTools, sink: &mut Sink) -> ReadStep {
+        let ObjectState::Skipped { json, bytes } = &mut self.at else { return ReadStep::Fail };
+        *bytes += c.len_utf8();
+        match json.push(c, &mut String::new()) {
+            Scan::Took if *bytes <= VALUE_BYTES_MAX => ReadStep::More,
+            Scan::Ended => self.go(ObjectState::After),
+            Scan::EndedBefore => {
+                self.at = ObjectState::After;
+                self.push(c, known, sink)
+            }
+            _ => ReadStep::Fail,
+        }
+    }
+
+    /// Reads a character of `null` in place of arguments.
+    fn nothing(&mut self, c: char, sink: &mut Sink) -> ReadStep {
+        let ObjectState::Nothing { json } = &mut self.at else { return ReadStep::Fail };
+        match json.push(c, &mut String::new()) {
+            Scan::Took => ReadStep::More,
+            Scan::Ended => {
+                self.say("{}", sink);
+                self.go(ObjectState::After)
+            }
+            Scan::EndedBefore | Scan::Bad => ReadStep::Fail,
         }
     }
 

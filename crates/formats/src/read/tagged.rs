@@ -135,30 +135,7 @@ impl TaggedReader {
     pub(crate) fn push(&mut self, c: char, known: KnownTools, sink: &mut Sink) -> ReadStep {
         let tags = self.tags;
         match &mut self.at {
-            TaggedState::Name { held } => {
-                held.push(c);
-                let name = match tags.name_end {
-                    "" => {
-                        let ends = held.trim_start().find(|c: char| c.is_whitespace() || c == '<');
-                        ends.map(|_| {
-                            held.trim_start().trim_end_matches(|c: char| c.is_whitespace() || c == '<')
-                        })
-                    }
-                    end => held.strip_suffix(end),
-                };
-                match name.map(str::trim) {
-                    None if held.len() > HEAD_CHARS_MAX => ReadStep::Fail,
-                    None => ReadStep::More,
-                    Some(name) if !known.has(name) => ReadStep::Fail,
-                    Some(name) => {
-                        self.tool = name.to_owned();
-                        sink.start(name, None);
-                        let held = if tags.name_end.is_empty() && c == '<' { "<" } else { "" };
-                        self.at = TaggedState::Between { held: held.to_owned() };
-                        ReadStep::More
-                    }
-                }
-            }
+            TaggedState::Name { .. } => self.name(c, known, sink),
             TaggedState::Between { held } => {
                 if held.is_empty() && c.is_whitespace() {
                     return ReadStep::More;
@@ -195,59 +172,89 @@ impl TaggedReader {
                     }
                 }
             }
-            TaggedState::Value { key, held, mode, first, end } => {
-                held.push(c);
-                if let (Mode::Start, Some([opens, closes])) = (&mode, tags.section) {
-                    if held == opens {
-                        held.clear();
-                        (*mode, *end) = (Mode::AsItComes, closes);
-                        return ReadStep::More;
-                    }
-                    if opens.starts_with(held.as_str()) {
-                        return ReadStep::More;
-                    }
-                    *mode = Mode::AsItComes;
-                }
-                if std::mem::take(first) && tags.breaks && c == '\n' {
-                    held.clear();
-                    return ReadStep::More;
-                }
-                if let Mode::Whole { json, .. } = mode {
-                    // None: the value has ended, or is no JSON.
-                    let goes_on =
-                        json.as_mut().is_some_and(|json| json.push(c, &mut String::new()) == Scan::Took);
-                    if !goes_on {
-                        *json = None;
-                    }
-                }
-                let is_inside = matches!(mode, Mode::Whole { json: Some(json), .. } if json.is_in_text());
-                if let Some(value) = held.strip_suffix(*end).filter(|_| !is_inside) {
-                    let value = if tags.breaks { value.strip_suffix('\n').unwrap_or(value) } else { value };
-                    match mode {
-                        Mode::AsItComes | Mode::Start => sink.arguments(&(escaped(value) + "\"")),
-                        Mode::Whole { may_be_text, .. } => {
-                            match (as_json(value), *may_be_text) {
-                                (Some(json), _) => sink.arguments(&json),
-                                (None, true) => sink.arguments(&format!("\"{}\"", escaped(value))),
-                                (None, false) => return ReadStep::Fail,
-                            };
-                        }
-                    }
-                    let key = std::mem::take(key);
-                    self.parameters.push(key);
-                    self.at = TaggedState::Between { held: String::new() };
-                    return ReadStep::More;
-                }
-                if matches!(mode, Mode::AsItComes) {
-                    let waits = waiting(held, end, tags.breaks);
-                    let certain = held.len() - waits;
-                    sink.arguments(&escaped(&held[..certain]));
-                    held.drain(..certain);
-                    return ReadStep::More;
-                }
-                if held.len() > VALUE_BYTES_MAX { ReadStep::Fail } else { ReadStep::More }
+            TaggedState::Value { .. } => self.value(c, sink),
+        }
+    }
+
+    /// Reads a character of the tool's name.
+    fn name(&mut self, c: char, known: KnownTools, sink: &mut Sink) -> ReadStep {
+        let TaggedState::Name { held } = &mut self.at else { return ReadStep::Fail };
+        let tags = self.tags;
+        held.push(c);
+        let name = match tags.name_end {
+            "" => {
+                let ends = held.trim_start().find(|c: char| c.is_whitespace() || c == '<');
+                ends.map(|_| held.trim_start().trim_end_matches(|c: char| c.is_whitespace() || c == '<'))
+            }
+            end => held.strip_suffix(end),
+        };
+        match name.map(str::trim) {
+            None if held.len() > HEAD_CHARS_MAX => ReadStep::Fail,
+            None => ReadStep::More,
+            Some(name) if !known.has(name) => ReadStep::Fail,
+            Some(name) => {
+                self.tool = name.to_owned();
+                sink.start(name, None);
+                let held = if tags.name_end.is_empty() && c == '<' { "<" } else { "" };
+                self.at = TaggedState::Between { held: held.to_owned() };
+                ReadStep::More
             }
         }
+    }
+
+    /// Reads a character of a parameter's value.
+    fn value(&mut self, c: char, sink: &mut Sink) -> ReadStep {
+        let TaggedState::Value { key, held, mode, first, end } = &mut self.at else { return ReadStep::Fail };
+        let tags = self.tags;
+        held.push(c);
+        if let (Mode::Start, Some([opens, closes])) = (&mode, tags.section) {
+            if held == opens {
+                held.clear();
+                (*mode, *end) = (Mode::AsItComes, closes);
+                return ReadStep::More;
+            }
+            if opens.starts_with(held.as_str()) {
+                return ReadStep::More;
+            }
+            *mode = Mode::AsItComes;
+        }
+        if std::mem::take(first) && tags.breaks && c == '\n' {
+            held.clear();
+            return ReadStep::More;
+        }
+        if let Mode::Whole { json, .. } = mode {
+            // None: the value has ended, or is no JSON.
+            let goes_on = json.as_mut().is_some_and(|json| json.push(c, &mut String::new()) == Scan::Took);
+            if !goes_on {
+                *json = None;
+            }
+        }
+        let is_inside = matches!(mode, Mode::Whole { json: Some(json), .. } if json.is_in_text());
+        if let Some(value) = held.strip_suffix(*end).filter(|_| !is_inside) {
+            let value = if tags.breaks { value.strip_suffix('\n').unwrap_or(value) } else { value };
+            match mode {
+                Mode::AsItComes | Mode::Start => sink.arguments(&(escaped(value) + "\"")),
+                Mode::Whole { may_be_text, .. } => {
+                    match (as_json(value), *may_be_text) {
+                        (Some(json), _) => sink.arguments(&json),
+                        (None, true) => sink.arguments(&format!("\"{}\"", escaped(value))),
+                        (None, false) => return ReadStep::Fail,
+                    };
+                }
+            }
+            let key = std::mem::take(key);
+            self.parameters.push(key);
+            self.at = TaggedState::Between { held: String::new() };
+            return ReadStep::More;
+        }
+        if matches!(mode, Mode::AsItComes) {
+            let waits = waiting(held, end, tags.breaks);
+            let certain = held.len() - waits;
+            sink.arguments(&escaped(&held[..certain]));
+            held.drain(..certain);
+            return ReadStep::More;
+        }
+        if held.len() > VALUE_BYTES_MAX { ReadStep::Fail } else { ReadStep::More }
     }
 
     /// Emits an unfinished value as far as it is certain.
