@@ -315,21 +315,7 @@ impl Config {
             );
             return refuse(&problem);
         }
-        if self.bodies_bytes_max < self.body_bytes_max {
-            return refuse("bodies_bytes_max: must be at least body_bytes_max");
-        }
-        if self.bodies_bytes_max > tokio::sync::Semaphore::MAX_PERMITS.min(u32::MAX as usize) {
-            return refuse("bodies_bytes_max: must be under 4 GiB");
-        }
-        if !(1..=u32::MAX as usize >> 1).contains(&self.sound_bytes_max) {
-            return refuse("sound_bytes_max: must be 1 byte to 2 GiB");
-        }
-        if self.embeddings_bytes_max > tokio::sync::Semaphore::MAX_PERMITS.min(u32::MAX as usize) {
-            return refuse("embeddings_bytes_max: must be under 4 GiB");
-        }
-        if self.answers_bytes_max > u32::MAX as usize {
-            return refuse("answers_bytes_max: must be under 4 GiB");
-        }
+        self.check_sizes()?;
         if self.enable_mcp != self.mcp_config.is_some() {
             return refuse("enable_mcp, mcp_config (--enable-mcp, --mcp-config): they need each other");
         }
@@ -354,6 +340,34 @@ impl Config {
         cloud::check(&CloudSettings::of(&self)).map_err(GatewayError::Config)?;
         cors::check(&self.cors_origins).map_err(GatewayError::Config)?;
         media_hosts::check(&self.media_hosts).map_err(GatewayError::Config)?;
+        self.check_times_and_counts()?;
+        Ok(self)
+    }
+
+    /// Checks the bounds of bodies and answers, in bytes.
+    fn check_sizes(&self) -> Result<(), GatewayError> {
+        let refuse = |what: &str| Err(GatewayError::Config(what.to_owned()));
+        if self.bodies_bytes_max < self.body_bytes_max {
+            return refuse("bodies_bytes_max: must be at least body_bytes_max");
+        }
+        if self.bodies_bytes_max > tokio::sync::Semaphore::MAX_PERMITS.min(u32::MAX as usize) {
+            return refuse("bodies_bytes_max: must be under 4 GiB");
+        }
+        if !(1..=u32::MAX as usize >> 1).contains(&self.sound_bytes_max) {
+            return refuse("sound_bytes_max: must be 1 byte to 2 GiB");
+        }
+        if self.embeddings_bytes_max > tokio::sync::Semaphore::MAX_PERMITS.min(u32::MAX as usize) {
+            return refuse("embeddings_bytes_max: must be under 4 GiB");
+        }
+        if self.answers_bytes_max > u32::MAX as usize {
+            return refuse("answers_bytes_max: must be under 4 GiB");
+        }
+        Ok(())
+    }
+
+    /// Checks times in seconds, and counts that must not be 0.
+    fn check_times_and_counts(&self) -> Result<(), GatewayError> {
+        let refuse = |what: &str| Err(GatewayError::Config(what.to_owned()));
         let seconds = [
             ("headers_timeout_s", self.headers_timeout_s),
             ("idle_timeout_s", self.idle_timeout_s),
@@ -383,7 +397,7 @@ impl Config {
         if let Some((name, _)) = at_least_one.iter().find(|(_, value)| *value == 0) {
             return refuse(&format!("{name}: must be at least 1"));
         }
-        Ok(self)
+        Ok(())
     }
 
     /// Settings of traces.

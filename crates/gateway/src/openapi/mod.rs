@@ -137,6 +137,24 @@ fn document() -> Value {
 
 fn operation(route: &Route) -> Value {
     let name: String = route.path.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let mut operation = json!({
+        "tags": [route.tag],
+        "summary": route.about,
+        "operationId": format!("{}{name}", route.method.to_lowercase()),
+        "responses": responses(route),
+    });
+    if route.request != "-" {
+        operation["requestBody"] = request_body(route);
+    }
+    let parameters = parameters(route);
+    if !parameters.is_empty() {
+        operation["parameters"] = json!(parameters);
+    }
+    operation
+}
+
+/// Media types and schemas of a successful answer.
+fn answer_content(route: &Route) -> Value {
     let media = match route.answer {
         "Sound" => "audio/mpeg",
         "Text" => "text/plain",
@@ -162,7 +180,12 @@ fn operation(route: &Route) -> Value {
         };
         content[stream] = json!({"schema": schema, "x-event": item});
     }
-    let mut responses = json!({"200": {"description": "The answer.", "content": content}});
+    content
+}
+
+/// Answers of an operation, by status.
+fn responses(route: &Route) -> Value {
+    let mut responses = json!({"200": {"description": "The answer.", "content": answer_content(route)}});
     for (status, about) in REFUSALS.iter().filter(|(status, _)| route.refuses(status)) {
         responses[*status] = json!({"description": about, "content": {"application/json": {"schema": schema::kind(route.error(status))}}});
     }
@@ -176,25 +199,26 @@ fn operation(route: &Route) -> Value {
         responses["202"] = json!({"description": "Taken; nothing is answered."});
         responses["204"] = json!({"description": "The session has ended."});
     }
-    let mut operation = json!({
-        "tags": [route.tag],
-        "summary": route.about,
-        "operationId": format!("{}{name}", route.method.to_lowercase()),
-        "responses": responses,
-    });
-    if route.request != "-" {
-        let examples = route.examples.iter().enumerate();
-        let examples: Map<String, Value> =
-            examples.map(|(at, value)| (format!("example{}", at + 1), json!({"value": value}))).collect();
-        let mut body = match route.takes_blob() {
-            true => json!({"schema": {"type": "string", "contentMediaType": "application/octet-stream"}}),
-            false => json!({"schema": schema::kind(route.request)}),
-        };
-        if !examples.is_empty() {
-            body["examples"] = Value::Object(examples);
-        }
-        operation["requestBody"] = json!({"required": true, "content": {route.body_type(): body}});
+    responses
+}
+
+/// Schema of a request's body, with examples.
+fn request_body(route: &Route) -> Value {
+    let examples = route.examples.iter().enumerate();
+    let examples: Map<String, Value> =
+        examples.map(|(at, value)| (format!("example{}", at + 1), json!({"value": value}))).collect();
+    let mut body = match route.takes_blob() {
+        true => json!({"schema": {"type": "string", "contentMediaType": "application/octet-stream"}}),
+        false => json!({"schema": schema::kind(route.request)}),
+    };
+    if !examples.is_empty() {
+        body["examples"] = Value::Object(examples);
     }
+    json!({"required": true, "content": {route.body_type(): body}})
+}
+
+/// Parameters in the path and the query.
+fn parameters(route: &Route) -> Vec<Value> {
     let parameters = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let parameters: Vec<Value> = parameters
         .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "minLength": 1}}))
@@ -202,11 +226,7 @@ fn operation(route: &Route) -> Value {
     let query = route.query.iter().map(|parameter| {
         json!({"name": parameter.name, "in": "query", "description": parameter.about, "schema": schema::kind(parameter.kind)})
     });
-    let parameters: Vec<Value> = parameters.into_iter().chain(query).collect();
-    if !parameters.is_empty() {
-        operation["parameters"] = json!(parameters);
-    }
-    operation
+    parameters.into_iter().chain(query).collect()
 }
 
 /// Schema of a stream's events, as validators of streams expect it in this version of OpenAPI.

@@ -183,31 +183,8 @@ impl Conversation {
             // The request's own tools say what a server offers.
             "mcp_list_tools" => Ok(()),
             other => {
-                const KNOWN: [&str; 17] = [
-                    "item_reference",
-                    "file_search_call",
-                    "web_search_call",
-                    "computer_call",
-                    "computer_call_output",
-                    "image_generation_call",
-                    "code_interpreter_call",
-                    "mcp_approval_request",
-                    "mcp_approval_response",
-                    "compaction",
-                    "compaction_trigger",
-                    "tool_search_call",
-                    "tool_search_output",
-                    "additional_tools",
-                    "program",
-                    "program_output",
-                    "configuration_update",
-                ];
                 let path = kind.map_or_else(|| fields.path_of("type"), |kind| kind.path());
-                if KNOWN.contains(&other) {
-                    let problem = format!("items of type {other} are not supported here by this build");
-                    return Err(ApiError::unsupported(&path, problem));
-                }
-                Err(ApiError::field(&path, format!("expected the type of an item, got {}", quote(other))))
+                Err(refused_item(&path, other))
             }
         }
     }
@@ -314,6 +291,34 @@ impl Conversation {
         }
         self.messages.insert(0, v1::Message { role: "system".to_owned(), content, ..v1::Message::default() });
     }
+}
+
+/// Error for an item of a type that is not supported, or not known.
+fn refused_item(path: &str, other: &str) -> ApiError {
+    const KNOWN: [&str; 17] = [
+        "item_reference",
+        "file_search_call",
+        "web_search_call",
+        "computer_call",
+        "computer_call_output",
+        "image_generation_call",
+        "code_interpreter_call",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "compaction",
+        "compaction_trigger",
+        "tool_search_call",
+        "tool_search_output",
+        "additional_tools",
+        "program",
+        "program_output",
+        "configuration_update",
+    ];
+    if KNOWN.contains(&other) {
+        let problem = format!("items of type {other} are not supported here by this build");
+        return ApiError::unsupported(path, problem);
+    }
+    ApiError::field(path, format!("expected the type of an item, got {}", quote(other)))
 }
 
 /// Whether an item only references another one.

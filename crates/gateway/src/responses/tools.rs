@@ -125,15 +125,12 @@ fn tool(
             return Err(ApiError::unsupported(&kind.path(), problem));
         }
     };
-    if let Some(field) = fields.take("defer_loading")
-        && field.boolean()?
-    {
-        return Err(ApiError::unsupported(&field.path(), "not supported by this build"));
-    }
-    if let Some(field) = fields.take("async")
-        && field.boolean()?
-    {
-        return Err(ApiError::unsupported(&field.path(), "not supported by this build"));
+    for key in ["defer_loading", "async"] {
+        if let Some(field) = fields.take(key)
+            && field.boolean()?
+        {
+            return Err(ApiError::unsupported(&field.path(), "not supported by this build"));
+        }
     }
     if let Some(field) = fields.take("allowed_callers") {
         for caller in field.list()? {
@@ -170,13 +167,19 @@ fn tool(
     let called =
         ClientTool { name: name.string()?, namespace: namespace.map(str::to_owned), custom: is_custom };
     let name = name_shown(namespace, &called.name);
-    let mut json = format!("{{\"type\":\"function\",\"function\":{{\"name\":{}", quoted(&name));
+    let json = function_json(&name, description.as_deref(), &parameters, strict);
+    Ok(Some(Tool { name, called, json }))
+}
+
+/// Tool as JSON in the form of chat completions. `parameters` is a JSON schema.
+fn function_json(name: &str, description: Option<&str>, parameters: &str, strict: bool) -> String {
+    let mut json = format!("{{\"type\":\"function\",\"function\":{{\"name\":{}", quoted(name));
     if let Some(text) = description {
-        json.push_str(&format!(",\"description\":{}", quoted(&text)));
+        json.push_str(&format!(",\"description\":{}", quoted(text)));
     }
     json.push_str(&format!(",\"parameters\":{parameters}"));
     json.push_str(if strict { ",\"strict\":true}}" } else { "}}" });
-    Ok(Some(Tool { name, called, json }))
+    json
 }
 
 /// Format of a custom tool's text.
