@@ -270,15 +270,7 @@ impl Batch {
         assert!(adapted == 0 || adapted == self.sequences.len(), "an adapter a sequence, or none at all");
         let states = self.states.len();
         assert!(states == 0 || states == self.sequences.len(), "a state a sequence, or none at all");
-        let mut behind = 0;
-        for memory in &self.memories {
-            assert!(memory.rows > 0 && memory.row_first >= behind, "a row sees one part of a memory");
-            behind = memory.row_first + memory.rows;
-            assert!(behind as usize <= rows, "rows that are not there see a memory");
-            assert!(memory.first < memory.context, "an empty memory");
-            assert!(memory.context as usize <= limits.context, "a memory longer than reserved");
-            assert_eq!(self.memory_blocks(memory).len(), (memory.context as usize).div_ceil(BLOCK_TOKENS));
-        }
+        self.check_memories(limits);
         written.clear();
         written.extend_from_slice(&self.states);
         written.sort_unstable();
@@ -296,31 +288,7 @@ impl Batch {
         let mut row_next = 0;
         for span in &self.sequences {
             assert_eq!(span.row_first, row_next, "the sequences cover the rows in order");
-            assert!(span.rows > 0 && span.rows <= span.context, "{span:?}: a context holds its own rows");
-            assert!(span.context as usize <= limits.context, "a context longer than reserved");
-            assert!(cached || span.context == span.rows, "{span:?}: without a cache a sequence is whole");
-            if !self.sees.is_empty() {
-                let own = span.context - span.rows + 1;
-                let sees = &self.sees[span.row_first as usize..][..span.rows as usize];
-                assert!(
-                    sees.is_sorted() && sees.iter().all(|&seen| seen <= span.context),
-                    "{span:?}: keys that are not there"
-                );
-                assert!(
-                    sees.iter().zip(own..).all(|(&seen, own)| seen >= own),
-                    "{span:?}: a row that does not see itself"
-                );
-            }
-            for row in (0..span.rows).filter(|_| cached) {
-                let key = span.context - span.rows + row;
-                for group in 0..groups {
-                    assert_eq!(
-                        self.row_slot((span.row_first + row) as usize, group),
-                        self.slot(span, group, key),
-                        "row {row} of {span:?}, group {group}: a slot beside its block table"
-                    );
-                }
-            }
+            self.check_sequence(span, limits);
             row_next += span.rows;
         }
         assert_eq!(row_next as usize, rows, "the sequences cover every row");
@@ -328,6 +296,49 @@ impl Batch {
         written.extend_from_slice(&self.slots);
         written.sort_unstable();
         assert!(written.is_sorted_by(|a, b| a < b), "two rows write one slot");
+    }
+
+    /// Asserts that the memories are in order, within the batch's rows and within the limits.
+    fn check_memories(&self, limits: &StepLimits) {
+        let mut behind = 0;
+        for memory in &self.memories {
+            assert!(memory.rows > 0 && memory.row_first >= behind, "a row sees one part of a memory");
+            behind = memory.row_first + memory.rows;
+            assert!(behind as usize <= self.rows(), "rows that are not there see a memory");
+            assert!(memory.first < memory.context, "an empty memory");
+            assert!(memory.context as usize <= limits.context, "a memory longer than reserved");
+            assert_eq!(self.memory_blocks(memory).len(), (memory.context as usize).div_ceil(BLOCK_TOKENS));
+        }
+    }
+
+    /// Asserts that a sequence's context holds its rows, what they see, and their slots.
+    fn check_sequence(&self, span: &SequenceSpan, limits: &StepLimits) {
+        let (cached, groups) = (!self.slots.is_empty(), self.groups());
+        assert!(span.rows > 0 && span.rows <= span.context, "{span:?}: a context holds its own rows");
+        assert!(span.context as usize <= limits.context, "a context longer than reserved");
+        assert!(cached || span.context == span.rows, "{span:?}: without a cache a sequence is whole");
+        if !self.sees.is_empty() {
+            let own = span.context - span.rows + 1;
+            let sees = &self.sees[span.row_first as usize..][..span.rows as usize];
+            assert!(
+                sees.is_sorted() && sees.iter().all(|&seen| seen <= span.context),
+                "{span:?}: keys that are not there"
+            );
+            assert!(
+                sees.iter().zip(own..).all(|(&seen, own)| seen >= own),
+                "{span:?}: a row that does not see itself"
+            );
+        }
+        for row in (0..span.rows).filter(|_| cached) {
+            let key = span.context - span.rows + row;
+            for group in 0..groups {
+                assert_eq!(
+                    self.row_slot((span.row_first + row) as usize, group),
+                    self.slot(span, group, key),
+                    "row {row} of {span:?}, group {group}: a slot beside its block table"
+                );
+            }
+        }
     }
 
     /// Rows with an adapter, and the adapter.

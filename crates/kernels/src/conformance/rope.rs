@@ -363,11 +363,10 @@ fn row_first(sequence: usize) -> usize {
 fn run(rig: &mut Rig, case: &Case, qkv: &[f32], first_block: &[f32], order: &[usize]) -> RopeResult {
     let shape = case.shape;
     let (width, q_width) = (shape.qkv_width(), shape.q_width());
-    let blocks = 1 + 2 * SPANS.len();
     let HeadShape { kv_heads, head_dim, .. } = shape;
     let spec = KvSpec {
         layers: vec![KvLayout::Heads { kv_heads, head_dim, window: None }; 2],
-        blocks,
+        blocks: 1 + 2 * SPANS.len(),
         kv_type: case.kv_type,
         ..KvSpec::default()
     };
@@ -399,16 +398,7 @@ fn run(rig: &mut Rig, case: &Case, qkv: &[f32], first_block: &[f32], order: &[us
     };
 
     let mut first = rig.upload(first_block, width);
-    let opening = Batch {
-        sources: vec![RowSource::Token(0); BLOCK_TOKENS],
-        positions: (0..16).collect(),
-        slots: (0..16).collect(),
-        sequences: vec![SequenceSpan { row_first: 0, rows: 16, context: 16, table_first: 0 }],
-        adapters: Vec::new(),
-        block_tables: vec![0],
-        ..Batch::default()
-    };
-    rig.step(&opening, |rig| rig.backend.rope_to_cache(&mut first, &params, &mut kv, LAYER));
+    rig.step(&first_batch(), |rig| rig.backend.rope_to_cache(&mut first, &params, &mut kv, LAYER));
 
     let batch = batch(order);
     let rows = batch.rows();
@@ -437,6 +427,19 @@ fn run(rig: &mut Rig, case: &Case, qkv: &[f32], first_block: &[f32], order: &[us
         queries: turned.chunks_exact(width).flat_map(|row| row[..q_width].iter().copied()).collect(),
         attended: rig.download("attention after rope_to_cache", &attended, rows, q_width),
         values: rig.download("attention after rope_to_cache", &values, rows, q_width),
+    }
+}
+
+/// Sequence of one block, in block 0.
+fn first_batch() -> Batch {
+    Batch {
+        sources: vec![RowSource::Token(0); BLOCK_TOKENS],
+        positions: (0..16).collect(),
+        slots: (0..16).collect(),
+        sequences: vec![SequenceSpan { row_first: 0, rows: 16, context: 16, table_first: 0 }],
+        adapters: Vec::new(),
+        block_tables: vec![0],
+        ..Batch::default()
     }
 }
 

@@ -26,12 +26,27 @@ fn size(x: &[f32]) -> f64 {
     (x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / x.len() as f64).sqrt()
 }
 
-/// Checks `row_op` with one stream: every op, ragged widths, the same bits in any batch.
-///
-/// # Panics
-/// If a number is out of bounds or a bit differs.
-pub fn check_row_op(make: &dyn Fn() -> AnyBackend) {
-    let cases: [Case<ops::Buffer, ops::Vector>; 10] = [
+/// xIELU with the settings of the case, and the size of its terms.
+fn xielu(x: f64) -> (f64, f64) {
+    match x > 0.0 {
+        true => (0.7 * x * x + 0.5 * x, 0.7 * x * x + 0.5 * x),
+        false => (1.3 * (x.min(-1e-6).exp_m1() - x) + 0.5 * x, 4.0 * x.abs()),
+    }
+}
+
+/// Outliers of the first half of a row, by 0.7 deviations, and the other half. Each has the size of its terms.
+fn outliers(x: &[f32]) -> Vec<(f64, f64)> {
+    let (half, rest) = x.split_at(x.len() / 2);
+    let mean = half.iter().map(|&x| f64::from(x)).sum::<f64>() / half.len() as f64;
+    let variance = half.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / half.len() as f64;
+    let cut = mean + 0.7 * variance.sqrt();
+    let kept = half.iter().map(|&x| ((f64::from(x) - cut).max(0.0), f64::from(x).abs() + cut.abs()));
+    kept.chain(rest.iter().map(|&x| (f64::from(x), 0.0))).collect()
+}
+
+/// Ops of rows, and formulas of their results.
+fn row_cases() -> [Case<ops::Buffer, ops::Vector>; 10] {
+    [
         (
             "rows times -1.75",
             |_, _| RowOp::Scale(-1.75),
@@ -57,13 +72,7 @@ pub fn check_row_op(make: &dyn Fn() -> AnyBackend) {
         (
             "xielu of rows",
             |_, _| RowOp::Xielu { positive: 0.7, negative: 1.3, linear: 0.5 },
-            |x, _, _| {
-                let xielu = |x: f64| match x > 0.0 {
-                    true => (0.7 * x * x + 0.5 * x, 0.7 * x * x + 0.5 * x),
-                    false => (1.3 * (x.min(-1e-6).exp_m1() - x) + 0.5 * x, 4.0 * x.abs()),
-                };
-                x.iter().map(|&x| xielu(x.into())).collect()
-            },
+            |x, _, _| x.iter().map(|&x| xielu(x.into())).collect(),
         ),
         ("tanh of rows", |_, _| RowOp::Tanh, |x, _, _| alike(x.iter().map(|&x| f64::from(x).tanh()))),
         (
@@ -82,20 +91,7 @@ pub fn check_row_op(make: &dyn Fn() -> AnyBackend) {
                 old.iter().zip(&x[2..]).map(sum).collect()
             },
         ),
-        (
-            "outliers of rows",
-            |_, _| RowOp::KeepOutliers { deviations: 0.7 },
-            |x, _, _| {
-                let (half, rest) = x.split_at(x.len() / 2);
-                let mean = half.iter().map(|&x| f64::from(x)).sum::<f64>() / half.len() as f64;
-                let variance =
-                    half.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / half.len() as f64;
-                let cut = mean + 0.7 * variance.sqrt();
-                let kept =
-                    half.iter().map(|&x| ((f64::from(x) - cut).max(0.0), f64::from(x).abs() + cut.abs()));
-                kept.chain(rest.iter().map(|&x| (f64::from(x), 0.0))).collect()
-            },
-        ),
+        ("outliers of rows", |_, _| RowOp::KeepOutliers { deviations: 0.7 }, |x, _, _| outliers(x)),
         (
             "rows beyond outliers",
             |_, _| RowOp::KeepOutliers { deviations: 9.0 },
@@ -107,10 +103,17 @@ pub fn check_row_op(make: &dyn Fn() -> AnyBackend) {
                     .collect()
             },
         ),
-    ];
+    ]
+}
+
+/// Checks `row_op` with one stream: every op, ragged widths, the same bits in any batch.
+///
+/// # Panics
+/// If a number is out of bounds or a bit differs.
+pub fn check_row_op(make: &dyn Fn() -> AnyBackend) {
     let mut rig = Rig::for_rows(make(), ROWS_MAX, WIDTH_MAX, 1);
     let mut random = Random::new(26);
-    for (name, op, formula) in cases {
+    for (name, op, formula) in row_cases() {
         for (rows, cols) in [(1, 64), (7, 34), (ROWS_MAX, 300)] {
             check(&mut rig, name, (rows, cols, cols + MORE), (op, formula), &mut random);
         }

@@ -214,17 +214,8 @@ impl Scene {
         let shape = self.shape;
         let (width, q_width) = (shape.qkv_width(), shape.q_width());
         let shapes = [OTHER, shape, OTHER];
-        let layout =
-            |HeadShape { kv_heads, head_dim, .. }| KvLayout::Heads { kv_heads, head_dim, window: None };
         let groups = self.groups(setting, steps);
-        let spec = KvSpec {
-            layers: shapes.map(layout).to_vec(),
-            groups: groups.groups.clone(),
-            blocks: self.blocks,
-            kv_type: self.kv_type,
-            ..KvSpec::default()
-        };
-        let mut kv = super::rig::ok("kv", rig.backend.kv(&spec));
+        let mut kv = super::rig::ok("kv", rig.backend.kv(&self.cache_spec(shapes, &groups)));
         let sinks = setting.sinks.as_ref().map(|sinks| rig.vector(sinks));
         let slopes = setting.slopes.as_ref().map(|slopes| rig.vector(slopes));
         let keep = QkvParams::plain;
@@ -282,6 +273,19 @@ impl Scene {
             }
         }
         outputs
+    }
+
+    /// KV cache of layers with these heads.
+    fn cache_spec(&self, shapes: [HeadShape; 3], groups: &Groups) -> KvSpec {
+        let layout =
+            |HeadShape { kv_heads, head_dim, .. }| KvLayout::Heads { kv_heads, head_dim, window: None };
+        KvSpec {
+            layers: shapes.map(layout).to_vec(),
+            groups: groups.groups.clone(),
+            blocks: self.blocks,
+            kv_type: self.kv_type,
+            ..KvSpec::default()
+        }
     }
 
     fn rows(&self, chunk: &Chunk) -> &[f32] {

@@ -56,7 +56,16 @@ pub fn check_pack(make: &dyn Fn() -> AnyBackend) {
 /// If a size is impossible.
 pub fn check_sizes(make: &dyn Fn() -> AnyBackend) {
     let backend = make();
-    for dtype in supported(&backend) {
+    check_matrix_sizes(&backend);
+    check_buffer_sizes(&backend);
+    check_cache_sizes(&backend);
+    check_layered_caches(&backend);
+    check_scratch_sizes(&backend);
+}
+
+/// Checks the sizes of matrices and experts.
+fn check_matrix_sizes(backend: &AnyBackend) {
+    for dtype in supported(backend) {
         for (rows, cols) in [(1024, 1024), (1000, 2048), (1, 256)] {
             let shape = MatrixShape { rows, cols, dtype };
             let found = backend.matrix_bytes(&[shape]);
@@ -79,6 +88,10 @@ pub fn check_sizes(make: &dyn Fn() -> AnyBackend) {
             assert!((2 * least..=2 * most).contains(&both), "matrix_bytes of two of {shape:?} is {both}");
         }
     }
+}
+
+/// Checks the sizes of buffers and vectors.
+fn check_buffer_sizes(backend: &AnyBackend) {
     for (rows, cols) in [(1, 1), (512, 1024), (7, 4096)] {
         for (role, least) in [(BufferRole::Residual, 4), (BufferRole::Operand, 1)] {
             let found = backend.buffer_bytes(role, rows, cols);
@@ -95,12 +108,23 @@ pub fn check_sizes(make: &dyn Fn() -> AnyBackend) {
             "vector_bytes of {cols} is {found}"
         );
     }
-    let heads = HeadShape { heads: 8, kv_heads: 2, head_dim: 64 };
+}
+
+/// Shape of the heads in the checks of sizes.
+const SIZED_HEADS: HeadShape = HeadShape { heads: 8, kv_heads: 2, head_dim: 64 };
+
+/// Layout of heads without a window.
+fn heads_of(kv_heads: usize, head_dim: usize) -> KvLayout {
+    KvLayout::Heads { kv_heads, head_dim, window: None }
+}
+
+/// Checks the sizes of KV caches with equal layers.
+fn check_cache_sizes(backend: &AnyBackend) {
     for (&kv_type, layers, blocks) in
         KvType::ALL.iter().flat_map(|kv_type| [(kv_type, 1, 64), (kv_type, 28, 100), (kv_type, 2, 1000)])
     {
-        let HeadShape { kv_heads, head_dim, .. } = heads;
-        let layout = KvLayout::Heads { kv_heads, head_dim, window: None };
+        let HeadShape { kv_heads, head_dim, .. } = SIZED_HEADS;
+        let layout = heads_of(kv_heads, head_dim);
         let found =
             backend.kv_bytes(&KvSpec { layers: vec![layout; layers], blocks, kv_type, ..KvSpec::default() });
         let elements = 2 * layers * blocks * 16 * kv_heads * head_dim;
@@ -115,8 +139,17 @@ pub fn check_sizes(make: &dyn Fn() -> AnyBackend) {
             "kv_bytes of {layers} layers, {blocks} blocks of {kv_type} is {found}"
         );
     }
+    let odd = KvSpec { layers: vec![heads_of(1, 80)], blocks: 1, kv_type: KvType::Q8_0, ..KvSpec::default() };
+    match backend.kv(&odd) {
+        Err(KernelError::BadKvType { kv_type: KvType::Q8_0, head_dim: 80 }) => {}
+        Err(error) => panic!("a cache of Q8_0 for heads of 80 was refused for another reason: {error}"),
+        Ok(_) => panic!("a cache of Q8_0 for heads of 80, which are not whole groups of 32, was made"),
+    }
+}
+
+/// Checks the sizes of KV caches whose layers differ, and refusals of layouts.
+fn check_layered_caches(backend: &AnyBackend) {
     // Layers that differ take as much as each takes alone.
-    let heads_of = |kv_heads, head_dim| KvLayout::Heads { kv_heads, head_dim, window: None };
     let (few, many) = (heads_of(1, 64), heads_of(4, 256));
     let of_layers =
         |layers: Vec<KvLayout>| KvSpec { layers, blocks: 100, kv_type: KvType::F16, ..KvSpec::default() };
@@ -163,12 +196,10 @@ pub fn check_sizes(make: &dyn Fn() -> AnyBackend) {
         Err(KernelError::UnsupportedKvLayout { layer: 1, layout: KvLayout::State(_), .. }) => {}
         Err(error) => panic!("a cache of states was refused for another reason: {error}"),
     }
-    let odd = KvSpec { layers: vec![heads_of(1, 80)], blocks: 1, kv_type: KvType::Q8_0, ..KvSpec::default() };
-    match backend.kv(&odd) {
-        Err(KernelError::BadKvType { kv_type: KvType::Q8_0, head_dim: 80 }) => {}
-        Err(error) => panic!("a cache of Q8_0 for heads of 80 was refused for another reason: {error}"),
-        Ok(_) => panic!("a cache of Q8_0 for heads of 80, which are not whole groups of 32, was made"),
-    }
+}
+
+/// Checks the sizes of scratch memory.
+fn check_scratch_sizes(backend: &AnyBackend) {
     let limits = |rows, context| StepLimits {
         rows,
         sequences: 8,
@@ -176,7 +207,7 @@ pub fn check_sizes(make: &dyn Fn() -> AnyBackend) {
         context,
         width: 512,
         vocab: 1000,
-        heads,
+        heads: SIZED_HEADS,
         experts: 0,
         experts_used: 0,
         experts_width: 0,
