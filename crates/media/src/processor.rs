@@ -141,18 +141,7 @@ impl Processor {
             true => read.number("rescale_factor", 1.0 / 255.0)?,
             false => 1.0,
         };
-        let [mean, deviation] = match kind {
-            ProcessorKind::Tiles
-            | ProcessorKind::Quarters
-            | ProcessorKind::Gemma3
-            | ProcessorKind::Siglip
-            | ProcessorKind::Mllama => [[0.5; 3]; 2],
-            ProcessorKind::Qwen
-            | ProcessorKind::Pixtral
-            | ProcessorKind::Clip
-            | ProcessorKind::Llava
-            | ProcessorKind::LlavaNext => CLIP_COLORS,
-        };
+        let [mean, deviation] = kind.default_colors();
         let (mean, deviation) = match read.truth("do_normalize", true)? {
             true => (read.colors("image_mean", mean)?, read.colors("image_std", deviation)?),
             false => ([0.0; 3], [1.0; 3]),
@@ -160,16 +149,6 @@ impl Processor {
         if deviation.contains(&0.0) {
             return Err(ProcessorError::new("image_std", "0 cannot be divided by"));
         }
-        let usual = match kind {
-            ProcessorKind::Tiles => Filter::Lanczos,
-            ProcessorKind::Gemma3 | ProcessorKind::Quarters | ProcessorKind::Mllama => Filter::Bilinear,
-            ProcessorKind::Qwen
-            | ProcessorKind::Pixtral
-            | ProcessorKind::Clip
-            | ProcessorKind::Siglip
-            | ProcessorKind::Llava
-            | ProcessorKind::LlavaNext => Filter::Bicubic,
-        };
         let method = match kind {
             ProcessorKind::Tiles => FrameMethod::Tiles(Tiles {
                 longest: match read.truth("do_resize", true)? {
@@ -192,7 +171,7 @@ impl Processor {
             ProcessorKind::LlavaNext => FrameMethod::Grids(read.grids(mean)?),
             ProcessorKind::Mllama => FrameMethod::Canvas(read.canvas()?),
         };
-        let filter = read.filter("resample", usual)?;
+        let filter = read.filter("resample", kind.default_filter())?;
         Ok(Processor { scale: PixelScale::new(factor, mean, deviation), filter, method })
     }
 
@@ -337,6 +316,36 @@ impl ProcessorKind {
             "Mllama" => ProcessorKind::Mllama,
             "Idefics2" => ProcessorKind::Quarters,
             _ => ProcessorKind::Tiles,
+        }
+    }
+
+    /// Mean and deviation of the colours if the file states none.
+    fn default_colors(self) -> [[f32; 3]; 2] {
+        match self {
+            ProcessorKind::Tiles
+            | ProcessorKind::Quarters
+            | ProcessorKind::Gemma3
+            | ProcessorKind::Siglip
+            | ProcessorKind::Mllama => [[0.5; 3]; 2],
+            ProcessorKind::Qwen
+            | ProcessorKind::Pixtral
+            | ProcessorKind::Clip
+            | ProcessorKind::Llava
+            | ProcessorKind::LlavaNext => CLIP_COLORS,
+        }
+    }
+
+    /// Resampling filter if the file states none.
+    fn default_filter(self) -> Filter {
+        match self {
+            ProcessorKind::Tiles => Filter::Lanczos,
+            ProcessorKind::Gemma3 | ProcessorKind::Quarters | ProcessorKind::Mllama => Filter::Bilinear,
+            ProcessorKind::Qwen
+            | ProcessorKind::Pixtral
+            | ProcessorKind::Clip
+            | ProcessorKind::Siglip
+            | ProcessorKind::Llava
+            | ProcessorKind::LlavaNext => Filter::Bicubic,
         }
     }
 
