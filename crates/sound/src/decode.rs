@@ -11,7 +11,7 @@ use symphonia::core::{
     codecs::audio::well_known::CODEC_ID_OPUS,
     common::Limit,
     errors::Error,
-    formats::{FormatOptions, FormatReader, TrackType, probe::Hint as ProbeHint},
+    formats::{FormatOptions, FormatReader, Track, TrackType, probe::Hint as ProbeHint},
     io::{MediaSourceStream, MediaSourceStreamOptions},
     meta::MetadataOptions,
 };
@@ -120,16 +120,7 @@ impl Sound {
             .limit_visual_bytes(Limit::Maximum(TAGS_BYTES_MAX));
         let reader = symphonia::default::get_probe()
             .probe(&probe_hint(hint), stream, FormatOptions::default(), tags)
-            .map_err(|error| match error {
-                Error::IoError(error) if error.kind() != ErrorKind::UnexpectedEof => {
-                    source::failed(error, limits.bytes_max)
-                }
-                // Neither the marks nor the end were those of a known format.
-                error => match known_head(&head) {
-                    Some(format) => SoundError::Broken { format, reason: error.to_string() },
-                    None => SoundError::UnknownFormat { formats: FORMATS },
-                },
-            })?;
+            .map_err(|error| unopened(error, &head, limits.bytes_max))?;
         let format = reader.format_info().short_name;
         let track = reader.default_track(TrackType::Audio).or_else(|| reader.first_track(TrackType::Audio));
         let Some(track) = track else { return Err(SoundError::NoAudioTrack) };
@@ -145,19 +136,13 @@ impl Sound {
         if rate != 0 {
             check(rate, channels.max(1))?;
         }
-        // In units of the container's clock, or in samples.
-        let frames = track.num_frames.filter(|_| rate != 0).map(|frames| frames as f64 / f64::from(rate));
-        let seconds = frames.or_else(|| {
-            let time = track.time_base?.calc_duration(track.duration?)?;
-            Some(time.as_secs_f64())
-        });
-        // A stream's header is written before its length is known.
         let bytes_per_frame = channels.max(1) as f64 * f64::from(params.bits_per_sample.unwrap_or(16)) / 8.0;
+        // A stream's header is written before its length is known.
         let is_known = |seconds: f64| {
             let bytes = seconds * f64::from(rate) * bytes_per_frame;
             seconds > 0.0 && !(format == "wave" && bytes >= UNKNOWN_BYTES)
         };
-        let seconds = seconds.filter(|&seconds| is_known(seconds));
+        let seconds = stated_seconds(track, rate).filter(|&seconds| is_known(seconds));
         if seconds.is_some_and(|seconds| seconds > limits.seconds_max) {
             return Err(SoundError::TooLong { max_s: limits.seconds_max });
         }
@@ -297,6 +282,28 @@ impl Sound {
         }
         Ok(())
     }
+}
+
+/// Error of a file that no format recognises, or that cannot be read. `head` is its first bytes.
+fn unopened(error: Error, head: &[u8], bytes_max: u64) -> SoundError {
+    match error {
+        Error::IoError(error) if error.kind() != ErrorKind::UnexpectedEof => source::failed(error, bytes_max),
+        // Neither the marks nor the end were those of a known format.
+        error => match known_head(head) {
+            Some(format) => SoundError::Broken { format, reason: error.to_string() },
+            None => SoundError::UnknownFormat { formats: FORMATS },
+        },
+    }
+}
+
+/// Length of a track as its file states it. `rate` is in Hz, or 0 if unknown.
+fn stated_seconds(track: &Track, rate: u32) -> Option<f64> {
+    // In units of the container's clock, or in samples.
+    let frames = track.num_frames.filter(|_| rate != 0).map(|frames| frames as f64 / f64::from(rate));
+    frames.or_else(|| {
+        let time = track.time_base?.calc_duration(track.duration?)?;
+        Some(time.as_secs_f64())
+    })
 }
 
 fn check(rate: u32, channels: usize) -> Result<(), SoundError> {
