@@ -154,24 +154,7 @@ impl DatabaseOpener<'_> {
             Ledger::write(&at, version, contents, after).map_err(|error| self.layout.failed(&at, error))
         };
         let Some(mut replay) = replay else {
-            let was_used = read.version.is_some();
-            if let Some(why) = ledger_damage {
-                self.mended(format!("its ledger cannot be read ({why})"))?;
-                self.incomplete |= !was_used;
-                self.note_incomplete()?;
-                self.layout.keep_aside(&at)?;
-            } else if !was_used && self.layout.has_models() {
-                // There are models but no database: it was deleted or lost.
-                self.mended("it was gone".to_owned())?;
-                self.only_manifests_are_left("so is its ledger");
-            }
-            self.note_incomplete()?;
-            self.layout.step();
-            match read.version {
-                Some(found) => self.migrate_database(&mut read, found)?,
-                None => read.trees.set_version(version, &dir)?,
-            }
-            self.layout.step();
+            self.prepare_without_ledger(&mut read, ledger_damage)?;
             let ledger = write(&readable(&read.contents), read.line)?;
             read.trees.set_line(ledger.last(), &dir)?;
             return Ok((read.trees, ledger));
@@ -212,10 +195,9 @@ impl DatabaseOpener<'_> {
             read.trees.set_line(ledger.last(), &dir)?;
             return Ok((read.trees, ledger));
         }
-        let lost = differing.len();
         let why = match read.version {
             None => "it was gone, or nothing of it can be read".to_owned(),
-            Some(_) => format!("it had lost {lost} of its entries"),
+            Some(_) => format!("it had lost {} of its entries", differing.len()),
         };
         let (last, before) = (replay.last.max(read.line), std::mem::take(&mut read.contents));
         // A sound ledger has every record that it can hold. If it is damaged, records read from the database
@@ -226,6 +208,33 @@ impl DatabaseOpener<'_> {
         // Closed before its files are moved. A database without data need not be moved.
         let empty = read.version.is_none().then_some(read);
         self.anew(why, contents, last, empty)
+    }
+
+    /// Brings a database whose ledger is lost or unreadable to the current version. A damaged ledger is set aside.
+    fn prepare_without_ledger(
+        &mut self,
+        read: &mut ReadThrough,
+        ledger_damage: Option<String>,
+    ) -> Result<(), StoreError> {
+        let was_used = read.version.is_some();
+        if let Some(why) = ledger_damage {
+            self.mended(format!("its ledger cannot be read ({why})"))?;
+            self.incomplete |= !was_used;
+            self.note_incomplete()?;
+            self.layout.keep_aside(&self.layout.ledger())?;
+        } else if !was_used && self.layout.has_models() {
+            // There are models but no database: it was deleted or lost.
+            self.mended("it was gone".to_owned())?;
+            self.only_manifests_are_left("so is its ledger");
+        }
+        self.note_incomplete()?;
+        self.layout.step();
+        match read.version {
+            Some(found) => self.migrate_database(read, found)?,
+            None => read.trees.set_version(self.schema.version, self.layout.dir())?,
+        }
+        self.layout.step();
+        Ok(())
     }
 
     fn migrate(&self, replay: &mut LedgerReplay) {
