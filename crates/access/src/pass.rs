@@ -12,7 +12,7 @@ use crate::{
     models,
     rate::{Bucket, KeyUsage, Level, locked},
     refusal::Refusal,
-    revocation::Revocation,
+    revocation::{KeyEnd, Revocation},
 };
 
 /// Key with its owner's record and usage.
@@ -68,9 +68,9 @@ impl Pass {
         self.0.as_ref().map(|holder| &holder.record)
     }
 
-    /// Signal of the key's end; None: the server wants no key.
-    pub(crate) fn revocation(&self) -> Option<&Revocation> {
-        self.0.as_ref().map(|holder| &holder.revocation)
+    /// Wait for the end of the key.
+    pub fn key_end(&self) -> KeyEnd {
+        KeyEnd::of(self.0.as_ref().map(|holder| &holder.revocation))
     }
 
     /// Name of the key; None: the server wants no key.

@@ -9,8 +9,6 @@ use std::{
 
 use tokio::sync::watch;
 
-use crate::pass::Pass;
-
 /// Signal that a key is no longer accepted. All readings of the key file that have the key share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Revocation(Arc<watch::Sender<bool>>);
@@ -26,9 +24,8 @@ impl Revocation {
 pub struct KeyEnd(Option<Pin<Box<dyn Future<Output = ()> + Send>>>);
 
 impl KeyEnd {
-    /// Waits for the end of the key of `pass`. Without a key there is none.
-    pub fn of(pass: &Pass) -> KeyEnd {
-        let revocation = pass.revocation().cloned();
+    /// Waits for the signal. Without a key there is none.
+    pub(crate) fn of(revocation: Option<&Revocation>) -> KeyEnd {
         KeyEnd(revocation.map(|Revocation(sender)| {
             let mut receiver = sender.subscribe();
             Box::pin(async move { drop(receiver.wait_for(|revoked| *revoked).await) }) as Pin<Box<_>>

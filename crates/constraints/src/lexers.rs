@@ -6,7 +6,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use crate::{limits::LEXERS_BYTES_MAX, matcher::Stuck};
+use crate::{limits::LEXERS_BYTES_MAX, stuck::Stuck};
 
 /// Memory of all running lexers of a vocabulary.
 #[derive(Debug, Default)]

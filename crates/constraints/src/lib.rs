@@ -10,12 +10,14 @@ mod lexers;
 mod limits;
 mod matcher;
 mod schema;
+mod stuck;
 mod vocabulary;
 
 pub use grammar::{CompileError, Grammar, Spec};
 pub use limits::{CHOICES_BYTES_MAX, CHOICES_MAX, GRAMMAR_BYTES_MAX, REGEX_BYTES_MAX, SCHEMA_BYTES_MAX};
-pub use matcher::{Matcher, Stopper, Stuck};
+pub use matcher::{Matcher, Stopper};
 pub use schema::in_lark as json_in_lark;
+pub use stuck::Stuck;
 pub use vocabulary::{ConstraintVocabulary, VocabularyError, Word};
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::{fmt, sync::Arc};
 use llguidance::{CancellationHandle, TokenParser};
 
 use crate::lexers::LexerShare;
+use crate::stuck::Stuck;
 use crate::vocabulary::ConstraintVocabulary;
 
 /// State of one answer in its grammar. Asking whether it may end is cheap. Computing the next mask usually takes
@@ -33,12 +34,6 @@ pub(crate) const NO_TOKEN: &str = "NoExtensionBias";
 
 /// Error of llguidance after [`Stopper::stop`].
 const STOPPED: &str = "operation cancelled";
-
-/// Failure of a matcher: its grammar became too complex, or a token was not allowed. The matcher cannot be used
-/// any more.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the constraint cannot be followed any further: {0}")]
-pub struct Stuck(pub(crate) String);
 
 impl Matcher {
     pub(crate) fn new(mut start: TokenParser, vocabulary: Arc<ConstraintVocabulary>) -> Matcher {

@@ -196,7 +196,7 @@ pub(crate) async fn track(State(app): State<Arc<App>>, mut request: Request, nex
     if trailers {
         response.headers_mut().insert(header::TRAILER, HeaderValue::from_static("server-timing"));
     }
-    let key_end = tracked._admitted.as_ref().map(|admitted| KeyEnd::of(&admitted.pass));
+    let key_end = tracked._admitted.as_ref().map(|admitted| admitted.pass.key_end());
     response.map(|body| Body::new(TrackedBody { body, trailers, key_end, tracked }))
 }
 

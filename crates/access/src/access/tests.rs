@@ -9,9 +9,7 @@ use std::{
 
 use http::HeaderMap;
 
-use crate::{
-    Access, AccessSettings, FileError, KeyEnd, KeysFile, Pass, PresentedKeys, Record, Refusal, Secret,
-};
+use crate::{Access, AccessSettings, FileError, KeysFile, Pass, PresentedKeys, Record, Refusal, Secret};
 
 const FROM: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)));
 
@@ -264,7 +262,7 @@ async fn a_revoked_key_ends_what_runs_with_it() {
     let access = Access::open(settings(&path)).unwrap();
     let pass = bearer(&access, &alice).unwrap();
     let end = |pass: &Pass| {
-        let mut end = KeyEnd::of(pass);
+        let mut end = pass.key_end();
         tokio::spawn(std::future::poll_fn(move |context| match end.poll_ended(context) {
             true => std::task::Poll::Ready(()),
             false => std::task::Poll::Pending,
@@ -282,7 +280,7 @@ async fn a_revoked_key_ends_what_runs_with_it() {
     tokio::time::timeout(Duration::from_secs(20), of_alice).await.expect("the key goes on").unwrap();
     assert!(!of_bob.is_finished());
     end(&pass).await.unwrap(); // it has ended before
-    assert_eq!(format!("{:?}", KeyEnd::of(&Pass::anyone())), "KeyEnd(never)");
+    assert_eq!(format!("{:?}", Pass::anyone().key_end()), "KeyEnd(never)");
 }
 
 #[tokio::test]

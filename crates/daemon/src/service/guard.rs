@@ -83,7 +83,7 @@ where
                 Box::pin(std::future::ready(Ok(Status::from(refusal).into_http())))
             }
             Ok((pass, running)) => {
-                let key_end = KeyEnd::of(&pass);
+                let key_end = pass.key_end();
                 request.extensions_mut().insert(pass);
                 let answer = self.service.call(request);
                 Box::pin(async move {
