@@ -7,68 +7,7 @@ use super::{Adapter, AdapterBase, FileContent, FileDelta, Matrices, refused};
 use crate::error::LoadError;
 use crate::gguf::Gguf;
 use crate::mapped::ModelBytes;
-use crate::spec::{Names, is_permuted};
-
-/// GGUF architectures by the transformers library's model types, if the two differ. Of several types of an
-/// architecture, the first has the tensor names of all.
-const ARCHITECTURES: &[(&str, &str)] = &[
-    ("mistral", "llama"),
-    ("mixtral", "llama"),
-    ("internlm3", "llama"),
-    ("qwen2_moe", "qwen2moe"),
-    ("qwen3_moe", "qwen3moe"),
-    ("qwen3_next", "qwen3next"),
-    ("qwen3_5_text", "qwen35"),
-    ("qwen3_5_moe_text", "qwen35moe"),
-    ("deepseek_v3", "deepseek2"),
-    ("deepseek_v2", "deepseek2"),
-    ("kimi_k2", "deepseek2"),
-    ("glm4_moe_lite", "deepseek2"),
-    ("gpt_oss", "gpt-oss"),
-    ("glm4_moe", "glm4moe"),
-    ("solar_open", "glm4moe"),
-    ("granitemoe", "granitemoe"),
-    ("granitemoeshared", "granitemoe"),
-    ("granitemoehybrid", "granitehybrid"),
-    ("ernie4_5_moe", "ernie4_5-moe"),
-    ("minimax_m2", "minimax-m2"),
-    ("bailing_moe", "bailingmoe"),
-    ("bailing_moe_v2", "bailingmoe2"),
-    ("exaone_moe", "exaone-moe"),
-    ("llama4_text", "llama4"),
-    ("hunyuan_v1_moe", "hunyuan-moe"),
-    ("hunyuan_v1_dense", "hunyuan-dense"),
-    ("cohere", "command-r"),
-    ("cohere2_moe", "cohere2moe"),
-    ("falcon_h1", "falcon-h1"),
-    ("lfm2_moe", "lfm2moe"),
-    ("gemma3_text", "gemma3"),
-    ("gemma3n_text", "gemma3n"),
-    ("gemma4_text", "gemma4"),
-    ("olmo3", "olmo2"),
-    ("gpt_neox", "gptneox"),
-    ("gpt_bigcode", "starcoder"),
-    ("phi", "phi2"),
-];
-
-/// GGUF architecture of a model type or of an architecture.
-fn architecture_of(name: &str) -> &str {
-    ARCHITECTURES
-        .iter()
-        .find(|(model_type, _)| *model_type == name)
-        .map_or(name, |(_, architecture)| architecture)
-}
-
-/// Model type whose tensor names the published models of an architecture have.
-pub(super) fn model_type(architecture: &str) -> &str {
-    if architecture == "nemotron_h_moe" {
-        return "nemotron_h";
-    }
-    // A name may be both: `llama` is also the model type that GGUF's `llama` is named after.
-    let is_type = ARCHITECTURES.iter().any(|(model_type, _)| *model_type == architecture);
-    let found = ARCHITECTURES.iter().find(|(_, gguf)| *gguf == architecture && *gguf != "llama");
-    found.filter(|_| !is_type).map_or(architecture, |(model_type, _)| model_type)
-}
+use crate::spec::{architecture_of, gguf_names, is_permuted};
 
 pub(super) fn parse(file: &str, bytes: &ModelBytes, base: &AdapterBase<'_>) -> Result<Adapter, LoadError> {
     let spec = base.spec;
@@ -111,7 +50,7 @@ pub(super) fn parse(file: &str, bytes: &ModelBytes, base: &AdapterBase<'_>) -> R
         let found = files.entry(module).or_default();
         FileDelta::put(if is_a { &mut found.a } else { &mut found.b }, tensor)?;
     }
-    let matrices = Matrices::new(spec, Names::of_gguf(architecture), "");
+    let matrices = Matrices::new(spec, gguf_names(architecture), "");
     let mut deltas = BTreeMap::new();
     for (module, found) in files {
         let (_, b) = found.halves(file)?;

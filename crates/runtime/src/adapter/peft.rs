@@ -8,14 +8,14 @@ use hanzo_engine_kernels::DType;
 
 use super::config::Settings;
 use super::delta::DeltaMaker;
-use super::{Adapter, AdapterBase, FileContent, FileDelta, Matrices, gguf, refused, shapes};
+use super::{Adapter, AdapterBase, FileContent, FileDelta, Matrices, refused, shapes};
 use crate::error::LoadError;
 use crate::json;
 use crate::limits::SETTINGS_VALUES_MAX;
 use crate::load::TextFile;
 use crate::mapped::ModelBytes;
 use crate::network::as_f32;
-use crate::spec::{Config, LayerPart, Names, Part, TransformerSpec, Weight};
+use crate::spec::{Config, LayerPart, Part, TransformerSpec, Weight, huggingface_names};
 use crate::tensor::Tensor;
 use crate::{pytorch, safetensors};
 
@@ -62,7 +62,7 @@ fn adapter(
     base: &AdapterBase<'_>,
 ) -> Result<Adapter, LoadError> {
     let spec = base.spec;
-    let names = Names::of_model_type(gguf::model_type(&spec.architecture));
+    let names = huggingface_names(&spec.architecture);
     let settings = Settings::read(settings)?;
     let mut files: BTreeMap<String, FileDelta> = BTreeMap::new();
     for tensor in tensors {

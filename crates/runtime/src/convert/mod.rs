@@ -14,55 +14,30 @@ mod vocabulary;
 use std::path::Path;
 use std::sync::Arc;
 
-use hanzo_engine_kernels::RopeKind;
-
 pub(crate) use tensors::stacked;
 
 use crate::error::LoadError;
 use crate::gguf::{Gguf, Metadata};
 use crate::load::{ModelFiles, huggingface, weights};
 use crate::overrides::Overrides;
+use crate::spec::{self, Architecture, architecture};
 
-/// Model family that can be converted.
-#[derive(Debug)]
-struct Family {
-    /// Model type of `config.json`, or of its text's settings.
-    model_type: &'static str,
-    /// Architecture in GGUF.
-    name: &'static str,
-    /// Pairing of rotary embedding in its GGUF files.
-    turns: RopeKind,
-}
+/// Model types of `config.json`, or of its text's settings, that can be converted.
+const WRITTEN: &[&str] =
+    &["llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text"];
 
-const fn family(model_type: &'static str, name: &'static str, turns: RopeKind) -> Family {
-    Family { model_type, name, turns }
-}
-
-const FAMILIES: &[Family] = &[
-    family("llama", "llama", RopeKind::Interleaved),
-    family("mistral", "llama", RopeKind::Interleaved),
-    family("mixtral", "llama", RopeKind::Interleaved),
-    family("qwen2", "qwen2", RopeKind::Neox),
-    family("qwen3", "qwen3", RopeKind::Neox),
-    family("qwen3_moe", "qwen3moe", RopeKind::Neox),
-    family("gemma", "gemma", RopeKind::Neox),
-    family("gemma2", "gemma2", RopeKind::Neox),
-    family("gemma3_text", "gemma3", RopeKind::Neox),
-];
-
-impl Family {
-    fn of(files: &ModelFiles, file: &str) -> Result<&'static Family, LoadError> {
-        let model_type = files.spec.architecture.as_str();
-        FAMILIES.iter().find(|family| family.model_type == model_type).ok_or_else(|| {
-            let known: Vec<&str> = FAMILIES.iter().map(|family| family.model_type).collect();
-            LoadError::Unsupported {
-                file: file.to_owned(),
-                key: "model_type".into(),
-                value: model_type.to_owned(),
-                reason: format!("GGUF files are written of {}", known.join(", ")),
-            }
-        })
-    }
+/// Architecture of the GGUF file of a folder.
+fn architecture_of(files: &ModelFiles, file: &str) -> Result<&'static Architecture, LoadError> {
+    let model_type = files.spec.architecture.as_str();
+    let written = Some(model_type).filter(|model_type| WRITTEN.contains(model_type));
+    written.and_then(|model_type| architecture(spec::architecture_of(model_type))).ok_or_else(|| {
+        LoadError::Unsupported {
+            file: file.to_owned(),
+            key: "model_type".into(),
+            value: model_type.to_owned(),
+            reason: format!("GGUF files are written of {}", WRITTEN.join(", ")),
+        }
+    })
 }
 
 /// Whether a directory is a model folder: a configuration, and weights in safetensors or PyTorch files.
@@ -80,10 +55,10 @@ pub fn is_folder(directory: &Path) -> bool {
 pub fn gguf_of(directory: &Path) -> Result<Gguf, LoadError> {
     let (files, _) = huggingface::open(directory, &Overrides::default())?;
     let file = directory.display().to_string();
-    let family = Family::of(&files, &file)?;
-    let mut entries = settings::keys(directory, &files, family)?;
+    let of = architecture_of(&files, &file)?;
+    let mut entries = settings::keys(directory, &files, of.name)?;
     entries.extend(vocabulary::keys(directory, &files)?);
-    let mut tensors = tensors::of_files(&files, family)?;
+    let mut tensors = tensors::of_files(&files, of)?;
     tensors.extend(settings::rope_factors(&files.spec, &file));
     let gguf = Gguf { version: 3, metadata: Arc::new(Metadata::new(file, entries)), tensors };
     settings::check(&files.spec, &gguf)?;

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use hanzo_engine_kernels::DType;
 
-use super::Family;
 use crate::error::{LoadError, shorten};
 use crate::gguf::{Gguf, Value};
 use crate::limits::WIDTH_MAX;
@@ -21,12 +20,12 @@ use crate::tensor::Tensor;
 pub(super) fn keys(
     directory: &Path,
     files: &ModelFiles,
-    family: &Family,
+    architecture: &'static str,
 ) -> Result<BTreeMap<String, Value>, LoadError> {
     let spec = &files.spec;
-    let mut keys = Keys { name: family.name, entries: BTreeMap::new() };
+    let mut keys = Keys { name: architecture, entries: BTreeMap::new() };
     let text = |text: &str| Value::String(text.to_owned());
-    keys.general("architecture", Some(text(family.name)));
+    keys.general("architecture", Some(text(architecture)));
     keys.general("type", Some(text("model")));
     keys.general("name", Some(text(&files.info.name)));
     keys.sampling(files);
@@ -54,7 +53,7 @@ pub(super) fn keys(
             keys.count("feed_forward_length", whole.flatten().unwrap_or(experts.ffn));
             keys.count("expert_count", experts.count);
             keys.count("expert_used_count", experts.used);
-            if family.name != "llama" {
+            if architecture != "llama" {
                 keys.count("expert_feed_forward_length", experts.ffn);
             }
         }

@@ -6,16 +6,15 @@ use std::ops::Range;
 
 use hanzo_engine_kernels::{DType, RopeKind};
 
-use super::Family;
 use crate::error::LoadError;
 use crate::load::ModelFiles;
 use crate::mapped::ModelBytes;
-use crate::spec::{LayerPart, Names, NormKind, Part, Weight};
+use crate::spec::{Architecture, LayerPart, NormKind, Part, Weight};
 use crate::tensor::Tensor;
 
 /// All tensors of the converted file.
-pub(super) fn of_files(files: &ModelFiles, family: &Family) -> Result<Vec<Tensor>, LoadError> {
-    let (spec, names) = (&files.spec, Names::of_gguf(family.name));
+pub(super) fn of_files(files: &ModelFiles, of: &Architecture) -> Result<Vec<Tensor>, LoadError> {
+    let (spec, names) = (&files.spec, of.names);
     // GGUF's norms multiply by the stored factors.
     let from_one = spec.norm.kind == NormKind::Rms { from_one: true };
     let mut tensors = Vec::new();
@@ -35,7 +34,7 @@ pub(super) fn of_files(files: &ModelFiles, family: &Family) -> Result<Vec<Tensor
         } else {
             tensor.clone()
         };
-        let heads = regrouped_heads(files, weight, family);
+        let heads = regrouped_heads(files, weight, of);
         let changed = heads.map(|heads| regrouped(&changed, heads)).unwrap_or(changed);
         tensors.push(Tensor { name, ..changed });
     }
@@ -61,11 +60,11 @@ fn is_norm(part: Part) -> bool {
 }
 
 /// Number of heads of queries or keys whose rows GGUF files have in another order.
-fn regrouped_heads(files: &ModelFiles, weight: Weight, family: &Family) -> Option<usize> {
+fn regrouped_heads(files: &ModelFiles, weight: Weight, architecture: &Architecture) -> Option<usize> {
     let Part::Layer(layer, of) = weight.part else { return None };
     let attention = &files.spec.layers[layer].attention;
     let kind = files.spec.ropes.get(attention.rope?)?.kind;
-    if (kind, family.turns) != (RopeKind::Neox, RopeKind::Interleaved) {
+    if (kind, architecture.rope) != (RopeKind::Neox, RopeKind::Interleaved) {
         return None;
     }
     let shape = attention.projection.cache_shape();

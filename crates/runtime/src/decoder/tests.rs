@@ -14,16 +14,57 @@ use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, DType, RowSource, ops};
 use safetensors::tensor::{Dtype, TensorView};
 
 use super::*;
-use crate::spec::Mask;
+use crate::spec::{FAMILIES, Mask};
 
 /// The largest allowed difference of a logit, as a share of the range of the golden ones.
 const TOLERANCE: f32 = 1e-3;
-const CASES: &[&str] = &["qwen3", "llama3", "llama-linear", "qwen2-yarn", "mistral", "qwen3-moe", "mixtral"];
-/// Of which there is no GGUF file.
-const SAFETENSORS_ONLY: &[&str] = &["qwen3-moe-mixed", "qwen3-windows"];
 
 pub(crate) fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name)
+}
+
+/// Folders of a kind that families name, and whether there is a GGUF file besides.
+fn goldens(kind: &str) -> Vec<(&'static str, bool)> {
+    let of = |names: &'static [&'static str], in_gguf| names.iter().map(move |name| (*name, in_gguf));
+    let all = FAMILIES
+        .iter()
+        .flat_map(|family| of(family.goldens, true).chain(of(family.goldens_without_gguf, false)));
+    all.filter_map(|(name, in_gguf)| Some((name.strip_prefix(kind)?.strip_prefix('/')?, in_gguf))).collect()
+}
+
+/// Models of a kind in every format that they have.
+fn files_of(kind: &str) -> impl Iterator<Item = (&'static str, PathBuf)> {
+    goldens(kind).into_iter().flat_map(move |(case, in_gguf)| {
+        let folder = data(kind).join(case);
+        let gguf = in_gguf.then(|| folder.join("model.gguf"));
+        [folder].into_iter().chain(gguf).map(move |path| (case, path))
+    })
+}
+
+fn fastest() -> AnyBackend {
+    let tier = Tier::available().last().expect("the portable tier always is");
+    AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier))
+}
+
+/// Checks that every model of a kind computes the same bits alone, after a chunk, and beside another prompt.
+fn check_batches(kind: &str) {
+    for (case, path) in files_of(kind) {
+        let files = ModelFiles::open(&path).unwrap();
+        let mut runner = Runner::new(fastest(), &files);
+        let text = Golden::read(&data(kind).join(case)).text();
+        let whole = runner.prefill(&text);
+        let vocab = files.spec.vocab;
+        // Two unequal sequences together, the first of which goes on where a chunk ended.
+        let (blocks, others) = (scattered(1), scattered(0));
+        runner.step(&[Work { tokens: &text[..19], rows: 19, blocks: &blocks }]);
+        let both = runner.step(&[
+            Work { tokens: &text[..20], rows: 1, blocks: &blocks },
+            Work { tokens: &text[..33], rows: 33, blocks: &others },
+        ]);
+        let bits = |logits: &[f32]| logits.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>();
+        assert!(bits(&both[..vocab]) == bits(&whole[19 * vocab..20 * vocab]), "{}: a decode", path.display());
+        assert!(bits(&both[vocab..]) == bits(&whole[..33 * vocab]), "{}: a prompt beside it", path.display());
+    }
 }
 
 /// What the transformers library computed.
@@ -236,7 +277,7 @@ fn check_golden(files: &ModelFiles, case: &str, what: &str) {
 
 #[test]
 fn safetensors_models_compute_what_transformers_does() {
-    for case in CASES.iter().chain(SAFETENSORS_ONLY) {
+    for (case, _) in goldens("tiny") {
         let files = ModelFiles::open(&data("tiny").join(case)).unwrap();
         check_golden(&files, case, "safetensors");
     }
@@ -244,14 +285,12 @@ fn safetensors_models_compute_what_transformers_does() {
 
 #[test]
 fn tiny_models_compute_what_the_library_does() {
-    let both = CASES.iter().map(|case| (*case, true));
-    let all: Vec<(&str, bool)> = both.chain(SAFETENSORS_ONLY.iter().map(|case| (*case, false))).collect();
-    measured::check_kind("tiny", &all);
+    measured::check_kind("tiny", &goldens("tiny"));
 }
 
 #[test]
 fn gguf_models_compute_what_transformers_does() {
-    for case in CASES {
+    for (case, _) in goldens("tiny").into_iter().filter(|(_, in_gguf)| *in_gguf) {
         let files = ModelFiles::open(&data("tiny").join(case).join("model.gguf")).unwrap();
         check_golden(&files, case, "GGUF");
     }
@@ -314,7 +353,7 @@ fn every_plain_type_computes_the_same() {
 
 #[test]
 fn both_formats_hold_the_same_model() {
-    for case in CASES {
+    for (case, _) in goldens("tiny").into_iter().filter(|(_, in_gguf)| *in_gguf) {
         let text = Golden::open(case).text();
         let logits = |path: PathBuf| {
             let files = ModelFiles::open(&path).unwrap();

@@ -99,7 +99,7 @@ fn of_text(fallback_name: &str, gguf: Gguf, files: Vec<PathBuf>) -> Result<Model
     let text = text_files(&metadata)?;
     check_tokens(file, spec.vocab, &text)?;
     let bytes_in_memory: u64 = gguf.tensors.iter().map(|tensor| tensor.bytes.len() as u64).sum();
-    let names = Names::of_gguf(&spec.architecture).of_spec(&spec);
+    let names = spec::gguf_names(&spec.architecture).of_spec(&spec);
     let mut stored = quantised::of_gguf(gguf.tensors)?;
     stored.extend(curves(&spec, &metadata, names)?);
     let mut found = Found::new(file, names, stored)?;
@@ -108,7 +108,7 @@ fn of_text(fallback_name: &str, gguf: Gguf, files: Vec<PathBuf>) -> Result<Model
     // Layers after the last that predict several tokens at once are not run.
     let more = format!("blk.{}.", spec.layers.len());
     let [long, short] = spec::LONG_FACTORS;
-    let not_read = spec.shared_names(Names::of_gguf(&spec.architecture));
+    let not_read = spec.shared_names(spec::gguf_names(&spec.architecture));
     let mut harmless = vec![spec::ROPE_FACTORS, long, short];
     harmless.extend(spec::predicts_more(&spec.architecture).then_some(more.as_str()));
     harmless.extend(not_read.iter().map(String::as_str));

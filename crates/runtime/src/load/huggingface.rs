@@ -59,8 +59,10 @@ pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFile
     let generation_config = read_config(directory, "generation_config.json")?;
     let mut text = text_files(directory, &config, generation_config.as_ref(), overrides)?;
     check_tokens(&name, spec.vocab, &text)?;
-    let named_as = multimodal.as_ref().map_or(&spec.architecture, |found| &found.text_type).clone();
-    let names = Names::of_model_type(&named_as);
+    let names = match &multimodal {
+        Some(found) => found.names(),
+        None => spec::huggingface_names(&spec.architecture),
+    };
     let mut found = Found::new(&name, names.of_spec(&spec), tensors)?;
     found.settle_head(&mut spec)?;
     let tensors = found.resolve(&spec)?;

@@ -129,12 +129,12 @@ mod tests {
     use half::f16;
 
     use super::*;
-    use crate::spec::Names;
+    use crate::spec::huggingface_names;
 
     fn found(dtype: DType, shape: &[usize], bytes: Vec<u8>) -> Found<'static> {
         let file = "model.safetensors".into();
         let tensor = Tensor { name: "a".into(), dtype, shape: shape.to_vec(), bytes: bytes.into(), file };
-        Found::new("model.safetensors", &Names::GPT2, vec![tensor]).unwrap()
+        Found::new("model.safetensors", huggingface_names("gpt2"), vec![tensor]).unwrap()
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::error::LoadError;
 use crate::load::{ModelFiles, TextFile, huggingface};
 use crate::overrides::Overrides;
 use crate::safetensors::Written;
-use crate::spec::{LayerPart, MlpSpec, Names, Part};
+use crate::spec::{LayerPart, MlpSpec, Part, huggingface_names};
 use crate::tensor::Tensor;
 
 /// Requested quantisation.
@@ -169,7 +169,7 @@ fn settings(dtype: DType) -> Value {
 fn weights(files: &ModelFiles, file: &str) -> Result<Vec<(Tensor, bool)>, LoadError> {
     const EXPERTS: &str = "mlp.experts.{}.";
     let spec = &files.spec;
-    let names = Names::of_model_type(&spec.architecture);
+    let names = huggingface_names(&spec.architecture);
     let refused = |what: &str, reason: &str| Err(unsupported(file, "model_type", what, reason));
     let own_experts = |mlp: &MlpSpec| {
         mlp.experts().is_some_and(|experts| experts.expert_bias || !names.experts.gate.starts_with(EXPERTS))

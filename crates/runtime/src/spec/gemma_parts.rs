@@ -1,7 +1,7 @@
-//! Additional parts of Gemma 3n's and 4's layers: their weights, shapes and names in files.
+//! Additional parts of Gemma 3n's and 4's layers: their weights and shapes.
 
 use super::weights::{LayerPart, List, Part};
-use super::{ExpertNames, ExpertPack, LayerSpec, MlpSpec, Names, TransformerSpec};
+use super::{LayerSpec, MlpSpec, Names, TransformerSpec};
 
 /// Part of a network with a separate input vector for each layer and token, or with experts beside an MLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -90,121 +90,6 @@ impl Names {
         let named = self.gemma.iter().find(|(named, _)| *named == any);
         named.map_or_else(String::new, |(_, name)| name.replace("{}", &number.to_string()))
     }
-
-    /// Names in the transformers library's Gemma4 class.
-    pub(crate) const GEMMA4: Names = Names {
-        router: "router.proj",
-        experts: ExpertNames {
-            gate: "experts.{}.gate_proj.weight",
-            up: "experts.{}.up_proj.weight",
-            down: "experts.{}.down_proj.weight",
-            pack: Some(ExpertPack {
-                gate_up: "experts.gate_up_proj",
-                down: "experts.down_proj",
-                bias_suffix: "_bias",
-                in_turns: false,
-                inputs_first: false,
-            }),
-            ..ExpertNames::NONE
-        },
-        shared_gate: "mlp.gate_proj",
-        shared_up: "mlp.up_proj",
-        shared_down: "mlp.down_proj",
-        gemma: &[
-            (InputEmbedding, "embed_tokens_per_layer.weight"),
-            (InputProjection, "per_layer_model_projection.weight"),
-            (InputProjectionNorm, "per_layer_projection_norm.weight"),
-            (InputGate, "per_layer_input_gate.weight"),
-            (InputUp, "per_layer_projection.weight"),
-            (InputNorm, "post_per_layer_input_norm.weight"),
-            (OutputScale, "layer_scalar"),
-            (RouterScale, "router.scale"),
-            (ExpertScale, "router.per_expert_scale"),
-            (ExpertsNorm, "pre_feedforward_layernorm_2.weight"),
-            (ExpertsPostNorm, "post_feedforward_layernorm_2.weight"),
-            (SharedPostNorm, "post_feedforward_layernorm_1.weight"),
-        ],
-        ..Names::GEMMA
-    };
-
-    /// Names in the transformers library's Gemma3n class.
-    pub(crate) const GEMMA3N: Names = Names {
-        gemma: &[
-            (InputEmbedding, "embed_tokens_per_layer.weight"),
-            (InputProjection, "per_layer_model_projection.weight"),
-            (InputProjectionNorm, "per_layer_projection_norm.weight"),
-            (InputGate, "per_layer_input_gate.weight"),
-            (InputUp, "per_layer_projection.weight"),
-            (InputNorm, "post_per_layer_input_norm.weight"),
-            (StreamUp(0), "altup_projections.{}.weight"),
-            (StreamDown(0), "altup_unembed_projections.{}.weight"),
-            (StreamRouter, "altup.modality_router.weight"),
-            (StreamRouterNorm, "altup.router_norm.weight"),
-            (StreamPrediction, "altup.prediction_coefs.weight"),
-            (StreamCorrection, "altup.correction_coefs.weight"),
-            (StreamScale, "altup.correct_output_scale"),
-            (LaurelDown, "laurel.linear_left.weight"),
-            (LaurelUp, "laurel.linear_right.weight"),
-            (LaurelNorm, "laurel.post_laurel_norm.weight"),
-        ],
-        ..Names::GEMMA
-    };
-
-    /// Names in GGUF files of Gemma 3n.
-    pub(crate) const GGUF_GEMMA3N: Names = Names {
-        gemma: &[
-            (InputEmbedding, "per_layer_token_embd.weight"),
-            (InputProjection, "per_layer_model_proj.weight"),
-            (InputProjectionNorm, "per_layer_proj_norm.weight"),
-            (InputGate, "inp_gate.weight"),
-            (InputUp, "proj.weight"),
-            (InputNorm, "post_norm.weight"),
-            // One matrix of a stack.
-            (StreamUp(0), "altup_proj.weight[{}]"),
-            (StreamDown(0), "altup_unembd_proj.weight[{}]"),
-            (StreamRouter, "altup_router.weight"),
-            (StreamRouterNorm, "altup_router_norm.weight"),
-            (StreamPrediction, "altup_predict_coef.weight"),
-            (StreamCorrection, "altup_correct_coef.weight"),
-            (StreamScale, "altup_correct_scale.weight"),
-            (LaurelDown, "laurel_l.weight"),
-            (LaurelUp, "laurel_r.weight"),
-            (LaurelNorm, "laurel_post_norm.weight"),
-        ],
-        ..Names::GGUF
-    };
-
-    /// Names in GGUF files of Gemma 4.
-    pub(crate) const GGUF_GEMMA4: Names = Names {
-        experts: ExpertNames {
-            pack: Some(ExpertPack {
-                gate_up: "ffn_gate_up_exps.weight",
-                down: "",
-                bias_suffix: "_bias",
-                in_turns: false,
-                inputs_first: false,
-            }),
-            ..Names::GGUF.experts
-        },
-        shared_gate: "ffn_gate",
-        shared_up: "ffn_up",
-        shared_down: "ffn_down",
-        gemma: &[
-            (InputEmbedding, "per_layer_token_embd.weight"),
-            (InputProjection, "per_layer_model_proj.weight"),
-            (InputProjectionNorm, "per_layer_proj_norm.weight"),
-            (InputGate, "inp_gate.weight"),
-            (InputUp, "proj.weight"),
-            (InputNorm, "post_norm.weight"),
-            (OutputScale, "layer_output_scale.weight"),
-            (RouterScale, "ffn_gate_inp.scale"),
-            (ExpertScale, "ffn_down_exps.scale"),
-            (ExpertsNorm, "pre_ffw_norm_2.weight"),
-            (ExpertsPostNorm, "post_ffw_norm_2.weight"),
-            (SharedPostNorm, "post_ffw_norm_1.weight"),
-        ],
-        ..Names::GGUF
-    };
 }
 
 impl TransformerSpec {

@@ -1,33 +1,22 @@
 //! A transformer as data: everything that the one network must know to run a family, decoder or encoder, and the
-//! weights it needs. Decoders are read from GGUF metadata (`gguf`) or a Hugging Face `config.json` (`hf`), encoders by
-//! `crate::encoder`'s families. A setting that cannot be expressed or run is a load error.
+//! weights it needs. Decoders are read from GGUF metadata (`metadata`) or a Hugging Face `config.json` (`settings`), as
+//! `families` say; encoders by `crate::encoder`'s families. A setting that cannot be expressed or run is a load error.
 
 mod config;
 mod crossing;
-mod dense;
-mod dense_absolute;
-mod dense_gguf;
-mod dense_own;
 mod distance;
-mod gemma;
-mod gemma_gguf;
+mod families;
 mod gemma_parts;
-mod gguf;
-mod hf;
-mod hybrids_gguf;
 mod layer;
-mod mixtures;
-mod mixtures_gguf;
+mod metadata;
 mod multimodal;
 mod names;
 mod names_experts;
-mod names_own;
 mod names_state;
-mod nemotron_gguf;
 mod rope;
 mod runnable;
+mod settings;
 mod state;
-mod states_gguf;
 #[cfg(test)]
 mod tests;
 mod unknown;
@@ -39,24 +28,28 @@ pub use config::Config;
 pub(crate) use crossing::ROWS_OF_IMAGES;
 pub use distance::{Alibi, Buckets, Disentangled, Distance};
 pub(crate) use distance::{behind_table, learned_table};
+pub use families::{FAMILIES, Family};
+pub(crate) use families::{
+    architecture, architecture_of, gguf_names, huggingface_names, is_permuted, predicts_more,
+};
 pub use gemma_parts::{GemmaPart, StreamsSpec};
-pub use gguf::from_gguf;
-pub(crate) use gguf::{LONG_FACTORS, ROPE_FACTORS, is_permuted};
 use hanzo_engine_kernels::{
     Activation, HeadShape, KvGroups, KvLayout, KvSpec, KvType, PipelineCut, StepLimits,
 };
-pub use hf::from_config;
 pub use layer::{
     AttentionSpec, DenseSpec, ExpertsSpec, LatentShape, LayerSpec, Mask, MlpSpec, NormKind, NormOrder,
     NormSpec, Projection, QkNorm, SharedExpert,
 };
-pub(crate) use mixtures::predicts_more;
+pub(crate) use metadata::Architecture;
+pub use metadata::from_gguf;
+pub(crate) use metadata::{LONG_FACTORS, ROPE_FACTORS};
 pub(crate) use multimodal::{Multimodal, not_read};
 pub(crate) use names::{GateUp, Names};
 pub(crate) use names_experts::{ExpertNames, ExpertPack};
-pub(crate) use names_state::StateStack;
+pub(crate) use names_state::{StateNames, StateStack};
 pub(crate) use rope::yarn_magnitude;
 pub use rope::{AxesSpec, LongRope, RopeScaling, RopeSpec};
+pub use settings::from_config;
 pub use state::StateSpec;
 pub use weights::{LayerPart, Part, Weight};
 

@@ -4,8 +4,8 @@
 
 use serde_json::{Map, Value};
 
-use super::Config;
 use super::crossing::{PASSED_BY, cut_off, layers_of_images};
+use super::{Config, Names, families};
 use crate::audio;
 use crate::error::LoadError;
 use crate::tensor::Tensor;
@@ -466,6 +466,15 @@ impl Multimodal {
         }
         config.settings = settings;
         Ok(Some(Multimodal { wrapper, text_type, tied, crossing, passes_by: false }))
+    }
+
+    /// Names of the text's tensors, without the wrapper's prefixes.
+    pub(crate) fn names(&self) -> &'static Names {
+        match TEXT_TYPES.iter().find(|known| known.model_type == self.text_type) {
+            Some(TextType { model_type: "qwen3_vl_moe_text", .. }) => &families::QWEN3_VL_MOE_NAMES,
+            Some(known) => families::huggingface_names(known.family),
+            None => families::huggingface_names(&self.text_type),
+        }
     }
 
     /// Inputs that are not supported.

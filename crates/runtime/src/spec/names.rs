@@ -4,6 +4,7 @@ use super::gemma_parts::GemmaNames;
 use super::names_experts::{ExpertNames, ExpertPack};
 use super::names_state::StateNames;
 use super::weights::{LayerPart, Part, Weight};
+use super::{NormOrder, TransformerSpec};
 
 /// Names without `.weight` and `.bias`. An empty name is of a part that the table's families never have.
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +75,8 @@ pub(crate) struct Names {
     pub(crate) shared_router: &'static str,
     pub(crate) mlp_norm: &'static str,
     pub(crate) mlp_post_norm: &'static str,
+    /// Names of files in which attention and MLP, in parallel, have separate norms, if those differ.
+    pub(crate) apart: Option<&'static Names>,
     pub(crate) lm_dense: &'static str,
     pub(crate) lm_norm: &'static str,
     pub(crate) head: &'static str,
@@ -145,6 +148,7 @@ impl Names {
         shared_router: "",
         mlp_norm: "",
         mlp_post_norm: "",
+        apart: None,
         lm_dense: "",
         lm_norm: "",
         head: "",
@@ -234,13 +238,7 @@ impl Names {
             up: "mlp.experts.{}.up_proj.weight",
             down: "mlp.experts.{}.down_proj.weight",
             // The library's form of stacked experts.
-            pack: Some(ExpertPack {
-                gate_up: "mlp.experts.gate_up_proj",
-                down: "mlp.experts.down_proj",
-                bias_suffix: "_bias",
-                in_turns: false,
-                inputs_first: false,
-            }),
+            pack: Some(ExpertPack::new("mlp.experts.gate_up_proj", "mlp.experts.down_proj")),
             ..ExpertNames::NONE
         },
         shared_gate: "mlp.shared_experts.gate_proj",
@@ -252,178 +250,18 @@ impl Names {
         ..Names::NONE
     };
 
-    /// GGUF files whose routers have a bias on their scores.
-    pub(crate) const GGUF_GPT_OSS: Names =
-        Names { router_bias: "ffn_gate_inp.bias", mlp_norm: "post_attention_norm", ..Names::GGUF };
-
     /// GGUF files that have the MLP's norm under the name of another.
     pub(crate) const GGUF_POST_ATTENTION: Names = Names { mlp_norm: "post_attention_norm", ..Names::GGUF };
 
-    /// GGUF files of decoders with fused matrices, gate before up.
-    pub(crate) const GGUF_GLM4: Names =
+    /// GGUF files of decoders with gate and up in one matrix.
+    pub(crate) const GGUF_GATE_UP: Names =
         Names { gate_up: Some(GateUp { name: "ffn_up", gate_first: true }), ..Names::GGUF };
-    pub(crate) const GGUF_PHI3: Names = Names { qkv: Some("attn_qkv"), ..Names::GGUF_GLM4 };
 
+    /// GGUF files of decoders with queries, keys and values in one matrix.
     pub(crate) const GGUF_FUSED: Names = Names { qkv: Some("attn_qkv"), ..Names::GGUF };
-    pub(crate) const GGUF_PHI2: Names = Names { qkv_or_apart: true, ..Names::GGUF_FUSED };
 
-    /// Names in GGUF files of decoders of an architecture.
-    pub(crate) fn of_gguf(architecture: &str) -> &'static Names {
-        match architecture {
-            "gpt-oss" => &Names::GGUF_GPT_OSS,
-            "qwen3next" | "qwen35" | "qwen35moe" => &Names::GGUF_STATES,
-            "granitehybrid" | "mamba2" | "falcon-h1" => &Names::GGUF_MAMBA,
-            "nemotron_h" | "nemotron_h_moe" => &Names::GGUF_NEMOTRON_H,
-            "lfm2" | "lfm2moe" => &Names::GGUF_LFM2,
-            "glm4moe" | "seed_oss" => &Names::GGUF_POST_ATTENTION,
-            "phi3" | "chatglm" => &Names::GGUF_PHI3,
-            "bailingmoe2" | "bloom" | "falcon" | "gpt2" | "gptneox" | "mpt" | "qwen" | "starcoder" => {
-                &Names::GGUF_FUSED
-            }
-            "glm4" => &Names::GGUF_GLM4,
-            "apertus" => &Names::GGUF_APERTUS,
-            "afmoe" => &Names::GGUF_AFMOE,
-            "gemma3n" => &Names::GGUF_GEMMA3N,
-            "gemma4" => &Names::GGUF_GEMMA4,
-            "phi2" => &Names::GGUF_PHI2,
-            _ => &Names::GGUF,
-        }
-    }
-
-    /// The transformers library's GptOss class.
-    pub(crate) const GPT_OSS: Names = Names {
-        router: "mlp.router",
-        router_bias: "mlp.router.bias",
-        experts: ExpertNames {
-            pack: Some(ExpertPack {
-                gate_up: "mlp.experts.gate_up_proj",
-                down: "mlp.experts.down_proj",
-                bias_suffix: "_bias",
-                in_turns: true,
-                inputs_first: true,
-            }),
-            ..Names::HUGGING_FACE.experts
-        },
-        ..Names::HUGGING_FACE
-    };
-
-    /// The transformers library's Qwen3VLMoe class.
-    pub(crate) const QWEN3_VL_MOE: Names = Names {
-        experts: ExpertNames {
-            pack: Some(ExpertPack {
-                gate_up: "mlp.experts.gate_up_proj",
-                down: "mlp.experts.down_proj",
-                bias_suffix: "_bias",
-                in_turns: false,
-                inputs_first: true,
-            }),
-            ..Names::HUGGING_FACE.experts
-        },
-        ..Names::HUGGING_FACE
-    };
-
-    /// Classes of experts with a shared expert that has a gate.
-    pub(crate) const QWEN2_MOE: Names = Names {
-        shared_gate: "mlp.shared_expert.gate_proj",
-        shared_up: "mlp.shared_expert.up_proj",
-        shared_down: "mlp.shared_expert.down_proj",
-        shared_router: "mlp.shared_expert_gate",
-        ..Names::HUGGING_FACE
-    };
-
-    /// The transformers library's Ernie4_5_Moe class.
-    pub(crate) const ERNIE_MOE: Names =
-        Names { router_bias: "mlp.moe_statics.e_score_correction_bias", ..Names::HUGGING_FACE };
-
-    /// The transformers library's HunYuanDenseV1 and HunYuanMoEV1 classes.
-    pub(crate) const HUNYUAN: Names = Names {
-        router: "mlp.gate.wg",
-        query_norm: "self_attn.query_layernorm",
-        key_norm: "self_attn.key_layernorm",
-        shared_gate: "mlp.shared_mlp.gate_proj",
-        shared_up: "mlp.shared_mlp.up_proj",
-        shared_down: "mlp.shared_mlp.down_proj",
-        ..Names::HUGGING_FACE
-    };
-
-    /// Ling's own classes.
-    pub(crate) const BAILING_MOE: Names = Names {
-        token_embedding: "word_embeddings",
-        qkv: Some("attention.query_key_value"),
-        query_norm: "attention.query_layernorm",
-        key_norm: "attention.key_layernorm",
-        attention_output: "attention.dense",
-        router_bias: "mlp.gate.expert_bias",
-        ..Names::HUGGING_FACE
-    };
-
-    /// The transformers library's GraniteMoe and GraniteMoeShared classes.
-    pub(crate) const GRANITE_MOE: Names = Names {
-        router: "block_sparse_moe.router.layer",
-        experts: ExpertNames {
-            gate: "block_sparse_moe.input_linear.weight[{}, gate]",
-            up: "block_sparse_moe.input_linear.weight[{}, up]",
-            down: "block_sparse_moe.output_linear.weight[{}]",
-            pack: Some(ExpertPack {
-                gate_up: "block_sparse_moe.input_linear.weight",
-                down: "block_sparse_moe.output_linear.weight",
-                bias_suffix: "_bias",
-                in_turns: false,
-                inputs_first: false,
-            }),
-            ..ExpertNames::NONE
-        },
-        shared_gate: "shared_mlp.input_linear[gate]",
-        shared_up: "shared_mlp.input_linear[up]",
-        shared_gate_up: Some("shared_mlp.input_linear"),
-        shared_down: "shared_mlp.output_linear",
-        ..Names::HUGGING_FACE
-    };
-
-    /// The transformers library's Llama4 class.
-    pub(crate) const LLAMA4: Names = Names {
-        gate: "feed_forward.gate_proj",
-        up: "feed_forward.up_proj",
-        down: "feed_forward.down_proj",
-        router: "feed_forward.router",
-        experts: ExpertNames {
-            gate: "feed_forward.experts.{}.gate_proj.weight",
-            up: "feed_forward.experts.{}.up_proj.weight",
-            down: "feed_forward.experts.{}.down_proj.weight",
-            pack: Some(ExpertPack {
-                gate_up: "feed_forward.experts.gate_up_proj",
-                down: "feed_forward.experts.down_proj",
-                bias_suffix: "_bias",
-                in_turns: false,
-                inputs_first: true,
-            }),
-            ..ExpertNames::NONE
-        },
-        shared_gate: "feed_forward.shared_expert.gate_proj",
-        shared_up: "feed_forward.shared_expert.up_proj",
-        shared_down: "feed_forward.shared_expert.down_proj",
-        ..Names::HUGGING_FACE
-    };
-
-    /// The transformers library's Mixtral class.
-    pub(crate) const MIXTRAL: Names = Names {
-        router: "block_sparse_moe.gate",
-        experts: ExpertNames {
-            gate: "block_sparse_moe.experts.{}.w1.weight",
-            up: "block_sparse_moe.experts.{}.w3.weight",
-            down: "block_sparse_moe.experts.{}.w2.weight",
-            ..ExpertNames::NONE
-        },
-        ..Names::HUGGING_FACE
-    };
-
-    /// The transformers library's MiniMaxM2 class.
-    pub(crate) const MINIMAX_M2: Names =
-        Names { router_bias: "block_sparse_moe.e_score_correction_bias", ..Names::MIXTRAL };
-
-    /// The transformers library's ExaoneMoe class.
-    pub(crate) const EXAONE_MOE: Names =
-        Names { router_bias: "mlp.e_score_correction_bias", ..Names::HUGGING_FACE };
+    /// GGUF files of layers with Mamba 2's states.
+    pub(crate) const GGUF_MAMBA: Names = Names { state: StateNames::GGUF_MAMBA, ..Names::GGUF };
 
     /// The transformers library's Gemma3 class.
     pub(crate) const GEMMA: Names = Names {
@@ -433,61 +271,10 @@ impl Names {
         ..Names::HUGGING_FACE
     };
 
-    /// The transformers library's Phi3 class.
-    pub(crate) const PHI3: Names = Names {
-        qkv: Some("self_attn.qkv_proj"),
-        gate_up: Some(GateUp { name: "mlp.gate_up_proj", gate_first: true }),
-        ..Names::HUGGING_FACE
-    };
-
-    /// The transformers library's Glm and, with norms of sublayers' outputs, Glm4 classes.
-    pub(crate) const GLM: Names =
-        Names { gate_up: Some(GateUp { name: "mlp.gate_up_proj", gate_first: true }), ..Names::HUGGING_FACE };
-    pub(crate) const GLM4: Names = Names {
-        attention_post_norm: "post_self_attn_layernorm",
-        mlp_post_norm: "post_mlp_layernorm",
-        ..Names::GLM
-    };
-
-    /// The transformers library's Olmo2, Olmo3, FlexOlmo and Exaone4 classes.
-    pub(crate) const OLMO2: Names = Names {
-        attention_post_norm: "post_attention_layernorm",
-        mlp_post_norm: "post_feedforward_layernorm",
-        ..Names::HUGGING_FACE
-    };
-
-    /// The transformers library's Starcoder2 class.
-    pub(crate) const STARCODER2: Names = Names { up: "mlp.c_fc", down: "mlp.c_proj", ..Names::HUGGING_FACE };
-
-    /// Names in the transformers library's class of decoders for a model type.
-    pub(crate) fn of_model_type(model_type: &str) -> &'static Names {
-        match model_type {
-            "mixtral" | "phimoe" => &Names::MIXTRAL,
-            "minimax_m2" => &Names::MINIMAX_M2,
-            "bailing_moe" | "bailing_moe_v2" => &Names::BAILING_MOE,
-            "granitemoe" | "granitemoeshared" => &Names::GRANITE_MOE,
-            "exaone_moe" => &Names::EXAONE_MOE,
-            "gpt_oss" => &Names::GPT_OSS,
-            "qwen3_vl_moe_text" => &Names::QWEN3_VL_MOE,
-            "qwen2_moe" => &Names::QWEN2_MOE,
-            "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => &Names::QWEN_STATES,
-            "granitemoehybrid" => &Names::GRANITE_HYBRID,
-            "bamba" => &Names::BAMBA,
-            "nemotron_h" => &Names::NEMOTRON_H,
-            "lfm2" | "lfm2_moe" => &Names::LFM2,
-            "llama4_text" => &Names::LLAMA4,
-            "ernie4_5_moe" => &Names::ERNIE_MOE,
-            "hunyuan_v1_dense" | "hunyuan_v1_moe" => &Names::HUNYUAN,
-            "gemma2" | "gemma3_text" => &Names::GEMMA,
-            "gemma3n_text" => &Names::GEMMA3N,
-            "gemma4_text" => &Names::GEMMA4,
-            "phi3" => &Names::PHI3,
-            "glm" => &Names::GLM,
-            "glm4" | "glm4v_text" => &Names::GLM4,
-            "olmo2" | "olmo3" | "exaone4" | "flex_olmo" => &Names::OLMO2,
-            "starcoder2" => &Names::STARCODER2,
-            other => Names::of_own(other),
-        }
+    /// Names for a spec, if a family's files differ in names by its features.
+    pub(crate) fn of_spec(&'static self, spec: &TransformerSpec) -> &'static Names {
+        let apart = spec.layers.iter().any(|layer| layer.order == NormOrder::ParallelApart);
+        self.apart.filter(|_| apart).unwrap_or(self)
     }
 
     /// Name of a tensor in a file whose names begin with `prefix`, which is the table's or empty.

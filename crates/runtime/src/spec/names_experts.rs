@@ -34,3 +34,10 @@ impl ExpertNames {
     pub(crate) const NONE: ExpertNames =
         ExpertNames { gate: "", up: "", down: "", gates: "", ups: "", downs: "", bias: "", pack: None };
 }
+
+impl ExpertPack {
+    /// Gate's rows before up's, and outputs outermost.
+    pub(crate) const fn new(gate_up: &'static str, down: &'static str) -> ExpertPack {
+        ExpertPack { gate_up, down, bias_suffix: "_bias", in_turns: false, inputs_first: false }
+    }
+}

@@ -3,10 +3,9 @@
 use std::f64::consts::TAU;
 
 use hanzo_engine_kernels::{QueryScale, RopeAxes, RopeKind};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::Config;
-use super::hf::scaling;
 use crate::error::LoadError;
 use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX};
 
@@ -255,4 +254,116 @@ fn divisors(settings: &Config, key: &str) -> Result<Vec<f32>, LoadError> {
     };
     let factors = list.iter().take(HEAD_DIM_MAX).map(number).collect::<Option<Vec<f32>>>();
     factors.ok_or_else(|| settings.corrupt(key, "a factor is not a number above 0"))
+}
+
+/// Settings of rotary embeddings, which newer files keep by the kind of layer. They are in `rope_parameters`; in older
+/// files, `rope_scaling` accompanies `rope_theta`.
+pub(super) fn settings_of(config: &Config, kind_of_layers: &str) -> Result<Config, LoadError> {
+    let settings = match config.object("rope_scaling")? {
+        Some(settings) => Some(settings),
+        None => config.object("rope_parameters")?,
+    };
+    let Some(settings) = settings else { return Ok(Config::new(config.file.clone(), Map::new())) };
+    Ok(settings.object(kind_of_layers)?.unwrap_or(settings))
+}
+
+/// Divisors of frequencies, which LongRoPE alone has.
+const LONG_SETTINGS: &[&str] = &["long_factor", "short_factor"];
+/// Settings of `rope_scaling` and `rope_parameters` that are known.
+const ROPE_SETTINGS: &[&str] = &[
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "factor",
+    "finetuned",
+    "high_freq_factor",
+    "low_freq_factor",
+    "mscale",
+    "mscale_all_dim",
+    "original_max_position_embeddings",
+    "partial_rotary_factor",
+    "rope_theta",
+    "rope_type",
+    "truncate",
+    "type",
+];
+
+/// Refuses unknown settings of a Llama's rotary embedding.
+pub(super) fn check_settings(settings: &Config, rope_type: &str) -> Result<(), LoadError> {
+    for (key, value) in &settings.settings {
+        let of_long = is_long(rope_type) && LONG_SETTINGS.contains(&key.as_str());
+        if !ROPE_SETTINGS.contains(&key.as_str()) && !of_long {
+            return Err(settings.unsupported(key, value, "this build does not know what to do with it"));
+        }
+    }
+    match settings.get("partial_rotary_factor").filter(|value| value.as_f64() != Some(1.0)) {
+        Some(value) => {
+            Err(settings.unsupported("partial_rotary_factor", value, "this family turns whole heads"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn scaling(
+    config: &Config,
+    settings: &Config,
+    rope_type: &str,
+    context: usize,
+) -> Result<(RopeScaling, f32), LoadError> {
+    let required = |key: &str| settings.positive(key)?.ok_or_else(|| settings.missing(key));
+    let original_context = || {
+        const KEY: &str = "original_max_position_embeddings";
+        let outside = config.count(KEY, CONTEXT_TOKENS_MAX)?;
+        let inside = settings.count(KEY, CONTEXT_TOKENS_MAX)?;
+        Ok::<_, LoadError>(outside.or(inside).unwrap_or(context) as u32)
+    };
+    match rope_type {
+        "default" => Ok((RopeScaling::None, 1.0)),
+        "linear" => Ok((RopeScaling::Linear { factor: required("factor")? }, 1.0)),
+        "llama3" => {
+            let scaling = RopeScaling::Llama3 {
+                factor: required("factor")?,
+                low_freq_factor: required("low_freq_factor")?,
+                high_freq_factor: required("high_freq_factor")?,
+                original_context: original_context()?,
+            };
+            Ok((scaling, 1.0))
+        }
+        "yarn" => {
+            let original_context = original_context()?;
+            let factor = match settings.positive("factor")? {
+                Some(factor) => factor,
+                None => context as f32 / original_context as f32,
+            };
+            let weights = (settings.positive("mscale")?, settings.positive("mscale_all_dim")?);
+            let magnitude = match (settings.positive("attention_factor")?, weights) {
+                (Some(magnitude), _) => magnitude,
+                (None, (Some(mscale), Some(all_dim))) => {
+                    yarn_magnitude(factor, mscale) / yarn_magnitude(factor, all_dim)
+                }
+                (None, _) => yarn_magnitude(factor, 1.0),
+            };
+            let scaling = RopeScaling::Yarn {
+                factor,
+                beta_fast: settings.positive("beta_fast")?.unwrap_or(32.0),
+                beta_slow: settings.positive("beta_slow")?.unwrap_or(1.0),
+                original_context,
+                truncate: settings.bool("truncate")?.unwrap_or(true),
+            };
+            Ok((scaling, magnitude))
+        }
+        other => Err(settings.unsupported("rope_type", other, "default, linear, llama3 and yarn are known")),
+    }
+}
+
+/// Context stretched by YaRN, which is enabled by adding it to a configuration whose `max_position_embeddings` may
+/// stay the same.
+pub(super) fn stretched_context(scaling: &RopeScaling, context: usize) -> usize {
+    match *scaling {
+        RopeScaling::Yarn { factor, original_context, .. } => {
+            let stretched = (f64::from(factor) * f64::from(original_context)) as usize;
+            stretched.clamp(context, CONTEXT_TOKENS_MAX)
+        }
+        _ => context,
+    }
 }

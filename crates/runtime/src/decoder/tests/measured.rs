@@ -1,18 +1,21 @@
 //! How far tiny models of every family are from the numbers of the transformers library: within a bound, and as docs/reference/models.md says.
-//! `HANZO_ENGINE_MODELS_TABLE=write cargo test -p hanzo-engine-runtime --lib compute_what_the_library_does` writes its table.
+//! `HANZO_ENGINE_MODELS_TABLE=write cargo test -p hanzo-engine-runtime --lib decoder::tests` writes its tables: of what is measured, and of families.
 
-use std::fmt::Write;
 use std::sync::Mutex;
 
 use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::KvType;
 
 use super::*;
+use crate::spec::Family;
 
 /// The table is written one kind at a time.
 static TABLE: Mutex<()> = Mutex::new(());
 const BEGIN: &str = "<!-- measured: written by crates/runtime/src/decoder/tests/measured.rs -->\n";
 const HEAD: &str = "| folder | safetensors | GGUF | greedy tokens | cache of q8_0 |\n|---|---|---|---|---|\n";
+const FAMILIES_BEGIN: &str =
+    "<!-- families: written by crates/runtime/src/decoder/tests/measured.rs from FAMILIES -->\n";
+const FAMILIES_HEAD: &str = "| family | `model_type` | GGUF | folder |\n|---|---|---|---|\n";
 /// The largest difference with a cache in bytes, as a share of the range of the golden logits.
 const TOLERANCE_BYTES: f32 = 0.25;
 /// Differences below it are written as this.
@@ -25,11 +28,6 @@ struct Row {
     errors: [Option<f32>; 2], // of safetensors and of GGUF
     tokens: usize,
     bytes: Option<f32>, // of a cache of Q8_0, where heads are whole groups of it
-}
-
-fn fastest() -> AnyBackend {
-    let tier = Tier::available().last().expect("the portable tier always is");
-    AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier))
 }
 
 /// Checks the models of one kind, folders of it and whether there is a GGUF file in them. Tokens are compared as far as two are not as
@@ -119,24 +117,63 @@ fn rounded_up(off: f32) -> f32 {
     [1, 2, 5, 10].into_iter().map(step).find(|step| *step >= off).unwrap_or(off)
 }
 
-fn check_table(rows: &[Row]) {
-    let _one_at_a_time = TABLE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+/// A table of docs/reference/models.md, which begins behind a line. It is written anew if that is wished.
+fn table_of_docs(begin: &str, anew: impl FnOnce(&str) -> String) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     let path = root.join("docs/reference/models.md");
     let text = fs::read_to_string(&path).unwrap();
     let (before, rest) =
-        text.split_once(BEGIN).expect("docs/reference/models.md says where its table begins");
+        text.split_once(begin).expect("docs/reference/models.md says where its tables begin");
     let (table, after) = rest.split_once("\n\n").expect("a paragraph behind the table");
-    let mut written: Vec<Row> = table.lines().skip(2).map(Row::parse).collect();
     if std::env::var("HANZO_ENGINE_MODELS_TABLE").is_ok_and(|value| value == "write") {
-        let kind = rows[0].folder.split('/').next().unwrap();
-        written.retain(|row| row.folder.split('/').next() != Some(kind));
-        written.extend(rows.iter().map(Row::rounded));
-        let mut table = HEAD.to_owned();
-        written.iter().for_each(|row| writeln!(table, "{}", row.line()).unwrap());
-        fs::write(&path, format!("{before}{BEGIN}{}\n\n{after}", table.trim_end())).unwrap();
-        return;
+        let table = anew(table);
+        fs::write(&path, format!("{before}{begin}{table}\n\n{after}")).unwrap();
+        return table;
     }
+    table.to_owned()
+}
+
+/// Checks that docs/reference/models.md lists the families as `FAMILIES` does.
+pub(super) fn check_families() {
+    let _one_at_a_time = TABLE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let names =
+        |names: Vec<&str>| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let line = |family: &Family| {
+        let alone = if family.architectures().next().is_some() { " (safetensors alone)" } else { "" };
+        let folders = [(family.goldens, ""), (family.goldens_without_gguf, alone)];
+        let folders: Vec<String> = folders
+            .into_iter()
+            .filter(|(folders, _)| !folders.is_empty())
+            .map(|(folders, note)| format!("{}{note}", names(folders.to_vec())))
+            .collect();
+        let cells = [
+            family.title.to_owned(),
+            names(family.model_types().collect()),
+            names(family.architectures().collect()),
+            folders.join(", "),
+        ];
+        format!("| {} |", cells.join(" | ")).replace("|  |", "| |")
+    };
+    let expected = FAMILIES.iter().map(line).collect::<Vec<_>>().join("\n");
+    let expected = format!("{FAMILIES_HEAD}{expected}");
+    assert_eq!(
+        table_of_docs(FAMILIES_BEGIN, |_| expected.clone()),
+        expected,
+        "this file says how to write it"
+    );
+}
+
+fn check_table(rows: &[Row]) {
+    let _one_at_a_time = TABLE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let kind = rows[0].folder.split('/').next();
+    let table = table_of_docs(BEGIN, |old| {
+        let mut written: Vec<Row> = old.lines().skip(2).map(Row::parse).collect();
+        written.retain(|row| row.folder.split('/').next() != kind);
+        written.extend(rows.iter().map(Row::rounded));
+        let lines = written.iter().map(Row::line).collect::<Vec<_>>().join("\n");
+        format!("{HEAD}{lines}")
+    });
+    let written: Vec<Row> = table.lines().skip(2).map(Row::parse).collect();
     let told = |row: &&Row| {
         let said = written.iter().find(|said| said.folder == row.folder);
         said.is_none_or(|said| !row.is_as(said))

@@ -1,50 +1,16 @@
 //! Layers that keep a state against the transformers library (tests/data/states/make_states.py says how its numbers were made).
 
-use hanzo_engine_kernels::{AnyBackend, KvLayout, KvType};
+use hanzo_engine_kernels::{KvLayout, KvType};
 
 use super::*;
-
-const STATES: &[&str] = &[
-    "qwen3-next",
-    "qwen3_5",
-    "qwen3_5-moe",
-    "granite-hybrid",
-    "granite-hybrid-dense",
-    "bamba",
-    "nemotron-h",
-    "nemotron-h-moe",
-    "mamba2",
-    "falcon-h1",
-    "falcon-h1-norm",
-    "lfm2",
-    "lfm2-moe",
-];
-
-/// Of these there is no file of llama.cpp's converter that computes the same.
-const SAFETENSORS_ALONE: &[&str] = &["bamba"];
 
 fn golden(case: &str) -> Golden {
     Golden::read(&data("states").join(case))
 }
 
-fn files() -> impl Iterator<Item = (&'static str, PathBuf)> {
-    let paths = |&case: &&'static str| {
-        let folder = data("states").join(case);
-        let gguf = folder.join("model.gguf");
-        let gguf = (!SAFETENSORS_ALONE.contains(&case)).then_some(gguf);
-        [Some(folder), gguf].into_iter().flatten().map(move |path| (case, path))
-    };
-    STATES.iter().flat_map(paths)
-}
-
-fn fastest() -> AnyBackend {
-    let tier = Tier::available().last().expect("the portable tier always is");
-    AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier))
-}
-
 #[test]
 fn states_compute_what_the_library_does() {
-    for (case, path) in files() {
+    for (case, path) in files_of("states") {
         let golden = golden(case);
         let files = ModelFiles::open(&path).unwrap_or_else(|error| panic!("{error}"));
         let allowed = TOLERANCE * range(&golden.logits);
@@ -60,7 +26,7 @@ fn states_compute_what_the_library_does() {
 
 #[test]
 fn states_have_the_same_bits_however_a_batch_is_made() {
-    for (case, path) in files() {
+    for (case, path) in files_of("states") {
         let files = ModelFiles::open(&path).unwrap();
         let mut runner = Runner::new(fastest(), &files);
         let text = golden(case).text();

@@ -1,0 +1,85 @@
+//! Arcee's Trinity: attention with a gate, norms around sublayers, and sigmoid experts after dense layers.
+
+use super::*;
+
+pub(super) const AFMOE: Family = Family {
+    title: "Trinity (AFMoE)",
+    hugging_face: &[ModelType {
+        name: "afmoe",
+        class: "AfmoeForCausalLM",
+        names: &Names {
+            state: StateNames { query_gate: "self_attn.gate_proj.", ..StateNames::NONE },
+            attention_post_norm: "post_attention_layernorm",
+            router: "mlp.router.gate",
+            router_bias: "mlp.expert_bias",
+            mlp_norm: "pre_mlp_layernorm",
+            mlp_post_norm: "post_mlp_layernorm",
+            ..Names::HUGGING_FACE
+        },
+        read: from_settings,
+        order: NormOrder::Sandwich,
+        eps: ("rms_norm_eps", 1e-5),
+        qkv_bias: Choice::Always(false),
+        output_bias: Choice::Always(false),
+        qk_norm: QkNorm::Heads,
+        ..ModelType::OWN
+    }],
+    gguf: &[Architecture {
+        name: "afmoe",
+        names: &Names { state: StateNames { query_gate: "attn_gate.", ..StateNames::NONE }, ..Names::GGUF },
+        order: NormOrder::Sandwich,
+        // llama.cpp assumes it.
+        embeds_by_root: true,
+        full_each: 4,
+        turns: Turns::WindowsIfAny,
+        experts: Experts::Mixture(Mixture { scoring: ExpertScoring::Sigmoid, ..Mixture::PLAIN }),
+        own: |_, spec| {
+            spec.layers.iter_mut().for_each(|layer| layer.attention.output_gate = true);
+            Ok(())
+        },
+        ..Architecture::MIXTURE
+    }],
+    goldens: &["mixtures/afmoe"],
+    ..Family::NONE
+};
+
+fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
+    let base = Base::read(of, config)?;
+    refuse_unless(config, "attention_bias", false)?;
+    refuse_unless(config, "route_norm", true)?;
+    refuse_unless_named(config, "score_func", "sigmoid")?;
+    let heads = base.heads()?;
+    let window = config.count("sliding_window", CONTEXT_TOKENS_MAX)?.unwrap_or(1024) as u32;
+    let windows = match config.get("layer_types") {
+        Some(types) => windows_by_type(config, types, Some(window), base.layers)?,
+        None => {
+            let each = config.count("global_attn_every_n_layers", LAYERS_MAX)?.unwrap_or(4);
+            (1..=base.layers).map(|number| (!number.is_multiple_of(each)).then_some(window)).collect()
+        }
+    };
+    let mut experts = softmax(&base, EXPERTS, true)?;
+    experts.shared = shared_of(config, "num_shared_experts", experts.ffn)?;
+    experts.scoring = ExpertScoring::Sigmoid;
+    experts.correction_bias = true;
+    experts.scale = config.positive("route_scale")?.unwrap_or(1.0);
+    let dense = or(config, "num_dense_layers", LAYERS_MAX, 1)?;
+    let ffn = base.ffn(dense > 0)?;
+    let attention = AttentionSpec { output_gate: true, ..base.attention(heads)? };
+    let (rope, _) = base.rope(heads.head_dim)?;
+    let spec = base.spec(rope, |layer| {
+        let attention = AttentionSpec {
+            mask: Mask::Causal { window: windows[layer] },
+            // Layers without a window have no rotation.
+            rope: windows[layer].map(|_| 0),
+            ..attention.clone()
+        };
+        let mlp = match layer < dense {
+            true => MlpSpec::gated(ffn, base.activation),
+            false => MlpSpec::Experts(experts),
+        };
+        (attention, mlp)
+    })?;
+    let by_root = config.bool("mup_enabled")?.unwrap_or(false);
+    let embedding_scale = if by_root { (base.hidden as f32).sqrt() } else { 1.0 };
+    Ok(TransformerSpec { embedding_scale, ..spec })
+}

@@ -1,0 +1,151 @@
+//! EXAONE 3 and 4, and K-EXAONE's mixtures of experts.
+
+use super::*;
+use super::{metadata, olmo2};
+
+pub(super) const EXAONE: Family = Family {
+    title: "EXAONE 3, 3.5",
+    hugging_face: &[ModelType {
+        name: "exaone",
+        class: "ExaoneForCausalLM",
+        names: &Names {
+            prefix: "transformer.",
+            token_embedding: "wte",
+            final_norm: "ln_f",
+            layer: "h.",
+            query: "attn.attention.q_proj",
+            key: "attn.attention.k_proj",
+            value: "attn.attention.v_proj",
+            attention_output: "attn.attention.out_proj",
+            attention_norm: "ln_1",
+            gate: "mlp.c_fc_0",
+            up: "mlp.c_fc_1",
+            down: "mlp.c_proj",
+            mlp_norm: "ln_2",
+            ..Names::HUGGING_FACE
+        },
+        eps: ("layer_norm_epsilon", 1e-5),
+        settle: |config| {
+            rename(config, &[("num_layers", "num_hidden_layers"), ("activation_function", "hidden_act")]);
+            Ok(())
+        },
+        ..ModelType::DENSE
+    }],
+    gguf: &[Architecture { name: "exaone", ..Architecture::DENSE }],
+    goldens: &["dense/exaone"],
+    ..Family::NONE
+};
+
+pub(super) const EXAONE4: Family = Family {
+    title: "EXAONE 4",
+    hugging_face: &[ModelType {
+        name: "exaone4",
+        class: "Exaone4ForCausalLM",
+        names: &olmo2::NAMES,
+        order: NormOrder::Branch,
+        eps: ("rms_norm_eps", 1e-5),
+        qkv_bias: Choice::Always(false),
+        output_bias: Choice::Always(false),
+        qk_norm: QkNorm::Heads,
+        windows: Windows::AllButEach(4),
+        own: |config, spec| {
+            if config.get("sliding_window").is_some_and(|window| !window.is_null()) {
+                turn_windows_alone(spec);
+            }
+            Ok(())
+        },
+        ..ModelType::DENSE
+    }],
+    gguf: &[Architecture {
+        name: "exaone4",
+        order: NormOrder::Branch,
+        qk_norm: QkNorm::Heads,
+        full_each: 4,
+        turns: Turns::Windows,
+        ..Architecture::DENSE
+    }],
+    goldens: &["dense/exaone4"],
+    ..Family::NONE
+};
+
+pub(super) const EXAONE_MOE: Family = Family {
+    title: "K-EXAONE",
+    hugging_face: &[ModelType {
+        name: "exaone_moe",
+        class: "ExaoneMoeForCausalLM",
+        names: &Names { router_bias: "mlp.e_score_correction_bias", ..Names::HUGGING_FACE },
+        predicts_more: true,
+        read: mixture,
+        eps: ("rms_norm_eps", 1e-5),
+        qkv_bias: Choice::Always(false),
+        output_bias: Choice::Always(false),
+        qk_norm: QkNorm::Heads,
+        ..ModelType::OWN
+    }],
+    gguf: &[Architecture {
+        name: "exaone-moe",
+        predicts_more: true,
+        windows: listed_windows,
+        turns: Turns::Windows,
+        experts: Experts::Mixture(Mixture { scoring: ExpertScoring::Sigmoid, ..Mixture::PLAIN }),
+        reads: &[MIXTURE_KEYS, &["attention.sliding_window_pattern"]],
+        ..Architecture::MIXTURE
+    }],
+    goldens: &["mixtures/exaone-moe"],
+    ..Family::NONE
+};
+
+fn mixture(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
+    let base = Base::read(of, config)?;
+    refuse_unless_named(config, "scoring_func", "sigmoid")?;
+    let heads = base.heads()?;
+    let experts = routed_by_sigmoid(&base)?;
+    let shared = shared_of(config, "num_shared_experts", experts.ffn)?;
+    let window = config.count("sliding_window", CONTEXT_TOKENS_MAX)?.map(|window| window as u32);
+    let windows = match config.get("layer_types") {
+        Some(types) => windows_by_type(config, types, window, base.layers)?,
+        None => match config.string("sliding_window_pattern") {
+            // One letter a layer, repeated; the last layer has no window.
+            Ok(Some(letters)) if !letters.is_empty() => {
+                let local = |layer: usize| letters.as_bytes()[layer % letters.len()] == b'L';
+                (0..base.layers)
+                    .map(|layer| window.filter(|_| local(layer) && layer + 1 < base.layers))
+                    .collect()
+            }
+            _ => {
+                return Err(config.missing("layer_types"));
+            }
+        },
+    };
+    let mlp = after_dense(&base, 1, ExpertsSpec { shared, ..experts })?;
+    let attention = base.attention(heads)?;
+    let (rope, _) = base.rope(heads.head_dim)?;
+    base.spec(rope, |layer| {
+        let attention = AttentionSpec {
+            mask: Mask::Causal { window: windows[layer] },
+            // If some layers have a window, only those rotate queries and keys.
+            rope: (window.is_none() || windows[layer].is_some()).then_some(0),
+            ..attention.clone()
+        };
+        (attention, mlp(layer))
+    })
+}
+
+/// A window in the layers of a list, or in all but each fourth.
+pub(super) fn listed_windows(
+    _: &Architecture,
+    keys: &Keys<'_>,
+    layers: usize,
+) -> Result<Vec<Option<u32>>, LoadError> {
+    const PATTERN: &str = "attention.sliding_window_pattern";
+    let window = || keys.required("attention.sliding_window", CONTEXT_TOKENS_MAX);
+    match keys.metadata.get(&keys.key(PATTERN)) {
+        // The list may also have entries for layers after the last.
+        Some(gguf::Value::Array(gguf::Array::Bool(of))) if of.len() >= layers => {
+            let window = window()? as u32;
+            Ok(of[..layers].iter().map(|&sees| sees.then_some(window)).collect())
+        }
+        Some(_) => Err(keys.unsupported(PATTERN, "another list", "a truth value for each layer is known")),
+        None => Ok(metadata::every(Some(window()? as u32), 4, layers)),
+    }
+}

@@ -1,0 +1,46 @@
+//! GLM-4.5 to 4.7: mixtures of experts after dense layers; GLM-4.7-Flash has DeepSeek V3's form.
+
+use super::deepseek::V3;
+use super::*;
+
+pub(super) const GLM4_MOE: Family = Family {
+    title: "GLM-4.5, 4.6",
+    hugging_face: &[ModelType {
+        name: "glm4_moe",
+        class: "Glm4MoeForCausalLM",
+        predicts_more: true,
+        read: from_settings,
+        eps: ("rms_norm_eps", 1e-5),
+        output_bias: Choice::Always(false),
+        turned: 0.5,
+        ..ModelType::OWN
+    }],
+    gguf: &[Architecture {
+        name: "glm4moe",
+        predicts_more: true,
+        names: &Names::GGUF_POST_ATTENTION,
+        experts: Experts::Mixture(Mixture { scoring: ExpertScoring::Sigmoid, ..Mixture::PLAIN }),
+        ..Architecture::MIXTURE
+    }],
+    goldens: &["mixtures/glm4-moe"],
+    ..Family::NONE
+};
+
+pub(super) const GLM4_MOE_LITE: Family = Family {
+    title: "GLM-4.7-Flash",
+    hugging_face: &[ModelType { name: "glm4_moe_lite", class: "Glm4MoeLiteForCausalLM", ..V3 }],
+    written_as: "deepseek2",
+    goldens: &["mixtures/glm4-moe-lite"],
+    ..Family::NONE
+};
+
+fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
+    let base = Base::read(of, config)?;
+    let heads = base.heads()?;
+    let normed = config.bool("use_qk_norm")?.unwrap_or(false);
+    let qk_norm = if normed { QkNorm::Heads } else { QkNorm::None };
+    let attention = AttentionSpec { qk_norm, ..base.attention(heads)? };
+    let (rope, _) = base.rope(base.turned(heads.head_dim)?)?;
+    let mlp = after_dense(&base, 1, routed_by_sigmoid(&base)?)?;
+    base.spec(rope, |layer| (attention.clone(), mlp(layer)))
+}

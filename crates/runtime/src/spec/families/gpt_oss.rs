@@ -1,0 +1,86 @@
+//! gpt-oss: mixtures of experts with biases, attention with sinks, and a window in every other layer.
+
+use super::*;
+
+pub(super) const GPT_OSS: Family = Family {
+    title: "gpt-oss",
+    hugging_face: &[ModelType {
+        name: "gpt_oss",
+        class: "GptOssForCausalLM",
+        names: &Names {
+            router: "mlp.router",
+            router_bias: "mlp.router.bias",
+            experts: ExpertNames {
+                pack: Some(ExpertPack {
+                    in_turns: true,
+                    inputs_first: true,
+                    ..ExpertPack::new("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+                }),
+                ..Names::HUGGING_FACE.experts
+            },
+            ..Names::HUGGING_FACE
+        },
+        read: from_settings,
+        eps: ("rms_norm_eps", 1e-5),
+        qkv_bias: Choice::By("attention_bias", true),
+        output_bias: Choice::By("attention_bias", true),
+        rope_base: 150_000.0,
+        ..ModelType::OWN
+    }],
+    gguf: &[Architecture {
+        name: "gpt-oss",
+        names: &Names { router_bias: "ffn_gate_inp.bias", ..Names::GGUF_POST_ATTENTION },
+        windows: |_, keys, layers| {
+            let window = keys.required("attention.sliding_window", CONTEXT_TOKENS_MAX)? as u32;
+            Ok((0..layers).map(|layer| layer.is_multiple_of(2).then_some(window)).collect())
+        },
+        experts: Experts::Mixture(Mixture {
+            softmax_of_chosen: true,
+            normalized: Some(true),
+            own: |_, experts| {
+                experts.activation = Activation::ClampedSwish;
+                (experts.router_bias, experts.expert_bias, experts.correction_bias) = (true, true, false);
+                Ok(())
+            },
+            ..Mixture::PLAIN
+        }),
+        own: |_, spec| {
+            spec.layers.iter_mut().for_each(|layer| layer.attention.sinks = true);
+            if let RopeScaling::Yarn { truncate, .. } = &mut spec.ropes[0].scaling {
+                // As in training; the format has no key for it.
+                *truncate = false;
+            }
+            Ok(())
+        },
+        ..Architecture::MIXTURE
+    }],
+    goldens: &["mixtures/gpt-oss"],
+    ..Family::NONE
+};
+
+fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
+    let base = Base::read(of, config)?;
+    for (key, known) in [("swiglu_limit", 7.0), ("swiglu_alpha", 1.702)] {
+        if let Some(value) = config.f32(key)?.filter(|&value| value != known) {
+            return Err(config.unsupported(key, value, format!("{known} is known")));
+        }
+    }
+    let heads = base.heads()?;
+    let window = config.count("sliding_window", CONTEXT_TOKENS_MAX)?.map(|window| window as u32);
+    let windows = match config.get("layer_types") {
+        Some(types) => windows_by_type(config, types, window, base.layers)?,
+        None => (0..base.layers).map(|layer| window.filter(|_| layer % 2 == 0)).collect(),
+    };
+    let experts = ExpertsSpec {
+        activation: Activation::ClampedSwish,
+        router_bias: true,
+        expert_bias: true,
+        ..softmax(&base, LOCAL_EXPERTS, true)?
+    };
+    let attention = AttentionSpec { sinks: true, ..base.attention(heads)? };
+    let (rope, _) = base.rope(heads.head_dim)?;
+    base.spec(rope, |layer| {
+        let mask = Mask::Causal { window: windows[layer] };
+        (AttentionSpec { mask, ..attention.clone() }, MlpSpec::Experts(experts))
+    })
+}

@@ -1,0 +1,59 @@
+//! OLMoE, and FlexOlmo, which norms the outputs of sublayers. Queries and keys are normed over all heads.
+
+use super::olmo2;
+use super::*;
+
+const TYPE: ModelType = ModelType {
+    name: "olmoe",
+    class: "OlmoeForCausalLM",
+    read: from_settings,
+    eps: ("rms_norm_eps", 1e-5),
+    qk_norm: QkNorm::Whole,
+    ..ModelType::OWN
+};
+
+pub(super) const OLMOE: Family = Family {
+    title: "OLMoE",
+    hugging_face: &[TYPE],
+    gguf: &[Architecture {
+        name: "olmoe",
+        qk_norm: QkNorm::Whole,
+        experts: Experts::Mixture(Mixture {
+            ffn: "feed_forward_length",
+            normalized: Some(false),
+            ..Mixture::PLAIN
+        }),
+        ..Architecture::MIXTURE
+    }],
+    goldens: &["mixtures/olmoe"],
+    ..Family::NONE
+};
+
+pub(super) const FLEX_OLMO: Family = Family {
+    title: "FlexOlmo",
+    hugging_face: &[ModelType {
+        name: "flex_olmo",
+        class: "FlexOlmoForCausalLM",
+        names: &olmo2::NAMES,
+        order: NormOrder::Branch,
+        eps: ("rms_norm_eps", 1e-6),
+        rope_base: 5e5,
+        ..TYPE
+    }],
+    goldens_without_gguf: &["mixtures/flex-olmo"],
+    ..Family::NONE
+};
+
+fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
+    let base = Base::read(of, config)?;
+    if let Some(clip) = config.get("clip_qkv") {
+        return Err(config.unsupported("clip_qkv", clip, "this build clips no queries, keys and values"));
+    }
+    let heads = base.heads()?;
+    let attention = base.attention(heads)?;
+    let normalized = config.bool("norm_topk_prob")?.unwrap_or(false);
+    let names = ["num_experts", "num_experts_per_tok", "intermediate_size"];
+    let experts = softmax(&base, names, normalized)?;
+    let (rope, _) = base.rope(heads.head_dim)?;
+    base.spec(rope, |_| (attention.clone(), MlpSpec::Experts(experts)))
+}

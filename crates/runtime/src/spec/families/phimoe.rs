@@ -1,0 +1,80 @@
+//! Phi-3.5-MoE: two experts a token, weighed by sparse mixer routing.
+
+use super::mixtral;
+use super::*;
+
+/// Noise of the router's training. Experts are near if their scores differ by at most twice this.
+const NOISE: f32 = 0.01;
+
+pub(super) const PHIMOE: Family = Family {
+    title: "Phi-3.5-MoE",
+    hugging_face: &[ModelType {
+        name: "phimoe",
+        class: "PhimoeForCausalLM",
+        names: &mixtral::NAMES,
+        read: from_settings,
+        norm: NormKind::Layer { bias: true },
+        eps: ("rms_norm_eps", 1e-5),
+        rope_base: 1e6,
+        ..ModelType::OWN
+    }],
+    gguf: &[Architecture {
+        name: "phimoe",
+        // Files have its epsilon under the name of another norm's.
+        norms: |_, keys| {
+            let eps = keys.positive("attention.layer_norm_epsilon")?;
+            let eps = eps.map_or_else(|| keys.epsilon(), Ok)?;
+            Ok(NormSpec { kind: NormKind::Layer { bias: true }, eps })
+        },
+        // In published files the window is the context.
+        windows: |_, keys, layers| {
+            let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
+            let window = keys.whole("attention.sliding_window", CONTEXT_TOKENS_MAX)?;
+            let window = window.filter(|window| (1..context).contains(window));
+            Ok(vec![window.map(|window| window as u32); layers])
+        },
+        experts: Experts::Mixture(Mixture {
+            ffn: "feed_forward_length",
+            // No key gives the reach.
+            scoring: ExpertScoring::Near { reach: 2.0 * NOISE },
+            normalized: Some(false),
+            ..Mixture::PLAIN
+        }),
+        reads: &[MIXTURE_KEYS, &["attention.layer_norm_epsilon"]],
+        ..Architecture::MIXTURE
+    }],
+    goldens: &["mixtures/phimoe"],
+    ..Family::NONE
+};
+
+fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
+    let base = Base::read(of, config)?;
+    let heads = base.heads()?;
+    let mut experts = softmax(&base, LOCAL_EXPERTS, false)?;
+    if experts.used != 2 {
+        let known = "the family's own class knows 2 alone";
+        return Err(config.unsupported(LOCAL_EXPERTS[1], experts.used, known));
+    }
+    let noise = config.positive("router_jitter_noise")?.unwrap_or(NOISE);
+    experts.scoring = ExpertScoring::Near { reach: 2.0 * noise };
+    let window = config.count("sliding_window", CONTEXT_TOKENS_MAX)?.filter(|&window| window < base.context);
+    let mask = Mask::Causal { window: window.map(|window| window as u32) };
+    let attention = AttentionSpec { mask, ..base.attention(heads)? };
+    let settings = settings_of(config, "")?;
+    let named = match settings.string("rope_type")? {
+        Some(named) => named,
+        None => settings.string("type")?.unwrap_or("default"),
+    };
+    let rope = if is_long(named) {
+        let theta = settings.positive("rope_theta")?.or(config.positive("rope_theta")?);
+        let plain = RopeSpec::plain(of.rope_kind, theta.unwrap_or(of.rope_base), heads.head_dim);
+        let magnitudes = Some(["short_mscale", "long_mscale"]);
+        lengthen(plain, (config, &settings), base.context, magnitudes)?
+    } else {
+        base.rope(heads.head_dim)?.0
+    };
+    let spec = base.spec(rope, |_| (attention.clone(), MlpSpec::Experts(experts)))?;
+    let bias = config.bool("lm_head_bias")?.unwrap_or(false);
+    let head = LogitsSpec { bias, ..LogitsSpec::plain(spec.head.tied()) };
+    Ok(TransformerSpec { head: HeadSpec::Logits(head), ..spec })
+}

@@ -1,0 +1,41 @@
+//! StableLM: layer norms, and settings for parallel sublayers and normed heads.
+
+use super::*;
+
+pub(super) const STABLELM: Family = Family {
+    title: "StableLM",
+    hugging_face: &[ModelType {
+        name: "stablelm",
+        class: "StableLmForCausalLM",
+        names: &Names {
+            query_norm: "self_attn.q_layernorm",
+            key_norm: "self_attn.k_layernorm",
+            ..Names::HUGGING_FACE
+        },
+        norm: NormKind::Layer { bias: true },
+        eps: ("layer_norm_eps", 1e-5),
+        qkv_bias: Choice::By("use_qkv_bias", false),
+        output_bias: Choice::Always(false),
+        turned: 0.25,
+        own: |config, spec| {
+            if config.bool("use_parallel_residual")?.unwrap_or(false) {
+                set_order(spec, NormOrder::Parallel);
+            }
+            if config.bool("qk_layernorm")?.unwrap_or(false) {
+                norm_heads_apart(spec);
+            }
+            Ok(())
+        },
+        ..ModelType::DENSE
+    }],
+    gguf: &[Architecture {
+        name: "stablelm",
+        norm: NormKind::Layer { bias: true },
+        qk_norm: QkNorm::HeadsApart,
+        qk_norm_if_stored: true,
+        parallel: [None, Some(NormOrder::Parallel)],
+        ..Architecture::DENSE
+    }],
+    goldens: &["dense/stablelm", "dense/stablelm-parallel", "dense/stablelm-heads"],
+    ..Family::NONE
+};

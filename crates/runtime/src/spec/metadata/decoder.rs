@@ -1,0 +1,243 @@
+//! Reader of decoders whose architecture is data alone: dense ones and mixtures of experts.
+
+use hanzo_engine_kernels::{QueryScale, RopeKind};
+
+use super::{Architecture, Experts, Keys, LogitScale, Positions, Turns};
+use crate::error::LoadError;
+use crate::gguf::{Array, Value};
+use crate::limits::{CONTEXT_TOKENS_MAX, LAYERS_MAX, WIDTH_MAX};
+use crate::spec::rope::yarn_magnitude;
+use crate::spec::{
+    Alibi, AttentionSpec, Distance, HeadSpec, LayerPart, LayerSpec, LogitsSpec, Mask, NormKind, NormOrder,
+    NormSpec, Part, PositionTable, QkNorm, RopeScaling, RopeSpec, TransformerSpec,
+};
+
+/// Reads a file whose architecture is data alone.
+pub(crate) fn read(of: &Architecture, keys: &Keys<'_>) -> Result<TransformerSpec, LoadError> {
+    let vocab = keys.vocab()?;
+    let hidden = keys.required("embedding_length", WIDTH_MAX)?;
+    let [count, _] = keys.layers()?;
+    for key in of.required {
+        keys.positive(key)?.ok_or_else(|| keys.metadata.missing(&keys.key(key)))?;
+    }
+    let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
+    let windows = (of.windows)(of, keys, count)?;
+    let mlp = of.mlp(keys, count)?;
+    let (attention, rope) = (of.attention)(of, keys, context)?;
+    let (positions, distance) = positions(of, keys, count)?;
+    let turns_nothing = positions.is_some() || distance != Distance::None;
+    let order = order(of, keys)?;
+    let residual_scale = keys.positive("residual_scale")?.unwrap_or(1.0);
+    let has_window = keys.metadata.get(&keys.key("attention.sliding_window")).is_some();
+    let any_window = windows.iter().any(Option::is_some);
+    let layers = windows.into_iter().enumerate().map(|(index, window)| LayerSpec {
+        order,
+        attention: AttentionSpec {
+            mask: Mask::Causal { window },
+            rope: match of.turns {
+                _ if turns_nothing => None,
+                Turns::WindowsApart(_) => Some(usize::from(window.is_some())),
+                Turns::Windows if has_window => window.map(|_| 0),
+                Turns::WindowsIfAny if any_window => window.map(|_| 0),
+                Turns::AllButEach(each) => (!(index + 1).is_multiple_of(each)).then_some(0),
+                Turns::All | Turns::Windows | Turns::WindowsIfAny => Some(0),
+            },
+            ..attention.clone()
+        },
+        mlp: mlp(index),
+        residual_scale,
+    });
+    let layers: Vec<LayerSpec> = layers.collect();
+    let mut ropes = if turns_nothing { Vec::new() } else { vec![rope] };
+    if let Turns::WindowsApart(base) = of.turns {
+        let base = keys.positive("rope.freq_base_swa")?.or(base).unwrap_or(ropes[0].base);
+        let factors = ropes[0].factors.clone();
+        let plain = RopeSpec { base, factors, ..ropes[0].unstretched() };
+        ropes.push(plain);
+    }
+    let scale = keys.positive("logit_scale")?.unwrap_or(1.0);
+    let root = if of.embeds_by_root { (hidden as f32).sqrt() } else { 1.0 };
+    let stores_more = !of.is_llama();
+    let mut spec = TransformerSpec {
+        ropes,
+        positions,
+        distance,
+        embedding_norm: of.is_dense() && keys.has(Part::EmbeddingNorm.weight()),
+        embedding_scale: keys.positive("embedding_scale")?.unwrap_or(root),
+        head: HeadSpec::Logits(LogitsSpec {
+            scale: if of.logit_scale == LogitScale::Divisor { 1.0 / scale } else { scale },
+            softcap: keys.positive("final_logit_softcapping")?,
+            bias: stores_more && keys.has(Part::Head.bias()),
+            ..LogitsSpec::plain(!keys.has(Part::Head.weight()))
+        }),
+        ..TransformerSpec::bare(of.name, [vocab, hidden], layers, (of.norms)(of, keys)?, context)
+    };
+    (of.own)(keys, &mut spec)?;
+    Ok(spec)
+}
+
+impl Architecture {
+    pub(super) fn is_dense(&self) -> bool {
+        matches!(self.experts, Experts::Dense)
+    }
+
+    /// Whether it computes as Llama does, which has no further tensors.
+    pub(super) fn is_llama(&self) -> bool {
+        matches!(self.experts, Experts::Never | Experts::IfCounted | Experts::Always)
+    }
+}
+
+/// Settings of an architecture's norms.
+pub(super) fn norms(of: &Architecture, keys: &Keys<'_>) -> Result<NormSpec, LoadError> {
+    const NAME: &str = "attention.layer_norm_epsilon";
+    let eps = match of.norm {
+        NormKind::Rms { .. } => keys.epsilon()?,
+        _ => keys.positive(NAME)?.ok_or_else(|| keys.metadata.missing(&keys.key(NAME)))?,
+    };
+    Ok(NormSpec { kind: of.norm, eps })
+}
+
+/// Attention with keys and values of heads, and the rotary embedding.
+pub(crate) fn heads(
+    of: &Architecture,
+    keys: &Keys<'_>,
+    context: usize,
+) -> Result<(AttentionSpec, RopeSpec), LoadError> {
+    let hidden = keys.required("embedding_length", WIDTH_MAX)?;
+    let shape = keys.heads(hidden)?;
+    let in_first = |part| Part::Layer(0, part);
+    // Files of vision models have rows of queries and keys regrouped.
+    let regrouped = of.is_dense() && keys.metadata.get(&keys.key("rope.dimension_sections")).is_some();
+    let kind = if regrouped { RopeKind::Neox } else { of.rope };
+    let mut rope = keys.rope_of(kind, shape.head_dim, context)?;
+    let query_scale = if of.is_dense() { query_scale(of, keys, &mut rope)? } else { None };
+    let fused = keys.names.qkv.map(|stem| keys.names.in_layer("", 0, &format!("{stem}.bias")));
+    let biased = || {
+        keys.has(in_first(LayerPart::Query).bias()) || fused.is_some_and(|name| keys.find(&name).is_some())
+    };
+    // In Gemma's largest files the factor on scores does not follow from the size of a head, and no key says so.
+    let [count, _] = keys.layers()?;
+    let usual = if count == of.largest { hidden / shape.heads } else { shape.head_dim };
+    let attention = AttentionSpec {
+        qkv_bias: of.qkv_bias.unwrap_or_else(biased),
+        output_bias: keys.has(in_first(LayerPart::AttentionOutput).bias()),
+        qk_norm: match of.qk_norm_if_stored && !keys.has(in_first(LayerPart::QueryNorm).weight()) {
+            true => QkNorm::None,
+            false => of.qk_norm,
+        },
+        norm_after_rope: of.norm_after_rope,
+        softcap: keys.positive("attn_logit_softcapping")?,
+        query_scale,
+        scale: keys.positive("attention.scale")?.unwrap_or(1.0 / (usual as f32).sqrt()),
+        ..AttentionSpec::causal(shape)
+    };
+    Ok((attention, rope))
+}
+
+/// Growth of queries beyond the original context, and the matching factor on cosine and sine.
+fn query_scale(
+    of: &Architecture,
+    keys: &Keys<'_>,
+    rope: &mut RopeSpec,
+) -> Result<Option<QueryScale>, LoadError> {
+    const FACTOR: &str = "attention.temperature_scale";
+    const MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
+    const ORIGINAL: &str = "rope.scaling.original_context_length";
+    let set = |name| Ok::<_, LoadError>(keys.metadata.f32(&keys.key(name))?.filter(|&value| value != 0.0));
+    let (factor, multiplier) = (set(FACTOR)?, set(MULTIPLIER)?);
+    if !of.queries_grow {
+        let found = [(FACTOR, factor), (MULTIPLIER, multiplier)];
+        return match found.into_iter().find_map(|(name, value)| Some((name, value?))) {
+            None => Ok(None),
+            Some((name, value)) => Err(keys.unsupported(name, value, "this architecture does not read it")),
+        };
+    }
+    if let (Some(multiplier), RopeScaling::Yarn { factor, .. }) = (multiplier, &rope.scaling) {
+        rope.magnitude /= yarn_magnitude(*factor, multiplier);
+    }
+    match (factor, keys.count(ORIGINAL, CONTEXT_TOKENS_MAX)?) {
+        (None, _) => Ok(None),
+        (Some(factor), Some(original)) => Ok(Some(QueryScale { factor, every: original as u32, offset: 0 })),
+        (Some(_), None) => Err(keys.metadata.missing(&keys.key(ORIGINAL))),
+    }
+}
+
+fn order(of: &Architecture, keys: &Keys<'_>) -> Result<NormOrder, LoadError> {
+    const PARALLEL: &str = "use_parallel_residual";
+    let said = if of.is_dense() { keys.metadata.bool(&keys.key(PARALLEL))? } else { None };
+    match said.and_then(|said| of.parallel[usize::from(said)]) {
+        Some(order) => Ok(order),
+        None if said == Some(true) && !of.order.is_parallel() => {
+            Err(keys.unsupported(PARALLEL, true, "this architecture has none"))
+        }
+        None => Ok(of.order),
+    }
+}
+
+/// Embedding of positions, or the decrease of scores with distance.
+fn positions(
+    of: &Architecture,
+    keys: &Keys<'_>,
+    layers: usize,
+) -> Result<(Option<PositionTable>, Distance), LoadError> {
+    const ALIBI: &str = "attention.max_alibi_bias";
+    if !of.is_dense() {
+        return Ok((None, Distance::None));
+    }
+    let stated = keys.metadata.f32(&keys.key(ALIBI))?.filter(|&exponent| exponent != 0.0);
+    let plain = Distance::Alibi(Alibi::PLAIN);
+    match (of.positions, stated) {
+        (Positions::AlibiByKey, Some(exponent)) if exponent > 0.0 && exponent.fract() == 0.0 => {
+            Ok((None, Distance::Alibi(Alibi { exponent_max: exponent as u32 })))
+        }
+        (Positions::AlibiByKey, None) => {
+            Err(keys.unsupported(ALIBI, 0, "this build knows this architecture's ALiBi alone"))
+        }
+        (_, Some(exponent)) if exponent != 8.0 || of.positions == Positions::Rotary => {
+            Err(keys.unsupported(ALIBI, exponent, "this architecture does not read it"))
+        }
+        (Positions::Learned, None) => {
+            let table = keys.find("position_embd.weight");
+            let rows = table.and_then(|table| table.shape.first()).copied().unwrap_or_default();
+            Ok((Some(PositionTable { rows, offset: 0 }), Distance::None))
+        }
+        (Positions::Alibi, _) => Ok((None, plain)),
+        (Positions::AlibiInLayers(count), _) if count == layers => Ok((None, plain)),
+        _ => Ok((None, Distance::None)),
+    }
+}
+
+/// A window in all of so many layers but each nth.
+pub(crate) fn every(window: Option<u32>, each: usize, layers: usize) -> Vec<Option<u32>> {
+    (1..=layers).map(|layer| window.filter(|_| each == 1 || !layer.is_multiple_of(each))).collect()
+}
+
+/// Window of each layer.
+pub(super) fn windows(
+    of: &Architecture,
+    keys: &Keys<'_>,
+    layers: usize,
+) -> Result<Vec<Option<u32>>, LoadError> {
+    const PATTERN: &str = "attention.sliding_window_pattern";
+    const WINDOW: &str = "attention.sliding_window";
+    let window = keys.whole(WINDOW, CONTEXT_TOKENS_MAX)?.map(|window| window as u32);
+    let window = window.or(of.window).filter(|&window| window > 0);
+    match (keys.metadata.get(&keys.key(PATTERN)), window) {
+        (_, None) if of.full_each == 0 => Ok(vec![None; layers]),
+        // Qwen windows only some layers, and the metadata does not say which.
+        (_, Some(window)) if of.full_each == 0 && of.is_llama() => {
+            Err(keys.unsupported(WINDOW, window, "only llama's is known"))
+        }
+        (_, Some(window)) if of.full_each == 0 => {
+            Err(keys.unsupported(WINDOW, window, "this architecture has none"))
+        }
+        (None, window) => Ok(every(window, of.full_each, layers)),
+        (Some(Value::Array(Array::Bool(of))), window) if of.len() == layers => {
+            Ok(of.iter().map(|&sees| window.filter(|_| sees)).collect())
+        }
+        (Some(Value::Array(_)), _) => {
+            Err(keys.unsupported(PATTERN, "a list", "a number or a truth for each layer is known"))
+        }
+        (Some(_), window) => Ok(every(window, keys.required(PATTERN, LAYERS_MAX)?, layers)),
+    }
+}

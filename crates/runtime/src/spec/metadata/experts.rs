@@ -1,0 +1,121 @@
+//! MLPs and mixtures of experts from metadata.
+
+use hanzo_engine_kernels::{Activation, ExpertGroups, ExpertScoring};
+
+use super::keys::is_zero;
+use super::{Architecture, Experts, Keys, Mixture};
+use crate::error::LoadError;
+use crate::limits::{EXPERT_GROUPS_MAX, EXPERTS_MAX, LAYERS_MAX, WIDTH_MAX};
+use crate::spec::{DenseSpec, ExpertsSpec, LayerPart, MlpSpec, Part, SharedExpert};
+
+const FFN: &str = "feed_forward_length";
+
+impl Architecture {
+    /// The MLP of each of so many layers.
+    pub(super) fn mlp(
+        &self,
+        keys: &Keys<'_>,
+        layers: usize,
+    ) -> Result<Box<dyn Fn(usize) -> MlpSpec>, LoadError> {
+        let of_all = |mlp: MlpSpec| -> Box<dyn Fn(usize) -> MlpSpec> { Box::new(move |_| mlp.clone()) };
+        let ffn = match self.experts {
+            Experts::Mixture(mixture) => return self.mixture(mixture, keys, layers),
+            Experts::Dense => {
+                let in_first = |part| keys.has(Part::Layer(0, part).bias());
+                return Ok(of_all(MlpSpec::Dense(DenseSpec {
+                    ffn: keys.required(FFN, WIDTH_MAX)? / if self.halved { 2 } else { 1 },
+                    activation: self.activation,
+                    gated: self.gated,
+                    up_bias: in_first(LayerPart::Up),
+                    down_bias: in_first(LayerPart::Down),
+                })));
+            }
+            Experts::Never => None,
+            Experts::IfCounted => {
+                let none = |name: &str| keys.metadata.get(&keys.key(name)).is_none_or(is_zero);
+                let counted = !(none("expert_count") && none("expert_used_count"));
+                counted.then_some(FFN)
+            }
+            Experts::Always => Some("expert_feed_forward_length"),
+        };
+        let Some(ffn) = ffn else {
+            return Ok(of_all(MlpSpec::gated(keys.required(FFN, WIDTH_MAX)?, Activation::Silu)));
+        };
+        // llama.cpp normalises the weights of these architectures, whatever a model's makers did.
+        let count = keys.required("expert_count", EXPERTS_MAX)?;
+        let used = keys.required("expert_used_count", EXPERTS_MAX)?;
+        let experts = ExpertsSpec::softmax(count, used, keys.required(ffn, WIDTH_MAX)?, true);
+        Ok(of_all(MlpSpec::Experts(experts)))
+    }
+
+    /// Mixtures after dense layers, or in each nth layer.
+    fn mixture(
+        &self,
+        mixture: Mixture,
+        keys: &Keys<'_>,
+        layers: usize,
+    ) -> Result<Box<dyn Fn(usize) -> MlpSpec>, LoadError> {
+        const STEP: &str = "interleave_moe_layer_step";
+        let dense = keys.whole("leading_dense_block_count", LAYERS_MAX)?.unwrap_or(0);
+        let step = keys.count(STEP, LAYERS_MAX)?.unwrap_or(1);
+        if step != 1 && !mixture.interleaved {
+            return Err(keys.unsupported(STEP, step, "only 1 is known"));
+        }
+        let sparse = move |layer: usize| layer >= dense && (layer + 1).is_multiple_of(step);
+        let ffn = if (0..layers).all(sparse) { 0 } else { keys.required(FFN, WIDTH_MAX)? };
+        let experts = mixture.read(keys, layers)?;
+        Ok(Box::new(move |layer| match sparse(layer) {
+            false => MlpSpec::gated(ffn, Activation::Silu),
+            true => MlpSpec::Experts(experts),
+        }))
+    }
+}
+
+impl Mixture {
+    fn read(&self, keys: &Keys<'_>, layers: usize) -> Result<ExpertsSpec, LoadError> {
+        let ffn = keys.required(self.ffn, WIDTH_MAX)?;
+        let many = keys.whole("expert_shared_count", EXPERTS_MAX)?;
+        let shared = match keys.whole("expert_shared_feed_forward_length", WIDTH_MAX)? {
+            Some(shared) => shared,
+            None => many.unwrap_or(0) * ffn,
+        };
+        let scoring = match keys.whole("expert_gating_func", 4)? {
+            None | Some(0) => self.scoring,
+            Some(1) => ExpertScoring::Softmax,
+            Some(3) if self.softmax_of_chosen => ExpertScoring::Softmax,
+            Some(2) => ExpertScoring::Sigmoid,
+            Some(other) => return Err(keys.unsupported("expert_gating_func", other, "1 and 2 are known")),
+        };
+        let best = if scoring == ExpertScoring::Sigmoid { 2 } else { 1 };
+        let said = keys.metadata.bool(&keys.key("expert_weights_norm"))?;
+        let normalized = match (said, self.normalized) {
+            (Some(said), Some(known)) if said != known => {
+                let reason = format!("of this architecture only {known} is known");
+                return Err(keys.unsupported("expert_weights_norm", said, &reason));
+            }
+            (said, known) => said.or(known).unwrap_or(false),
+        };
+        let mut experts = ExpertsSpec {
+            scoring,
+            scale: keys.positive("expert_weights_scale")?.unwrap_or(1.0),
+            correction_bias: keys.has(Part::Layer(layers - 1, LayerPart::Router).bias()),
+            groups: groups(keys, best)?,
+            shared: (shared > 0).then_some(SharedExpert { ffn: shared, gate: false }),
+            ..ExpertsSpec::softmax(
+                keys.required("expert_count", EXPERTS_MAX)?,
+                keys.required("expert_used_count", EXPERTS_MAX)?,
+                ffn,
+                normalized,
+            )
+        };
+        (self.own)(keys, &mut experts)?;
+        Ok(experts)
+    }
+}
+
+/// Groups of experts, each weighed by its `best`.
+pub(crate) fn groups(keys: &Keys<'_>, best: usize) -> Result<Option<ExpertGroups>, LoadError> {
+    let groups = keys.whole("expert_group_count", EXPERT_GROUPS_MAX)?.filter(|&groups| groups > 1);
+    let used = keys.whole("expert_group_used_count", EXPERT_GROUPS_MAX)?.unwrap_or(1);
+    Ok(groups.map(|count| ExpertGroups { count, used, best }))
+}

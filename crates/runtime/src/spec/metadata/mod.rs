@@ -1,0 +1,312 @@
+//! Reading of a decoder's [`TransformerSpec`] from GGUF metadata, as written by llama.cpp's converter. Unknown keys under
+//! the architecture's name are refused, because they could change the computation. Family files say how their
+//! architectures differ from Llama's, as data, or have a reader that calls these parts.
+
+mod decoder;
+mod experts;
+mod keys;
+mod states;
+
+pub(super) use decoder::{every, heads, read};
+pub(super) use experts::groups;
+use hanzo_engine_kernels::{ExpertScoring, RopeKind};
+pub(super) use keys::Keys;
+pub(crate) use keys::{LONG_FACTORS, ROPE_FACTORS};
+pub(super) use states::{hybrid_heads, mamba, read_hybrid};
+
+use super::unknown::unknown;
+use super::{
+    AttentionSpec, ExpertsSpec, Names, NormKind, NormOrder, NormSpec, QkNorm, RopeSpec, TransformerSpec,
+    families,
+};
+use crate::error::{LoadError, shorten};
+use crate::gguf::{Gguf, Metadata};
+
+/// Architecture of a family's GGUF files. Properties without a key in the format are those that llama.cpp assumes.
+pub(crate) struct Architecture {
+    /// Value of `general.architecture`.
+    pub(crate) name: &'static str,
+    /// Names of its tensors.
+    pub(crate) names: &'static Names,
+    /// Whether rows of queries and keys are permuted ([`TransformerSpec::permuted`]).
+    pub(crate) permuted: bool,
+    /// Whether files may have layers after the last that predict several tokens at once. They are skipped.
+    pub(crate) predicts_more: bool,
+    /// Keys that its files may have in addition to those of every decoder.
+    pub(crate) reads: &'static [&'static [&'static str]],
+    pub(crate) read: fn(&Architecture, &Keys<'_>) -> Result<TransformerSpec, LoadError>,
+    /// Attention of a layer without a window, and the rotary embedding in a context of so many tokens.
+    pub(crate) attention: fn(&Architecture, &Keys<'_>, usize) -> Result<(AttentionSpec, RopeSpec), LoadError>,
+    /// Settings of the norms.
+    pub(crate) norms: fn(&Architecture, &Keys<'_>) -> Result<NormSpec, LoadError>,
+    /// Window of each of so many layers.
+    pub(crate) windows: fn(&Architecture, &Keys<'_>, usize) -> Result<Vec<Option<u32>>, LoadError>,
+    pub(crate) order: NormOrder,
+    /// Order if `use_parallel_residual` is false, and if it is true, if that differs.
+    pub(crate) parallel: [Option<NormOrder>; 2],
+    pub(crate) norm: NormKind,
+    pub(crate) rope: RopeKind,
+    pub(crate) positions: Positions,
+    pub(crate) qk_norm: QkNorm,
+    /// Whether queries and keys are normed only if the file has such norms.
+    pub(crate) qk_norm_if_stored: bool,
+    /// Whether queries and keys are normed after rotation.
+    pub(crate) norm_after_rope: bool,
+    /// Biases of queries, keys and values, if the tensors do not decide.
+    pub(crate) qkv_bias: Option<bool>,
+    pub(crate) activation: super::Activation,
+    pub(crate) gated: bool,
+    /// Whether token embeddings are multiplied by the square root of their size.
+    pub(crate) embeds_by_root: bool,
+    /// Period of the layers without the window of `attention.sliding_window` tokens; 0: no layer has it, 1: all.
+    pub(crate) full_each: usize,
+    /// Default window, if the file has none.
+    pub(crate) window: Option<u32>,
+    pub(crate) turns: Turns,
+    /// Number of layers of the largest model, in which the factor on scores follows from the hidden size.
+    pub(crate) largest: usize,
+    /// Whether queries grow beyond the original context (`attention.temperature_scale`).
+    pub(crate) queries_grow: bool,
+    pub(crate) logit_scale: LogitScale,
+    /// Whether `feed_forward_length` is the width of gate and up together.
+    pub(crate) halved: bool,
+    /// Keys without which the file would be of another model.
+    pub(crate) required: &'static [&'static str],
+    pub(crate) experts: Experts,
+    /// Applies the architecture's peculiarities.
+    pub(crate) own: fn(&Keys<'_>, &mut TransformerSpec) -> Result<(), LoadError>,
+}
+
+/// Encoding of positions.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Positions {
+    /// Rotary embedding.
+    Rotary,
+    /// Learned embedding of positions.
+    Learned,
+    /// ALiBi.
+    Alibi,
+    /// ALiBi in models of this many layers, without a key for it; rotary embedding in others.
+    AlibiInLayers(usize),
+    /// ALiBi as `attention.max_alibi_bias` says.
+    AlibiByKey,
+}
+
+/// Layers with rotary embedding.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Turns {
+    All,
+    /// All; those with a window have another base, without scaling.
+    WindowsApart(Option<f32>),
+    /// Only those with a window, if the file has the key of a window.
+    Windows,
+    /// Only those with a window, if any layer has one.
+    WindowsIfAny,
+    /// All but each nth.
+    AllButEach(usize),
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum LogitScale {
+    Factor,
+    Divisor,
+}
+
+/// Experts of an architecture's layers.
+#[derive(Clone, Copy)]
+pub(crate) enum Experts {
+    /// None, in dense decoders of which the tensors say more than the metadata.
+    Dense,
+    /// None, in decoders that compute as Llama does.
+    Never,
+    /// In all layers if there is an `expert_count`; `feed_forward_length` is then of one expert (Mixtral).
+    IfCounted,
+    /// In all layers, of `expert_feed_forward_length`.
+    Always,
+    /// As a mixture's keys say.
+    Mixture(Mixture),
+}
+
+/// Properties of an architecture's mixtures that its metadata may not contain.
+#[derive(Clone, Copy)]
+pub(crate) struct Mixture {
+    /// Key with the width of one expert.
+    pub(crate) ffn: &'static str,
+    /// Conversion of scores into weights, if the file does not say.
+    pub(crate) scoring: ExpertScoring,
+    /// Whether softmax over the chosen scores is known, which is the same if weights are normalised.
+    pub(crate) softmax_of_chosen: bool,
+    /// Whether weights are normalised: always, or if a key says so.
+    pub(crate) normalized: Option<bool>,
+    /// Whether `interleave_moe_layer_step` may be other than 1.
+    pub(crate) interleaved: bool,
+    /// Applies the architecture's peculiarities.
+    pub(crate) own: fn(&Keys<'_>, &mut ExpertsSpec) -> Result<(), LoadError>,
+}
+
+impl Mixture {
+    pub(crate) const PLAIN: Mixture = Mixture {
+        ffn: "expert_feed_forward_length",
+        scoring: ExpertScoring::Softmax,
+        softmax_of_chosen: false,
+        normalized: None,
+        interleaved: false,
+        own: |_, _| Ok(()),
+    };
+}
+
+/// Keys of dense decoders in addition to those of every decoder.
+pub(crate) const DENSE_KEYS: &[&str] = &[
+    "attention.layer_norm_epsilon",
+    "attention.max_alibi_bias",
+    "attention.scale",
+    "attention.temperature_scale",
+    "attention.sliding_window_pattern",
+    "attn_logit_softcapping",
+    "embedding_scale",
+    "final_logit_softcapping",
+    "logit_scale",
+    "residual_scale",
+    "rope.freq_base_swa",
+    "rope.scaling.yarn_log_multiplier",
+    "use_parallel_residual",
+];
+
+/// Keys of mixtures of experts in addition to those of every decoder.
+pub(crate) const MIXTURE_KEYS: &[&str] = &[
+    "attention.key_length_mla",
+    "attention.kv_lora_rank",
+    "attention.q_lora_rank",
+    "attention.value_length_mla",
+    "expert_count",
+    "expert_feed_forward_length",
+    "expert_gating_func",
+    "expert_group_count",
+    "expert_group_used_count",
+    "expert_shared_count",
+    "expert_shared_feed_forward_length",
+    "expert_used_count",
+    "expert_weights_norm",
+    "expert_weights_scale",
+    "leading_dense_block_count",
+    "nextn_predict_layers",
+    "rope.scaling.yarn_log_multiplier",
+];
+
+/// Keys of hybrids of states and attention in addition to those of every decoder.
+const HYBRID_KEYS: &[&str] = &[
+    "attention.layer_norm_epsilon",
+    "attention.scale",
+    "embedding_scale",
+    "expert_count",
+    "expert_feed_forward_length",
+    "expert_gating_func",
+    "expert_group_count",
+    "expert_group_used_count",
+    "expert_shared_count",
+    "expert_shared_feed_forward_length",
+    "expert_used_count",
+    "expert_weights_norm",
+    "expert_weights_scale",
+    "leading_dense_block_count",
+    "logit_scale",
+    "nextn_predict_layers",
+    "residual_scale",
+    "shortconv.l_cache",
+    "ssm.conv_kernel",
+    "ssm.group_count",
+    "ssm.inner_size",
+    "ssm.state_size",
+    "ssm.time_step_rank",
+];
+
+impl Architecture {
+    /// A dense decoder that differs slightly from Llama.
+    pub(crate) const DENSE: Architecture = Architecture {
+        name: "",
+        names: &Names::GGUF,
+        permuted: false,
+        predicts_more: false,
+        reads: &[DENSE_KEYS],
+        read,
+        attention: heads,
+        norms: decoder::norms,
+        windows: decoder::windows,
+        order: NormOrder::Pre,
+        parallel: [None; 2],
+        norm: NormKind::Rms { from_one: false },
+        rope: RopeKind::Neox,
+        positions: Positions::Rotary,
+        qk_norm: QkNorm::None,
+        qk_norm_if_stored: false,
+        norm_after_rope: false,
+        qkv_bias: None,
+        activation: super::Activation::Silu,
+        gated: true,
+        embeds_by_root: false,
+        full_each: 0,
+        window: None,
+        turns: Turns::All,
+        largest: 0,
+        queries_grow: false,
+        logit_scale: LogitScale::Factor,
+        halved: false,
+        required: &[],
+        experts: Experts::Dense,
+        own: |_, _| Ok(()),
+    };
+
+    /// A dense decoder with layer norms, and an MLP without a gate.
+    pub(crate) const NEOX: Architecture = Architecture {
+        norm: NormKind::Layer { bias: true },
+        activation: super::Activation::GeluErf,
+        gated: false,
+        ..Architecture::DENSE
+    };
+
+    /// A decoder that computes as Llama or Qwen 2 and 3 do. It knows no keys but those of every decoder.
+    pub(crate) const LLAMA: Architecture =
+        Architecture { reads: &[], experts: Experts::Never, ..Architecture::DENSE };
+
+    /// A mixture of experts.
+    pub(crate) const MIXTURE: Architecture = Architecture {
+        reads: &[MIXTURE_KEYS],
+        qk_norm: QkNorm::Heads,
+        qk_norm_if_stored: true,
+        logit_scale: LogitScale::Divisor,
+        experts: Experts::Mixture(Mixture::PLAIN),
+        ..Architecture::DENSE
+    };
+
+    /// A decoder most of whose layers have recurrent states and few have attention.
+    pub(crate) const HYBRID: Architecture = Architecture { reads: &[HYBRID_KEYS], ..Architecture::DENSE };
+}
+
+/// Reads a decoder's spec from a GGUF file's metadata, and from its tensors if those decide.
+///
+/// # Errors
+/// `Missing`, `Corrupt` or `Unsupported` naming the key.
+pub fn from_gguf(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
+    let metadata: &Metadata = &gguf.metadata;
+    let architecture =
+        metadata.string("general.architecture")?.ok_or_else(|| metadata.missing("general.architecture"))?;
+    let unsupported = |reason: String| LoadError::Unsupported {
+        file: metadata.file().to_owned(),
+        key: "general.architecture".into(),
+        value: shorten(architecture.to_owned()),
+        reason,
+    };
+    if architecture == "clip" {
+        let reason = "it is a projector (mmproj), the part of a model that reads images or sound; load the file of the \
+                     model itself, whose text this build runs";
+        return Err(unsupported(reason.into()));
+    }
+    let Some(of) = families::architecture(architecture) else {
+        let known = families::architectures().map(|known| known.name);
+        return Err(unsupported(unknown(architecture, known.chain(crate::encoder::gguf_encoders()))));
+    };
+    let keys = Keys { gguf, metadata, architecture, names: of.names };
+    keys.refuse_unknown(|name| of.reads.iter().any(|keys| keys.contains(&name)))?;
+    let spec = (of.read)(of, &keys)?.checked(metadata.file())?;
+    Ok(TransformerSpec { permuted: of.permuted, ..spec })
+}
