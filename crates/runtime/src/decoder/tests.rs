@@ -14,7 +14,7 @@ use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, DType, RowSource, ops};
 use safetensors::tensor::{Dtype, TensorView};
 
 use super::*;
-use crate::spec::{FAMILIES, Mask};
+use crate::spec::{FAMILIES, Mask, TinyModel};
 
 /// The largest allowed difference of a logit, as a share of the range of the golden ones.
 const TOLERANCE: f32 = 1e-3;
@@ -25,11 +25,10 @@ pub(crate) fn data(name: &str) -> PathBuf {
 
 /// Folders of a kind that families name, and whether there is a GGUF file besides.
 fn goldens(kind: &str) -> Vec<(&'static str, bool)> {
-    let of = |names: &'static [&'static str], in_gguf| names.iter().map(move |name| (*name, in_gguf));
-    let all = FAMILIES
-        .iter()
-        .flat_map(|family| of(family.goldens, true).chain(of(family.goldens_without_gguf, false)));
-    all.filter_map(|(name, in_gguf)| Some((name.strip_prefix(kind)?.strip_prefix('/')?, in_gguf))).collect()
+    let all = FAMILIES.iter().flat_map(|family| family.goldens);
+    let of_kind =
+        |golden: &TinyModel| Some((golden.folder.strip_prefix(kind)?.strip_prefix('/')?, golden.in_gguf));
+    all.filter_map(of_kind).collect()
 }
 
 /// Models of a kind in every format that they have.
@@ -44,27 +43,6 @@ fn files_of(kind: &str) -> impl Iterator<Item = (&'static str, PathBuf)> {
 fn fastest() -> AnyBackend {
     let tier = Tier::available().last().expect("the portable tier always is");
     AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier))
-}
-
-/// Checks that every model of a kind computes the same bits alone, after a chunk, and beside another prompt.
-fn check_batches(kind: &str) {
-    for (case, path) in files_of(kind) {
-        let files = ModelFiles::open(&path).unwrap();
-        let mut runner = Runner::new(fastest(), &files);
-        let text = Golden::read(&data(kind).join(case)).text();
-        let whole = runner.prefill(&text);
-        let vocab = files.spec.vocab;
-        // Two unequal sequences together, the first of which goes on where a chunk ended.
-        let (blocks, others) = (scattered(1), scattered(0));
-        runner.step(&[Work { tokens: &text[..19], rows: 19, blocks: &blocks }]);
-        let both = runner.step(&[
-            Work { tokens: &text[..20], rows: 1, blocks: &blocks },
-            Work { tokens: &text[..33], rows: 33, blocks: &others },
-        ]);
-        let bits = |logits: &[f32]| logits.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>();
-        assert!(bits(&both[..vocab]) == bits(&whole[19 * vocab..20 * vocab]), "{}: a decode", path.display());
-        assert!(bits(&both[vocab..]) == bits(&whole[..33 * vocab]), "{}: a prompt beside it", path.display());
-    }
 }
 
 /// What the transformers library computed.

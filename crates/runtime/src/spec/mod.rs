@@ -11,8 +11,6 @@ mod layer;
 mod metadata;
 mod multimodal;
 mod names;
-mod names_experts;
-mod names_state;
 mod rope;
 mod runnable;
 mod settings;
@@ -28,7 +26,7 @@ pub use config::Config;
 pub(crate) use crossing::ROWS_OF_IMAGES;
 pub use distance::{Alibi, Buckets, Disentangled, Distance};
 pub(crate) use distance::{behind_table, learned_table};
-pub use families::{FAMILIES, Family};
+pub use families::{FAMILIES, Family, TinyModel};
 pub(crate) use families::{
     architecture, architecture_of, gguf_names, huggingface_names, is_permuted, predicts_more,
 };
@@ -44,9 +42,7 @@ pub(crate) use metadata::Architecture;
 pub use metadata::from_gguf;
 pub(crate) use metadata::{LONG_FACTORS, ROPE_FACTORS};
 pub(crate) use multimodal::{Multimodal, not_read};
-pub(crate) use names::{GateUp, Names};
-pub(crate) use names_experts::{ExpertNames, ExpertPack};
-pub(crate) use names_state::{StateNames, StateStack};
+pub(crate) use names::{ExpertNames, ExpertPack, GateUp, Names, StateNames, StateStack};
 pub(crate) use rope::yarn_magnitude;
 pub use rope::{AxesSpec, LongRope, RopeScaling, RopeSpec};
 pub use settings::from_config;

@@ -60,6 +60,27 @@ pub(super) fn check_kind(kind: &str, cases: &[(&str, bool)]) {
     check_table(&rows);
 }
 
+/// Checks that every model of a kind computes the same bits alone, after a chunk, and beside another prompt.
+pub(super) fn check_batches(kind: &str) {
+    for (case, path) in files_of(kind) {
+        let files = ModelFiles::open(&path).unwrap();
+        let mut runner = Runner::new(fastest(), &files);
+        let text = Golden::read(&data(kind).join(case)).text();
+        let whole = runner.prefill(&text);
+        let vocab = files.spec.vocab;
+        // Two unequal sequences together, the first of which goes on where a chunk ended.
+        let (blocks, others) = (scattered(1), scattered(0));
+        runner.step(&[Work { tokens: &text[..19], rows: 19, blocks: &blocks }]);
+        let both = runner.step(&[
+            Work { tokens: &text[..20], rows: 1, blocks: &blocks },
+            Work { tokens: &text[..33], rows: 33, blocks: &others },
+        ]);
+        let bits = |logits: &[f32]| logits.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>();
+        assert!(bits(&both[..vocab]) == bits(&whole[19 * vocab..20 * vocab]), "{}: a decode", path.display());
+        assert!(bits(&both[vocab..]) == bits(&whole[..33 * vocab]), "{}: a prompt beside it", path.display());
+    }
+}
+
 /// The share that logits are off by, and how many tokens are the golden ones.
 fn measure(golden: &Golden, path: &Path) -> Result<(f32, usize), String> {
     let files = ModelFiles::open(path).map_err(|error| error.to_string())?;
@@ -139,13 +160,12 @@ pub(super) fn check_families() {
     let names =
         |names: Vec<&str>| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     let line = |family: &Family| {
-        let alone = if family.architectures().next().is_some() { " (safetensors alone)" } else { "" };
-        let folders = [(family.goldens, ""), (family.goldens_without_gguf, alone)];
-        let folders: Vec<String> = folders
-            .into_iter()
-            .filter(|(folders, _)| !folders.is_empty())
-            .map(|(folders, note)| format!("{}{note}", names(folders.to_vec())))
-            .collect();
+        let has_files = family.architectures().next().is_some();
+        let folder = |golden: &TinyModel| match has_files && !golden.in_gguf {
+            true => format!("`{}` (safetensors alone)", golden.folder),
+            false => format!("`{}`", golden.folder),
+        };
+        let folders: Vec<String> = family.goldens.iter().map(folder).collect();
         let cells = [
             family.title.to_owned(),
             names(family.model_types().collect()),

@@ -5,10 +5,6 @@ use hanzo_engine_kernels::KvType;
 
 use super::*;
 
-fn golden(case: &str) -> Golden {
-    Golden::read(&data("mixtures").join(case))
-}
-
 #[test]
 fn mixtures_compute_what_the_library_does() {
     measured::check_kind("mixtures", &goldens("mixtures"));
@@ -16,13 +12,13 @@ fn mixtures_compute_what_the_library_does() {
 
 #[test]
 fn mixtures_have_the_same_bits_however_a_batch_is_made() {
-    check_batches("mixtures");
+    measured::check_batches("mixtures");
 }
 
 #[test]
 fn latents_are_kept_in_bytes_too_and_planned_to_the_byte() {
     for case in ["deepseek-v2-lite", "deepseek-v3"] {
-        let golden = golden(case);
+        let golden = Golden::read(&data("mixtures").join(case));
         let files = ModelFiles::open(&data("mixtures").join(case)).unwrap();
         let mut runner = Runner::new(fastest(), &files);
         let of = |blocks| files.spec.kv_spec(blocks, KvType::Q8_0, 2);

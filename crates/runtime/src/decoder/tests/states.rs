@@ -4,14 +4,10 @@ use hanzo_engine_kernels::{KvLayout, KvType};
 
 use super::*;
 
-fn golden(case: &str) -> Golden {
-    Golden::read(&data("states").join(case))
-}
-
 #[test]
 fn states_compute_what_the_library_does() {
     for (case, path) in files_of("states") {
-        let golden = golden(case);
+        let golden = Golden::read(&data("states").join(case));
         let files = ModelFiles::open(&path).unwrap_or_else(|error| panic!("{error}"));
         let allowed = TOLERANCE * range(&golden.logits);
         on_every_backend!(&files, path.display(), |runner, label| {
@@ -29,7 +25,7 @@ fn states_have_the_same_bits_however_a_batch_is_made() {
     for (case, path) in files_of("states") {
         let files = ModelFiles::open(&path).unwrap();
         let mut runner = Runner::new(fastest(), &files);
-        let text = golden(case).text();
+        let text = Golden::read(&data("states").join(case)).text();
         let whole = runner.prefill(&text);
         let vocab = files.spec.vocab;
         let bits = |logits: &[f32]| logits.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>();

@@ -19,8 +19,7 @@ pub(super) const AFMOE: Family = Family {
         read: from_settings,
         order: NormOrder::Sandwich,
         eps: ("rms_norm_eps", 1e-5),
-        qkv_bias: Choice::Always(false),
-        output_bias: Choice::Always(false),
+        biases: Choice::NEVER,
         qk_norm: QkNorm::Heads,
         ..ModelType::OWN
     }],
@@ -32,15 +31,14 @@ pub(super) const AFMOE: Family = Family {
         embeds_by_root: true,
         full_each: 4,
         turns: Turns::WindowsIfAny,
-        experts: Experts::Mixture(Mixture { scoring: ExpertScoring::Sigmoid, ..Mixture::PLAIN }),
+        scoring: ExpertScoring::Sigmoid,
         own: |_, spec| {
             spec.layers.iter_mut().for_each(|layer| layer.attention.output_gate = true);
             Ok(())
         },
         ..Architecture::MIXTURE
     }],
-    goldens: &["mixtures/afmoe"],
-    ..Family::NONE
+    goldens: &[both("mixtures/afmoe")],
 };
 
 fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
@@ -50,8 +48,8 @@ fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, Loa
     refuse_unless_named(config, "score_func", "sigmoid")?;
     let heads = base.heads()?;
     let window = config.count("sliding_window", CONTEXT_TOKENS_MAX)?.unwrap_or(1024) as u32;
-    let windows = match config.get("layer_types") {
-        Some(types) => windows_by_type(config, types, Some(window), base.layers)?,
+    let windows = match windows_by_type(config, Some(window), base.layers)? {
+        Some(windows) => windows,
         None => {
             let each = config.count("global_attn_every_n_layers", LAYERS_MAX)?.unwrap_or(4);
             (1..=base.layers).map(|number| (!number.is_multiple_of(each)).then_some(window)).collect()
@@ -63,7 +61,8 @@ fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, Loa
     experts.correction_bias = true;
     experts.scale = config.positive("route_scale")?.unwrap_or(1.0);
     let dense = or(config, "num_dense_layers", LAYERS_MAX, 1)?;
-    let ffn = base.ffn(dense > 0)?;
+    let is_dense = (0..base.layers).map(|layer| layer < dense).collect();
+    let mlp = among(is_dense, MlpSpec::gated(base.ffn(dense > 0)?, base.activation), experts);
     let attention = AttentionSpec { output_gate: true, ..base.attention(heads)? };
     let (rope, _) = base.rope(heads.head_dim)?;
     let spec = base.spec(rope, |layer| {
@@ -73,11 +72,7 @@ fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, Loa
             rope: windows[layer].map(|_| 0),
             ..attention.clone()
         };
-        let mlp = match layer < dense {
-            true => MlpSpec::gated(ffn, base.activation),
-            false => MlpSpec::Experts(experts),
-        };
-        (attention, mlp)
+        (attention, mlp(layer))
     })?;
     let by_root = config.bool("mup_enabled")?.unwrap_or(false);
     let embedding_scale = if by_root { (base.hidden as f32).sqrt() } else { 1.0 };

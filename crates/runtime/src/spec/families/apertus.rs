@@ -38,6 +38,5 @@ pub(super) const APERTUS: Family = Family {
         },
         ..Architecture::DENSE
     }],
-    goldens: &["dense/apertus"],
-    ..Family::NONE
+    goldens: &[both("dense/apertus")],
 };

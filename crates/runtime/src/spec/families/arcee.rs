@@ -16,12 +16,9 @@ pub(super) const ARCEE: Family = Family {
     }],
     gguf: &[Architecture {
         name: "arcee",
-        permuted: true,
-        rope: RopeKind::Interleaved,
         activation: Activation::ReluSquared,
         gated: false,
-        ..Architecture::DENSE
+        ..Architecture::PERMUTED
     }],
-    goldens: &["dense/arcee"],
-    ..Family::NONE
+    goldens: &[both("dense/arcee")],
 };

@@ -23,17 +23,14 @@ pub(super) const BAICHUAN: Family = Family {
     }],
     gguf: &[Architecture {
         name: "baichuan",
-        permuted: true,
-        rope: RopeKind::Interleaved,
         positions: Positions::AlibiInLayers(40),
         own: |_, spec| {
             norm_head(spec);
             Ok(())
         },
-        ..Architecture::DENSE
+        ..Architecture::PERMUTED
     }],
-    goldens: &["dense/baichuan", "dense/baichuan-alibi"],
-    ..Family::NONE
+    goldens: &[both("dense/baichuan"), both("dense/baichuan-alibi")],
 };
 
 fn norm_head(spec: &mut TransformerSpec) {

@@ -18,8 +18,7 @@ const TYPE: ModelType = ModelType {
     class: "BailingMoeForCausalLM",
     names: &NAMES,
     read: first,
-    qkv_bias: Choice::By("use_qkv_bias", false),
-    output_bias: Choice::By("use_bias", false),
+    biases: [Choice::By("use_qkv_bias", false), Choice::By("use_bias", false)],
     ..ModelType::OWN
 };
 
@@ -32,8 +31,7 @@ pub(super) const BAILING_MOE: Family = Family {
         rope: RopeKind::Interleaved,
         ..Architecture::MIXTURE
     }],
-    goldens: &["mixtures/bailing-moe"],
-    ..Family::NONE
+    goldens: &[both("mixtures/bailing-moe")],
 };
 
 pub(super) const BAILING_MOE_V2: Family = Family {
@@ -51,22 +49,18 @@ pub(super) const BAILING_MOE_V2: Family = Family {
         name: "bailingmoe2",
         names: &Names::GGUF_FUSED,
         predicts_more: true,
-        experts: Experts::Mixture(Mixture {
-            own: |keys, experts| {
-                // The width of one of them, as llama.cpp reads it.
-                let one = keys.whole("expert_shared_feed_forward_length", WIDTH_MAX)?;
-                let many = keys.whole("expert_shared_count", EXPERTS_MAX)?.unwrap_or(1);
-                if let Some(ffn) = one.map(|one| one * many) {
-                    experts.shared = (ffn > 0).then_some(SharedExpert { ffn, gate: false });
-                }
-                Ok(())
-            },
-            ..Mixture::PLAIN
-        }),
+        own_experts: |keys, experts| {
+            // The width of one of them, as llama.cpp reads it.
+            let one = keys.whole("expert_shared_feed_forward_length", WIDTH_MAX)?;
+            let many = keys.whole("expert_shared_count", EXPERTS_MAX)?.unwrap_or(1);
+            if let Some(ffn) = one.map(|one| one * many) {
+                experts.shared = (ffn > 0).then_some(SharedExpert { ffn, gate: false });
+            }
+            Ok(())
+        },
         ..Architecture::MIXTURE
     }],
-    goldens: &["mixtures/bailing-moe-v2"],
-    ..Family::NONE
+    goldens: &[both("mixtures/bailing-moe-v2")],
 };
 
 fn first(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
@@ -74,14 +68,10 @@ fn first(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> 
     for key in ["use_qk_norm", "norm_head", "use_sliding_window"] {
         refuse_unless(config, key, false)?;
     }
-    let heads = base.heads()?;
-    let attention = base.attention(heads)?;
     let normalized = config.bool("norm_topk_prob")?.unwrap_or(true);
     let mut experts = softmax(&base, EXPERTS, normalized)?;
     experts.shared = shared_of(config, "num_shared_experts", experts.ffn)?;
-    let mlp = after_dense(&base, 0, experts)?;
-    let (rope, _) = base.rope(heads.head_dim)?;
-    base.spec(rope, |layer| (attention.clone(), mlp(layer)))
+    base.with_mlps(after_dense(&base, 0, experts)?)
 }
 
 fn second(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {

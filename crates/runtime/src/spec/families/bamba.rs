@@ -25,22 +25,22 @@ pub(super) const BAMBA: Family = Family {
         turned: 0.5,
         ..ModelType::OWN
     }],
-    goldens_without_gguf: &["states/bamba"],
-    ..Family::NONE
+    gguf: &[],
+    goldens: &[alone("states/bamba")],
 };
 
 fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
     let base = Base::read(of, config)?;
     let heads = base.heads()?;
-    let recurs =
-        all_but(config, "attn_layer_indices", base.layers)?.unwrap_or_else(|| vec![true; base.layers]);
+    let attends = layers_in(config, "attn_layer_indices", base.layers)?;
+    let attends = attends.unwrap_or_else(|| vec![false; base.layers]);
     let mlp = MlpSpec::gated(config.required("intermediate_size", WIDTH_MAX)?, base.activation);
     let (rope, _) = base.rope(base.turned(heads.head_dim)?)?;
     let state = mamba(&base, base.eps()?)?;
     base.spec(rope, |layer| {
-        let attention = match recurs[layer] {
-            true => AttentionSpec::of_state(state),
-            false => AttentionSpec::causal(heads),
+        let attention = match attends[layer] {
+            true => AttentionSpec::causal(heads),
+            false => AttentionSpec::of_state(state),
         };
         (attention, mlp.clone())
     })

@@ -11,13 +11,18 @@ pub(super) const BLOOM: Family = Family {
         names: &Names { embedding_norm: "word_embeddings_layernorm", ..falcon::NAMES },
         norm: NormKind::Layer { bias: true },
         eps: ("layer_norm_epsilon", 1e-5),
-        qkv_bias: Choice::Always(true),
-        output_bias: Choice::Always(true),
+        biases: Choice::ALWAYS,
         mlp_bias: Choice::Always(true),
         gated: false,
         // Its class has a fixed value.
         activation: ("", "gelu_pytorch_tanh"),
         tied: true,
+        renames: &[
+            ("n_embed", "hidden_size"),
+            ("n_layer", "num_hidden_layers"),
+            ("n_head", "num_attention_heads"),
+            ("seq_length", "max_position_embeddings"),
+        ],
         settle: bloom,
         own: |_, spec| {
             spec.embedding_norm = true;
@@ -34,20 +39,10 @@ pub(super) const BLOOM: Family = Family {
         activation: Activation::GeluTanh,
         ..Architecture::NEOX
     }],
-    goldens: &["dense/bloom"],
-    ..Family::NONE
+    goldens: &[both("dense/bloom")],
 };
 
 fn bloom(config: &mut Config) -> Result<(), LoadError> {
-    rename(
-        config,
-        &[
-            ("n_embed", "hidden_size"),
-            ("n_layer", "num_hidden_layers"),
-            ("n_head", "num_attention_heads"),
-            ("seq_length", "max_position_embeddings"),
-        ],
-    );
     if config.count("max_position_embeddings", CONTEXT_TOKENS_MAX)?.is_none() {
         // The context of training: nothing in the network limits it.
         config.set("max_position_embeddings", 2048.into());

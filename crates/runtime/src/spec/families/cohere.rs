@@ -31,8 +31,7 @@ pub(super) const COHERE: Family = Family {
     title: "Command R, R+",
     hugging_face: &[TYPE],
     gguf: &[ARCHITECTURE],
-    goldens: &["dense/cohere", "dense/cohere-plus"],
-    ..Family::NONE
+    goldens: &[both("dense/cohere"), both("dense/cohere-plus")],
 };
 
 pub(super) const COHERE2: Family = Family {
@@ -57,8 +56,7 @@ pub(super) const COHERE2: Family = Family {
         turns: Turns::Windows,
         ..ARCHITECTURE
     }],
-    goldens: &["dense/cohere2"],
-    ..Family::NONE
+    goldens: &[both("dense/cohere2")],
 };
 
 pub(super) const COHERE2_MOE: Family = Family {
@@ -88,17 +86,15 @@ pub(super) const COHERE2_MOE: Family = Family {
         windows: listed_windows,
         turns: Turns::Windows,
         logit_scale: LogitScale::Factor,
-        experts: Experts::Mixture(Mixture {
-            scoring: ExpertScoring::Sigmoid,
-            own: |_, experts| {
-                // As in llama.cpp; its converter writes no other.
-                experts.averaged = experts.shared.is_some();
-                Ok(())
-            },
-            ..Mixture::PLAIN
-        }),
+        scoring: ExpertScoring::Sigmoid,
+        own_experts: |_, experts| {
+            // As in llama.cpp; its converter writes no other.
+            experts.averaged = experts.shared.is_some();
+            Ok(())
+        },
         reads: &[
-            MIXTURE_KEYS,
+            EXPERT_KEYS,
+            LATENT_KEYS,
             &["attention.layer_norm_epsilon", "attention.sliding_window_pattern", "logit_scale"],
         ],
         own: |_, spec| {
@@ -110,9 +106,7 @@ pub(super) const COHERE2_MOE: Family = Family {
         },
         ..Architecture::MIXTURE
     }],
-    goldens: &["mixtures/cohere2-moe"],
-    goldens_without_gguf: &["mixtures/cohere2-moe-sum"],
-    ..Family::NONE
+    goldens: &[both("mixtures/cohere2-moe"), alone("mixtures/cohere2-moe-sum")],
 };
 
 fn scale_logits(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
@@ -135,8 +129,8 @@ fn mixture(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError
     let is_dense = |layer: usize| mlp(layer).dense().is_some();
     let each = config.count("prefix_dense_sliding_window_pattern", LAYERS_MAX)?.unwrap_or(1);
     let window = config.count("sliding_window", CONTEXT_TOKENS_MAX)?.unwrap_or(4096) as u32;
-    let windows: Vec<Option<u32>> = match config.get("layer_types") {
-        Some(types) => windows_by_type(config, types, Some(window), base.layers)?,
+    let windows: Vec<Option<u32>> = match windows_by_type(config, Some(window), base.layers)? {
+        Some(windows) => windows,
         None => {
             let other = config.count("sliding_window_pattern", LAYERS_MAX)?.unwrap_or(4);
             let dense = or(config, "first_k_dense_replace", LAYERS_MAX, 0)?;

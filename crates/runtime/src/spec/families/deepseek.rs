@@ -14,11 +14,10 @@ pub(super) const DEEPSEEK: Family = Family {
         name: "deepseek",
         permuted: true,
         rope: RopeKind::Interleaved,
-        experts: Experts::Mixture(Mixture { normalized: Some(false), ..Mixture::PLAIN }),
+        normalized: Some(false),
         ..Architecture::MIXTURE
     }],
-    goldens: &["mixtures/deepseek"],
-    ..Family::NONE
+    goldens: &[both("mixtures/deepseek")],
 };
 
 pub(super) const DEEPSEEK_V2: Family = Family {
@@ -37,14 +36,13 @@ pub(super) const DEEPSEEK_V2: Family = Family {
         rope: RopeKind::Interleaved,
         ..Architecture::MIXTURE
     }],
-    goldens: &["mixtures/deepseek-v2-lite"],
-    goldens_without_gguf: &["mixtures/deepseek-v2"],
-    ..Family::NONE
+    goldens: &[both("mixtures/deepseek-v2-lite"), alone("mixtures/deepseek-v2")],
 };
 
 pub(super) const V3: ModelType = ModelType {
     name: "deepseek_v3",
     class: "DeepseekV3ForCausalLM",
+    written_as: "deepseek2",
     predicts_more: true,
     read: third,
     rope_kind: RopeKind::Interleaved,
@@ -54,9 +52,8 @@ pub(super) const V3: ModelType = ModelType {
 pub(super) const DEEPSEEK_V3: Family = Family {
     title: "DeepSeek V3, V3.1, R1; Kimi-K2",
     hugging_face: &[V3, ModelType { name: "kimi_k2", ..V3 }],
-    written_as: "deepseek2",
-    goldens: &["mixtures/deepseek-v3"],
-    ..Family::NONE
+    gguf: &[],
+    goldens: &[both("mixtures/deepseek-v3")],
 };
 
 fn first(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
@@ -65,12 +62,8 @@ fn first(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> 
     if let Some(scale) = config.positive("routed_scaling_factor")?.filter(|&scale| scale != 1.0) {
         return Err(config.unsupported("routed_scaling_factor", scale, "this family has no such factor"));
     }
-    let heads = base.heads()?;
-    let attention = base.attention(heads)?;
     let normalized = config.bool("norm_topk_prob")?.unwrap_or(false);
-    let mlp = after_dense(&base, 0, ExpertsSpec { normalized, ..routed(&base)? })?;
-    let (rope, _) = base.rope(heads.head_dim)?;
-    base.spec(rope, |layer| (attention.clone(), mlp(layer)))
+    base.with_mlps(after_dense(&base, 0, ExpertsSpec { normalized, ..routed(&base)? })?)
 }
 
 fn second(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {

@@ -19,21 +19,16 @@ pub(super) const DOTS1: Family = Family {
         ..ModelType::OWN
     }],
     gguf: &[Architecture { name: "dots1", ..Architecture::MIXTURE }],
-    goldens: &["mixtures/dots1"],
-    ..Family::NONE
+    goldens: &[both("mixtures/dots1")],
 };
 
 fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
     let base = Base::read(of, config)?;
-    let heads = base.heads()?;
-    let attention = base.attention(heads)?;
     let types = config.get("layer_types").and_then(Value::as_array);
     if types.is_some_and(|types| types.iter().any(|of| of != "full_attention")) {
         let reason = "windows of this family are not known";
         return Err(config.unsupported("layer_types", "sliding_attention", reason));
     }
-    let (rope, _) = base.rope(heads.head_dim)?;
     let normalized = config.bool("norm_topk_prob")?.unwrap_or(false);
-    let mlp = after_dense(&base, 0, ExpertsSpec { normalized, ..routed_by_sigmoid(&base)? })?;
-    base.spec(rope, |layer| (attention.clone(), mlp(layer)))
+    base.with_mlps(after_dense(&base, 0, ExpertsSpec { normalized, ..routed_by_sigmoid(&base)? })?)
 }

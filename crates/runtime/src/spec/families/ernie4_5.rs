@@ -17,8 +17,7 @@ pub(super) const ERNIE4_5: Family = Family {
     }],
     // It is trained with neighbours that rotate together.
     gguf: &[Architecture { name: "ernie4_5", rope: RopeKind::Interleaved, ..Architecture::DENSE }],
-    goldens: &["dense/ernie4_5"],
-    ..Family::NONE
+    goldens: &[both("dense/ernie4_5")],
 };
 
 pub(super) const ERNIE4_5_MOE: Family = Family {
@@ -30,8 +29,7 @@ pub(super) const ERNIE4_5_MOE: Family = Family {
         names: &Names { router_bias: "mlp.moe_statics.e_score_correction_bias", ..Names::HUGGING_FACE },
         read: mixture,
         eps: ("rms_norm_eps", 1e-5),
-        qkv_bias: Choice::Always(false),
-        output_bias: Choice::Always(false),
+        biases: Choice::NEVER,
         rope_kind: RopeKind::Interleaved,
         rope_base: 5e5,
         tied: true,
@@ -40,18 +38,16 @@ pub(super) const ERNIE4_5_MOE: Family = Family {
     gguf: &[Architecture {
         name: "ernie4_5-moe",
         rope: RopeKind::Interleaved,
-        experts: Experts::Mixture(Mixture { normalized: Some(true), ..Mixture::PLAIN }),
-        reads: &[MIXTURE_KEYS, &["interleave_moe_layer_step"]],
+        normalized: Some(true),
+        reads: &[EXPERT_KEYS, LATENT_KEYS, &["interleave_moe_layer_step"]],
         ..Architecture::MIXTURE
     }],
-    goldens: &["mixtures/ernie4_5-moe"],
-    ..Family::NONE
+    goldens: &[both("mixtures/ernie4_5-moe")],
 };
 
 fn mixture(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
     let base = Base::read(of, config)?;
     refuse_unless(config, "use_bias", false)?;
-    let heads = base.heads()?;
     let mut experts = softmax(&base, ["moe_num_experts", "moe_k", "moe_intermediate_size"], true)?;
     experts.correction_bias = true;
     experts.shared = match config.get("moe_num_shared_experts") {
@@ -64,17 +60,10 @@ fn mixture(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError
         Some(end) if end.as_i64() != Some(-1) => config.whole("moe_layer_end_index", LAYERS_MAX)?,
         _ => None,
     };
-    let sparse = |layer: usize| {
-        layer >= first && last.is_none_or(|last| layer <= last) && (layer + 1).is_multiple_of(each)
+    let is_dense = |layer: usize| {
+        layer < first || last.is_some_and(|last| layer > last) || !(layer + 1).is_multiple_of(each)
     };
-    let ffn = base.ffn(!(0..base.layers).all(sparse))?;
-    let attention = base.attention(heads)?;
-    let (rope, _) = base.rope(heads.head_dim)?;
-    base.spec(rope, |layer| {
-        let mlp = match sparse(layer) {
-            true => MlpSpec::Experts(experts),
-            false => MlpSpec::gated(ffn, base.activation),
-        };
-        (attention.clone(), mlp)
-    })
+    let is_dense: Vec<bool> = (0..base.layers).map(is_dense).collect();
+    let mlp = MlpSpec::gated(base.ffn(is_dense.contains(&true))?, base.activation);
+    base.with_mlps(among(is_dense, mlp, experts))
 }

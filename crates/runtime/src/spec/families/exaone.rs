@@ -9,31 +9,22 @@ pub(super) const EXAONE: Family = Family {
         name: "exaone",
         class: "ExaoneForCausalLM",
         names: &Names {
-            prefix: "transformer.",
-            token_embedding: "wte",
-            final_norm: "ln_f",
-            layer: "h.",
             query: "attn.attention.q_proj",
             key: "attn.attention.k_proj",
             value: "attn.attention.v_proj",
             attention_output: "attn.attention.out_proj",
-            attention_norm: "ln_1",
             gate: "mlp.c_fc_0",
             up: "mlp.c_fc_1",
             down: "mlp.c_proj",
             mlp_norm: "ln_2",
-            ..Names::HUGGING_FACE
+            ..Names::TRANSFORMER
         },
         eps: ("layer_norm_epsilon", 1e-5),
-        settle: |config| {
-            rename(config, &[("num_layers", "num_hidden_layers"), ("activation_function", "hidden_act")]);
-            Ok(())
-        },
+        renames: &[("num_layers", "num_hidden_layers"), ("activation_function", "hidden_act")],
         ..ModelType::DENSE
     }],
     gguf: &[Architecture { name: "exaone", ..Architecture::DENSE }],
-    goldens: &["dense/exaone"],
-    ..Family::NONE
+    goldens: &[both("dense/exaone")],
 };
 
 pub(super) const EXAONE4: Family = Family {
@@ -44,8 +35,7 @@ pub(super) const EXAONE4: Family = Family {
         names: &olmo2::NAMES,
         order: NormOrder::Branch,
         eps: ("rms_norm_eps", 1e-5),
-        qkv_bias: Choice::Always(false),
-        output_bias: Choice::Always(false),
+        biases: Choice::NEVER,
         qk_norm: QkNorm::Heads,
         windows: Windows::AllButEach(4),
         own: |config, spec| {
@@ -64,8 +54,7 @@ pub(super) const EXAONE4: Family = Family {
         turns: Turns::Windows,
         ..Architecture::DENSE
     }],
-    goldens: &["dense/exaone4"],
-    ..Family::NONE
+    goldens: &[both("dense/exaone4")],
 };
 
 pub(super) const EXAONE_MOE: Family = Family {
@@ -77,8 +66,7 @@ pub(super) const EXAONE_MOE: Family = Family {
         predicts_more: true,
         read: mixture,
         eps: ("rms_norm_eps", 1e-5),
-        qkv_bias: Choice::Always(false),
-        output_bias: Choice::Always(false),
+        biases: Choice::NEVER,
         qk_norm: QkNorm::Heads,
         ..ModelType::OWN
     }],
@@ -87,12 +75,11 @@ pub(super) const EXAONE_MOE: Family = Family {
         predicts_more: true,
         windows: listed_windows,
         turns: Turns::Windows,
-        experts: Experts::Mixture(Mixture { scoring: ExpertScoring::Sigmoid, ..Mixture::PLAIN }),
-        reads: &[MIXTURE_KEYS, &["attention.sliding_window_pattern"]],
+        scoring: ExpertScoring::Sigmoid,
+        reads: &[EXPERT_KEYS, LATENT_KEYS, &["attention.sliding_window_pattern"]],
         ..Architecture::MIXTURE
     }],
-    goldens: &["mixtures/exaone-moe"],
-    ..Family::NONE
+    goldens: &[both("mixtures/exaone-moe")],
 };
 
 fn mixture(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
@@ -102,8 +89,8 @@ fn mixture(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError
     let experts = routed_by_sigmoid(&base)?;
     let shared = shared_of(config, "num_shared_experts", experts.ffn)?;
     let window = config.count("sliding_window", CONTEXT_TOKENS_MAX)?.map(|window| window as u32);
-    let windows = match config.get("layer_types") {
-        Some(types) => windows_by_type(config, types, window, base.layers)?,
+    let windows = match windows_by_type(config, window, base.layers)? {
+        Some(windows) => windows,
         None => match config.string("sliding_window_pattern") {
             // One letter a layer, repeated; the last layer has no window.
             Ok(Some(letters)) if !letters.is_empty() => {
@@ -112,9 +99,7 @@ fn mixture(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError
                     .map(|layer| window.filter(|_| local(layer) && layer + 1 < base.layers))
                     .collect()
             }
-            _ => {
-                return Err(config.missing("layer_types"));
-            }
+            _ => return Err(config.missing("layer_types")),
         },
     };
     let mlp = after_dense(&base, 1, ExpertsSpec { shared, ..experts })?;

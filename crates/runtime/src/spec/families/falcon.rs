@@ -28,12 +28,17 @@ pub(super) const FALCON: Family = Family {
         order: NormOrder::Parallel,
         norm: NormKind::Layer { bias: true },
         eps: ("layer_norm_epsilon", 1e-5),
-        qkv_bias: Choice::By("bias", false),
-        output_bias: Choice::By("bias", false),
+        biases: [Choice::By("bias", false); 2],
         mlp_bias: Choice::By("bias", false),
         gated: false,
         activation: ("activation", "gelu"),
         tied: true,
+        renames: &[
+            ("n_layer", "num_hidden_layers"),
+            ("n_head", "num_attention_heads"),
+            ("n_head_kv", "num_kv_heads"),
+            ("ffn_hidden_size", "intermediate_size"),
+        ],
         settle: falcon,
         own: |config, spec| {
             let apart = !config.bool("new_decoder_architecture")?.unwrap_or(false);
@@ -65,20 +70,10 @@ pub(super) const FALCON: Family = Family {
         },
         ..Architecture::NEOX
     }],
-    goldens: &["dense/falcon", "dense/falcon-grouped", "dense/falcon-apart"],
-    ..Family::NONE
+    goldens: &[both("dense/falcon"), both("dense/falcon-grouped"), both("dense/falcon-apart")],
 };
 
 fn falcon(config: &mut Config) -> Result<(), LoadError> {
-    rename(
-        config,
-        &[
-            ("n_layer", "num_hidden_layers"),
-            ("n_head", "num_attention_heads"),
-            ("n_head_kv", "num_kv_heads"),
-            ("ffn_hidden_size", "intermediate_size"),
-        ],
-    );
     let heads = config.required("num_attention_heads", HEADS_MAX)?;
     let renewed = config.bool("new_decoder_architecture")?.unwrap_or(false);
     if !renewed && config.count("num_ln_in_parallel_attn", 2)? == Some(2) {

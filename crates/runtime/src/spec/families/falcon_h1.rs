@@ -19,8 +19,7 @@ pub(super) const FALCON_H1: Family = Family {
         read: from_metadata,
         ..Architecture::HYBRID
     }],
-    goldens: &["states/falcon-h1", "states/falcon-h1-norm"],
-    ..Family::NONE
+    goldens: &[both("states/falcon-h1"), both("states/falcon-h1-norm")],
 };
 
 /// Layers of attention and an MLP, each with a state in parallel with its attention. In the spec these are two layers,

@@ -9,10 +9,7 @@ const TYPE: ModelType = ModelType {
     activation: ("hidden_activation", "gelu_pytorch_tanh"),
     head_dim: Some(256),
     tied: true,
-    own: |_, spec| {
-        spec.embedding_scale = (spec.hidden as f32).sqrt();
-        Ok(())
-    },
+    embeds_by_root: true,
     refused: &["use_bidirectional_attention"],
     ..ModelType::DENSE
 };
@@ -24,13 +21,8 @@ const ARCHITECTURE: Architecture = Architecture {
     ..Architecture::DENSE
 };
 
-pub(super) const GEMMA: Family = Family {
-    title: "Gemma",
-    hugging_face: &[TYPE],
-    gguf: &[ARCHITECTURE],
-    goldens: &["dense/gemma"],
-    ..Family::NONE
-};
+pub(super) const GEMMA: Family =
+    Family { title: "Gemma", hugging_face: &[TYPE], gguf: &[ARCHITECTURE], goldens: &[both("dense/gemma")] };
 
 pub(super) const GEMMA2: Family = Family {
     title: "Gemma 2",
@@ -51,8 +43,7 @@ pub(super) const GEMMA2: Family = Family {
         largest: 46,
         ..ARCHITECTURE
     }],
-    goldens: &["dense/gemma2"],
-    ..Family::NONE
+    goldens: &[both("dense/gemma2")],
 };
 
 pub(super) const GEMMA3: Family = Family {
@@ -77,12 +68,10 @@ pub(super) const GEMMA3: Family = Family {
         largest: 62,
         ..ARCHITECTURE
     }],
-    goldens: &["dense/gemma3"],
-    ..Family::NONE
+    goldens: &[both("dense/gemma3")],
 };
 
 fn gemma2(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
-    (TYPE.own)(config, spec)?;
     set_logits(spec, 1.0, unless_null(config, "final_logit_softcapping", Some(30.0))?);
     let softcap = unless_null(config, "attn_logit_softcapping", Some(50.0))?;
     let scale = scale_of_scores(config)?;
@@ -97,7 +86,6 @@ fn scale_of_scores(config: &Config) -> Result<f32, LoadError> {
 }
 
 fn gemma3(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
-    (TYPE.own)(config, spec)?;
     set_logits(spec, 1.0, config.positive("final_logit_softcapping")?);
     let (softcap, scale) = (config.positive("attn_logit_softcapping")?, scale_of_scores(config)?);
     // Layers with a window have a separate rotation, which is never stretched.
@@ -107,9 +95,8 @@ fn gemma3(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> 
         if own { settings.positive("rope_theta")? } else { config.positive("rope_local_base_freq")? };
     let base = base.unwrap_or(1e4);
     let local = RopeSpec { base, ..spec.ropes[0].unstretched() };
-    spec.ropes.push(local);
+    turn_windows_apart(spec, local);
     for layer in &mut spec.layers {
-        layer.attention.rope = Some(usize::from(layer.attention.window().is_some()));
         (layer.attention.softcap, layer.attention.scale) = (softcap, scale);
     }
     Ok(())

@@ -61,12 +61,8 @@ pub(super) const GEMMA3N: Family = Family {
         read: |of, keys| gemma4::read_gguf(of, keys, Some(streams(keys)?)),
         ..gemma4::ARCHITECTURE
     }],
-    goldens: &["dense/gemma3n"],
-    ..Family::NONE
+    goldens: &[both("dense/gemma3n")],
 };
-
-const FULL: &str = "full_attention";
-const SLIDING: &str = "sliding_attention";
 
 fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
     gemma4::check_settings(config)?;
@@ -99,7 +95,8 @@ fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, Loa
     };
     let norm = NormSpec { kind: of.norm, eps: base.eps()? };
     let rope = |kind, key, usual| rope(config, shape.head_dim, (kind, key, usual));
-    let ropes = vec![rope(FULL, "rope_theta", 1e6)?, rope(SLIDING, "rope_local_base_freq", 1e4)?];
+    let ropes =
+        vec![rope(gemma4::FULL, "rope_theta", 1e6)?, rope(gemma4::SLIDING, "rope_local_base_freq", 1e4)?];
     let all = (0..layers).map(layer_of).collect();
     let sizes = [config.required("vocab_size", VOCAB_MAX)?, base.hidden];
     // Tokens past the table's end, those of images and sound, use the row of padding.
@@ -127,7 +124,7 @@ fn rope(
         Some(settings) => settings.object(kind)?,
         None => None,
     };
-    let stretched = config.object("rope_scaling")?.filter(|_| kind == FULL);
+    let stretched = config.object("rope_scaling")?.filter(|_| kind == gemma4::FULL);
     for settings in settings.iter().chain(&stretched) {
         if let Some(named) = settings.string("rope_type")?.filter(|named| *named != "default") {
             return Err(settings.unsupported("rope_type", named, "default is known here"));

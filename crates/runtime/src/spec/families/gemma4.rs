@@ -6,8 +6,8 @@ use GemmaPart::*;
 
 use super::*;
 
-const FULL: &str = "full_attention";
-const SLIDING: &str = "sliding_attention";
+pub(super) const FULL: &str = "full_attention";
+pub(super) const SLIDING: &str = "sliding_attention";
 /// Setting with the elements of each layer's input of a token.
 pub(super) const INPUTS: &str = "hidden_size_per_layer_input";
 /// A divisor of a frequency so large that the pair is not rotated, as used in files.
@@ -103,8 +103,7 @@ pub(super) const GEMMA4: Family = Family {
     title: "Gemma 4 (text): 31B, E2B and E4B, 26B-A4B",
     hugging_face: &[TYPE],
     gguf: &[ARCHITECTURE],
-    goldens: &["dense/gemma4", "dense/gemma4-e", "dense/gemma4-moe"],
-    ..Family::NONE
+    goldens: &[both("dense/gemma4"), both("dense/gemma4-e"), both("dense/gemma4-moe")],
 };
 
 /// Windows and heads of layers with and without a window.
@@ -155,19 +154,13 @@ fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, Loa
     let kinds = Kinds { heads: heads(config, &windows, values_are_keys)?, windows, sharing };
     let ffn = config.required("intermediate_size", WIDTH_MAX)?;
     let wide = config.bool("use_double_wide_mlp")?.unwrap_or(false);
-    let experts = experts(config, activation, ffn)?;
+    let experts = experts(config)?;
     let layer_of = |layer: usize| {
         let sharing = layer >= layers - kinds.sharing;
         let ffn = if wide && sharing { 2 * ffn } else { ffn };
         let mlp = match experts {
-            Some(experts) => {
-                let shared = Some(SharedExpert { ffn, gate: false });
-                MlpSpec::Experts(ExpertsSpec { shared, ..experts })
-            }
-            None => {
-                let dense = DenseSpec { ffn, activation, gated: true, up_bias: false, down_bias: false };
-                MlpSpec::Dense(dense)
-            }
+            Some(experts) => MlpSpec::Experts(apart(experts, activation, ffn)),
+            None => MlpSpec::gated(ffn, activation),
         };
         let attention = kinds.attention(layer, values_are_keys);
         LayerSpec { order: NormOrder::Sandwich, attention, mlp, residual_scale: 1.0 }
@@ -230,10 +223,8 @@ pub(super) fn sharing(config: &Config, layers: usize, usual: usize) -> Result<us
 /// Window of each layer: as `layer_types` say, or in all but each nth layer.
 pub(super) fn windows(config: &Config, layers: usize, each: usize) -> Result<Vec<Option<u32>>, LoadError> {
     let window = config.count("sliding_window", CONTEXT_TOKENS_MAX)?.unwrap_or(512) as u32;
-    match config.get("layer_types") {
-        Some(types) => windows_by_type(config, types, Some(window), layers),
-        None => Ok((1..=layers).map(|layer| (!layer.is_multiple_of(each)).then_some(window)).collect()),
-    }
+    let by_type = windows_by_type(config, Some(window), layers)?;
+    Ok(by_type.unwrap_or_else(|| every(Some(window), each, layers)))
 }
 
 /// Heads of layers without a window, and of those with one. The former have separate settings, or settings layer by
@@ -323,7 +314,7 @@ fn not_turned(turned: usize, head_dim: usize) -> Vec<f32> {
 }
 
 /// Experts beside the MLP, if there are any.
-fn experts(config: &Config, activation: Activation, ffn: usize) -> Result<Option<ExpertsSpec>, LoadError> {
+fn experts(config: &Config) -> Result<Option<ExpertsSpec>, LoadError> {
     if !config.bool("enable_moe_block")?.unwrap_or(false) {
         return Ok(None);
     }
@@ -333,7 +324,7 @@ fn experts(config: &Config, activation: Activation, ffn: usize) -> Result<Option
     };
     let count = config.required("num_experts", EXPERTS_MAX)?;
     let used = config.required("top_k_experts", EXPERTS_MAX)?;
-    Ok(Some(apart(ExpertsSpec::softmax(count, used, width, true), activation, ffn)))
+    Ok(Some(ExpertsSpec::softmax(count, used, width, true)))
 }
 
 /// Experts beside an MLP in the form of this family.

@@ -11,8 +11,7 @@ const TYPE: ModelType = ModelType {
     class: "GlmForCausalLM",
     names: &NAMES,
     eps: ("rms_norm_eps", 1.5625e-7),
-    qkv_bias: Choice::By("attention_bias", true),
-    output_bias: Choice::Always(false),
+    biases: [Choice::By("attention_bias", true), Choice::Always(false)],
     head_dim: Some(128),
     rope_kind: RopeKind::Interleaved,
     turned: 0.5,
@@ -20,7 +19,7 @@ const TYPE: ModelType = ModelType {
 };
 
 pub(super) const GLM: Family =
-    Family { title: "GLM-4 9B", hugging_face: &[TYPE], goldens_without_gguf: &["dense/glm"], ..Family::NONE };
+    Family { title: "GLM-4 9B", hugging_face: &[TYPE], gguf: &[], goldens: &[alone("dense/glm")] };
 
 pub(super) const GLM4: Family = Family {
     title: "GLM-4 0414",
@@ -42,8 +41,7 @@ pub(super) const GLM4: Family = Family {
         rope: RopeKind::Interleaved,
         ..Architecture::DENSE
     }],
-    goldens: &["dense/glm4"],
-    ..Family::NONE
+    goldens: &[both("dense/glm4")],
 };
 
 pub(super) const CHATGLM: Family = Family {
@@ -63,6 +61,14 @@ pub(super) const CHATGLM: Family = Family {
             head: "transformer.output_layer",
             ..Names::HUGGING_FACE
         },
+        renames: &[
+            ("num_layers", "num_hidden_layers"),
+            ("ffn_hidden_size", "intermediate_size"),
+            ("seq_length", "max_position_embeddings"),
+            ("layernorm_epsilon", "rms_norm_eps"),
+            ("kv_channels", "head_dim"),
+            ("add_qkv_bias", "attention_bias"),
+        ],
         settle: chatglm,
         refused: &["add_bias_linear", "apply_residual_connection_post_layernorm", "pre_seq_len"],
         ..TYPE
@@ -73,8 +79,7 @@ pub(super) const CHATGLM: Family = Family {
         rope: RopeKind::Interleaved,
         ..Architecture::DENSE
     }],
-    goldens: &["dense/chatglm"],
-    ..Family::NONE
+    goldens: &[both("dense/chatglm")],
 };
 
 fn chatglm(config: &mut Config) -> Result<(), LoadError> {
@@ -83,17 +88,6 @@ fn chatglm(config: &mut Config) -> Result<(), LoadError> {
     if let Some(padded) = config.get("padded_vocab_size").cloned() {
         config.set("vocab_size", padded);
     }
-    rename(
-        config,
-        &[
-            ("num_layers", "num_hidden_layers"),
-            ("ffn_hidden_size", "intermediate_size"),
-            ("seq_length", "max_position_embeddings"),
-            ("layernorm_epsilon", "rms_norm_eps"),
-            ("kv_channels", "head_dim"),
-            ("add_qkv_bias", "attention_bias"),
-        ],
-    );
     if config.bool("multi_query_attention")?.unwrap_or(false) {
         rename(config, &[("multi_query_group_num", "num_key_value_heads")]);
     }

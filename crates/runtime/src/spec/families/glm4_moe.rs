@@ -11,7 +11,7 @@ pub(super) const GLM4_MOE: Family = Family {
         predicts_more: true,
         read: from_settings,
         eps: ("rms_norm_eps", 1e-5),
-        output_bias: Choice::Always(false),
+        biases: [Choice::By("attention_bias", false), Choice::Always(false)],
         turned: 0.5,
         ..ModelType::OWN
     }],
@@ -19,19 +19,17 @@ pub(super) const GLM4_MOE: Family = Family {
         name: "glm4moe",
         predicts_more: true,
         names: &Names::GGUF_POST_ATTENTION,
-        experts: Experts::Mixture(Mixture { scoring: ExpertScoring::Sigmoid, ..Mixture::PLAIN }),
+        scoring: ExpertScoring::Sigmoid,
         ..Architecture::MIXTURE
     }],
-    goldens: &["mixtures/glm4-moe"],
-    ..Family::NONE
+    goldens: &[both("mixtures/glm4-moe")],
 };
 
 pub(super) const GLM4_MOE_LITE: Family = Family {
     title: "GLM-4.7-Flash",
     hugging_face: &[ModelType { name: "glm4_moe_lite", class: "Glm4MoeLiteForCausalLM", ..V3 }],
-    written_as: "deepseek2",
-    goldens: &["mixtures/glm4-moe-lite"],
-    ..Family::NONE
+    gguf: &[],
+    goldens: &[both("mixtures/glm4-moe-lite")],
 };
 
 fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {

@@ -2,21 +2,26 @@
 
 use super::*;
 
+/// Settings that all of its form name differently.
+pub(super) const RENAMES: &[(&str, &str)] = &[
+    ("n_embd", "hidden_size"),
+    ("n_layer", "num_hidden_layers"),
+    ("n_head", "num_attention_heads"),
+    ("n_positions", "max_position_embeddings"),
+    ("n_ctx", "max_position_embeddings"),
+    ("n_inner", "intermediate_size"),
+];
+
 /// The transformers library's GPT2 class.
 const NAMES: Names = Names {
-    prefix: "transformer.",
-    token_embedding: "wte",
     position_embedding: "wpe",
-    final_norm: "ln_f",
-    layer: "h.",
     qkv: Some("attn.c_attn"),
     inputs_first: true,
     attention_output: "attn.c_proj",
-    attention_norm: "ln_1",
     up: "mlp.c_fc",
     down: "mlp.c_proj",
     mlp_norm: "ln_2",
-    ..Names::HUGGING_FACE
+    ..Names::TRANSFORMER
 };
 
 const TYPE: ModelType = ModelType {
@@ -25,13 +30,13 @@ const TYPE: ModelType = ModelType {
     names: &NAMES,
     norm: NormKind::Layer { bias: true },
     eps: ("layer_norm_epsilon", 1e-5),
-    qkv_bias: Choice::Always(true),
-    output_bias: Choice::Always(true),
+    biases: Choice::ALWAYS,
     mlp_bias: Choice::Always(true),
     gated: false,
     activation: ("activation_function", "gelu_new"),
     tied: true,
-    settle: gpt2,
+    renames: RENAMES,
+    settle: set_ffn,
     own: |config, spec| {
         if !config.bool("scale_attn_weights")?.unwrap_or(true) {
             spec.layers.iter_mut().for_each(|layer| layer.attention.scale = 1.0);
@@ -51,13 +56,8 @@ const ARCHITECTURE: Architecture = Architecture {
     ..Architecture::NEOX
 };
 
-pub(super) const GPT2: Family = Family {
-    title: "GPT-2",
-    hugging_face: &[TYPE],
-    gguf: &[ARCHITECTURE],
-    goldens: &["dense/gpt2"],
-    ..Family::NONE
-};
+pub(super) const GPT2: Family =
+    Family { title: "GPT-2", hugging_face: &[TYPE], gguf: &[ARCHITECTURE], goldens: &[both("dense/gpt2")] };
 
 pub(super) const GPT_BIGCODE: Family = Family {
     title: "StarCoder, SantaCoder",
@@ -67,7 +67,7 @@ pub(super) const GPT_BIGCODE: Family = Family {
         names: &Names { inputs_first: false, qkv_by_group: true, ..NAMES },
         activation: ("activation_function", "gelu_pytorch_tanh"),
         settle: |config| {
-            gpt2(config)?;
+            set_ffn(config)?;
             if config.bool("multi_query")?.unwrap_or(true) {
                 config.set("num_key_value_heads", 1.into());
             }
@@ -76,23 +76,5 @@ pub(super) const GPT_BIGCODE: Family = Family {
         ..TYPE
     }],
     gguf: &[Architecture { name: "starcoder", ..ARCHITECTURE }],
-    goldens: &["dense/gpt-bigcode"],
-    goldens_without_gguf: &["dense/gpt-bigcode-heads"],
-    ..Family::NONE
+    goldens: &[both("dense/gpt-bigcode"), alone("dense/gpt-bigcode-heads")],
 };
-
-/// Renames the settings of all that have its form.
-pub(super) fn gpt2(config: &mut Config) -> Result<(), LoadError> {
-    rename(
-        config,
-        &[
-            ("n_embd", "hidden_size"),
-            ("n_layer", "num_hidden_layers"),
-            ("n_head", "num_attention_heads"),
-            ("n_positions", "max_position_embeddings"),
-            ("n_ctx", "max_position_embeddings"),
-            ("n_inner", "intermediate_size"),
-        ],
-    );
-    set_ffn(config)
-}

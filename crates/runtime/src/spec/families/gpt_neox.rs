@@ -22,16 +22,12 @@ pub(super) const GPT_NEOX: Family = Family {
         order: NormOrder::ParallelApart,
         norm: NormKind::Layer { bias: true },
         eps: ("layer_norm_eps", 1e-5),
-        qkv_bias: Choice::By("attention_bias", true),
-        output_bias: Choice::By("attention_bias", true),
+        biases: [Choice::By("attention_bias", true); 2],
         mlp_bias: Choice::Always(true),
         gated: false,
         activation: ("hidden_act", "gelu"),
         turned: 0.25,
-        settle: |config| {
-            rename(config, &[("rotary_pct", "partial_rotary_factor"), ("rotary_emb_base", "rope_theta")]);
-            Ok(())
-        },
+        renames: &[("rotary_pct", "partial_rotary_factor"), ("rotary_emb_base", "rope_theta")],
         own: |config, spec| {
             if !config.bool("use_parallel_residual")?.unwrap_or(true) {
                 set_order(spec, NormOrder::Pre);
@@ -47,6 +43,5 @@ pub(super) const GPT_NEOX: Family = Family {
         parallel: [Some(NormOrder::Pre), None],
         ..Architecture::NEOX
     }],
-    goldens: &["dense/gpt-neox", "dense/gpt-neox-sequential"],
-    ..Family::NONE
+    goldens: &[both("dense/gpt-neox"), both("dense/gpt-neox-sequential")],
 };

@@ -22,8 +22,7 @@ pub(super) const GPT_OSS: Family = Family {
         },
         read: from_settings,
         eps: ("rms_norm_eps", 1e-5),
-        qkv_bias: Choice::By("attention_bias", true),
-        output_bias: Choice::By("attention_bias", true),
+        biases: [Choice::By("attention_bias", true); 2],
         rope_base: 150_000.0,
         ..ModelType::OWN
     }],
@@ -34,16 +33,13 @@ pub(super) const GPT_OSS: Family = Family {
             let window = keys.required("attention.sliding_window", CONTEXT_TOKENS_MAX)? as u32;
             Ok((0..layers).map(|layer| layer.is_multiple_of(2).then_some(window)).collect())
         },
-        experts: Experts::Mixture(Mixture {
-            softmax_of_chosen: true,
-            normalized: Some(true),
-            own: |_, experts| {
-                experts.activation = Activation::ClampedSwish;
-                (experts.router_bias, experts.expert_bias, experts.correction_bias) = (true, true, false);
-                Ok(())
-            },
-            ..Mixture::PLAIN
-        }),
+        softmax_of_chosen: true,
+        normalized: Some(true),
+        own_experts: |_, experts| {
+            experts.activation = Activation::ClampedSwish;
+            (experts.router_bias, experts.expert_bias, experts.correction_bias) = (true, true, false);
+            Ok(())
+        },
         own: |_, spec| {
             spec.layers.iter_mut().for_each(|layer| layer.attention.sinks = true);
             if let RopeScaling::Yarn { truncate, .. } = &mut spec.ropes[0].scaling {
@@ -54,8 +50,7 @@ pub(super) const GPT_OSS: Family = Family {
         },
         ..Architecture::MIXTURE
     }],
-    goldens: &["mixtures/gpt-oss"],
-    ..Family::NONE
+    goldens: &[both("mixtures/gpt-oss")],
 };
 
 fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
@@ -67,8 +62,8 @@ fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, Loa
     }
     let heads = base.heads()?;
     let window = config.count("sliding_window", CONTEXT_TOKENS_MAX)?.map(|window| window as u32);
-    let windows = match config.get("layer_types") {
-        Some(types) => windows_by_type(config, types, window, base.layers)?,
+    let windows = match windows_by_type(config, window, base.layers)? {
+        Some(windows) => windows,
         None => (0..base.layers).map(|layer| window.filter(|_| layer % 2 == 0)).collect(),
     };
     let experts = ExpertsSpec {

@@ -2,10 +2,6 @@
 
 use super::*;
 
-/// Keys of Granite's factors.
-pub(super) const GRANITE_KEYS: &[&str] =
-    &["attention.scale", "embedding_scale", "logit_scale", "residual_scale"];
-
 pub(super) const GRANITE: Family = Family {
     title: "Granite 3 (dense)",
     hugging_face: &[ModelType {
@@ -14,15 +10,8 @@ pub(super) const GRANITE: Family = Family {
         own: multiply,
         ..ModelType::DENSE
     }],
-    gguf: &[Architecture {
-        name: "granite",
-        permuted: true,
-        rope: RopeKind::Interleaved,
-        logit_scale: LogitScale::Divisor,
-        ..Architecture::DENSE
-    }],
-    goldens: &["dense/granite"],
-    ..Family::NONE
+    gguf: &[Architecture { name: "granite", logit_scale: LogitScale::Divisor, ..Architecture::PERMUTED }],
+    goldens: &[both("dense/granite")],
 };
 
 /// Applies the factors of any Granite's settings.

@@ -30,8 +30,7 @@ pub(super) const GRANITE_HYBRID: Family = Family {
         read: from_metadata,
         ..Architecture::HYBRID
     }],
-    goldens: &["states/granite-hybrid", "states/granite-hybrid-dense"],
-    ..Family::NONE
+    goldens: &[both("states/granite-hybrid"), both("states/granite-hybrid-dense")],
 };
 
 fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {

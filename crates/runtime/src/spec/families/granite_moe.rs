@@ -1,6 +1,6 @@
 //! Granite 3's mixtures of experts, with a shared expert or without.
 
-use super::granite::{GRANITE_KEYS, multiply};
+use super::granite::multiply;
 use super::*;
 
 /// The transformers library's GraniteMoe and GraniteMoeShared classes.
@@ -54,26 +54,18 @@ pub(super) const GRANITE_MOE: Family = Family {
         name: "granitemoe",
         permuted: true,
         rope: RopeKind::Interleaved,
-        experts: Experts::Mixture(Mixture {
-            ffn: "feed_forward_length",
-            normalized: Some(true),
-            ..Mixture::PLAIN
-        }),
-        reads: &[MIXTURE_KEYS, GRANITE_KEYS],
+        expert_ffn: "feed_forward_length",
+        normalized: Some(true),
+        reads: &[EXPERT_KEYS, LATENT_KEYS, FACTOR_KEYS],
         ..Architecture::MIXTURE
     }],
-    goldens: &["mixtures/granite-moe-shared"],
-    goldens_without_gguf: &["mixtures/granite-moe"],
-    ..Family::NONE
+    goldens: &[both("mixtures/granite-moe-shared"), alone("mixtures/granite-moe")],
 };
 
 fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
     let base = Base::read(of, config)?;
-    let heads = base.heads()?;
     let experts = softmax(&base, LOCAL_EXPERTS, true)?;
-    let attention = base.attention(heads)?;
-    let (rope, _) = base.rope(heads.head_dim)?;
-    let mut spec = base.spec(rope, |_| (attention.clone(), MlpSpec::Experts(experts)))?;
+    let mut spec = base.with_mlps(|_| MlpSpec::Experts(experts))?;
     multiply(config, &mut spec)?;
     (of.own)(config, &mut spec)?;
     Ok(spec)

@@ -8,11 +8,11 @@ pub(super) const HELIUM: Family = Family {
         name: "helium",
         class: "HeliumForCausalLM",
         eps: ("rms_norm_eps", 1e-8),
-        output_bias: Choice::Always(false),
+        biases: [Choice::By("attention_bias", false), Choice::Always(false)],
         head_dim: Some(128),
         rope_kind: RopeKind::Interleaved,
         ..ModelType::DENSE
     }],
-    goldens_without_gguf: &["dense/helium"],
-    ..Family::NONE
+    gguf: &[],
+    goldens: &[alone("dense/helium")],
 };

@@ -22,10 +22,7 @@ pub(super) const HUNYUAN_DENSE: Family = Family {
         eps: ("rms_norm_eps", 1e-5),
         qk_norm: QkNorm::Heads,
         settle: settle_rope,
-        own: |_, spec| {
-            spec.layers.iter_mut().for_each(|layer| layer.attention.norm_after_rope = true);
-            Ok(())
-        },
+        norm_after_rope: true,
         ..ModelType::DENSE
     }],
     gguf: &[Architecture {
@@ -34,8 +31,7 @@ pub(super) const HUNYUAN_DENSE: Family = Family {
         norm_after_rope: true,
         ..Architecture::DENSE
     }],
-    goldens: &["dense/hunyuan-dense"],
-    ..Family::NONE
+    goldens: &[both("dense/hunyuan-dense")],
 };
 
 pub(super) const HUNYUAN_MOE: Family = Family {
@@ -47,17 +43,17 @@ pub(super) const HUNYUAN_MOE: Family = Family {
         read: mixture,
         eps: ("rms_norm_eps", 1e-5),
         qk_norm: QkNorm::Heads,
+        norm_after_rope: true,
         settle: settle_rope,
         ..ModelType::OWN
     }],
     gguf: &[Architecture {
         name: "hunyuan-moe",
         norm_after_rope: true,
-        experts: Experts::Mixture(Mixture { normalized: Some(true), ..Mixture::PLAIN }),
+        normalized: Some(true),
         ..Architecture::MIXTURE
     }],
-    goldens: &["mixtures/hunyuan-moe"],
-    ..Family::NONE
+    goldens: &[both("mixtures/hunyuan-moe")],
 };
 
 /// Files say "dynamic" for a base that does not depend on the length.
@@ -102,8 +98,5 @@ fn mixture(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError
         shared: Some(SharedExpert { ffn, gate: false }),
         ..ExpertsSpec::softmax(config.required("num_experts", EXPERTS_MAX)?, used, ffn, true)
     };
-    let heads = base.heads()?;
-    let attention = AttentionSpec { norm_after_rope: true, ..base.attention(heads)? };
-    let (rope, _) = base.rope(heads.head_dim)?;
-    base.spec(rope, |_| (attention.clone(), MlpSpec::Experts(experts)))
+    base.with_mlps(|_| MlpSpec::Experts(experts))
 }

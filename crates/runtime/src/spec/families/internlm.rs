@@ -20,18 +20,11 @@ pub(super) const INTERNLM2: Family = Family {
             head: "output",
             ..Names::HUGGING_FACE
         },
-        qkv_bias: Choice::By("bias", false),
-        output_bias: Choice::By("bias", false),
+        biases: [Choice::By("bias", false); 2],
         ..ModelType::DENSE
     }],
-    gguf: &[Architecture {
-        name: "internlm2",
-        permuted: true,
-        rope: RopeKind::Interleaved,
-        ..Architecture::DENSE
-    }],
-    goldens: &["dense/internlm2"],
-    ..Family::NONE
+    gguf: &[Architecture { name: "internlm2", ..Architecture::PERMUTED }],
+    goldens: &[both("dense/internlm2")],
 };
 
 pub(super) const INTERNLM3: Family = Family {
@@ -39,12 +32,11 @@ pub(super) const INTERNLM3: Family = Family {
     hugging_face: &[ModelType {
         name: "internlm3",
         class: "InternLM3ForCausalLM",
-        qkv_bias: Choice::By("qkv_bias", false),
-        output_bias: Choice::Always(false),
+        written_as: "llama",
+        biases: [Choice::By("qkv_bias", false), Choice::Always(false)],
         refused: &["bias"],
         ..ModelType::DENSE
     }],
-    written_as: "llama",
-    goldens_without_gguf: &["dense/internlm3"],
-    ..Family::NONE
+    gguf: &[],
+    goldens: &[alone("dense/internlm3")],
 };

@@ -64,25 +64,15 @@ pub(super) const LFM2: Family = Family {
     title: "LFM2, LFM2.5",
     hugging_face: &[TYPE],
     gguf: &[ARCHITECTURE],
-    goldens: &["states/lfm2"],
-    ..Family::NONE
+    goldens: &[both("states/lfm2")],
 };
 
 pub(super) const LFM2_MOE: Family = Family {
     title: "LFM2 MoE",
     hugging_face: &[ModelType { name: "lfm2_moe", class: "Lfm2MoeForCausalLM", read: mixture, ..TYPE }],
     gguf: &[Architecture { name: "lfm2moe", ..ARCHITECTURE }],
-    goldens: &["states/lfm2-moe"],
-    ..Family::NONE
+    goldens: &[both("states/lfm2-moe")],
 };
-
-/// Layers with convolutions.
-fn convolving(config: &Config, layers: usize) -> Result<Vec<bool>, LoadError> {
-    match layers_by_type(config, "layer_types", layers, (&["conv"], &["full_attention"]))? {
-        Some(by_type) => Ok(by_type),
-        None => Ok(all_but(config, "full_attn_idxs", layers)?.unwrap_or_else(|| vec![false; layers])),
-    }
-}
 
 /// A model with these MLPs.
 fn with_mlps(base: &Base<'_>, mlp: impl Fn(usize) -> MlpSpec) -> Result<TransformerSpec, LoadError> {
@@ -91,12 +81,16 @@ fn with_mlps(base: &Base<'_>, mlp: impl Fn(usize) -> MlpSpec) -> Result<Transfor
     let heads = base.heads()?;
     let taps = config.count("conv_L_cache", StateShape::TAPS_MAX)?.unwrap_or(3);
     let state = StateSpec::convolution(base.hidden, taps);
-    let convolves = convolving(config, base.layers)?;
+    let types: (&[&str], &[&str]) = (&["full_attention"], &["conv"]);
+    let attends = match layers_by_type(config, "layer_types", base.layers, types)? {
+        Some(attends) => attends,
+        None => layers_in(config, "full_attn_idxs", base.layers)?.unwrap_or_else(|| vec![true; base.layers]),
+    };
     let (rope, _) = base.rope(heads.head_dim)?;
     let spec = base.spec(rope, |layer| {
-        let attention = match convolves[layer] {
-            true => AttentionSpec::of_state(state),
-            false => AttentionSpec { qk_norm: QkNorm::Heads, ..AttentionSpec::causal(heads) },
+        let attention = match attends[layer] {
+            true => AttentionSpec { qk_norm: QkNorm::Heads, ..AttentionSpec::causal(heads) },
+            false => AttentionSpec::of_state(state),
         };
         (attention, mlp(layer))
     })?;
@@ -133,7 +127,7 @@ fn dense(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> 
 fn mixture(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
     let base = Base::read(of, config)?;
     let dense = config.whole("num_dense_layers", LAYERS_MAX)?.unwrap_or(2);
-    let ffn = base.ffn(dense > 0)?;
+    let mlp = MlpSpec::gated(base.ffn(dense > 0)?, base.activation);
     let experts = ExpertsSpec {
         activation: Activation::Silu,
         scoring: ExpertScoring::Sigmoid,
@@ -141,8 +135,5 @@ fn mixture(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError
         correction_bias: config.bool("use_expert_bias")?.unwrap_or(true),
         ..softmax(&base, EXPERTS, config.bool("norm_topk_prob")?.unwrap_or(true))?
     };
-    with_mlps(&base, |layer| match layer < dense {
-        true => MlpSpec::gated(ffn, base.activation),
-        false => MlpSpec::Experts(experts),
-    })
+    with_mlps(&base, among((0..base.layers).map(|layer| layer < dense).collect(), mlp, experts))
 }

@@ -38,6 +38,5 @@ pub(super) const LLAMA: Family = Family {
             ..Architecture::LLAMA
         },
     ],
-    goldens: &["tiny/llama3", "tiny/llama-linear"],
-    ..Family::NONE
+    goldens: &[both("tiny/llama3"), both("tiny/llama-linear")],
 };

@@ -49,26 +49,21 @@ pub(super) const LLAMA4: Family = Family {
             };
             Ok(every(window, 4, layers))
         },
-        experts: Experts::Mixture(Mixture {
-            scoring: ExpertScoring::Sigmoid,
-            normalized: Some(false),
-            interleaved: true,
-            own: |keys, experts| {
-                experts.scales_input = true;
-                if keys.whole("expert_shared_feed_forward_length", WIDTH_MAX)?.is_none() {
-                    experts.shared = Some(SharedExpert { ffn: experts.ffn, gate: false });
-                }
-                Ok(())
-            },
-            ..Mixture::PLAIN
-        }),
-        reads: &[MIXTURE_KEYS, &["interleave_moe_layer_step"]],
+        scoring: ExpertScoring::Sigmoid,
+        normalized: Some(false),
+        interleaved: true,
+        own_experts: |keys, experts| {
+            experts.scales_input = true;
+            if keys.whole("expert_shared_feed_forward_length", WIDTH_MAX)?.is_none() {
+                experts.shared = Some(SharedExpert { ffn: experts.ffn, gate: false });
+            }
+            Ok(())
+        },
+        reads: &[EXPERT_KEYS, LATENT_KEYS, &["interleave_moe_layer_step"]],
         own: chunk,
         ..Architecture::MIXTURE
     }],
-    goldens: &["mixtures/llama4-long"],
-    goldens_without_gguf: &["mixtures/llama4", "mixtures/llama4-plain"],
-    ..Family::NONE
+    goldens: &[both("mixtures/llama4-long"), alone("mixtures/llama4"), alone("mixtures/llama4-plain")],
 };
 
 /// If some layers have chunks, all but each fourth rotate queries and keys, and queries of the others grow.
@@ -93,18 +88,29 @@ fn chunk(keys: &Keys<'_>, spec: &mut TransformerSpec) -> Result<(), LoadError> {
 fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
     let base = Base::read(of, config)?;
     let heads = base.heads()?;
-    let turned = turned(config, base.layers)?;
-    let chunked = chunked(config, &turned)?;
-    let sparse = sparse(config, base.layers)?;
+    let turned = rotated_layers(config, base.layers)?;
+    // Layers with chunked attention: as a list says, or those with rotation.
+    let types: (&[&str], &[&str]) = (&["chunked_attention"], &["full_attention"]);
+    let chunked =
+        layers_by_type(config, "layer_types", base.layers, types)?.unwrap_or_else(|| turned.clone());
+    // Layers that are mixtures: as a list says, or each nth.
+    let each = config.count("interleave_moe_layer_step", LAYERS_MAX)?.unwrap_or(1);
+    let sparse = layers_in(config, "moe_layers", base.layers)?;
+    let is_dense: Vec<bool> = (0..base.layers)
+        .map(|layer| !sparse.as_ref().map_or((layer + 1).is_multiple_of(each), |sparse| sparse[layer]))
+        .collect();
     let ffn = config.required("intermediate_size", WIDTH_MAX)?;
-    let dense =
-        if sparse.contains(&false) { config.required("intermediate_size_mlp", WIDTH_MAX)? } else { 0 };
+    let dense = match is_dense.contains(&true) {
+        true => config.required("intermediate_size_mlp", WIDTH_MAX)?,
+        false => 0,
+    };
     let experts = ExpertsSpec {
         scoring: ExpertScoring::Sigmoid,
         scales_input: true,
         shared: Some(SharedExpert { ffn, gate: false }),
         ..softmax(&base, LOCAL_EXPERTS, false)?
     };
+    let mlp = among(is_dense, MlpSpec::gated(dense, base.activation), experts);
     let query_scale = match config.bool("attn_temperature_tuning")?.unwrap_or(true) {
         true => Some(QueryScale {
             factor: config.f32("attn_scale")?.unwrap_or(0.1),
@@ -129,61 +135,6 @@ fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, Loa
             rope: turned[layer].then_some(0),
             ..attention.clone()
         };
-        let mlp = match sparse[layer] {
-            true => MlpSpec::Experts(experts),
-            false => MlpSpec::gated(dense, base.activation),
-        };
-        (attention, mlp)
+        (attention, mlp(layer))
     })
-}
-
-/// Layers that rotate queries and keys: as a list says, 1 for those that do, or all but each nth.
-fn turned(config: &Config, layers: usize) -> Result<Vec<bool>, LoadError> {
-    const LIST: &str = "no_rope_layers";
-    match config.typed(LIST, "a list", Value::as_array)?.filter(|list| !list.is_empty()) {
-        Some(list) if list.len() == layers => {
-            Ok(list.iter().map(|turns| turns.as_u64() == Some(1)).collect())
-        }
-        Some(list) => Err(config.corrupt(LIST, format!("{} numbers for {layers} layers", list.len()))),
-        None => {
-            let each = config.count("no_rope_layer_interval", LAYERS_MAX)?.unwrap_or(4);
-            Ok((1..=layers).map(|layer| !layer.is_multiple_of(each)).collect())
-        }
-    }
-}
-
-/// Layers with chunked attention: as a list says, or those with rotation.
-fn chunked(config: &Config, turned: &[bool]) -> Result<Vec<bool>, LoadError> {
-    const LIST: &str = "layer_types";
-    let Some(types) = config.typed(LIST, "a list", Value::as_array)? else { return Ok(turned.to_vec()) };
-    if types.len() != turned.len() {
-        return Err(config.corrupt(LIST, format!("{} types for {} layers", types.len(), turned.len())));
-    }
-    let sees_chunk = types.iter().map(|layer_type| match layer_type.as_str() {
-        Some("chunked_attention") => Ok(true),
-        Some("full_attention") => Ok(false),
-        _ => {
-            let reason = "chunked_attention and full_attention are known";
-            Err(config.unsupported(LIST, layer_type, reason))
-        }
-    });
-    sees_chunk.collect()
-}
-
-/// Layers that are mixtures: as a list says, or each nth.
-fn sparse(config: &Config, layers: usize) -> Result<Vec<bool>, LoadError> {
-    const LIST: &str = "moe_layers";
-    let Some(list) = config.typed(LIST, "a list of layers", Value::as_array)? else {
-        let each = config.count("interleave_moe_layer_step", LAYERS_MAX)?.unwrap_or(1);
-        return Ok((1..=layers).map(|layer| layer.is_multiple_of(each)).collect());
-    };
-    let mut sparse = vec![false; layers];
-    for value in list {
-        let layer = value.as_u64().and_then(|layer| usize::try_from(layer).ok());
-        let Some(is_sparse) = layer.and_then(|layer| sparse.get_mut(layer)) else {
-            return Err(config.corrupt(LIST, format!("{value} is not one of {layers} layers")));
-        };
-        *is_sparse = true;
-    }
-    Ok(sparse)
 }

@@ -27,8 +27,7 @@ pub(super) const MAMBA2: Family = Family {
         },
         ..Architecture::HYBRID
     }],
-    goldens: &["states/mamba2"],
-    ..Family::NONE
+    goldens: &[both("states/mamba2")],
 };
 
 /// Layers with a recurrent state and nothing else.

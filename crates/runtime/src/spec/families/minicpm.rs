@@ -21,14 +21,11 @@ pub(super) const MINICPM: Family = Family {
     }],
     gguf: &[Architecture {
         name: "minicpm",
-        permuted: true,
-        rope: RopeKind::Interleaved,
         logit_scale: LogitScale::Divisor,
         required: &["embedding_scale", "logit_scale", "residual_scale"],
-        ..Architecture::DENSE
+        ..Architecture::PERMUTED
     }],
-    goldens: &["dense/minicpm"],
-    ..Family::NONE
+    goldens: &[both("dense/minicpm")],
 };
 
 pub(super) const MINICPM3: Family = Family {
@@ -37,8 +34,7 @@ pub(super) const MINICPM3: Family = Family {
         name: "minicpm3",
         class: "MiniCPM3ForCausalLM",
         eps: ("rms_norm_eps", 1e-5),
-        qkv_bias: Choice::Always(false),
-        output_bias: Choice::Always(false),
+        biases: Choice::NEVER,
         tied: true,
         settle: |config| {
             // Only the rotated part of a head counts for the rotary embedding.
@@ -55,8 +51,7 @@ pub(super) const MINICPM3: Family = Family {
         own: latent_of_metadata,
         ..Architecture::DENSE
     }],
-    goldens: &["dense/minicpm3"],
-    ..Family::NONE
+    goldens: &[both("dense/minicpm3")],
 };
 
 /// Factors of a model.

@@ -10,8 +10,7 @@ pub(super) const MINIMAX_M2: Family = Family {
         class: "MiniMaxM2ForCausalLM",
         names: &Names { router_bias: "block_sparse_moe.e_score_correction_bias", ..mixtral::NAMES },
         read: from_settings,
-        qkv_bias: Choice::Always(false),
-        output_bias: Choice::Always(false),
+        biases: Choice::NEVER,
         qk_norm: QkNorm::Whole,
         rope_base: 5e6,
         ..ModelType::OWN
@@ -19,15 +18,11 @@ pub(super) const MINIMAX_M2: Family = Family {
     gguf: &[Architecture {
         name: "minimax-m2",
         qk_norm: QkNorm::Whole,
-        experts: Experts::Mixture(Mixture {
-            scoring: ExpertScoring::Sigmoid,
-            normalized: Some(true),
-            ..Mixture::PLAIN
-        }),
+        scoring: ExpertScoring::Sigmoid,
+        normalized: Some(true),
         ..Architecture::MIXTURE
     }],
-    goldens: &["mixtures/minimax-m2"],
-    ..Family::NONE
+    goldens: &[both("mixtures/minimax-m2")],
 };
 
 fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {

@@ -7,14 +7,13 @@ pub(super) const MISTRAL: Family = Family {
     hugging_face: &[ModelType {
         name: "mistral",
         class: "MistralForCausalLM",
-        qkv_bias: Choice::Always(false),
-        output_bias: Choice::Always(false),
+        written_as: "llama",
+        biases: Choice::NEVER,
         windows: Windows::All,
         ..ModelType::LLAMA
     }],
-    written_as: "llama",
-    goldens: &["tiny/mistral"],
-    ..Family::NONE
+    gguf: &[],
+    goldens: &[both("tiny/mistral")],
 };
 
 pub(super) const MINISTRAL3: Family = Family {
@@ -23,8 +22,7 @@ pub(super) const MINISTRAL3: Family = Family {
         name: "ministral3",
         class: "Ministral3ForCausalLM",
         eps: ("rms_norm_eps", 1e-5),
-        qkv_bias: Choice::Always(false),
-        output_bias: Choice::Always(false),
+        biases: Choice::NEVER,
         head_dim: Some(128),
         windows: Windows::All,
         own: |config, spec| {
@@ -37,13 +35,6 @@ pub(super) const MINISTRAL3: Family = Family {
         refused: &["attention_bias", "mlp_bias"],
         ..ModelType::DENSE
     }],
-    gguf: &[Architecture {
-        name: "mistral3",
-        permuted: true,
-        rope: RopeKind::Interleaved,
-        queries_grow: true,
-        ..Architecture::DENSE
-    }],
-    goldens: &["multimodal/ministral3"],
-    ..Family::NONE
+    gguf: &[Architecture { name: "mistral3", queries_grow: true, ..Architecture::PERMUTED }],
+    goldens: &[both("multimodal/ministral3")],
 };

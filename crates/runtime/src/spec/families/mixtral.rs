@@ -19,16 +19,15 @@ pub(super) const MIXTRAL: Family = Family {
     hugging_face: &[ModelType {
         name: "mixtral",
         class: "MixtralForCausalLM",
+        written_as: "llama",
         names: &NAMES,
         eps: ("rms_norm_eps", 1e-5),
-        qkv_bias: Choice::Always(false),
-        output_bias: Choice::Always(false),
+        biases: Choice::NEVER,
         rope_base: 1e6,
         windows: Windows::All,
         experts: MixtureLayers::All,
         ..ModelType::LLAMA
     }],
-    written_as: "llama",
-    goldens: &["tiny/mixtral"],
-    ..Family::NONE
+    gguf: &[],
+    goldens: &[both("tiny/mixtral")],
 };

@@ -70,15 +70,16 @@ pub(super) use qwen3_moe::VISION_NAMES as QWEN3_VL_MOE_NAMES;
 use serde_json::{Map, Value};
 
 use super::metadata::{
-    self, Architecture, DENSE_KEYS, Experts, Keys, LogitScale, MIXTURE_KEYS, Mixture, Positions, Turns,
-    every, hybrid_heads, read_hybrid,
+    self, Architecture, DENSE_KEYS, EXPERT_KEYS, Experts, FACTOR_KEYS, Keys, LATENT_KEYS, LogitScale,
+    Positions, STATE_KEYS, Turns, every, hybrid_heads, read_hybrid,
 };
 use super::rope::{is_long, lengthen, query_scale, settings_of, yarn_magnitude};
 use super::settings::{
-    Base, Choice, MixtureLayers, ModelType, Windows, XIELU, after_dense, all_but, groups, layers_by_type,
-    learn_positions, mamba, norm_heads_apart, or, refuse_steps, refuse_true, refuse_unless,
-    refuse_unless_named, rename, routed, routed_by_sigmoid, set_alibi, set_ffn, set_head_bias, set_logits,
-    set_order, shared_of, softmax, sparse_layers, turn_windows_alone, unless_null, windows_by_type,
+    Base, Choice, MixtureLayers, ModelType, Windows, XIELU, after_dense, among, groups, layers_by_type,
+    layers_in, learn_positions, mamba, norm_heads_apart, or, refuse_steps, refuse_true, refuse_unless,
+    refuse_unless_named, rename, rotated_layers, routed, routed_by_sigmoid, set_alibi, set_ffn, set_logits,
+    set_order, shared_of, softmax, sparse_layers, turn_windows_alone, turn_windows_apart, unless_null,
+    windows_by_type,
 };
 use super::{
     Alibi, AttentionSpec, Config, DenseSpec, ExpertNames, ExpertPack, ExpertsSpec, GateUp, GemmaPart,
@@ -101,12 +102,26 @@ pub struct Family {
     pub(crate) hugging_face: &'static [ModelType],
     /// Architectures of its GGUF files, that of its first model type first.
     pub(crate) gguf: &'static [Architecture],
-    /// Architecture of another family that its GGUF files have; empty if it has its own, or there are no such files.
-    pub written_as: &'static str,
-    /// Folders of `tests/data` with tiny models of it, as safetensors and as GGUF.
-    pub goldens: &'static [&'static str],
-    /// Folders without a GGUF file.
-    pub goldens_without_gguf: &'static [&'static str],
+    /// Tiny models of it that tests compare.
+    pub goldens: &'static [TinyModel],
+}
+
+/// Tiny model of `tests/data`.
+pub struct TinyModel {
+    /// Its folder.
+    pub folder: &'static str,
+    /// Whether it is there as GGUF besides safetensors.
+    pub in_gguf: bool,
+}
+
+/// A tiny model as safetensors and as GGUF.
+const fn both(folder: &'static str) -> TinyModel {
+    TinyModel { folder, in_gguf: true }
+}
+
+/// A tiny model as safetensors alone.
+const fn alone(folder: &'static str) -> TinyModel {
+    TinyModel { folder, in_gguf: false }
 }
 
 /// All families.
@@ -202,15 +217,6 @@ const EXPERTS: [&str; 3] = ["num_experts", "num_experts_per_tok", "moe_intermedi
 const LOCAL_EXPERTS: [&str; 3] = ["num_local_experts", "num_experts_per_tok", "intermediate_size"];
 
 impl Family {
-    const NONE: Family = Family {
-        title: "",
-        hugging_face: &[],
-        gguf: &[],
-        written_as: "",
-        goldens: &[],
-        goldens_without_gguf: &[],
-    };
-
     /// Values of `model_type` in its `config.json` files.
     pub fn model_types(&self) -> impl Iterator<Item = &'static str> + use<> {
         self.hugging_face.iter().map(|of| of.name)
@@ -218,7 +224,7 @@ impl Family {
 
     /// Architectures of its GGUF files.
     pub fn architectures(&self) -> impl Iterator<Item = &'static str> + use<> {
-        let other = Some(self.written_as).filter(|name| !name.is_empty());
+        let other = self.hugging_face.iter().map(|of| of.written_as).find(|name| !name.is_empty());
         self.gguf.iter().map(|of| of.name).chain(other)
     }
 }

@@ -22,12 +22,17 @@ pub(super) const MPT: Family = Family {
         },
         norm: NormKind::Layer { bias: false },
         eps: ("layer_norm_epsilon", 1e-5),
-        qkv_bias: Choice::Always(false),
-        output_bias: Choice::Always(false),
+        biases: Choice::NEVER,
         gated: false,
         // Its class has a fixed value.
         activation: ("", "gelu"),
         tied: true,
+        renames: &[
+            ("d_model", "hidden_size"),
+            ("n_layers", "num_hidden_layers"),
+            ("n_heads", "num_attention_heads"),
+            ("max_seq_len", "max_position_embeddings"),
+        ],
         settle: mpt,
         own: set_attention,
         refused: &["logit_scale"],
@@ -40,22 +45,12 @@ pub(super) const MPT: Family = Family {
         positions: Positions::AlibiByKey,
         ..Architecture::NEOX
     }],
-    goldens: &["dense/mpt"],
-    ..Family::NONE
+    goldens: &[both("dense/mpt")],
 };
 
 fn mpt(config: &mut Config) -> Result<(), LoadError> {
     // The makers' class and the library's differ in upper and lower case.
     config.set("architectures", Value::Null);
-    rename(
-        config,
-        &[
-            ("d_model", "hidden_size"),
-            ("n_layers", "num_hidden_layers"),
-            ("n_heads", "num_attention_heads"),
-            ("max_seq_len", "max_position_embeddings"),
-        ],
-    );
     if config.bool("no_bias")? == Some(false) {
         return Err(config.unsupported("no_bias", false, "this build cannot run models that have biases"));
     }

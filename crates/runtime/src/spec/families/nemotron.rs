@@ -17,6 +17,5 @@ pub(super) const NEMOTRON: Family = Family {
         ..ModelType::DENSE
     }],
     gguf: &[Architecture { name: "nemotron", activation: Activation::ReluSquared, ..Architecture::NEOX }],
-    goldens: &["dense/nemotron"],
-    ..Family::NONE
+    goldens: &[both("dense/nemotron")],
 };

@@ -70,8 +70,7 @@ pub(super) const NEMOTRON_H: Family = Family {
             ..ARCHITECTURE
         },
     ],
-    goldens: &["states/nemotron-h", "states/nemotron-h-moe"],
-    ..Family::NONE
+    goldens: &[both("states/nemotron-h"), both("states/nemotron-h-moe")],
 };
 
 /// Kind of one of the file's layers.

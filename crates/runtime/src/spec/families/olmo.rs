@@ -13,13 +13,6 @@ pub(super) const OLMO: Family = Family {
         refused: &["clip_qkv", "mlp_bias"],
         ..ModelType::DENSE
     }],
-    gguf: &[Architecture {
-        name: "olmo",
-        permuted: true,
-        norm: NormKind::LayerUnit,
-        rope: RopeKind::Interleaved,
-        ..Architecture::DENSE
-    }],
-    goldens: &["dense/olmo"],
-    ..Family::NONE
+    gguf: &[Architecture { name: "olmo", norm: NormKind::LayerUnit, ..Architecture::PERMUTED }],
+    goldens: &[both("dense/olmo")],
 };

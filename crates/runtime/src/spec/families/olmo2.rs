@@ -30,8 +30,7 @@ pub(super) const OLMO2: Family = Family {
         turns: Turns::WindowsApart(None),
         ..Architecture::DENSE
     }],
-    goldens: &["dense/olmo2"],
-    ..Family::NONE
+    goldens: &[both("dense/olmo2")],
 };
 
 pub(super) const OLMO3: Family = Family {
@@ -39,19 +38,16 @@ pub(super) const OLMO3: Family = Family {
     hugging_face: &[ModelType {
         name: "olmo3",
         class: "Olmo3ForCausalLM",
+        written_as: "olmo2",
         rope_base: 5e5,
         windows: Windows::AllButEach(4),
         own: |_, spec| {
             let local = spec.ropes[0].unstretched();
-            spec.ropes.push(local);
-            for layer in &mut spec.layers {
-                layer.attention.rope = Some(usize::from(layer.attention.window().is_some()));
-            }
+            turn_windows_apart(spec, local);
             Ok(())
         },
         ..TYPE
     }],
-    written_as: "olmo2",
-    goldens_without_gguf: &["dense/olmo3"],
-    ..Family::NONE
+    gguf: &[],
+    goldens: &[alone("dense/olmo3")],
 };

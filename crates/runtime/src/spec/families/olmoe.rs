@@ -18,15 +18,11 @@ pub(super) const OLMOE: Family = Family {
     gguf: &[Architecture {
         name: "olmoe",
         qk_norm: QkNorm::Whole,
-        experts: Experts::Mixture(Mixture {
-            ffn: "feed_forward_length",
-            normalized: Some(false),
-            ..Mixture::PLAIN
-        }),
+        expert_ffn: "feed_forward_length",
+        normalized: Some(false),
         ..Architecture::MIXTURE
     }],
-    goldens: &["mixtures/olmoe"],
-    ..Family::NONE
+    goldens: &[both("mixtures/olmoe")],
 };
 
 pub(super) const FLEX_OLMO: Family = Family {
@@ -40,8 +36,8 @@ pub(super) const FLEX_OLMO: Family = Family {
         rope_base: 5e5,
         ..TYPE
     }],
-    goldens_without_gguf: &["mixtures/flex-olmo"],
-    ..Family::NONE
+    gguf: &[],
+    goldens: &[alone("mixtures/flex-olmo")],
 };
 
 fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
@@ -49,11 +45,8 @@ fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, Loa
     if let Some(clip) = config.get("clip_qkv") {
         return Err(config.unsupported("clip_qkv", clip, "this build clips no queries, keys and values"));
     }
-    let heads = base.heads()?;
-    let attention = base.attention(heads)?;
     let normalized = config.bool("norm_topk_prob")?.unwrap_or(false);
     let names = ["num_experts", "num_experts_per_tok", "intermediate_size"];
     let experts = softmax(&base, names, normalized)?;
-    let (rope, _) = base.rope(heads.head_dim)?;
-    base.spec(rope, |_| (attention.clone(), MlpSpec::Experts(experts)))
+    base.with_mlps(|_| MlpSpec::Experts(experts))
 }

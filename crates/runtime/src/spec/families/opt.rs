@@ -21,12 +21,12 @@ pub(super) const OPT: Family = Family {
         norm: NormKind::Layer { bias: true },
         // Its class has a fixed value.
         eps: ("", 1e-5),
-        qkv_bias: Choice::By("enable_bias", true),
-        output_bias: Choice::By("enable_bias", true),
+        biases: [Choice::By("enable_bias", true); 2],
         mlp_bias: Choice::By("enable_bias", true),
         gated: false,
         activation: ("activation_function", "relu"),
         tied: true,
+        renames: &[("ffn_dim", "intermediate_size")],
         settle: opt,
         own: |_, spec| {
             learn_positions(spec, 2);
@@ -35,12 +35,11 @@ pub(super) const OPT: Family = Family {
         refused: &["_remove_final_layer_norm"],
         ..ModelType::DENSE
     }],
-    goldens_without_gguf: &["dense/opt"],
-    ..Family::NONE
+    gguf: &[],
+    goldens: &[alone("dense/opt")],
 };
 
 fn opt(config: &mut Config) -> Result<(), LoadError> {
-    rename(config, &[("ffn_dim", "intermediate_size")]);
     for key in ["do_layer_norm_before", "layer_norm_elementwise_affine"] {
         if config.bool(key)? == Some(false) {
             return Err(config.unsupported(key, false, "this build cannot run models that say so"));

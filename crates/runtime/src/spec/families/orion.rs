@@ -12,6 +12,5 @@ pub(super) const ORION: Family = Family {
         ..ModelType::DENSE
     }],
     gguf: &[Architecture { name: "orion", norm: NormKind::Layer { bias: true }, ..Architecture::DENSE }],
-    goldens: &["dense/orion"],
-    ..Family::NONE
+    goldens: &[both("dense/orion")],
 };

@@ -17,16 +17,12 @@ pub(super) const PHI: Family = Family {
         order: NormOrder::Parallel,
         norm: NormKind::Layer { bias: true },
         eps: ("layer_norm_eps", 1e-5),
-        qkv_bias: Choice::Always(true),
-        output_bias: Choice::Always(true),
+        biases: Choice::ALWAYS,
         mlp_bias: Choice::Always(true),
         gated: false,
         activation: ("hidden_act", "gelu_new"),
         turned: 0.5,
-        own: |_, spec| {
-            set_head_bias(spec);
-            Ok(())
-        },
+        head_bias: true,
         refused: &["qk_layernorm"],
         ..ModelType::DENSE
     }],
@@ -37,6 +33,5 @@ pub(super) const PHI: Family = Family {
         activation: Activation::GeluTanh,
         ..Architecture::NEOX
     }],
-    goldens: &["dense/phi", "dense/phi-fused"],
-    ..Family::NONE
+    goldens: &[both("dense/phi"), both("dense/phi-fused")],
 };

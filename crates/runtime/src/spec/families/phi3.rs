@@ -22,6 +22,5 @@ pub(super) const PHI3: Family = Family {
         full_each: 1,
         ..Architecture::DENSE
     }],
-    goldens: &["dense/phi3", "dense/phi3-long"],
-    ..Family::NONE
+    goldens: &[both("dense/phi3"), both("dense/phi3-long")],
 };

@@ -33,18 +33,14 @@ pub(super) const PHIMOE: Family = Family {
             let window = window.filter(|window| (1..context).contains(window));
             Ok(vec![window.map(|window| window as u32); layers])
         },
-        experts: Experts::Mixture(Mixture {
-            ffn: "feed_forward_length",
-            // No key gives the reach.
-            scoring: ExpertScoring::Near { reach: 2.0 * NOISE },
-            normalized: Some(false),
-            ..Mixture::PLAIN
-        }),
-        reads: &[MIXTURE_KEYS, &["attention.layer_norm_epsilon"]],
+        expert_ffn: "feed_forward_length",
+        // No key gives the reach.
+        scoring: ExpertScoring::Near { reach: 2.0 * NOISE },
+        normalized: Some(false),
+        reads: &[EXPERT_KEYS, LATENT_KEYS, &["attention.layer_norm_epsilon"]],
         ..Architecture::MIXTURE
     }],
-    goldens: &["mixtures/phimoe"],
-    ..Family::NONE
+    goldens: &[both("mixtures/phimoe")],
 };
 
 fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {

@@ -9,28 +9,26 @@ pub(super) const QWEN: Family = Family {
         class: "QWenLMHeadModel",
         // `w2` is the gate.
         names: &Names {
-            prefix: "transformer.",
-            token_embedding: "wte",
-            final_norm: "ln_f",
-            layer: "h.",
             qkv: Some("attn.c_attn"),
             attention_output: "attn.c_proj",
-            attention_norm: "ln_1",
             gate: "mlp.w2",
             up: "mlp.w1",
             down: "mlp.c_proj",
             mlp_norm: "ln_2",
-            ..Names::HUGGING_FACE
+            ..Names::TRANSFORMER
         },
         eps: ("layer_norm_epsilon", 1e-6),
-        qkv_bias: Choice::Always(true),
-        output_bias: Choice::Always(false),
+        biases: [Choice::Always(true), Choice::Always(false)],
+        renames: &[
+            ("kv_channels", "head_dim"),
+            ("rotary_emb_base", "rope_theta"),
+            ("rotary_pct", "partial_rotary_factor"),
+        ],
         settle: qwen,
         ..ModelType::DENSE
     }],
     gguf: &[Architecture { name: "qwen", names: &Names::GGUF_FUSED, halved: true, ..Architecture::DENSE }],
-    goldens: &["dense/qwen"],
-    ..Family::NONE
+    goldens: &[both("dense/qwen")],
 };
 
 fn qwen(config: &mut Config) -> Result<(), LoadError> {
@@ -44,13 +42,5 @@ fn qwen(config: &mut Config) -> Result<(), LoadError> {
     }
     let both = config.required("intermediate_size", WIDTH_MAX)?;
     config.set("intermediate_size", (both / 2).into());
-    rename(
-        config,
-        &[
-            ("kv_channels", "head_dim"),
-            ("rotary_emb_base", "rope_theta"),
-            ("rotary_pct", "partial_rotary_factor"),
-        ],
-    );
     Ok(())
 }

@@ -7,8 +7,7 @@ pub(super) const QWEN2: Family = Family {
     hugging_face: &[ModelType {
         name: "qwen2",
         class: "Qwen2ForCausalLM",
-        qkv_bias: Choice::Always(true),
-        output_bias: Choice::Always(false),
+        biases: [Choice::Always(true), Choice::Always(false)],
         windows: Windows::SomeIfUsed,
         ..ModelType::LLAMA
     }],
@@ -16,6 +15,5 @@ pub(super) const QWEN2: Family = Family {
         Architecture { name: "qwen2", qkv_bias: Some(true), ..Architecture::LLAMA },
         Architecture { name: "qwen2vl", ..Architecture::DENSE },
     ],
-    goldens: &["tiny/qwen2-yarn"],
-    ..Family::NONE
+    goldens: &[both("tiny/qwen2-yarn")],
 };

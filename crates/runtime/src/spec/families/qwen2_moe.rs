@@ -18,23 +18,18 @@ pub(super) const QWEN2_MOE: Family = Family {
         class: "Qwen2MoeForCausalLM",
         names: &NAMES,
         read: from_settings,
-        qkv_bias: Choice::By("qkv_bias", true),
-        output_bias: Choice::Always(false),
+        biases: [Choice::By("qkv_bias", true), Choice::Always(false)],
         ..ModelType::OWN
     }],
     gguf: &[Architecture {
         name: "qwen2moe",
-        experts: Experts::Mixture(Mixture {
-            own: |_, experts| {
-                experts.shared = experts.shared.map(|shared| SharedExpert { gate: true, ..shared });
-                Ok(())
-            },
-            ..Mixture::PLAIN
-        }),
+        own_experts: |_, experts| {
+            experts.shared = experts.shared.map(|shared| SharedExpert { gate: true, ..shared });
+            Ok(())
+        },
         ..Architecture::MIXTURE
     }],
-    goldens: &["mixtures/qwen2-moe"],
-    ..Family::NONE
+    goldens: &[both("mixtures/qwen2-moe")],
 };
 
 fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
@@ -42,20 +37,11 @@ fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, Loa
     if config.bool("use_sliding_window")? == Some(true) {
         return Err(config.unsupported("use_sliding_window", true, "windows of this family are not known"));
     }
-    let heads = base.heads()?;
     let shared =
         SharedExpert { ffn: config.required("shared_expert_intermediate_size", WIDTH_MAX)?, gate: true };
     let normalized = config.bool("norm_topk_prob")?.unwrap_or(false);
     let experts = ExpertsSpec { shared: Some(shared), ..softmax(&base, EXPERTS, normalized)? };
-    let sparse = sparse_layers(config, base.layers)?;
-    let ffn = base.ffn(sparse.contains(&false))?;
-    let attention = base.attention(heads)?;
-    let (rope, _) = base.rope(heads.head_dim)?;
-    base.spec(rope, |layer| {
-        let mlp = match sparse[layer] {
-            true => MlpSpec::Experts(experts),
-            false => MlpSpec::gated(ffn, base.activation),
-        };
-        (attention.clone(), mlp)
-    })
+    let is_dense: Vec<bool> = sparse_layers(config, base.layers)?.into_iter().map(|sparse| !sparse).collect();
+    let mlp = MlpSpec::gated(base.ffn(is_dense.contains(&true))?, base.activation);
+    base.with_mlps(among(is_dense, mlp, experts))
 }

@@ -16,7 +16,5 @@ pub(super) const QWEN3: Family = Family {
         Architecture { name: "qwen3", qk_norm: QkNorm::Heads, ..Architecture::LLAMA },
         Architecture { name: "qwen3vl", qk_norm: QkNorm::Heads, ..Architecture::DENSE },
     ],
-    goldens: &["tiny/qwen3"],
-    goldens_without_gguf: &["tiny/qwen3-windows"],
-    ..Family::NONE
+    goldens: &[both("tiny/qwen3"), alone("tiny/qwen3-windows")],
 };

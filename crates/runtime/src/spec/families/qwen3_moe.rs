@@ -35,7 +35,5 @@ pub(super) const QWEN3_MOE: Family = Family {
         ..ModelType::LLAMA
     }],
     gguf: &[ARCHITECTURE, Architecture { name: "qwen3vlmoe", ..ARCHITECTURE }],
-    goldens: &["tiny/qwen3-moe"],
-    goldens_without_gguf: &["tiny/qwen3-moe-mixed"],
-    ..Family::NONE
+    goldens: &[both("tiny/qwen3-moe"), alone("tiny/qwen3-moe-mixed")],
 };

@@ -33,8 +33,7 @@ const TYPE: ModelType = ModelType {
     predicts_more: true,
     read: |of, config| from_settings(of, config, Mlps::Some),
     norm: NormKind::Rms { from_one: true },
-    qkv_bias: Choice::Always(false),
-    output_bias: Choice::Always(false),
+    biases: Choice::NEVER,
     qk_norm: QkNorm::Heads,
     turned: 0.25,
     ..ModelType::OWN
@@ -45,20 +44,18 @@ const ARCHITECTURE: Architecture = Architecture {
     // The second norm stands before the MLP.
     names: &Names { state: StateNames::GGUF, ..Names::GGUF_POST_ATTENTION },
     predicts_more: true,
-    reads: &[&[
-        "attention.recurrent_layers",
-        "expert_count",
-        "expert_feed_forward_length",
-        "expert_shared_feed_forward_length",
-        "expert_used_count",
-        "full_attention_interval",
-        "nextn_predict_layers",
-        "ssm.conv_kernel",
-        "ssm.group_count",
-        "ssm.inner_size",
-        "ssm.state_size",
-        "ssm.time_step_rank",
-    ]],
+    reads: &[
+        &[
+            "attention.recurrent_layers",
+            "expert_count",
+            "expert_feed_forward_length",
+            "expert_shared_feed_forward_length",
+            "expert_used_count",
+            "full_attention_interval",
+            "nextn_predict_layers",
+        ],
+        STATE_KEYS,
+    ],
     read: |of, keys| from_metadata(of, keys, false),
     ..Architecture::DENSE
 };
@@ -67,8 +64,7 @@ pub(super) const QWEN3_NEXT: Family = Family {
     title: "Qwen3-Next",
     hugging_face: &[TYPE],
     gguf: &[ARCHITECTURE],
-    goldens: &["states/qwen3-next"],
-    ..Family::NONE
+    goldens: &[both("states/qwen3-next")],
 };
 
 pub(super) const QWEN3_5: Family = Family {
@@ -80,8 +76,7 @@ pub(super) const QWEN3_5: Family = Family {
         ..TYPE
     }],
     gguf: &[Architecture { name: "qwen35", read: |of, keys| from_metadata(of, keys, true), ..ARCHITECTURE }],
-    goldens: &["states/qwen3_5"],
-    ..Family::NONE
+    goldens: &[both("states/qwen3_5")],
 };
 
 pub(super) const QWEN3_5_MOE: Family = Family {
@@ -97,8 +92,7 @@ pub(super) const QWEN3_5_MOE: Family = Family {
         read: |of, keys| from_metadata(of, keys, true),
         ..ARCHITECTURE
     }],
-    goldens: &["states/qwen3_5-moe"],
-    ..Family::NONE
+    goldens: &[both("states/qwen3_5-moe")],
 };
 
 /// Layers that are mixtures of experts.
@@ -124,12 +118,8 @@ fn from_settings(of: &ModelType, config: &Config, mlps: Mlps) -> Result<Transfor
         taps: config.required("linear_conv_kernel_dim", StateShape::TAPS_MAX)?,
         tiled: false,
     };
-    let recurs = match layers_by_type(
-        config,
-        "layer_types",
-        base.layers,
-        (&["linear_attention"], &["full_attention"]),
-    )? {
+    let types: (&[&str], &[&str]) = (&["linear_attention"], &["full_attention"]);
+    let recurs = match layers_by_type(config, "layer_types", base.layers, types)? {
         Some(recurs) => recurs,
         None => {
             let interval = config.count("full_attention_interval", LAYERS_MAX)?.unwrap_or(4);

@@ -7,12 +7,10 @@ pub(super) const SEED_OSS: Family = Family {
     hugging_face: &[ModelType {
         name: "seed_oss",
         class: "SeedOssForCausalLM",
-        qkv_bias: Choice::By("attention_bias", true),
-        output_bias: Choice::By("attention_out_bias", false),
+        biases: [Choice::By("attention_bias", true), Choice::By("attention_out_bias", false)],
         head_dim: Some(128),
         ..ModelType::DENSE
     }],
     gguf: &[Architecture { name: "seed_oss", names: &Names::GGUF_POST_ATTENTION, ..Architecture::DENSE }],
-    goldens: &["dense/seed-oss"],
-    ..Family::NONE
+    goldens: &[both("dense/seed-oss")],
 };

@@ -9,36 +9,16 @@ pub(super) const SMOLLM3: Family = Family {
         class: "SmolLM3ForCausalLM",
         rope_base: 2e6,
         tied: true,
-        own: smollm3,
+        own: |config, spec| {
+            let rotated = rotated_layers(config, spec.layers.len())?;
+            for (layer, rotated) in spec.layers.iter_mut().zip(rotated) {
+                layer.attention.rope = rotated.then_some(0);
+            }
+            Ok(())
+        },
         refused: &["mlp_bias", "use_sliding_window"],
         ..ModelType::DENSE
     }],
-    gguf: &[Architecture {
-        name: "smollm3",
-        permuted: true,
-        rope: RopeKind::Interleaved,
-        turns: Turns::AllButEach(4),
-        ..Architecture::DENSE
-    }],
-    goldens: &["dense/smollm3"],
-    ..Family::NONE
+    gguf: &[Architecture { name: "smollm3", turns: Turns::AllButEach(4), ..Architecture::PERMUTED }],
+    goldens: &[both("dense/smollm3")],
 };
-
-fn smollm3(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
-    const LIST: &str = "no_rope_layers";
-    let count = spec.layers.len();
-    let turned: Vec<bool> = match config.get(LIST).and_then(Value::as_array).filter(|list| !list.is_empty()) {
-        Some(list) if list.len() == count => list.iter().map(|value| value.as_u64() == Some(1)).collect(),
-        Some(list) => {
-            return Err(config.corrupt(LIST, format!("{} numbers for {count} layers", list.len())));
-        }
-        None => {
-            let each = config.count("no_rope_layer_interval", LAYERS_MAX)?.unwrap_or(4);
-            (1..=count).map(|layer| !layer.is_multiple_of(each)).collect()
-        }
-    };
-    for (layer, turned) in spec.layers.iter_mut().zip(turned) {
-        layer.attention.rope = turned.then_some(0);
-    }
-    Ok(())
-}

@@ -7,6 +7,7 @@ pub(super) const SOLAR_OPEN: Family = Family {
     hugging_face: &[ModelType {
         name: "solar_open",
         class: "SolarOpenForCausalLM",
+        written_as: "glm4moe",
         read: |of, config| {
             let base = Base::read(of, config)?;
             let heads = base.heads()?;
@@ -16,11 +17,10 @@ pub(super) const SOLAR_OPEN: Family = Family {
             base.spec(rope, |_| (attention.clone(), MlpSpec::Experts(experts)))
         },
         eps: ("rms_norm_eps", 1e-5),
-        output_bias: Choice::Always(false),
+        biases: [Choice::By("attention_bias", false), Choice::Always(false)],
         rope_base: 1e6,
         ..ModelType::OWN
     }],
-    written_as: "glm4moe",
-    goldens: &["mixtures/solar-open"],
-    ..Family::NONE
+    gguf: &[],
+    goldens: &[both("mixtures/solar-open")],
 };

@@ -14,8 +14,7 @@ pub(super) const STABLELM: Family = Family {
         },
         norm: NormKind::Layer { bias: true },
         eps: ("layer_norm_eps", 1e-5),
-        qkv_bias: Choice::By("use_qkv_bias", false),
-        output_bias: Choice::Always(false),
+        biases: [Choice::By("use_qkv_bias", false), Choice::Always(false)],
         turned: 0.25,
         own: |config, spec| {
             if config.bool("use_parallel_residual")?.unwrap_or(false) {
@@ -36,6 +35,5 @@ pub(super) const STABLELM: Family = Family {
         parallel: [None, Some(NormOrder::Parallel)],
         ..Architecture::DENSE
     }],
-    goldens: &["dense/stablelm", "dense/stablelm-parallel", "dense/stablelm-heads"],
-    ..Family::NONE
+    goldens: &[both("dense/stablelm"), both("dense/stablelm-parallel"), both("dense/stablelm-heads")],
 };

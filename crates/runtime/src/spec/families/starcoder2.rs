@@ -10,8 +10,7 @@ pub(super) const STARCODER2: Family = Family {
         names: &Names { up: "mlp.c_fc", down: "mlp.c_proj", ..Names::HUGGING_FACE },
         norm: NormKind::Layer { bias: true },
         eps: ("norm_epsilon", 1e-5),
-        qkv_bias: Choice::By("use_bias", true),
-        output_bias: Choice::By("use_bias", true),
+        biases: [Choice::By("use_bias", true); 2],
         mlp_bias: Choice::By("use_bias", true),
         gated: false,
         activation: ("hidden_act", "gelu_pytorch_tanh"),
@@ -25,6 +24,5 @@ pub(super) const STARCODER2: Family = Family {
         full_each: 1,
         ..Architecture::NEOX
     }],
-    goldens: &["dense/starcoder2"],
-    ..Family::NONE
+    goldens: &[both("dense/starcoder2")],
 };

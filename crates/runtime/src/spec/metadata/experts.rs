@@ -3,7 +3,7 @@
 use hanzo_engine_kernels::{Activation, ExpertGroups, ExpertScoring};
 
 use super::keys::is_zero;
-use super::{Architecture, Experts, Keys, Mixture};
+use super::{Architecture, Experts, Keys};
 use crate::error::LoadError;
 use crate::limits::{EXPERT_GROUPS_MAX, EXPERTS_MAX, LAYERS_MAX, WIDTH_MAX};
 use crate::spec::{DenseSpec, ExpertsSpec, LayerPart, MlpSpec, Part, SharedExpert};
@@ -19,7 +19,7 @@ impl Architecture {
     ) -> Result<Box<dyn Fn(usize) -> MlpSpec>, LoadError> {
         let of_all = |mlp: MlpSpec| -> Box<dyn Fn(usize) -> MlpSpec> { Box::new(move |_| mlp.clone()) };
         let ffn = match self.experts {
-            Experts::Mixture(mixture) => return self.mixture(mixture, keys, layers),
+            Experts::Mixture => return self.mixture(keys, layers),
             Experts::Dense => {
                 let in_first = |part| keys.has(Part::Layer(0, part).bias());
                 return Ok(of_all(MlpSpec::Dense(DenseSpec {
@@ -49,31 +49,24 @@ impl Architecture {
     }
 
     /// Mixtures after dense layers, or in each nth layer.
-    fn mixture(
-        &self,
-        mixture: Mixture,
-        keys: &Keys<'_>,
-        layers: usize,
-    ) -> Result<Box<dyn Fn(usize) -> MlpSpec>, LoadError> {
+    fn mixture(&self, keys: &Keys<'_>, layers: usize) -> Result<Box<dyn Fn(usize) -> MlpSpec>, LoadError> {
         const STEP: &str = "interleave_moe_layer_step";
         let dense = keys.whole("leading_dense_block_count", LAYERS_MAX)?.unwrap_or(0);
         let step = keys.count(STEP, LAYERS_MAX)?.unwrap_or(1);
-        if step != 1 && !mixture.interleaved {
+        if step != 1 && !self.interleaved {
             return Err(keys.unsupported(STEP, step, "only 1 is known"));
         }
         let sparse = move |layer: usize| layer >= dense && (layer + 1).is_multiple_of(step);
         let ffn = if (0..layers).all(sparse) { 0 } else { keys.required(FFN, WIDTH_MAX)? };
-        let experts = mixture.read(keys, layers)?;
+        let experts = self.read_experts(keys, layers)?;
         Ok(Box::new(move |layer| match sparse(layer) {
             false => MlpSpec::gated(ffn, Activation::Silu),
             true => MlpSpec::Experts(experts),
         }))
     }
-}
 
-impl Mixture {
-    fn read(&self, keys: &Keys<'_>, layers: usize) -> Result<ExpertsSpec, LoadError> {
-        let ffn = keys.required(self.ffn, WIDTH_MAX)?;
+    fn read_experts(&self, keys: &Keys<'_>, layers: usize) -> Result<ExpertsSpec, LoadError> {
+        let ffn = keys.required(self.expert_ffn, WIDTH_MAX)?;
         let many = keys.whole("expert_shared_count", EXPERTS_MAX)?;
         let shared = match keys.whole("expert_shared_feed_forward_length", WIDTH_MAX)? {
             Some(shared) => shared,
@@ -108,7 +101,7 @@ impl Mixture {
                 normalized,
             )
         };
-        (self.own)(keys, &mut experts)?;
+        (self.own_experts)(keys, &mut experts)?;
         Ok(experts)
     }
 }

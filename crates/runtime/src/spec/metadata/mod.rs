@@ -73,6 +73,18 @@ pub(crate) struct Architecture {
     /// Keys without which the file would be of another model.
     pub(crate) required: &'static [&'static str],
     pub(crate) experts: Experts,
+    /// Key with the width of one expert of a mixture.
+    pub(crate) expert_ffn: &'static str,
+    /// Conversion of scores into weights, if the file does not say.
+    pub(crate) scoring: ExpertScoring,
+    /// Whether softmax over the chosen scores is known, which is the same if weights are normalised.
+    pub(crate) softmax_of_chosen: bool,
+    /// Whether weights are normalised: always, or if a key says so.
+    pub(crate) normalized: Option<bool>,
+    /// Whether `interleave_moe_layer_step` may be other than 1.
+    pub(crate) interleaved: bool,
+    /// Applies the peculiarities of its mixtures.
+    pub(crate) own_experts: fn(&Keys<'_>, &mut ExpertsSpec) -> Result<(), LoadError>,
     /// Applies the architecture's peculiarities.
     pub(crate) own: fn(&Keys<'_>, &mut TransformerSpec) -> Result<(), LoadError>,
 }
@@ -113,7 +125,6 @@ pub(crate) enum LogitScale {
 }
 
 /// Experts of an architecture's layers.
-#[derive(Clone, Copy)]
 pub(crate) enum Experts {
     /// None, in dense decoders of which the tensors say more than the metadata.
     Dense,
@@ -124,35 +135,7 @@ pub(crate) enum Experts {
     /// In all layers, of `expert_feed_forward_length`.
     Always,
     /// As a mixture's keys say.
-    Mixture(Mixture),
-}
-
-/// Properties of an architecture's mixtures that its metadata may not contain.
-#[derive(Clone, Copy)]
-pub(crate) struct Mixture {
-    /// Key with the width of one expert.
-    pub(crate) ffn: &'static str,
-    /// Conversion of scores into weights, if the file does not say.
-    pub(crate) scoring: ExpertScoring,
-    /// Whether softmax over the chosen scores is known, which is the same if weights are normalised.
-    pub(crate) softmax_of_chosen: bool,
-    /// Whether weights are normalised: always, or if a key says so.
-    pub(crate) normalized: Option<bool>,
-    /// Whether `interleave_moe_layer_step` may be other than 1.
-    pub(crate) interleaved: bool,
-    /// Applies the architecture's peculiarities.
-    pub(crate) own: fn(&Keys<'_>, &mut ExpertsSpec) -> Result<(), LoadError>,
-}
-
-impl Mixture {
-    pub(crate) const PLAIN: Mixture = Mixture {
-        ffn: "expert_feed_forward_length",
-        scoring: ExpertScoring::Softmax,
-        softmax_of_chosen: false,
-        normalized: None,
-        interleaved: false,
-        own: |_, _| Ok(()),
-    };
+    Mixture,
 }
 
 /// Keys of dense decoders in addition to those of every decoder.
@@ -172,53 +155,38 @@ pub(crate) const DENSE_KEYS: &[&str] = &[
     "use_parallel_residual",
 ];
 
-/// Keys of mixtures of experts in addition to those of every decoder.
-pub(crate) const MIXTURE_KEYS: &[&str] = &[
+/// Keys of experts, and of the layers that have them.
+pub(crate) const EXPERT_KEYS: &[&str] = &[
+    "expert_count",
+    "expert_feed_forward_length",
+    "expert_gating_func",
+    "expert_group_count",
+    "expert_group_used_count",
+    "expert_shared_count",
+    "expert_shared_feed_forward_length",
+    "expert_used_count",
+    "expert_weights_norm",
+    "expert_weights_scale",
+    "leading_dense_block_count",
+    "nextn_predict_layers",
+];
+
+/// Keys of latent attention.
+pub(crate) const LATENT_KEYS: &[&str] = &[
     "attention.key_length_mla",
     "attention.kv_lora_rank",
     "attention.q_lora_rank",
     "attention.value_length_mla",
-    "expert_count",
-    "expert_feed_forward_length",
-    "expert_gating_func",
-    "expert_group_count",
-    "expert_group_used_count",
-    "expert_shared_count",
-    "expert_shared_feed_forward_length",
-    "expert_used_count",
-    "expert_weights_norm",
-    "expert_weights_scale",
-    "leading_dense_block_count",
-    "nextn_predict_layers",
     "rope.scaling.yarn_log_multiplier",
 ];
 
-/// Keys of hybrids of states and attention in addition to those of every decoder.
-const HYBRID_KEYS: &[&str] = &[
-    "attention.layer_norm_epsilon",
-    "attention.scale",
-    "embedding_scale",
-    "expert_count",
-    "expert_feed_forward_length",
-    "expert_gating_func",
-    "expert_group_count",
-    "expert_group_used_count",
-    "expert_shared_count",
-    "expert_shared_feed_forward_length",
-    "expert_used_count",
-    "expert_weights_norm",
-    "expert_weights_scale",
-    "leading_dense_block_count",
-    "logit_scale",
-    "nextn_predict_layers",
-    "residual_scale",
-    "shortconv.l_cache",
-    "ssm.conv_kernel",
-    "ssm.group_count",
-    "ssm.inner_size",
-    "ssm.state_size",
-    "ssm.time_step_rank",
-];
+/// Keys of Granite's factors.
+pub(crate) const FACTOR_KEYS: &[&str] =
+    &["attention.scale", "embedding_scale", "logit_scale", "residual_scale"];
+
+/// Keys of recurrent states.
+pub(crate) const STATE_KEYS: &[&str] =
+    &["ssm.conv_kernel", "ssm.group_count", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank"];
 
 impl Architecture {
     /// A dense decoder that differs slightly from Llama.
@@ -253,8 +221,18 @@ impl Architecture {
         halved: false,
         required: &[],
         experts: Experts::Dense,
+        expert_ffn: "expert_feed_forward_length",
+        scoring: ExpertScoring::Softmax,
+        softmax_of_chosen: false,
+        normalized: None,
+        interleaved: false,
+        own_experts: |_, _| Ok(()),
         own: |_, _| Ok(()),
     };
+
+    /// A dense decoder whose converter permutes rows of queries and keys, so that neighbours rotate together.
+    pub(crate) const PERMUTED: Architecture =
+        Architecture { permuted: true, rope: RopeKind::Interleaved, ..Architecture::DENSE };
 
     /// A dense decoder with layer norms, and an MLP without a gate.
     pub(crate) const NEOX: Architecture = Architecture {
@@ -270,16 +248,24 @@ impl Architecture {
 
     /// A mixture of experts.
     pub(crate) const MIXTURE: Architecture = Architecture {
-        reads: &[MIXTURE_KEYS],
+        reads: &[EXPERT_KEYS, LATENT_KEYS],
         qk_norm: QkNorm::Heads,
         qk_norm_if_stored: true,
         logit_scale: LogitScale::Divisor,
-        experts: Experts::Mixture(Mixture::PLAIN),
+        experts: Experts::Mixture,
         ..Architecture::DENSE
     };
 
     /// A decoder most of whose layers have recurrent states and few have attention.
-    pub(crate) const HYBRID: Architecture = Architecture { reads: &[HYBRID_KEYS], ..Architecture::DENSE };
+    pub(crate) const HYBRID: Architecture = Architecture {
+        reads: &[
+            EXPERT_KEYS,
+            FACTOR_KEYS,
+            STATE_KEYS,
+            &["attention.layer_norm_epsilon", "shortconv.l_cache"],
+        ],
+        ..Architecture::DENSE
+    };
 }
 
 /// Reads a decoder's spec from a GGUF file's metadata, and from its tensors if those decide.

@@ -7,7 +7,9 @@ use super::{Checks, ModelType};
 use crate::error::LoadError;
 use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};
 use crate::spec::rope::{check_settings, settings_of, stretch, stretched_context};
-use crate::spec::{AttentionSpec, Config, HeadSpec, LayerSpec, MlpSpec, NormSpec, RopeSpec, TransformerSpec};
+use crate::spec::{
+    AttentionSpec, Config, HeadSpec, LayerSpec, LogitsSpec, MlpSpec, NormSpec, RopeSpec, TransformerSpec,
+};
 
 /// Settings common to all decoders.
 pub(crate) struct Base<'a> {
@@ -50,9 +52,10 @@ impl<'a> Base<'a> {
     /// Attention of these heads, with the biases and norms of the model type.
     pub(crate) fn attention(&self, heads: HeadShape) -> Result<AttentionSpec, LoadError> {
         Ok(AttentionSpec {
-            qkv_bias: self.of.qkv_bias.read(self.config)?,
-            output_bias: self.of.output_bias.read(self.config)?,
+            qkv_bias: self.of.biases[0].read(self.config)?,
+            output_bias: self.of.biases[1].read(self.config)?,
             qk_norm: self.of.qk_norm,
+            norm_after_rope: self.of.norm_after_rope,
             ..AttentionSpec::causal(heads)
         })
     }
@@ -116,8 +119,20 @@ impl<'a> Base<'a> {
         let context = stretched_context(&rope.scaling, self.context);
         Ok(TransformerSpec {
             ropes: vec![rope],
-            head: HeadSpec::plain(config.bool("tie_word_embeddings")?.unwrap_or(of.tied)),
+            embedding_scale: if of.embeds_by_root { (self.hidden as f32).sqrt() } else { 1.0 },
+            head: HeadSpec::Logits(LogitsSpec {
+                bias: of.head_bias,
+                ..LogitsSpec::plain(config.bool("tie_word_embeddings")?.unwrap_or(of.tied))
+            }),
             ..TransformerSpec::bare(of.name, sizes, layers.collect(), norm, context)
         })
+    }
+
+    /// A network of the model type's attention, with whole heads rotated, and these MLPs.
+    pub(crate) fn with_mlps(&self, mlp: impl Fn(usize) -> MlpSpec) -> Result<TransformerSpec, LoadError> {
+        let heads = self.heads()?;
+        let attention = self.attention(heads)?;
+        let (rope, _) = self.rope(heads.head_dim)?;
+        self.spec(rope, |layer| (attention.clone(), mlp(layer)))
     }
 }

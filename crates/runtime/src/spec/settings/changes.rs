@@ -5,7 +5,8 @@ use serde_json::Value;
 use crate::error::LoadError;
 use crate::limits::WIDTH_MAX;
 use crate::spec::{
-    Alibi, Config, Distance, HeadSpec, LogitsSpec, NormOrder, PositionTable, QkNorm, TransformerSpec,
+    Alibi, Config, Distance, HeadSpec, LogitsSpec, NormOrder, PositionTable, QkNorm, RopeSpec,
+    TransformerSpec,
 };
 
 /// Renames settings to the usual names, unless those are set.
@@ -63,12 +64,6 @@ pub(crate) fn set_logits(spec: &mut TransformerSpec, scale: f32, softcap: Option
     spec.head = HeadSpec::Logits(LogitsSpec { scale, softcap, ..LogitsSpec::plain(spec.head.tied()) });
 }
 
-pub(crate) fn set_head_bias(spec: &mut TransformerSpec) {
-    if let HeadSpec::Logits(head) = &mut spec.head {
-        head.bias = true;
-    }
-}
-
 pub(crate) fn set_order(spec: &mut TransformerSpec, order: NormOrder) {
     spec.layers.iter_mut().for_each(|layer| layer.order = order);
 }
@@ -82,6 +77,14 @@ pub(crate) fn norm_heads_apart(spec: &mut TransformerSpec) {
 pub(crate) fn turn_windows_alone(spec: &mut TransformerSpec) {
     for layer in &mut spec.layers {
         layer.attention.rope = layer.attention.window().map(|_| 0);
+    }
+}
+
+/// Gives layers with a window a rotation of their own.
+pub(crate) fn turn_windows_apart(spec: &mut TransformerSpec, local: RopeSpec) {
+    spec.ropes.push(local);
+    for layer in &mut spec.layers {
+        layer.attention.rope = Some(usize::from(layer.attention.window().is_some()));
     }
 }
 

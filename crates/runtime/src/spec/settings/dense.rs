@@ -45,7 +45,7 @@ pub(crate) fn read(of: &ModelType, config: &Config) -> Result<TransformerSpec, L
 }
 
 fn refuse_biases(of: &ModelType, config: &Config) -> Result<(), LoadError> {
-    let never = of.checks == Checks::Llama && matches!(of.qkv_bias, Choice::Always(false));
+    let never = of.checks == Checks::Llama && matches!(of.biases[0], Choice::Always(false));
     if never && config.bool("attention_bias")?.unwrap_or(false) {
         return Err(config.unsupported("attention_bias", true, "this family has no such biases"));
     }

@@ -1,9 +1,8 @@
 //! Mixtures of experts from settings, for families whose readers choose among these forms.
 
 use hanzo_engine_kernels::{ExpertGroups, ExpertScoring};
-use serde_json::Value;
 
-use super::Base;
+use super::{Base, layers_by_type};
 use crate::error::LoadError;
 use crate::limits::{EXPERT_GROUPS_MAX, EXPERTS_MAX, LAYERS_MAX, WIDTH_MAX};
 use crate::spec::{Config, ExpertsSpec, MlpSpec, SharedExpert};
@@ -84,43 +83,22 @@ pub(crate) fn after_dense(
     if let Some(step) = config.whole("moe_layer_freq", LAYERS_MAX)?.filter(|&step| step != 1) {
         return Err(config.unsupported("moe_layer_freq", step, "only 1 is known"));
     }
-    let sparse: Vec<bool> = match config.typed(TYPES, "a list", Value::as_array)? {
-        Some(types) if types.len() != base.layers => {
-            let reason = format!("{} types for {} layers", types.len(), base.layers);
-            return Err(config.corrupt(TYPES, reason));
-        }
-        Some(types) => {
-            let sparse = types.iter().map(|of| match of.as_str() {
-                Some("sparse") => Ok(true),
-                Some("dense") => Ok(false),
-                _ => Err(config.unsupported(TYPES, of, "dense and sparse are known")),
-            });
-            sparse.collect::<Result<_, _>>()?
-        }
+    let is_dense = match layers_by_type(config, TYPES, base.layers, (&["dense"], &["sparse"]))? {
+        Some(is_dense) => is_dense,
         None => {
             let dense = or(config, "first_k_dense_replace", LAYERS_MAX, dense)?;
-            (0..base.layers).map(|layer| layer >= dense).collect()
+            (0..base.layers).map(|layer| layer < dense).collect()
         }
     };
-    let ffn = base.ffn(sparse.contains(&false))?;
-    let activation = base.activation;
-    Ok(move |layer: usize| match sparse[layer] {
-        false => MlpSpec::gated(ffn, activation),
-        true => MlpSpec::Experts(experts),
-    })
+    let dense = MlpSpec::gated(base.ffn(is_dense.contains(&true))?, base.activation);
+    Ok(among(is_dense, dense, experts))
 }
 
-/// Sparse layers: every `decoder_sparse_step`th, except those that `mlp_only_layers` names.
-pub(crate) fn sparse_layers(config: &Config, layers: usize) -> Result<Vec<bool>, LoadError> {
-    const DENSE: &str = "mlp_only_layers";
-    let step = config.count("decoder_sparse_step", LAYERS_MAX)?.unwrap_or(1);
-    let mut sparse: Vec<bool> = (1..=layers).map(|number| number.is_multiple_of(step)).collect();
-    for value in config.typed(DENSE, "a list of layers", Value::as_array)?.into_iter().flatten() {
-        let layer = value.as_u64().and_then(|layer| usize::try_from(layer).ok());
-        let Some(is_sparse) = layer.and_then(|layer| sparse.get_mut(layer)) else {
-            return Err(config.corrupt(DENSE, format!("{value} is not one of {layers} layers")));
-        };
-        *is_sparse = false;
-    }
-    Ok(sparse)
+/// A dense MLP in some layers, experts in the others.
+pub(crate) fn among(
+    is_dense: Vec<bool>,
+    dense: MlpSpec,
+    experts: ExpertsSpec,
+) -> impl Fn(usize) -> MlpSpec + use<> {
+    move |layer| if is_dense[layer] { dense.clone() } else { MlpSpec::Experts(experts) }
 }

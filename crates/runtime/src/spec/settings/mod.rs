@@ -8,21 +8,19 @@ mod changes;
 mod dense;
 mod experts;
 mod layers;
-mod states;
 
 pub(super) use base::Base;
 pub(super) use changes::{
     learn_positions, norm_heads_apart, refuse_true, refuse_unless, refuse_unless_named, rename, set_alibi,
-    set_ffn, set_head_bias, set_logits, set_order, turn_windows_alone, unless_null,
+    set_ffn, set_logits, set_order, turn_windows_alone, turn_windows_apart, unless_null,
 };
 pub(super) use dense::{XIELU, read};
-pub(super) use experts::{
-    after_dense, groups, or, routed, routed_by_sigmoid, shared_of, softmax, sparse_layers,
-};
+pub(super) use experts::{after_dense, among, groups, or, routed, routed_by_sigmoid, shared_of, softmax};
 use hanzo_engine_kernels::RopeKind;
-pub(super) use layers::windows_by_type;
+pub(super) use layers::{
+    layers_by_type, layers_in, mamba, refuse_steps, rotated_layers, sparse_layers, windows_by_type,
+};
 use serde_json::Value;
-pub(super) use states::{all_but, layers_by_type, mamba, refuse_steps};
 
 use super::unknown::unknown;
 use super::{Config, Names, NormKind, NormOrder, QkNorm, TransformerSpec, families, multimodal};
@@ -37,6 +35,8 @@ pub(crate) struct ModelType {
     pub(crate) name: &'static str,
     /// Class, in `architectures`.
     pub(crate) class: &'static str,
+    /// Architecture of another family that its GGUF files have, if they do.
+    pub(crate) written_as: &'static str,
     /// Names of its tensors.
     pub(crate) names: &'static Names,
     /// Whether files may have layers after the last that predict several tokens at once. They are skipped.
@@ -51,8 +51,8 @@ pub(crate) struct ModelType {
     pub(crate) norm: NormKind,
     /// Setting with the norms' epsilon, and its default.
     pub(crate) eps: (&'static str, f32),
-    pub(crate) qkv_bias: Choice,
-    pub(crate) output_bias: Choice,
+    /// Biases of queries, keys and values, and of attention's output.
+    pub(crate) biases: [Choice; 2],
     /// Whether both matrices of the MLP have biases.
     pub(crate) mlp_bias: Choice,
     pub(crate) gated: bool,
@@ -67,15 +67,23 @@ pub(crate) struct ModelType {
     pub(crate) turned: f32,
     pub(crate) windows: Windows,
     pub(crate) experts: MixtureLayers,
+    /// Whether queries and keys are normed after rotation.
+    pub(crate) norm_after_rope: bool,
+    /// Whether token embeddings are multiplied by the square root of their size.
+    pub(crate) embeds_by_root: bool,
+    pub(crate) head_bias: bool,
     /// Whether the head is the token embedding, if no setting says.
     pub(crate) tied: bool,
-    /// Renames the settings that its class names differently to the usual names.
+    /// Settings that its class names differently, and their usual names.
+    pub(crate) renames: &'static [(&'static str, &'static str)],
+    /// Changes settings to the usual form.
     pub(crate) settle: fn(&mut Config) -> Result<(), LoadError>,
     /// Applies the family's peculiarities.
     pub(crate) own: fn(&Config, &mut TransformerSpec) -> Result<(), LoadError>,
 }
 
 /// Presence of a feature.
+#[derive(Clone, Copy)]
 pub(crate) enum Choice {
     Always(bool),
     /// As a setting says, with its default.
@@ -85,11 +93,11 @@ pub(crate) enum Choice {
 /// Settings that are checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Checks {
-    /// All that would make a Llama another model, down to unknown settings of its rotary embedding.
+    /// Settings that would make a Llama another model, down to unknown ones of its rotary embedding.
     Llama,
-    /// Those of dense decoders.
+    /// Settings that would make a dense decoder another model.
     Dense,
-    /// Those that a family's own reader knows.
+    /// Settings that a family's own reader knows.
     Own,
 }
 
@@ -123,6 +131,7 @@ impl ModelType {
     pub(crate) const DENSE: ModelType = ModelType {
         name: "",
         class: "",
+        written_as: "",
         names: &Names::HUGGING_FACE,
         predicts_more: false,
         read,
@@ -140,8 +149,7 @@ impl ModelType {
         order: NormOrder::Pre,
         norm: NormKind::Rms { from_one: false },
         eps: ("rms_norm_eps", 1e-6),
-        qkv_bias: Choice::By("attention_bias", false),
-        output_bias: Choice::By("attention_bias", false),
+        biases: [Choice::By("attention_bias", false); 2],
         mlp_bias: Choice::Always(false),
         gated: true,
         activation: ("hidden_act", "silu"),
@@ -152,7 +160,11 @@ impl ModelType {
         turned: 1.0,
         windows: Windows::Never,
         experts: MixtureLayers::Never,
+        norm_after_rope: false,
+        embeds_by_root: false,
+        head_bias: false,
         tied: false,
+        renames: &[],
         settle: |_| Ok(()),
         own: |_, _| Ok(()),
     };
@@ -227,6 +239,7 @@ pub fn from_config(config: &Config) -> Result<TransformerSpec, LoadError> {
         return Err(config.unsupported("model_type", model_type, unknown(model_type, known)));
     };
     let mut config = config.clone();
+    rename(&mut config, found.renames);
     (found.settle)(&mut config)?;
     found.check_settings(&config)?;
     (found.read)(found, &config)?.checked(&config.file)
@@ -268,6 +281,9 @@ impl ModelType {
 }
 
 impl Choice {
+    pub(crate) const NEVER: [Choice; 2] = [Choice::Always(false); 2];
+    pub(crate) const ALWAYS: [Choice; 2] = [Choice::Always(true); 2];
+
     fn read(&self, config: &Config) -> Result<bool, LoadError> {
         match *self {
             Choice::Always(is) => Ok(is),
