@@ -107,7 +107,7 @@ impl Keys<'_> {
             None => Err(LoadError::Missing {
                 file: file.to_owned(),
                 what: format!("tensor {name}"),
-                hint: format!("; it has a row for each of at most {VOCAB_MAX} tokens"),
+                hint: String::new(),
             }),
         }
     }
