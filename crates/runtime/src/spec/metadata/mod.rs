@@ -22,6 +22,11 @@ use super::{
 use crate::error::{LoadError, shorten};
 use crate::gguf::{Gguf, Metadata};
 
+/// Reader of a layer's attention, and of the rotary embedding in a context of so many tokens.
+type ReadAttention = fn(&Architecture, &Keys<'_>, usize) -> Result<(AttentionSpec, RopeSpec), LoadError>;
+/// Reader of the window of each of so many layers.
+type ReadWindows = fn(&Architecture, &Keys<'_>, usize) -> Result<Vec<Option<u32>>, LoadError>;
+
 /// Architecture of a family's GGUF files. Properties without a key in the format are those that llama.cpp assumes.
 pub(crate) struct Architecture {
     /// Value of `general.architecture`.
@@ -35,12 +40,10 @@ pub(crate) struct Architecture {
     /// Keys that its files may have in addition to those of every decoder.
     pub(crate) reads: &'static [&'static [&'static str]],
     pub(crate) read: fn(&Architecture, &Keys<'_>) -> Result<TransformerSpec, LoadError>,
-    /// Attention of a layer without a window, and the rotary embedding in a context of so many tokens.
-    pub(crate) attention: fn(&Architecture, &Keys<'_>, usize) -> Result<(AttentionSpec, RopeSpec), LoadError>,
+    pub(crate) attention: ReadAttention,
     /// Settings of the norms.
     pub(crate) norms: fn(&Architecture, &Keys<'_>) -> Result<NormSpec, LoadError>,
-    /// Window of each of so many layers.
-    pub(crate) windows: fn(&Architecture, &Keys<'_>, usize) -> Result<Vec<Option<u32>>, LoadError>,
+    pub(crate) windows: ReadWindows,
     pub(crate) order: NormOrder,
     /// Order if `use_parallel_residual` is false, and if it is true, if that differs.
     pub(crate) parallel: [Option<NormOrder>; 2],
