@@ -75,6 +75,9 @@ CASES = {
     "arcee": (t.ArceeConfig, dict(**OF_HIDDEN, **BOTH, rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=64)), "arcee"),
     "olmo": (t.OlmoConfig, dict(**OF_HIDDEN, **BOTH, rope_parameters=PLAIN), "olmo"),
     "hunyuan-dense": (t.HunYuanDenseV1Config, dict(**BOTH, rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, alpha=50.0, factor=1.0)), "hunyuan-dense"),
+    "vaultgemma": (t.VaultGemmaConfig, dict(tie_word_embeddings=True, rope_parameters=PLAIN, query_pre_attn_scalar=32, attn_logit_softcapping=3.0, final_logit_softcapping=4.0, **WINDOW), None),
+    "cwm": (t.CwmConfig, dict(rope_parameters=dict(rope_type="llama3", rope_theta=1e4, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64), **WINDOW), None),
+    "jais2": (t.Jais2Config, dict(**OF_HIDDEN, **BOTH, rope_parameters=PLAIN), None),
     # Classes that their makers published beside their models: what the library's class computes of the same numbers.
     "internlm2": (t.LlamaConfig, dict(**OF_HIDDEN, **BOTH, num_attention_heads=4, num_key_value_heads=2, rope_parameters=PLAIN), "internlm2"),
     "internlm3": (t.LlamaConfig, dict(**BOTH, rope_parameters=PLAIN), None),

@@ -2,7 +2,8 @@
 
 use super::*;
 
-const TYPE: ModelType = ModelType {
+/// Type that the others of Gemma build on.
+pub(super) const GEMMA_TYPE: ModelType = ModelType {
     name: "gemma",
     class: "GemmaForCausalLM",
     norm: NormKind::Rms { from_one: true },
@@ -21,8 +22,12 @@ const ARCHITECTURE: Architecture = Architecture {
     ..Architecture::DENSE
 };
 
-pub(super) const GEMMA: Family =
-    Family { title: "Gemma", hugging_face: &[TYPE], gguf: &[ARCHITECTURE], goldens: &[both("dense/gemma")] };
+pub(super) const GEMMA: Family = Family {
+    title: "Gemma",
+    hugging_face: &[GEMMA_TYPE],
+    gguf: &[ARCHITECTURE],
+    goldens: &[both("dense/gemma")],
+};
 
 pub(super) const GEMMA2: Family = Family {
     title: "Gemma 2",
@@ -33,7 +38,7 @@ pub(super) const GEMMA2: Family = Family {
         order: NormOrder::Sandwich,
         windows: Windows::AllButEach(2),
         own: gemma2,
-        ..TYPE
+        ..GEMMA_TYPE
     }],
     gguf: &[Architecture {
         name: "gemma2",
@@ -57,7 +62,7 @@ pub(super) const GEMMA3: Family = Family {
         rope_base: 1e6,
         windows: Windows::AllButEach(6),
         own: gemma3,
-        ..TYPE
+        ..GEMMA_TYPE
     }],
     gguf: &[Architecture {
         name: "gemma3",
@@ -71,7 +76,7 @@ pub(super) const GEMMA3: Family = Family {
     goldens: &[both("dense/gemma3")],
 };
 
-fn gemma2(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
+pub(super) fn gemma2(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
     set_logits(spec, 1.0, unless_null(config, "final_logit_softcapping", Some(30.0))?);
     let softcap = unless_null(config, "attn_logit_softcapping", Some(50.0))?;
     let scale = scale_of_scores(config)?;

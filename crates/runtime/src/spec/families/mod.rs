@@ -10,6 +10,7 @@ mod bailing;
 mod bamba;
 mod bloom;
 mod cohere;
+mod cwm;
 mod deepseek;
 mod dots1;
 mod ernie4_5;
@@ -31,6 +32,7 @@ mod granite_moe;
 mod helium;
 mod hunyuan;
 mod internlm;
+mod jais2;
 mod lfm2;
 mod llama;
 mod llama4;
@@ -61,6 +63,7 @@ mod smollm3;
 mod solar_open;
 mod stablelm;
 mod starcoder2;
+mod vaultgemma;
 mod xverse;
 
 use hanzo_engine_kernels::{
@@ -168,6 +171,7 @@ pub const FAMILIES: &[Family] = &[
     gemma::GEMMA,
     gemma::GEMMA2,
     gemma::GEMMA3,
+    vaultgemma::VAULT_GEMMA,
     gemma3n::GEMMA3N,
     gemma4::GEMMA4,
     phi3::PHI3,
@@ -196,6 +200,8 @@ pub const FAMILIES: &[Family] = &[
     phi::PHI,
     nemotron::NEMOTRON,
     arcee::ARCEE,
+    cwm::CWM,
+    jais2::JAIS2,
     olmo::OLMO,
     hunyuan::HUNYUAN_DENSE,
     helium::HELIUM,
