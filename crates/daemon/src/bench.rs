@@ -211,12 +211,15 @@ pub fn run(args: &BenchOptions, mut progress: impl FnMut(BenchProgress)) -> Resu
     Ok(BenchReport { device, limits, rows })
 }
 
+/// GPUs as one device, and the free bytes of each part, if they are known.
+type SharedCards = (OnCard, Vec<Option<u64>>);
+
 /// Opens the named GPUs as one device, with the free bytes of each part. None: the benchmark runs on the CPU.
 fn opened_cards(
     args: &BenchOptions,
     cpu: &Cpu,
     files: &ModelFiles,
-) -> Result<Option<(OnCard, Vec<Option<u64>>)>, BenchError> {
+) -> Result<Option<SharedCards>, BenchError> {
     let refused = |reason: &str| Err(BenchError::Args(reason.to_owned()));
     match &cards::named(&args.devices)?[..] {
         [] if args.gpu_layers.is_some_and(|layers| layers > 0) => {

@@ -329,7 +329,8 @@ impl Scheduler {
         while at < self.running.len() {
             let sequence = &mut self.running[at];
             // A row after a token that certainly ends it would have no room.
-            if sequence.may_run() && sequence.decodes() && !sequence.will_end(self.config.context_tokens_max) {
+            if sequence.may_run() && sequence.decodes() && !sequence.will_end(self.config.context_tokens_max)
+            {
                 if sequence.grow(1, pool) == 0 {
                     at = self.preempt_for(at, pool);
                     continue; // the same sequence again, unless it was itself the last in line
