@@ -2,19 +2,23 @@
 //! vocabulary into masks of allowed next tokens. A [`Spec`] is a request's constraint, a [`ConstraintVocabulary`] holds
 //! the tokens of a model. Both make a [`Grammar`], which many completions share. Each completion has its own
 //! [`Matcher`], so its masks and its complexity depend on its own tokens alone. llguidance does the parsing.
-//! Logits, sampling, models and clocks are out of scope.
+//! [`PendingMask`] computes slow masks in the background. Logits, sampling and models are out of scope.
 
 mod gbnf;
 mod grammar;
 mod lexers;
 mod limits;
+mod mask_worker;
 mod matcher;
 mod schema;
 mod stuck;
 mod vocabulary;
 
 pub use grammar::{CompileError, Grammar, Spec};
-pub use limits::{CHOICES_BYTES_MAX, CHOICES_MAX, GRAMMAR_BYTES_MAX, REGEX_BYTES_MAX, SCHEMA_BYTES_MAX};
+pub use limits::{
+    CHOICES_BYTES_MAX, CHOICES_MAX, GRAMMAR_BYTES_MAX, REGEX_BYTES_MAX, SCHEMA_BYTES_MAX, SLOW_MASK,
+};
+pub use mask_worker::{PendingMask, timed, wait_for_mask};
 pub use matcher::{Matcher, Stopper};
 pub use schema::in_lark as json_in_lark;
 pub use stuck::Stuck;

@@ -1,7 +1,14 @@
 //! Bounds of constraints.
 
+use std::time::Duration;
+
 use llguidance::api::ParserLimits;
 
+/// Time of a constraint's last mask and token from which on its masks are computed beside the steps, in the
+/// background.
+pub const SLOW_MASK: Duration = Duration::from_millis(2);
+/// Maximum time of a mask and a token in the background. After it the completion fails.
+pub(crate) const MASK_TIME_MAX: Duration = Duration::from_secs(1);
 /// Maximum bytes of a JSON schema. Schemas of large public interfaces have some 200 KB.
 pub const SCHEMA_BYTES_MAX: usize = 512 << 10;
 /// Maximum bytes of a Lark or GBNF grammar.

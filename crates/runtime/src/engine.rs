@@ -12,6 +12,7 @@ mod sizes;
 
 use std::{mem, sync::Arc};
 
+use hanzo_engine_constraints::wait_for_mask;
 use hanzo_engine_kernels::{AnyBackend, KernelError, KvSpec, KvType, SampledToken, StepLimits, Ticket, ops};
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +26,7 @@ use crate::{
     limits::{MASK_WAIT, PICTURES_REMEMBERED},
     load::ModelFiles,
     media::MediaSpan,
-    output::{Hidden, wait_for_mask},
+    output::Hidden,
     scheduler::{Scheduler, SchedulerConfig, Settled},
     spec::TransformerSpec,
     speculation::Speculation,

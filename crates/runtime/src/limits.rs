@@ -2,11 +2,6 @@
 
 use std::time::Duration;
 
-/// Time of a constraint's last mask and token from which on its masks are computed beside the steps, in the
-/// background.
-pub const SLOW_MASK: Duration = Duration::from_millis(2);
-/// Maximum time of a mask and a token in the background. After it the completion fails.
-pub const MASK_TIME_MAX: Duration = Duration::from_secs(1);
 /// Maximum time that a step without any work waits for a mask.
 pub const MASK_WAIT: Duration = Duration::from_millis(10);
 /// Vocabulary entries of a tokenizer, and rows of an output head. XLM-V has 901,629, Gemma 3 262,144.

@@ -6,6 +6,7 @@ mod drafts;
 mod found;
 mod length;
 mod names;
+mod readiness;
 
 use std::{mem, ops::Range, sync::Arc};
 
@@ -259,17 +260,6 @@ impl Sequence {
     /// Whether the next step samples a token from a single row.
     pub fn decodes(&self) -> bool {
         self.remaining() == 1 && self.generates()
-    }
-
-    /// Whether the mask of its next token is being computed in the background.
-    pub fn awaits_mask(&self) -> bool {
-        matches!(&self.purpose, Purpose::Generate(generation) if generation.awaits_mask())
-    }
-
-    /// Whether it may have a row in the next step: it is not paused, and needs nothing else first.
-    pub fn may_run(&self) -> bool {
-        let waits_for_mask = self.remaining() == 1 && self.awaits_mask();
-        !self.held && !self.fetching && !waits_for_mask
     }
 
     /// Whether it is a completion.

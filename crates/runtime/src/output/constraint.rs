@@ -13,13 +13,10 @@
 use std::{
     fmt, mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use hanzo_engine_constraints::{Grammar, Matcher, Stuck};
-
-use super::mask_worker::{MaskTask, PendingMask};
-use crate::limits::SLOW_MASK;
+use hanzo_engine_constraints::{Grammar, Matcher, PendingMask, SLOW_MASK, Stuck, timed};
 
 /// Constraint of one completion.
 #[derive(Debug)]
@@ -128,7 +125,7 @@ impl Constraint {
         if way.cost >= SLOW_MASK && !way.ready && way.stuck.is_none() {
             let stopper = way.matcher().stopper();
             drop(way);
-            self.pending = Some(PendingMask::start(&self.way, stopper));
+            self.pending = Some(PendingMask::start(&self.way, advance, stopper));
         }
     }
 
@@ -251,10 +248,8 @@ impl Way {
     fn accept(&mut self, token: u32) -> Result<(), Stuck> {
         self.taken.push(token);
         self.ready = false;
-        let began = Instant::now();
-        let accepted = self.matcher().accept(token);
-        self.token_time = began.elapsed();
-        self.cost = self.cost.max(self.token_time);
+        let (accepted, time) = timed(|| self.matcher().accept(token));
+        (self.token_time, self.cost) = (time, self.cost.max(time));
         accepted
     }
 
@@ -274,7 +269,6 @@ impl Way {
     /// Accepts the queued tokens, and computes the mask after them unless nothing may follow. A mask of a failed or a
     /// complete answer is empty.
     fn advance(&mut self) -> Result<(), Stuck> {
-        let began = Instant::now();
         self.masks.clear();
         self.masks.resize(self.words, 0);
         let accepted = mem::take(&mut self.queued).into_iter().try_for_each(|token| self.accept(token));
@@ -284,7 +278,7 @@ impl Way {
             masks.fill(0);
         }
         self.masks = masks;
-        (self.ready, self.cost) = (true, began.elapsed());
+        self.ready = true;
         allowed
     }
 
@@ -343,12 +337,13 @@ impl Way {
     }
 }
 
-impl MaskTask for Mutex<Way> {
-    fn run(&self) {
-        let mut way = lock(self);
-        if let Err(stuck) = way.advance() {
-            way.stuck = Some(stuck.to_string());
-        }
+/// Work of the background.
+fn advance(way: &Mutex<Way>) {
+    let mut way = lock(way);
+    let (advanced, time) = timed(|| way.advance());
+    way.cost = time;
+    if let Err(stuck) = advanced {
+        way.stuck = Some(stuck.to_string());
     }
 }
 
@@ -356,11 +351,11 @@ impl MaskWork {
     /// Computes the masks. Masks after an impossible draft token belong to rows that are never taken.
     pub(crate) fn find(&self) {
         let mut way = lock(&self.way);
-        let (count, computed, began) = (self.count as usize, way.ready, Instant::now());
-        way.found = (0..count).position(|at| !way.find(at)).unwrap_or(count);
+        let (count, computed) = (self.count as usize, way.ready);
+        let (found, time) = timed(|| (0..count).position(|at| !way.find(at)).unwrap_or(count));
+        way.found = found;
         if !computed {
-            let rows = (way.found + 1).min(count);
-            way.cost = way.token_time + began.elapsed() / rows as u32;
+            way.cost = way.token_time + time / (found + 1).min(count) as u32;
         }
     }
 

@@ -5,7 +5,6 @@ mod budget;
 mod constraint;
 mod generation;
 mod ledger;
-mod mask_worker;
 mod reading;
 mod scoring;
 mod stop;
@@ -13,7 +12,6 @@ mod text;
 
 pub use constraint::MaskWork;
 pub use generation::Generation;
-pub(crate) use mask_worker::wait_for_mask;
 pub use reading::{Hidden, HiddenRows, Reading};
 pub use scoring::Scoring;
 pub use text::{Chunk, OutputText};

@@ -235,6 +235,10 @@ fn runs(engine: &mut Engine, jobs: &[Job]) -> BTreeMap<u64, Run> {
                     run.0.push_str(&text);
                     run.1 += tokens.len();
                 }
+                // How many of its tokens were drafted depends on what has ended before.
+                EventKind::Finished { reason, .. } => {
+                    (run.2, run.3) = (format!("{reason:?}"), engine.stats().steps - began);
+                }
                 last => (run.2, run.3) = (format!("{last:?}"), engine.stats().steps - began),
             }
         }

@@ -1,3 +1,5 @@
+//! Tests of the choice among the files of a repository.
+
 use super::*;
 
 fn chosen(names: &[&str], choice: Option<&str>, folders: &[&str]) -> Result<Vec<String>, PullError> {

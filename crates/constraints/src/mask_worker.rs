@@ -5,33 +5,32 @@
 use std::{
     fmt,
     sync::{
-        Arc, Condvar, Mutex, OnceLock, PoisonError, Weak,
+        Arc, Condvar, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering::Acquire, Ordering::Release},
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use hanzo_engine_constraints::Stopper;
-
 use crate::limits::MASK_TIME_MAX;
+use crate::matcher::Stopper;
 
-/// State that a task advances. The lock of the state is the task's while it runs.
-pub(super) trait MaskTask: Send + Sync {
-    /// Does the work. [`Stopper::stop`] ends it early.
-    fn run(&self);
+/// Runs work, and measures its time.
+pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let began = Instant::now();
+    (work(), began.elapsed())
 }
 
 /// Task that was given to the thread. Dropping it stops the work.
-pub(super) struct PendingMask {
+pub struct PendingMask {
     done: Arc<AtomicBool>,
     stopper: Stopper,
 }
 
 /// Task in the thread's queue.
 struct Entry {
-    task: Weak<dyn MaskTask>,
+    task: Option<Box<dyn FnOnce() + Send>>,
     done: Arc<AtomicBool>,
     stopper: Stopper,
 }
@@ -51,29 +50,29 @@ struct Signal {
 static WORKER: OnceLock<Option<MaskWorker>> = OnceLock::new();
 
 impl PendingMask {
-    /// Queues a task. It is dropped unseen if its state is gone when its turn comes. Without a thread, the caller
-    /// does the work.
-    pub(super) fn start(task: &Arc<impl MaskTask + 'static>, stopper: Stopper) -> PendingMask {
+    /// Queues the work `run` on a state. It is left out if the state is gone when its turn comes. The lock of the state
+    /// is the task's while it runs, and [`Stopper::stop`] ends it early. Without a thread, the caller does the work.
+    pub fn start<T: Send + Sync + 'static>(state: &Arc<T>, run: fn(&T), stopper: Stopper) -> PendingMask {
         let done = Arc::new(AtomicBool::new(false));
-        let weak: Weak<dyn MaskTask> = Arc::downgrade(task) as Weak<dyn MaskTask>;
-        let entry = Entry { task: weak, done: done.clone(), stopper: stopper.clone() };
-        match WORKER.get_or_init(MaskWorker::spawn) {
-            Some(worker) => {
-                if let Err(unsent) = worker.queue.send(entry) {
-                    task.run();
-                    drop(unsent);
-                }
+        let state = Arc::downgrade(state);
+        let task = move || {
+            if let Some(state) = state.upgrade() {
+                run(&state);
             }
-            None => {
-                task.run();
-                drop(entry);
-            }
+        };
+        let entry = Entry { task: Some(Box::new(task)), done: done.clone(), stopper: stopper.clone() };
+        let unsent = match WORKER.get_or_init(MaskWorker::spawn) {
+            Some(worker) => worker.queue.send(entry).err().map(|unsent| unsent.0),
+            None => Some(entry),
+        };
+        if let Some(mut entry) = unsent {
+            entry.run();
         }
         PendingMask { done, stopper }
     }
 
     /// Whether the work is done.
-    pub(super) fn is_done(&self) -> bool {
+    pub fn is_done(&self) -> bool {
         self.done.load(Acquire)
     }
 }
@@ -93,7 +92,7 @@ impl fmt::Debug for PendingMask {
 }
 
 /// Waits until a task of any engine is done, or for `time`.
-pub(crate) fn wait_for_mask(time: Duration) {
+pub fn wait_for_mask(time: Duration) {
     let Some(Some(worker)) = WORKER.get() else { return };
     let before = worker.signal.count();
     let guard = worker.signal.done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,13 +125,19 @@ impl MaskWorker {
 }
 
 fn compute(entries: &Receiver<Entry>, begun: &Sender<Stopper>, ended: &Sender<()>) {
-    for entry in entries {
-        if let Some(task) = entry.task.upgrade() {
-            let watched = begun.send(entry.stopper.clone());
-            task.run();
-            if watched.is_ok() {
-                let _ = ended.send(());
-            }
+    for mut entry in entries {
+        let watched = begun.send(entry.stopper.clone());
+        entry.run();
+        if watched.is_ok() {
+            let _ = ended.send(());
+        }
+    }
+}
+
+impl Entry {
+    fn run(&mut self) {
+        if let Some(task) = self.task.take() {
+            task();
         }
     }
 }
