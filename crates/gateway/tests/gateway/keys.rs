@@ -233,21 +233,32 @@ async fn limits_are_told_and_kept() {
     assert!(!metrics.contains(&few) && !metrics.contains("sk-hanzo"), "a key among the metrics");
 }
 
-#[tokio::test]
-async fn a_stream_runs_until_its_end() {
-    let keys = Keys::new();
-    let key = keys.add("one", |record| record.concurrency = Some(1));
+/// Server whose answers pause after "Hel" until they are released.
+async fn gated(keys: &Keys) -> Server {
     let gated = |_: &hanzo_engine_proto::v1::InferRequest| {
         let end = fake::finished(0, hanzo_engine_proto::v1::FinishReason::Stop, 2);
         Ok(vec![fake::started(), fake::delta(0, "Hel"), fake::Step::Gate, end])
     };
-    let server = Server::with(script(gated), |config| config.api_keys_file = Some(keys.path.clone())).await;
+    Server::with(script(gated), |config| config.api_keys_file = Some(keys.path.clone())).await
+}
+
+/// Stream of a chat that has come to the pause.
+async fn half_told(server: &Server, key: &str) -> Live {
     let mut body = chat();
     body["stream"] = json!(true);
     let mut request = json_request("/v1/chat/completions", body.to_string());
     request.headers_mut().insert("x-api-key", key.parse().unwrap());
     let mut stream = Live::open(server.address, request).await;
     stream.read_until("Hel").await;
+    stream
+}
+
+#[tokio::test]
+async fn a_stream_runs_until_its_end() {
+    let keys = Keys::new();
+    let key = keys.add("one", |record| record.concurrency = Some(1));
+    let server = gated(&keys).await;
+    let stream = half_told(&server, &key).await;
     let answer = ask(&server, &key, "/v1/chat/completions", &chat()).await;
     assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")));
     server.fake.release();
@@ -269,21 +280,8 @@ async fn a_stream_runs_until_its_end() {
 async fn a_stream_ends_with_its_key() {
     let keys = Keys::new();
     let [revoked, other] = ["revoked", "other"].map(|name| keys.add(name, |_| {}));
-    let gated = |_: &hanzo_engine_proto::v1::InferRequest| {
-        let end = fake::finished(0, hanzo_engine_proto::v1::FinishReason::Stop, 2);
-        Ok(vec![fake::started(), fake::delta(0, "Hel"), fake::Step::Gate, end])
-    };
-    let server = Server::with(script(gated), |config| config.api_keys_file = Some(keys.path.clone())).await;
-    let open = async |key: &str| {
-        let mut body = chat();
-        body["stream"] = json!(true);
-        let mut request = json_request("/v1/chat/completions", body.to_string());
-        request.headers_mut().insert("x-api-key", key.parse().unwrap());
-        let mut stream = Live::open(server.address, request).await;
-        stream.read_until("Hel").await;
-        stream
-    };
-    let (mut ends, goes_on) = (open(&revoked).await, open(&other).await);
+    let server = gated(&keys).await;
+    let (mut ends, goes_on) = (half_told(&server, &revoked).await, half_told(&server, &other).await);
     KeysFile::revoke(&keys.path, "revoked").unwrap();
     assert!(ends.breaks_off().await, "it ended as if it were whole");
     server.fake.release();
