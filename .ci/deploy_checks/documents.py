@@ -19,10 +19,10 @@ def metrics():
     kinds = monitoring.exported()
     rows = {}
     for source in monitoring.SOURCES:
-        for _, name, help_text in SAID.findall((ROOT / source).read_text()):
+        for _, name, help_text in SAID.findall(source.read_text()):
             name = "hanzo_engine_" + name
             kind = "histogram" if kinds[name] else "counter" if name.endswith("_total") else "gauge"
-            where = "engined" if "/daemon/" in source else "engine-gateway"
+            where = "engined" if "daemon" in source.relative_to(ROOT).parts else "engine-gateway"
             rows[name] = f"| `{name}` | {kind} | {where} | {help_text.rstrip('.')} |"
     expect(rows.keys() == kinds.keys(), f"metrics that say nothing of themselves: {sorted(kinds.keys() - rows.keys())}")
     head = """# Metrics
