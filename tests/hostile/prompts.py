@@ -39,6 +39,13 @@ def tokenize(seed):
     return "/tokenize", {"prompt": texts[seed % len(texts)][1]}
 
 
+def many_tokens(seed):
+    """Texts of many tokens for their bytes, written without escapes."""
+    letters = ("\u0301", "e\u0301", "\U0001d518", "\u0f40\u0f90")
+    text = letters[seed % len(letters)]
+    return "/tokenize", {"prompt": text * (WORD_BYTES // len(text.encode()))}
+
+
 def detokenize(seed): return "/detokenize", {"tokens": [random.Random(seed).randrange(300)] * 2_000_000}
 def chat(content, **more): return "/v1/chat/completions", {"messages": [{"role": "user", "content": content}], "max_tokens": 1, "temperature": 0, **more}
 
@@ -78,7 +85,7 @@ def growing_lexer(seed):
     return chat(f"{seed} abc", guided_regex="(.*(a|e).{300}(b|o).{100})+", max_tokens=4000, temperature=1.5)
 
 
-ATTACKS = (tokenize, count_tokens, large_chat, many_messages, detokenize, schema, slow_masks, growing_lexer)
+ATTACKS = (tokenize, many_tokens, count_tokens, large_chat, many_messages, detokenize, schema, slow_masks, growing_lexer)
 CONNECTIONS = {slow_masks: 40}
 
 
@@ -129,7 +136,7 @@ class Attack:
     def __init__(self, server, kind):
         self.stop, self.statuses, self.failed, self.bytes = threading.Event(), {}, [], 0
         # Made before: this program shares the processors with the engine.
-        self.bodies = [(path, json.dumps(body).encode()) for path, body in (kind(seed) for seed in range(ATTACKERS))]
+        self.bodies = [(path, json.dumps(body, ensure_ascii=kind is not many_tokens).encode()) for path, body in (kind(seed) for seed in range(ATTACKERS))]
         self.kind, self.server = kind, server
         self.threads = [threading.Thread(target=self.run, args=(number,)) for number in range(CONNECTIONS.get(kind, ATTACKERS))]
 

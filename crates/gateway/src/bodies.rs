@@ -76,6 +76,12 @@ impl Bodies {
         share
     }
 
+    /// Bytes of the shared memory that are free.
+    #[cfg(test)]
+    pub(crate) fn free(&self) -> usize {
+        self.shared.available_permits()
+    }
+
     /// Memory of a body that has not begun to arrive.
     pub(crate) fn room(&self, share: Option<Share>) -> Room {
         Room {

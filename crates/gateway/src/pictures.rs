@@ -36,6 +36,17 @@ pub(crate) fn openai(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
     Ok(bounded(media, bounds))
 }
 
+/// Reads the content part of the templates of transformers: `image` or `url` is a `data:` URI, a URL, or plain
+/// base64. Bounds are next to it.
+pub(crate) fn transformers(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
+    let bounds = MediaBounds::of_part(fields, &mut None)?;
+    let field = match fields.take("url") {
+        Some(url) => url,
+        None => fields.require("image")?,
+    };
+    Ok(bounded(alone(field)?, bounds))
+}
+
 /// Reads a video as a list of frames, in the format of Qwen's services: `video`, a list of URLs. They become
 /// consecutive images.
 pub(crate) fn frames(fields: &mut Fields) -> Result<Vec<v1::ContentPart>, ApiError> {

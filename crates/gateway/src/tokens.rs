@@ -1,16 +1,24 @@
 //! `POST /tokenize` and `POST /detokenize`, in the formats of vLLM and llama.cpp.
 
-use std::sync::Arc;
+use std::{convert::Infallible, fmt::Write as _, sync::Arc};
 
-use axum::{Extension, Json, extract::State};
+use axum::{
+    Extension, Json,
+    body::Body,
+    extract::State,
+    response::{IntoResponse as _, Response},
+};
 use bytes::Bytes;
+use futures_util::stream;
 use hanzo_engine_proto::v1::{self, tokenize_request::Input};
+use http::header;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
     app::App,
     asker::Asker,
+    bodies::Room,
     body::{self, IncomingBody},
     error::ApiError,
     fields::{Field, Fields},
@@ -19,6 +27,9 @@ use crate::{
     openai::prompt,
     request::{either, model},
 };
+
+/// Number of token ids that an answer of `/tokenize` writes at once.
+const TOKEN_IDS_PART: usize = 1 << 14;
 
 /// Counts the tokens of a chat's prompt. Errors name `messages` as a whole.
 pub(crate) async fn count(
@@ -41,17 +52,20 @@ pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
     incoming: IncomingBody,
-) -> Result<Json<TokenizeAnswer>, ApiError> {
+) -> Result<Response, ApiError> {
     let received = body::read(&app, incoming).await?;
     let read = SentFields::beside(|fields, _| tokenize_request(fields));
-    let (((mut request, shown), sent), _room) = received.into(read).await?;
+    let (((mut request, shown), sent), room) = received.into(read).await?;
     request.client = asker.id.client();
     if let Some(Input::Chat(chat)) = &mut request.input {
         app.media_hosts.fetch_chat(chat, app.config.body_bytes_max).await?;
     }
     let answer = app.engine(&asker).tokenize(request).await;
     let answer = answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?;
-    Ok(Json(shown.answer(answer)))
+    Ok(match answer.ids.len() {
+        0..=TOKEN_IDS_PART => Json(shown.answer(answer)).into_response(),
+        _ => shown.in_parts(answer, room)?,
+    })
 }
 
 /// Converts token ids to text.
@@ -196,6 +210,39 @@ impl TokenFormat {
     }
 }
 
+impl TokenFormat {
+    /// Answer of `/tokenize` with many ids. They are written a part at a time: as one text, they would take more
+    /// memory than the ids. The memory of the request is kept until all are sent, so that a client which does not
+    /// read takes of its own share.
+    fn in_parts(self, mut answer: v1::TokenizeResponse, room: Room) -> Result<Response, ApiError> {
+        let ids = match self {
+            TokenFormat::Ids | TokenFormat::Strings => std::mem::take(&mut answer.ids),
+            // The number of pieces is bounded, and so is their text.
+            TokenFormat::Pieces => return Ok(Json(self.answer(answer)).into_response()),
+        };
+        let rest = TokenizeAnswer { count: ids.len(), ..self.answer(answer) };
+        let rest = serde_json::to_string(&rest).map_err(|error| ApiError::internal(&error.to_string()))?;
+        let (begin, end) = rest.split_once("[]").unwrap_or_default();
+        let (begin, end) = (format!("{begin}["), format!("]{end}"));
+        let parts = (0..ids.len()).step_by(TOKEN_IDS_PART).map(move |first| {
+            let _room = &room;
+            let part = &ids[first..ids.len().min(first + TOKEN_IDS_PART)];
+            let mut text = String::with_capacity(8 * part.len());
+            for (number, id) in part.iter().enumerate() {
+                if first + number > 0 {
+                    text.push(',');
+                }
+                // Writing to a string does not fail.
+                let _ = write!(text, "{id}");
+            }
+            text
+        });
+        let all = std::iter::once(begin).chain(parts).chain(std::iter::once(end));
+        let body = Body::from_stream(stream::iter(all.map(Ok::<_, Infallible>)));
+        Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
+    }
+}
+
 impl TokenText {
     fn of(piece: &Bytes) -> TokenText {
         match std::str::from_utf8(piece) {
@@ -212,4 +259,42 @@ pub(crate) fn detokenize_request(mut fields: Fields) -> Result<v1::DetokenizeReq
     let skip_special_tokens = fields.flag("skip_special_tokens")?;
     fields.finish()?;
     Ok(v1::DetokenizeRequest { model, ids, skip_special_tokens, ..v1::DetokenizeRequest::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+    use crate::bodies::Bodies;
+
+    #[tokio::test]
+    async fn many_ids_are_written_in_parts_as_few_are_in_one() {
+        let room = || Bodies::new(1 << 20, 1 << 20).room(None);
+        for count in [TOKEN_IDS_PART, TOKEN_IDS_PART + 1, 3 * TOKEN_IDS_PART + 7] {
+            let answer = || v1::TokenizeResponse {
+                ids: (0..count as u32).map(|id| id * 7919 % 151_936).collect(),
+                text: "[] said".to_owned(),
+                context_tokens_max: 4096,
+                pieces: Vec::new(),
+            };
+            let parts = TokenFormat::Ids.in_parts(answer(), room()).unwrap();
+            assert_eq!(parts.headers()[header::CONTENT_TYPE], "application/json");
+            let written = parts.into_body().collect().await.unwrap().to_bytes();
+            assert!(written == serde_json::to_vec(&TokenFormat::Ids.answer(answer())).unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn the_memory_of_the_request_is_kept_until_all_ids_are_sent() {
+        let bodies = Bodies::new(2 << 20, 1 << 20);
+        let mut room = bodies.room(None);
+        room.grow(1 << 20, 1 << 20).await;
+        let ids = vec![1; 2 * TOKEN_IDS_PART];
+        let answer = v1::TokenizeResponse { ids, ..v1::TokenizeResponse::default() };
+        let response = TokenFormat::Ids.in_parts(answer, room).unwrap();
+        assert_eq!(bodies.free(), 0);
+        drop(response);
+        assert_eq!(bodies.free(), 1 << 20);
+    }
 }

@@ -136,6 +136,7 @@ impl MessageContent {
                 self.text.push(part(fields.require("text")?.string()?));
             }
             "image_url" | "input_image" if !assistant => self.text.push(pictures::openai(&mut fields)?),
+            "image" if !assistant => self.text.push(pictures::transformers(&mut fields)?),
             "video" if !assistant => self.text.append(&mut pictures::frames(&mut fields)?),
             "input_audio" if !assistant => self.text.push(sounds::openai(&mut fields)?),
             "audio_url" if !assistant => self.text.push(sounds::by_url(&mut fields)?),
@@ -146,11 +147,11 @@ impl MessageContent {
                 let text = names.iter().find_map(|name| text_of(&mut fields, name));
                 self.reasoning.push_str(&text.unwrap_or_default());
             }
-            known @ ("image_url" | "input_audio" | "file" | "video" | "video_url" | "audio_url"
+            known @ ("image_url" | "image" | "input_audio" | "file" | "video" | "video_url" | "audio_url"
             | "input_image" | "input_file" | "refusal" | "thinking" | "reasoning") => {
                 let problem = format!(
                     "{known} is not supported here by this build, only text and, of others than the assistant, image_url, \
-                     video, input_audio and audio_url"
+                     image, video, input_audio and audio_url"
                 );
                 return Err(ApiError::unsupported(&field.path(), problem));
             }

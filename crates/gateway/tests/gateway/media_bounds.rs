@@ -46,6 +46,8 @@ fn parts() -> Vec<(&'static Dialect, Value, &'static str)> {
         (&CHAT, json!({"type": "image_url", "image_url": {"url": URI}}), "image_url"),
         (&CHAT, json!({"type": "image_url", "image_url": URI}), ""),
         (&CHAT, json!({"type": "input_image", "image_url": {"url": URI}}), "image_url"),
+        (&CHAT, json!({"type": "image", "image": URI}), ""),
+        (&CHAT, json!({"type": "image", "url": "YWJj"}), ""),
         (&CHAT, json!({"type": "video", "video": [URI, URI]}), ""),
         (&RESPONSES, json!({"type": "input_image", "image_url": URI}), ""),
         (&RESPONSES, json!({"type": "input_image", "image_url": {"url": URI}}), "image_url"),
