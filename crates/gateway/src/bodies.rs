@@ -29,12 +29,24 @@ pub(crate) struct Bodies {
     reserve: Arc<Semaphore>,
     next: Arc<Turns<()>>, // turn to draw on the reserve
     share_bytes: usize,
-    shares: Mutex<HashMap<ShareOwner, Weak<Semaphore>>>, // those in use, and some that were
+    shares: Mutex<HashMap<ShareOwner, Weak<ClientShare>>>, // those in use, and some that were
 }
 
 /// Limit of one client's memory: a quarter of the total, or one maximum-size body.
 #[derive(Debug, Clone)]
-pub(crate) struct Share(Arc<Semaphore>);
+pub(crate) struct Share(Arc<ClientShare>);
+
+#[derive(Debug)]
+struct ClientShare {
+    bytes: Arc<Semaphore>,
+    answers: Arc<Semaphore>, // one permit: large answers of a client are made one after the other
+}
+
+/// Turn of a client's large answer, until dropped.
+#[derive(Debug)]
+pub(crate) struct AnswerTurn {
+    _permit: Option<OwnedSemaphorePermit>,
+}
 
 /// Identity of a client whose requests use the same share.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -59,7 +71,10 @@ impl Bodies {
 
     /// Share of a connection whose client is not known yet.
     pub(crate) fn share(&self) -> Share {
-        Share(Arc::new(Semaphore::new(self.share_bytes)))
+        Share(Arc::new(ClientShare {
+            bytes: Arc::new(Semaphore::new(self.share_bytes)),
+            answers: Arc::new(Semaphore::new(1)),
+        }))
     }
 
     /// Share of a client, over all its connections.
@@ -139,7 +154,7 @@ impl Room {
 
     fn try_grow(&mut self, more: u32) -> bool {
         let take = |room: &Arc<Semaphore>| Arc::clone(room).try_acquire_many_owned(more).ok();
-        let own = self.share.as_ref().map(|share| take(&share.0));
+        let own = self.share.as_ref().map(|share| take(&share.0.bytes));
         let Some(shared) = take(&self.shared) else { return false };
         match own {
             Some(None) => return false,
@@ -148,6 +163,21 @@ impl Room {
         }
         merge(&mut self.held, shared);
         true
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Waits for the client's turn to be given a large answer, whose memory is not that of a body.
+    pub(crate) async fn answer_turn(&self) -> AnswerTurn {
+        let permit = match &self.share {
+            // The semaphore is never closed.
+            Some(share) => Arc::clone(&share.0.answers).acquire_owned().await.ok(),
+            None => None,
+        };
+        AnswerTurn { _permit: permit }
     }
 
     /// Whether it has the turn, so that no other body can draw on the reserve.

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::{
     app::App,
     asker::Asker,
-    bodies::Room,
+    bodies::{AnswerTurn, Room},
     body::{self, IncomingBody},
     error::ApiError,
     fields::{Field, Fields},
@@ -30,6 +30,10 @@ use crate::{
 
 /// Number of token ids that an answer of `/tokenize` writes at once.
 const TOKEN_IDS_PART: usize = 1 << 14;
+
+/// Bytes of a request of `/tokenize` from which on its client waits for its turn. The ids take up to four bytes for
+/// each byte of text.
+const TOKENIZE_LARGE_BYTES: usize = 1 << 20;
 
 /// Counts the tokens of a chat's prompt. Errors name `messages` as a whole.
 pub(crate) async fn count(
@@ -60,11 +64,15 @@ pub(crate) async fn tokenize(
     if let Some(Input::Chat(chat)) = &mut request.input {
         app.media_hosts.fetch_chat(chat, app.config.body_bytes_max).await?;
     }
+    let turn = match room.bytes() >= TOKENIZE_LARGE_BYTES {
+        true => Some(room.answer_turn().await),
+        false => None,
+    };
     let answer = app.engine(&asker).tokenize(request).await;
     let answer = answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?;
     Ok(match answer.ids.len() {
         0..=TOKEN_IDS_PART => Json(shown.answer(answer)).into_response(),
-        _ => shown.in_parts(answer, room)?,
+        _ => shown.in_parts(answer, (room, turn))?,
     })
 }
 
@@ -214,7 +222,11 @@ impl TokenFormat {
     /// Answer of `/tokenize` with many ids. They are written a part at a time: as one text, they would take more
     /// memory than the ids. The memory of the request is kept until all are sent, so that a client which does not
     /// read takes of its own share.
-    fn in_parts(self, mut answer: v1::TokenizeResponse, room: Room) -> Result<Response, ApiError> {
+    fn in_parts(
+        self,
+        mut answer: v1::TokenizeResponse,
+        held: (Room, Option<AnswerTurn>),
+    ) -> Result<Response, ApiError> {
         let ids = match self {
             TokenFormat::Ids | TokenFormat::Strings => std::mem::take(&mut answer.ids),
             // The number of pieces is bounded, and so is their text.
@@ -225,7 +237,7 @@ impl TokenFormat {
         let (begin, end) = rest.split_once("[]").unwrap_or_default();
         let (begin, end) = (format!("{begin}["), format!("]{end}"));
         let parts = (0..ids.len()).step_by(TOKEN_IDS_PART).map(move |first| {
-            let _room = &room;
+            let _held = &held;
             let part = &ids[first..ids.len().min(first + TOKEN_IDS_PART)];
             let mut text = String::with_capacity(8 * part.len());
             for (number, id) in part.iter().enumerate() {
@@ -263,6 +275,7 @@ pub(crate) fn detokenize_request(mut fields: Fields) -> Result<v1::DetokenizeReq
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
     use http_body_util::BodyExt as _;
 
     use super::*;
@@ -278,7 +291,7 @@ mod tests {
                 context_tokens_max: 4096,
                 pieces: Vec::new(),
             };
-            let parts = TokenFormat::Ids.in_parts(answer(), room()).unwrap();
+            let parts = TokenFormat::Ids.in_parts(answer(), (room(), None)).unwrap();
             assert_eq!(parts.headers()[header::CONTENT_TYPE], "application/json");
             let written = parts.into_body().collect().await.unwrap().to_bytes();
             assert!(written == serde_json::to_vec(&TokenFormat::Ids.answer(answer())).unwrap());
@@ -286,15 +299,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_memory_of_the_request_is_kept_until_all_ids_are_sent() {
+    async fn the_memory_and_the_turn_of_the_request_are_kept_until_all_ids_are_sent() {
         let bodies = Bodies::new(2 << 20, 1 << 20);
-        let mut room = bodies.room(None);
+        let share = bodies.share();
+        let (mut room, other) = (bodies.room(Some(share.clone())), bodies.room(Some(share)));
         room.grow(1 << 20, 1 << 20).await;
+        let turn = Some(room.answer_turn().await);
         let ids = vec![1; 2 * TOKEN_IDS_PART];
         let answer = v1::TokenizeResponse { ids, ..v1::TokenizeResponse::default() };
-        let response = TokenFormat::Ids.in_parts(answer, room).unwrap();
+        let response = TokenFormat::Ids.in_parts(answer, (room, turn)).unwrap();
         assert_eq!(bodies.free(), 0);
+        let waits = other.answer_turn().now_or_never();
+        assert!(waits.is_none(), "the client's next large answer waits");
+        bodies.room(Some(bodies.share())).answer_turn().await;
         drop(response);
         assert_eq!(bodies.free(), 1 << 20);
+        other.answer_turn().await;
     }
 }
