@@ -118,7 +118,7 @@ class Server:
     def warm_up(self):
         """Fills the KV cache and the step's buffers, which are the model's own memory and stay."""
         path, body = chat("Go on.", ignore_eos=True)
-        body["max_tokens"] = 400
+        body["max_tokens"] = 1600
 
         def ask():
             connection = self.connect(OTHER)
