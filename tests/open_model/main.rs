@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hanzo_engine_runtime::{LoadError, Opened};
+use hanzo_engine_runtime::{LoadError, OpenedModel};
 use serde_json::{Value, json};
 
 /// Values of a setting: bounds that the loader has, and what is beyond all of them.
@@ -29,7 +29,7 @@ fn main() {
 }
 
 fn open(path: &Path) -> Result<(), LoadError> {
-    let opened = Opened::open(path)?;
+    let opened = OpenedModel::open(path)?;
     let text = opened.text_model()?;
     opened.embedder(&text.tokenizer, 4096).map(drop)
 }

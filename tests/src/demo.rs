@@ -6,15 +6,15 @@ use hanzo_engine_daemon::DEMO_GGUF;
 use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_runtime::{
-    Engine, EngineConfig, Event, EventKind, FinishReason, Job, JobId, Opened, SamplingParams, Speculation,
-    StopConditions, TextModel,
+    Engine, EngineConfig, Event, EventKind, FinishReason, Job, JobId, OpenedModel, SamplingParams,
+    Speculation, StopConditions, TextModel,
     chat::{Chat, Message},
     decoder::Decoder,
 };
 use serde_json::Value;
 
-fn opened() -> Opened {
-    Opened::from_static("hanzo-demo", DEMO_GGUF).expect("the embedded model is sound")
+fn opened() -> OpenedModel {
+    OpenedModel::from_static("hanzo-demo", DEMO_GGUF).expect("the embedded model is sound")
 }
 
 /// Its tokenizer and template.

@@ -18,8 +18,8 @@ use hanzo_engine_kernels::DType;
 use hanzo_engine_media as media;
 use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::{
-    ModelFiles, Opened, TextModel,
-    chat::{Chat, Message, Opening},
+    ModelFiles, OpenedModel, TextModel,
+    chat::{Chat, ChatOpening, Message},
     encoder::{EncoderFiles, is_encoder_gguf},
     gguf::Gguf,
     load::{GenerationDefaults, TextFiles, TokenizerSource},
@@ -101,7 +101,7 @@ fn gguf(bytes: &[u8]) {
         bos: None,
         eos: Vec::new(),
         generation: GenerationDefaults::default(),
-        opening: Opening::default(),
+        opening: ChatOpening::default(),
     };
     if let Ok(tokenizer) = Tokenizer::load(&text) {
         tokens_of(&tokenizer, SAMPLE);
@@ -182,7 +182,7 @@ fn tokenizer(bytes: &[u8]) {
         bos: None,
         eos: vec![0],
         generation: GenerationDefaults::default(),
-        opening: Opening::default(),
+        opening: ChatOpening::default(),
     };
     let Ok(tokenizer) = Tokenizer::load(&files) else { return };
     tokens_of(&tokenizer, SAMPLE);
@@ -224,7 +224,7 @@ fn config(bytes: &[u8]) {
     }
     AROUND.with(|around| {
         std::fs::write(around.path().join("config.json"), bytes).expect("written");
-        drop(Opened::open(around.path()));
+        drop(OpenedModel::open(around.path()));
     });
 }
 
@@ -287,7 +287,7 @@ fn quantised(bytes: &[u8]) {
     AROUND.with(|around| {
         let around = around[usize::from(*format) % FORMATS.len()].path();
         std::fs::write(around.join("config.json"), config).expect("written");
-        drop(Opened::open(around));
+        drop(OpenedModel::open(around));
     });
 }
 

@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use hanzo_engine_runtime::{Adapter, AdapterBase, LoadError, LoadedAdapter, Opened, Overrides};
+use hanzo_engine_runtime::{Adapter, AdapterBase, LoadError, LoadedAdapter, OpenedModel, Overrides};
 use hanzo_engine_store::ModelLookup;
 use tokio::sync::{Notify, broadcast::error::RecvError, oneshot};
 
@@ -426,7 +426,7 @@ pub(crate) struct BaseModel {
 impl BaseModel {
     /// # Errors
     /// As [`ModelSource::open`].
-    pub(crate) fn open(&self) -> Result<Opened, LoadError> {
+    pub(crate) fn open(&self) -> Result<OpenedModel, LoadError> {
         self.source.open_with(&self.overrides)
     }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use hanzo_engine_kernels::KernelError;
-use hanzo_engine_runtime::{LoadError, Network, Opened, engine::EngineMemory};
+use hanzo_engine_runtime::{LoadError, Network, OpenedModel, engine::EngineMemory};
 
 use crate::{
     adapters::{Adapters, BaseModel},
@@ -53,7 +53,7 @@ impl Size {
 pub(crate) struct OpenedFiles {
     pub(crate) name: String,
     want: LoadOptions,
-    pub(crate) files: Opened,
+    pub(crate) files: OpenedModel,
     draft: Option<Draft>,
     kept: Option<(Arc<PrefixDisk>, Identity)>,
     /// Index of the place that the model goes to.

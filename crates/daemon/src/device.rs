@@ -15,7 +15,7 @@ use hanzo_engine_kernels::{
 use hanzo_engine_media::PixelRoom;
 use hanzo_engine_runtime::{
     Adapter, EmbedJob, Embedder, EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, Event, Job,
-    JobId, LoadError, LoadedAdapter, ModelFiles, Network, Opened, Overrides, Speculation, StepError,
+    JobId, LoadError, LoadedAdapter, ModelFiles, Network, OpenedModel, Overrides, Speculation, StepError,
     StepReport, TextModel, ToolFormat, VoiceFiles,
     encoder::{EncoderFiles, WeightType},
     engine::EngineMemory,
@@ -430,7 +430,7 @@ pub(crate) trait Device: Send + Sync + 'static {
     fn build(
         &self,
         origin: &Origin,
-        files: (&Opened, Option<&ModelFiles>),
+        files: (&OpenedModel, Option<&ModelFiles>),
         sides: Sides,
         size: EngineSize,
         progress: &mut dyn FnMut(f32),
@@ -532,7 +532,7 @@ impl Device for Cpu {
     fn build(
         &self,
         _origin: &Origin,
-        files: (&Opened, Option<&ModelFiles>),
+        files: (&OpenedModel, Option<&ModelFiles>),
         sides: Sides,
         size: EngineSize,
         progress: &mut dyn FnMut(f32),

@@ -1,6 +1,6 @@
 //! Draft model of another model: found, opened, and refused if it does not qualify.
 
-use hanzo_engine_runtime::{LoadError, ModelFiles, Network, Opened, Speculation};
+use hanzo_engine_runtime::{LoadError, ModelFiles, Network, OpenedModel, Speculation};
 use hanzo_engine_store::Store;
 
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Opened draft model.
-pub(crate) struct Draft(Opened);
+pub(crate) struct Draft(OpenedModel);
 
 /// Resolves the source of a draft model.
 ///
@@ -33,8 +33,8 @@ impl Draft {
     ///
     /// # Errors
     /// Errors of opening it, and [`LoadError::Unsupported`] if one of the two is not a decoder.
-    pub(crate) fn open(source: &ModelSource, of: &Opened) -> Result<Draft, LoadError> {
-        let refuse = |opened: &Opened, reason: &str| {
+    pub(crate) fn open(source: &ModelSource, of: &OpenedModel) -> Result<Draft, LoadError> {
+        let refuse = |opened: &OpenedModel, reason: &str| {
             let (file, value) = (of.info().name.clone(), opened.info().name.clone());
             Err(LoadError::Unsupported {
                 file,

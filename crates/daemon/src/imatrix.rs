@@ -13,8 +13,8 @@ use std::{
 use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, Batch, DType, KernelError, KvType, RowSource};
 use hanzo_engine_runtime::{
     LoadError, ModelFiles, RequestError,
-    decoder::{Decoder, Met},
-    gguf::{Array, Planned, Value, Writer},
+    decoder::{ActivationSums, Decoder},
+    gguf::{Array, TensorEntry, Value, Writer},
     tokenizer::Tokenizer,
 };
 use hanzo_engine_store::{Store, StoreError};
@@ -164,7 +164,7 @@ pub fn run(
 }
 
 /// Statistics of each tensor's matrices, by their index in the tensor.
-type Tensors<'a> = BTreeMap<&'a str, BTreeMap<usize, Met<'a>>>;
+type Tensors<'a> = BTreeMap<&'a str, BTreeMap<usize, ActivationSums<'a>>>;
 
 /// Name of the tensor that holds a matrix, and the matrix's index in a stack.
 fn place(name: &str) -> (&str, usize) {
@@ -237,7 +237,7 @@ fn write(args: &ImatrixOptions, chunks: usize, met: &Tensors<'_>) -> Result<(), 
     ];
     let (mut planned, mut numbers) = (Vec::new(), Vec::new());
     for (name, matrices) in met {
-        let of = |what: &str, columns: usize| Planned {
+        let of = |what: &str, columns: usize| TensorEntry {
             name: format!("{name}.{what}"),
             dtype: DType::F32,
             shape: vec![matrices.len(), columns],

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use hanzo_engine_kernels::KvType;
 pub use hanzo_engine_runtime::inspect::{Facts, Shape, TemplateFacts, Token, TokenizerFacts};
 use hanzo_engine_runtime::{
-    LoadError, Network, Opened,
+    LoadError, Network, OpenedModel,
     engine::EngineMemory,
     inspect::{self, Inspection},
     whisper::WhisperConfig,
@@ -166,7 +166,7 @@ pub(crate) fn locate(model: &str, store_dir: Option<&PathBuf>) -> Result<Option<
 /// Memory with a single context, and memory of a load with this many free bytes.
 fn predict(
     args: &InspectOptions,
-    opened: &Opened,
+    opened: &OpenedModel,
     device: &Cpu,
     free_bytes: u64,
 ) -> Result<(Memory, Memory), LoadError> {

@@ -28,7 +28,7 @@ use std::{
 
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::{
-    Adapter, EngineConfig, LoadError, ModelFiles, Network, Opened, VoiceFiles,
+    Adapter, EngineConfig, LoadError, ModelFiles, Network, OpenedModel, VoiceFiles,
     encoder::{EncoderFiles, WeightType},
     engine::EngineMemory,
     spec::TransformerSpec,
@@ -211,7 +211,7 @@ impl Device for IsolatedDevice {
     fn build(
         &self,
         origin: &Origin,
-        files: (&Opened, Option<&ModelFiles>),
+        files: (&OpenedModel, Option<&ModelFiles>),
         sides: Sides,
         size: EngineSize,
         progress: &mut dyn FnMut(f32),

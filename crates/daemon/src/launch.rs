@@ -10,7 +10,7 @@ use std::{
 };
 
 use hanzo_engine_runtime::{
-    LoadError, Network, Opened, StepError, engine::check_vocabulary, whisper::Vocabulary,
+    LoadError, Network, OpenedModel, StepError, engine::check_vocabulary, whisper::Vocabulary,
 };
 use hanzo_engine_voice::{EspeakNg, Script};
 use tokio::sync::oneshot;
@@ -30,7 +30,7 @@ use crate::{
 /// Parts that a worker is built from.
 pub(crate) struct Launch {
     pub(crate) device: Arc<dyn Device>,
-    pub(crate) files: Opened,
+    pub(crate) files: OpenedModel,
     /// Draft model for speculative decoding.
     pub(crate) draft: Option<Draft>,
     pub(crate) size: EngineSize,
@@ -120,7 +120,7 @@ pub(crate) struct Made {
 pub(crate) fn make(
     device: &dyn Device,
     origin: &Origin,
-    (files, draft): (&Opened, Option<&Draft>),
+    (files, draft): (&OpenedModel, Option<&Draft>),
     size: EngineSize,
     progress: &mut dyn FnMut(f32),
 ) -> Result<Made, LoadError> {
@@ -150,7 +150,7 @@ pub(crate) fn make(
 fn keep_blocks(
     engine: &mut dyn Generator,
     (disk, identity): (&PrefixDisk, Identity),
-    (files, size): (&Opened, EngineSize),
+    (files, size): (&OpenedModel, EngineSize),
     bell: &Bell,
 ) {
     let (Some((bytes, form)), Some(files)) = (engine.block_form(), files.decoder()) else { return };

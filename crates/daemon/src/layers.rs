@@ -7,8 +7,8 @@
 //! if it was given in Go's language), and overrides the file's.
 
 use hanzo_engine_runtime::{
-    Opened, SamplingParams,
-    chat::{Message, Opening},
+    OpenedModel, SamplingParams,
+    chat::{ChatOpening, Message},
     limits::{STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX},
     load::GenerationDefaults,
     sampler::Mirostat,
@@ -37,7 +37,7 @@ const OF_THE_RUNNER: &[&str] = &[
 ];
 
 /// Applies the package's texts to a model as its defaults. Invalid parts are skipped and named in the log.
-pub(crate) fn apply(texts: &SideTexts, opened: &mut Opened) {
+pub(crate) fn apply(texts: &SideTexts, opened: &mut OpenedModel) {
     let mut left_out = Vec::new();
     if let Some(params) = &texts.params {
         match serde_json::from_str(params) {
@@ -54,7 +54,7 @@ pub(crate) fn apply(texts: &SideTexts, opened: &mut Opened) {
         Vec::new()
     });
     let system = texts.system.clone().filter(|system| !system.trim().is_empty());
-    opened.text_files_mut().opening = Opening { system, messages };
+    opened.text_files_mut().opening = ChatOpening { system, messages };
     let has_own = opened.text_files().chat_template.is_some();
     match &texts.template {
         Some(template) if is_jinja(template) => {

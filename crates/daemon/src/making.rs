@@ -2,7 +2,7 @@
 
 use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_runtime::{
-    EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network, Opened,
+    EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network, OpenedModel,
     audio::AudioTower,
     decoder::Decoder,
     encoder::{Encoder, WeightType},
@@ -84,7 +84,7 @@ pub(crate) fn with_draft(
 pub(crate) fn build(
     backend: &dyn Fn() -> AnyBackend,
     encoder_weights: WeightType,
-    (files, draft): (&Opened, Option<&ModelFiles>),
+    (files, draft): (&OpenedModel, Option<&ModelFiles>),
     sides: Sides,
     size: EngineSize,
     progress: &mut dyn FnMut(f32),

@@ -10,7 +10,7 @@ use std::{
 use hanzo_engine_kernels::{AnyBackend, KernelError, Pipeline, TensorParallel};
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, DeviceError, Driver, Paper, check};
 use hanzo_engine_runtime::{
-    Adapter, EncoderConfig, EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network, Opened,
+    Adapter, EncoderConfig, EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network, OpenedModel,
     VoiceFiles,
     encoder::{EncoderFiles, WeightType},
     engine::EngineMemory,
@@ -509,7 +509,7 @@ impl Device for OnCard {
     fn build(
         &self,
         origin: &Origin,
-        files: (&Opened, Option<&ModelFiles>),
+        files: (&OpenedModel, Option<&ModelFiles>),
         sides: Sides,
         size: EngineSize,
         progress: &mut dyn FnMut(f32),

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use hanzo_engine_runtime::Opened;
+use hanzo_engine_runtime::OpenedModel;
 use hanzo_engine_store::{Description, Inspect, PullError, PullTotals, Puller, Store, StoreSettings};
 
 use crate::error::Error;
@@ -66,7 +66,7 @@ pub(crate) fn inspect() -> Inspect {
 
 /// Inspects a model's files.
 fn describe(path: &Path) -> Result<Description, String> {
-    let info = Opened::open(path).map_err(|error| error.to_string())?.info().clone();
+    let info = OpenedModel::open(path).map_err(|error| error.to_string())?.info().clone();
     Ok(Description {
         format: info.format.to_owned(),
         architecture: info.architecture,

@@ -15,10 +15,10 @@ use std::{
 
 pub use hanzo_engine_kernels::DType;
 use hanzo_engine_kernels::cpu::{PoolTurn, ThreadPool, requantize};
-pub use hanzo_engine_runtime::quantise::{Affine, MIXES, Mix, Wanted};
+pub use hanzo_engine_runtime::quantise::{Affine, MIXES, Mix, QuantiseOptions};
 use hanzo_engine_runtime::{
     LoadError, convert,
-    gguf::{self, Gguf, Planned, Writer},
+    gguf::{self, Gguf, TensorEntry, Writer},
     mapped::ModelBytes,
     quantise::{Importance, Plan},
     tensor::Tensor,
@@ -52,7 +52,7 @@ pub struct QuantizeOptions {
 #[derive(Clone, Debug)]
 pub enum QuantizeTarget {
     /// A GGUF file.
-    Mix(Wanted),
+    Mix(QuantiseOptions),
     /// Folder in MLX's layout.
     Affine(Affine),
 }
@@ -145,7 +145,7 @@ fn threads(args: &QuantizeOptions) -> usize {
 
 fn file(
     args: &QuantizeOptions,
-    wanted: &Wanted,
+    wanted: &QuantiseOptions,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(u64),
 ) -> Result<QuantizeReport, QuantizeError> {
@@ -158,7 +158,7 @@ fn file(
     let report = report(args, &plan)?;
     let Some(path) = &args.output else { return Ok(report) };
     let failed = |source: io::Error| QuantizeError::Write { path: path.clone(), source };
-    let planned: Vec<Planned> = plan.tensors.iter().map(|(_, to)| to.clone()).collect();
+    let planned: Vec<TensorEntry> = plan.tensors.iter().map(|(_, to)| to.clone()).collect();
     let entries = plan.metadata.iter().map(|(key, value)| (key.as_str(), value));
     let mut turn = Arc::new(ThreadPool::new(threads(args))).turn();
     let mut writer = Writer::create(path, entries, &planned).map_err(failed)?;
@@ -303,7 +303,7 @@ mod tests {
     }
 
     fn mix(name: &str) -> QuantizeTarget {
-        QuantizeTarget::Mix(Wanted {
+        QuantizeTarget::Mix(QuantiseOptions {
             mix: Mix::named(name).unwrap(),
             pure: false,
             keep_output: false,
@@ -328,12 +328,12 @@ mod tests {
             entries.insert("split.no", gguf::Value::U16(number as u16));
             entries.insert("split.count", gguf::Value::U16(2));
             entries.insert("split.tensors.count", gguf::Value::I32(whole.tensors.len() as i32));
-            let of = |tensor: &Tensor| Planned {
+            let of = |tensor: &Tensor| TensorEntry {
                 name: tensor.name.clone(),
                 dtype: tensor.dtype,
                 shape: tensor.shape.clone(),
             };
-            let planned: Vec<Planned> = tensors.iter().map(of).collect();
+            let planned: Vec<TensorEntry> = tensors.iter().map(of).collect();
             let name = format!("m-{:05}-of-00002.gguf", number + 1);
             let mut writer =
                 Writer::create(&path(&name), entries.iter().map(|(k, v)| (*k, v)), &planned).unwrap();

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use hanzo_engine_runtime::{LoadError, ModelInfo, Opened, Overrides};
+use hanzo_engine_runtime::{LoadError, ModelInfo, OpenedModel, Overrides};
 use hanzo_engine_store::{ModelLookup, NewModel, Reference, Store, StoreError, derive_name, texts_beside};
 
 use serde::{Deserialize, Serialize};
@@ -40,7 +40,7 @@ impl ModelSource {
     ///
     /// # Errors
     /// The file that cannot be used, with the reason.
-    pub(crate) fn open(&self) -> Result<Opened, LoadError> {
+    pub(crate) fn open(&self) -> Result<OpenedModel, LoadError> {
         self.open_with(&Overrides::default())
     }
 
@@ -48,11 +48,11 @@ impl ModelSource {
     ///
     /// # Errors
     /// Errors of [`ModelSource::open`].
-    pub(crate) fn open_with(&self, overrides: &Overrides) -> Result<Opened, LoadError> {
+    pub(crate) fn open_with(&self, overrides: &Overrides) -> Result<OpenedModel, LoadError> {
         match self {
-            ModelSource::Demo => Opened::from_static_with(DEMO_MODEL, DEMO_GGUF, overrides),
+            ModelSource::Demo => OpenedModel::from_static_with(DEMO_MODEL, DEMO_GGUF, overrides),
             ModelSource::Path(path) => {
-                let mut opened = Opened::open_with(path, overrides)?;
+                let mut opened = OpenedModel::open_with(path, overrides)?;
                 if let Some(texts) = texts_beside(path) {
                     layers::apply(&texts, &mut opened);
                 }
@@ -159,7 +159,7 @@ fn register(path: PathBuf, store: Option<&Store>, overrides: &Overrides) -> Resu
     let failed = |error: LoadError| Error::Load(Failure::new(error));
     // The record describes the files, not their quantisation at load time.
     let overrides = Overrides { isq: None, topology: Vec::new(), imatrix: None, ..overrides.clone() };
-    let files = Opened::open_with(&path, &overrides).map_err(failed)?;
+    let files = OpenedModel::open_with(&path, &overrides).map_err(failed)?;
     let name = match store {
         Some(store) => store.register(None, new_model(path.clone(), files.info()), now_unix_ms())?.name,
         None => derive_name(&path),

@@ -25,7 +25,7 @@ pub struct Chat {
 
 /// Default opening of the model's makers, put before every conversation.
 #[derive(Clone, Debug, Default)]
-pub struct Opening {
+pub struct ChatOpening {
     /// A system prompt, for conversations that begin without one.
     pub system: Option<String>,
     /// Messages between the system prompt and the conversation's first.
@@ -60,7 +60,7 @@ impl Message {
     }
 }
 
-impl Opening {
+impl ChatOpening {
     /// The conversation with this opening in front, or `None` if the opening adds nothing.
     pub fn before(&self, chat: &Chat) -> Option<Chat> {
         let own = chat.messages.iter().take_while(|message| message.is_system()).count();

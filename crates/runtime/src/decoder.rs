@@ -15,7 +15,7 @@ use crate::network::{self, Loader, Network, WeightType};
 use crate::spec::{Distance, HeadSpec, Part, TransformerSpec};
 use crate::step::Step;
 
-pub use crate::network::{MemoryPlan, Met};
+pub use crate::network::{ActivationSums, MemoryPlan};
 
 /// A model's weights on a backend, and what it takes to run them.
 pub struct Decoder {
@@ -166,7 +166,7 @@ impl Decoder {
     ///
     /// # Errors
     /// The backend's, if it could not be read on the way.
-    pub fn observed(&self) -> Result<Vec<(Part, Met<'_>)>, KernelError> {
+    pub fn observed(&self) -> Result<Vec<(Part, ActivationSums<'_>)>, KernelError> {
         self.network.observed().map_or(Ok(Vec::new()), |observed| observed.of_parts(&self.network.spec))
     }
 

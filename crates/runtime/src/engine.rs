@@ -27,17 +27,17 @@ use crate::{
     load::ModelFiles,
     media::MediaSpan,
     output::Hidden,
-    scheduler::{Scheduler, SchedulerConfig, Settled},
+    scheduler::{Scheduler, SchedulerConfig, StepResults},
     spec::TransformerSpec,
     speculation::Speculation,
     step::{Part, Step, Yields},
     text::TextModel,
     vision::Towers,
 };
-use adapters::Held;
-pub use draft_model::{DraftModel, Drafting, check_vocabulary};
+use adapters::ResidentAdapter;
+pub use draft_model::{DraftModel, DraftWork, check_vocabulary};
 pub use encoder::{EncoderConfig, EncoderEngine};
-use kept::Kept;
+use kept::BlockStoreClient;
 use memories::Memories;
 pub use memories::Memory;
 use pictures::{Pictures, Ready, Work};
@@ -200,34 +200,34 @@ pub struct Engine {
     step: Step,             // step that is being prepared
     flight: Option<Flight>, // step that the device computes while the next is prepared
     drawn: Vec<Option<SampledToken>>,
-    room: Vec<f32>,              // logits for sampling on the host: (logit rows, vocab)
-    hidden: Vec<f32>,            // hidden states of one input in a step
-    adapters: Vec<Option<Held>>, // by slot
+    room: Vec<f32>,   // logits for sampling on the host: (logit rows, vocab)
+    hidden: Vec<f32>, // hidden states of one input in a step
+    adapters: Vec<Option<ResidentAdapter>>, // by slot
     steps: u64,
     see_ns: u64,   // of the last step, for media
     media_ns: u64, // of all steps
     draft_model: Option<DraftModel>,
-    pictures: Option<Pictures>, // the tower and the jobs that wait for it
-    memories: Option<Memories>, // cross-attention cache, if layers read one
-    step_rows: usize,           // at most
-    kept: Option<Kept>,         // store of blocks evicted from the cache
-    waited: Option<Waited>,     // the last step that the last call waited for
+    pictures: Option<Pictures>,     // the tower and the jobs that wait for it
+    memories: Option<Memories>,     // cross-attention cache, if layers read one
+    step_rows: usize,               // at most
+    kept: Option<BlockStoreClient>, // store of blocks evicted from the cache
+    waited: Option<CollectedStep>,  // the last step that the last call waited for
 }
 
 /// Submitted step.
 struct Flight {
     ticket: Ticket,
     parts: Vec<Part>,
-    drafting: Drafting,
+    drafting: DraftWork,
 }
 
 /// Step whose results were collected.
 #[derive(Clone, Copy)]
-struct Waited {
+struct CollectedStep {
     rows: usize,
     prompt_rows: usize, // those of sequences that do not decode
     sequences: usize,
-    drafting: Drafting,
+    drafting: DraftWork,
 }
 
 impl Engine {
@@ -374,15 +374,15 @@ impl Engine {
     }
 
     /// Asks the draft model for draft tokens.
-    fn draft(&mut self) -> Result<Drafting, KernelError> {
-        let Some(model) = &mut self.draft_model else { return Ok(Drafting::Idle) };
+    fn draft(&mut self) -> Result<DraftWork, KernelError> {
+        let Some(model) = &mut self.draft_model else { return Ok(DraftWork::Idle) };
         model.keep(|order| self.scheduler.runs(order));
         let (mut asked, least) = self.scheduler.ask_drafts();
         model.draft(&mut asked, least)
     }
 
     /// Submits the prepared step to the device.
-    fn launch(&mut self, drafting: Drafting) -> Result<Flight, KernelError> {
+    fn launch(&mut self, drafting: DraftWork) -> Result<Flight, KernelError> {
         let rows = self.backend.sample_room(self.step.draws.rows.len(), self.text.vocab);
         let room = &mut self.room[..rows];
         let ticket = self.decoder.submit(&mut self.backend, &mut self.step, &mut self.kv, room)?;
@@ -397,14 +397,14 @@ impl Engine {
         self.backend.wait(ticket, &mut self.drawn)?;
         let rows = parts.iter().map(|part| part.rows).sum();
         let prompt_rows = parts.iter().filter(|part| !decodes(part)).map(|part| part.rows).sum();
-        self.waited = Some(Waited { rows, prompt_rows, sequences: parts.len(), drafting });
+        self.waited = Some(CollectedStep { rows, prompt_rows, sequences: parts.len(), drafting });
         let (backend, decoder) = (&self.backend, &self.decoder);
         let mut hidden = Hidden {
             embedder: &self.embedder,
             read: &mut |first, out| decoder.read_hidden(backend, first, out),
             rows: &mut self.hidden,
         };
-        let settled = Settled { parts: &parts, drawn: &mut self.drawn, hidden: &mut hidden };
+        let settled = StepResults { parts: &parts, drawn: &mut self.drawn, hidden: &mut hidden };
         self.scheduler.settle(settled, &self.text, &mut self.pool, events)?;
         self.step.parts = parts;
         Ok(())
@@ -418,19 +418,19 @@ impl Engine {
             pictures.took(seen_s);
         }
         let seconds = seconds - seen_s;
-        let Some(Waited { rows, prompt_rows, sequences, drafting }) = self.waited else { return };
+        let Some(CollectedStep { rows, prompt_rows, sequences, drafting }) = self.waited else { return };
         if self.unseen() > 0 && self.see_ns == 0 {
             return; // a piece of a picture may have run beside it, unmeasured
         }
         match drafting {
-            Drafting::Idle if prompt_rows > 0 => {
+            DraftWork::Idle if prompt_rows > 0 => {
                 self.scheduler.took_with_prompts(prompt_rows, rows - prompt_rows, seconds);
             }
             _ if prompt_rows > 0 => {}
-            Drafting::Idle => self.scheduler.took(rows, (rows > sequences).then_some(false), seconds),
-            Drafting::Drafted => self.scheduler.took(rows, Some(true), seconds),
+            DraftWork::Idle => self.scheduler.took(rows, (rows > sequences).then_some(false), seconds),
+            DraftWork::Drafted => self.scheduler.took(rows, Some(true), seconds),
             // The draft model computed prompts: the time says nothing about the step's rows.
-            Drafting::Prepared => {}
+            DraftWork::Prepared => {}
         }
     }
 
@@ -543,7 +543,7 @@ impl Engine {
             draft_tokens: counters.draft_tokens,
             accepted_draft_tokens: counters.accepted_draft_tokens,
             context_shifts: counters.context_shifts,
-            fetched_blocks: self.kept.as_ref().map_or(0, Kept::fetched),
+            fetched_blocks: self.kept.as_ref().map_or(0, BlockStoreClient::fetched),
             steps: self.steps,
         }
     }

@@ -48,9 +48,9 @@ struct Client {
     jobs: Vec<(JobId, u64)>, // jobs that wait or run, with their tokens
 }
 
-/// Job that arrives.
+/// Job that joins the queue.
 #[derive(Clone, Copy, Debug)]
-pub struct Arriving {
+pub struct NewJob {
     /// ID of the job.
     pub job: JobId,
     /// Priority; lower runs earlier.
@@ -63,9 +63,9 @@ pub struct Arriving {
 
 impl EmbedJob {
     /// The job's entry for the queue.
-    pub fn arriving(&self) -> Arriving {
+    pub fn arriving(&self) -> NewJob {
         let tokens = self.inputs.first().map_or(0, |input| input.tokens.len() as u64);
-        Arriving { job: self.id, priority: self.priority, client: self.client, tokens }
+        NewJob { job: self.id, priority: self.priority, client: self.client, tokens }
     }
 }
 
@@ -87,8 +87,8 @@ pub struct Arrival {
 
 impl FairLine {
     /// Adds a job that arrives.
-    pub fn arrive(&mut self, arriving: Arriving) -> Arrival {
-        let Arriving { job, priority, client, tokens } = arriving;
+    pub fn arrive(&mut self, arriving: NewJob) -> Arrival {
+        let NewJob { job, priority, client, tokens } = arriving;
         self.arrivals += 1;
         let (start, stretch) = client.map_or((self.now, 1), |client| self.place(client, job, tokens));
         Arrival { priority, start, arrival: self.arrivals, choice: 0, stretch }
@@ -204,8 +204,8 @@ impl Arrival {
 mod tests {
     use super::*;
 
-    fn of(job: u64, client: Option<u64>, tokens: u64) -> Arriving {
-        Arriving { job: JobId(job), priority: 0, client: client.map(ClientId), tokens }
+    fn of(job: u64, client: Option<u64>, tokens: u64) -> NewJob {
+        NewJob { job: JobId(job), priority: 0, client: client.map(ClientId), tokens }
     }
 
     /// Jobs in the order in which they start, each a single sequence of the given number of tokens.
@@ -305,7 +305,7 @@ mod tests {
         let small = line.arrive(of(9, None, 0)).next(20);
         assert!(small > bulk[9] && small < bulk[11], "{small:?}");
         assert!(
-            line.arrive(Arriving { priority: -1, ..of(9, None, 0) }).next(1) < bulk[0],
+            line.arrive(NewJob { priority: -1, ..of(9, None, 0) }).next(1) < bulk[0],
             "priority comes first"
         );
     }

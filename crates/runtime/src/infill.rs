@@ -207,7 +207,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{chat::Opening, load::GenerationDefaults};
+    use crate::{chat::ChatOpening, load::GenerationDefaults};
 
     /// Text files with a byte tokenizer, the control tokens, and a beginning-of-sequence token.
     fn files(control: &[&str]) -> TextFiles {
@@ -240,7 +240,7 @@ mod tests {
             bos: None,
             eos: Vec::new(),
             generation: GenerationDefaults::default(),
-            opening: Opening::default(),
+            opening: ChatOpening::default(),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::gguf::{self, Metadata};
 use crate::limits::MODEL_PARTS_MAX;
 use crate::load::{ModelInfo, TextFiles, generation, huggingface, weights};
 use crate::mapped::ModelBytes;
-use crate::opened::{Network, Opened};
+use crate::opened::{Network, OpenedModel};
 use crate::overrides::Overrides;
 use crate::safetensors;
 use crate::spec::{Config, TransformerSpec};
@@ -22,7 +22,7 @@ use crate::whisper::WhisperSpec;
 
 /// Tensor as stored in its file.
 #[derive(Clone, Debug)]
-pub(crate) struct Stored {
+pub(crate) struct StoredTensor {
     pub(crate) dtype: String,
     pub(crate) elements: u64,
     pub(crate) bytes: u64,
@@ -34,7 +34,7 @@ pub struct Inspection {
     /// Facts for people and programs.
     pub facts: Facts,
     /// The model, if it can be opened.
-    pub opened: Option<Opened>,
+    pub opened: Option<OpenedModel>,
     /// The model's text side, if it can be loaded.
     pub text: Option<TextModel>,
 }
@@ -183,7 +183,7 @@ pub struct TemplateFacts {
 /// Inspects a GGUF file, all parts of a split one, or a directory.
 pub fn inspect(path: &Path) -> Inspection {
     let mut facts = Facts::default();
-    let opened = Opened::open(path);
+    let opened = OpenedModel::open(path);
     let text_files = match () {
         () if path.is_dir() => look_at_directory(path, &mut facts),
         () if crate::whisper::ggml_file(path).is_some() => {
@@ -206,12 +206,12 @@ pub fn inspect_static(name: &str, gguf: &'static [u8]) -> Inspection {
         }
         Err(error) => facts.problems.push(error.to_string()),
     }
-    finish(facts, Opened::from_static(name, gguf), None)
+    finish(facts, OpenedModel::from_static(name, gguf), None)
 }
 
 fn finish(
     mut facts: Facts,
-    opened: Result<Opened, LoadError>,
+    opened: Result<OpenedModel, LoadError>,
     text_files: Option<Result<TextFiles, LoadError>>,
 ) -> Inspection {
     let opened = match opened {
@@ -340,7 +340,7 @@ fn look_at_directory(directory: &Path, facts: &mut Facts) -> Option<Result<TextF
     if facts.files.is_empty() {
         if let Ok(weights) = weights::open(directory) {
             facts.format = weights.format;
-            stored.extend(weights.tensors.iter().map(|tensor| Stored {
+            stored.extend(weights.tensors.iter().map(|tensor| StoredTensor {
                 dtype: tensor.dtype.to_string(),
                 elements: tensor.elements() as u64,
                 bytes: tensor.bytes.len() as u64,
@@ -377,7 +377,7 @@ fn listed_of(directory: &Path, files_max: usize) -> Vec<PathBuf> {
     files
 }
 
-fn count(stored: &[Stored], facts: &mut Facts) {
+fn count(stored: &[StoredTensor], facts: &mut Facts) {
     let mut types: BTreeMap<&str, OfType> = BTreeMap::new();
     for tensor in stored {
         let of_type = types.entry(&tensor.dtype).or_insert_with(|| OfType {

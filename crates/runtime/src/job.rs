@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     adapter::LoadedAdapter,
-    embedding::{Computed, Output},
+    embedding::{EmbedResult, Output},
     error::RequestError,
     limits::{CHOICES_MAX, STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX, STOP_TOKENS_MAX, TOP_LOGPROBS_MAX},
     media::{self, MediaSpan},
@@ -372,7 +372,7 @@ pub enum EventKind {
         usage: Usage,
     },
     /// An input of an [`EmbedJob`] is done; `choice` is its index.
-    Computed(Computed),
+    Computed(EmbedResult),
     /// Part of a transcription.
     Heard(Box<Transcript>),
     /// Audio samples of the next piece of a text to speak.

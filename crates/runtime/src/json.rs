@@ -108,7 +108,7 @@ where
 pub(crate) fn fits(bytes: &[u8], values_max: usize) -> Result<(), serde_json::Error> {
     let left = Cell::new(values_max);
     let mut parser = serde_json::Deserializer::from_slice(bytes);
-    Counted { left: &left, values_max }.deserialize(&mut parser)
+    ValueCounter { left: &left, values_max }.deserialize(&mut parser)
 }
 
 fn too_many<E: Error>(max: usize, of: &str) -> E {
@@ -227,14 +227,14 @@ impl<'de> Visitor<'de> for Tree<'_> {
     }
 }
 
-/// Any value, counted and discarded.
+/// Counts a value's parts against the limit and discards the value.
 #[derive(Clone, Copy)]
-struct Counted<'a> {
+struct ValueCounter<'a> {
     left: &'a Cell<usize>,
     values_max: usize,
 }
 
-impl<'de> DeserializeSeed<'de> for Counted<'_> {
+impl<'de> DeserializeSeed<'de> for ValueCounter<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -243,7 +243,7 @@ impl<'de> DeserializeSeed<'de> for Counted<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Counted<'_> {
+impl<'de> Visitor<'de> for ValueCounter<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -84,7 +84,7 @@ struct Block {
     group: u32, // layer group; only valid while the block is held or has a hash
     hash: Option<BlockHash>,
     kept: bool,   // its content is also in the block store
-    listed: bool, // in `Leaving::unsaved`
+    listed: bool, // in `SaveQueue::unsaved`
     // Neighbours in the free list; only valid while `holders` is 0.
     before: u32,
     after: u32,
@@ -101,14 +101,14 @@ pub struct BlockPool {
     free: usize,   // blocks without a holder, cached ones included
     cached: usize, // free blocks that the index can find
     share: bool,
-    leaving: Option<Leaving>,
+    leaving: Option<SaveQueue>,
     states: Vec<u32>, // free states; the last is taken next
     states_all: usize,
 }
 
 /// Blocks to be saved to the block store before their content is lost.
 #[derive(Debug)]
-struct Leaving {
+struct SaveQueue {
     unsaved: VecDeque<u32>, // blocks without a holder that can be found but are not in the store
     evicted: Vec<(u32, usize, BlockHash)>, // blocks taken for other content, which is not written yet: ID, group, name
 }
@@ -328,7 +328,7 @@ impl BlockPool {
     pub fn watch_leaving(&mut self) {
         let blocks = self.blocks.len();
         self.leaving =
-            Some(Leaving { unsaved: VecDeque::with_capacity(blocks), evicted: Vec::with_capacity(blocks) });
+            Some(SaveQueue { unsaved: VecDeque::with_capacity(blocks), evicted: Vec::with_capacity(blocks) });
     }
 
     /// Next block that was taken for other content but still has its old content: ID, group and name of that.

@@ -56,7 +56,7 @@ pub mod whisper;
 mod wire;
 
 pub use adapter::{Adapter, AdapterBase, LoadedAdapter};
-pub use embedding::{Computed, Embedder, EmbeddingSpec, Output, Prompt, Task};
+pub use embedding::{EmbedResult, Embedder, EmbeddingSpec, Output, Prompt, Task};
 pub use engine::{EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, StepReport};
 pub use error::{LoadError, RequestError, StepError, printable};
 pub use hanzo_engine_formats::{Tool, ToolFormat};
@@ -67,7 +67,7 @@ pub use job::{
 pub use load::{ModelFiles, ModelInfo};
 pub use media::{LineEnds, MediaSpan};
 pub use network::{Isq, IsqRule};
-pub use opened::{Network, Opened};
+pub use opened::{Network, OpenedModel};
 pub use overflow::ContextShift;
 pub use overrides::Overrides;
 pub use sampler::SamplingParams;

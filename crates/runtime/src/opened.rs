@@ -6,14 +6,14 @@ use std::sync::Arc;
 use hanzo_engine_kernels::quant::dequantize_row;
 use serde_json::Value;
 
-use crate::audio::{AudioFiles, Hearing};
+use crate::audio::{AudioFiles, SoundPreprocessor};
 use crate::embedding::{self, Embedder, EmbeddingSpec, Padding, PairPrompt, Pooling, Task};
 use crate::encoder::{self, Classifier, EncoderFiles, Head, HeadActivation, HeadInput, HeadLayer, Scores};
 use crate::error::LoadError;
 use crate::load::{self, ModelFiles, ModelInfo, TextFiles, TokenizerSource, huggingface};
 use crate::mapped::ModelBytes;
 use crate::network::isq_types;
-use crate::overrides::{Mmproj, Overrides, Watched};
+use crate::overrides::{Mmproj, OverrideRecord, Overrides};
 use crate::quantise::Importance;
 use crate::spec::Part;
 use crate::tensor::Tensor;
@@ -25,7 +25,7 @@ use crate::whisper::WhisperFiles;
 
 /// Opened model.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedModel {
     /// Network.
     pub network: Network,
     /// Settings for embedding.
@@ -33,7 +33,7 @@ pub struct Opened {
     /// Default context length in tokens; `None`: all that the model was made for.
     pub context_tokens_default: Option<u32>,
     /// Records which overridden settings were read.
-    watched: Watched,
+    watched: OverrideRecord,
 }
 
 /// Files of a network.
@@ -50,21 +50,21 @@ pub enum Network {
     Voice(VoiceFiles),
 }
 
-impl Opened {
+impl OpenedModel {
     /// Opens a GGUF file (of a split model, any of its files), or a directory with `config.json`, `tokenizer.json` and
     /// weights.
     ///
     /// # Errors
     /// [`LoadError`] naming the file and the key, tensor or file in it.
-    pub fn open(path: &Path) -> Result<Opened, LoadError> {
+    pub fn open(path: &Path) -> Result<OpenedModel, LoadError> {
         Self::open_with(path, &Overrides::default())
     }
 
-    /// Opens a model as [`Opened::open`] does, with overrides for settings of its files.
+    /// Opens a model as [`OpenedModel::open`] does, with overrides for settings of its files.
     ///
     /// # Errors
-    /// As for [`Opened::open`].
-    pub fn open_with(path: &Path, overrides: &Overrides) -> Result<Opened, LoadError> {
+    /// As for [`OpenedModel::open`].
+    pub fn open_with(path: &Path, overrides: &Overrides) -> Result<OpenedModel, LoadError> {
         let mut opened = Self::open_stored(path, overrides)?;
         if let Mmproj::File(tower) = &overrides.mmproj
             && (path.is_dir() || opened.decoder().is_none())
@@ -80,15 +80,15 @@ impl Opened {
         Ok(opened)
     }
 
-    fn open_stored(path: &Path, overrides: &Overrides) -> Result<Opened, LoadError> {
+    fn open_stored(path: &Path, overrides: &Overrides) -> Result<OpenedModel, LoadError> {
         if let Some(files) = VoiceFiles::open(path)? {
             let watched = overrides.over_voice(&files.config_file)?;
             let embedding = EmbeddingSpec::plain(Pooling::Mean, false);
             let network = Network::Voice(files);
-            return Ok(Opened { network, embedding, context_tokens_default: None, watched });
+            return Ok(OpenedModel { network, embedding, context_tokens_default: None, watched });
         }
         if let Some((files, watched)) = WhisperFiles::open(path, overrides)? {
-            return Ok(Opened {
+            return Ok(OpenedModel {
                 network: Network::Whisper(files),
                 embedding: EmbeddingSpec::plain(Pooling::Mean, false),
                 context_tokens_default: None,
@@ -112,7 +112,7 @@ impl Opened {
                     None => embedding::read(path, files.spec.hidden)?,
                 };
                 let embedding = stated.unwrap_or_else(|| EmbeddingSpec::plain(Pooling::Mean, false));
-                Ok(Opened {
+                Ok(OpenedModel {
                     network: Network::Encoder(files),
                     embedding,
                     context_tokens_default: None,
@@ -124,7 +124,7 @@ impl Opened {
                 let stated = embedding::read(path, files.spec.hidden)?;
                 let embedding = stated.unwrap_or_else(|| EmbeddingSpec::plain(Pooling::Last, true));
                 let embedding = embedding::asking(embedding, &files, &files.info.name);
-                Ok(Opened {
+                Ok(OpenedModel {
                     network: Network::Decoder(files),
                     embedding,
                     context_tokens_default: None,
@@ -137,20 +137,20 @@ impl Opened {
     /// Opens a GGUF file built into the program.
     ///
     /// # Errors
-    /// As for [`Opened::open`].
-    pub fn from_static(name: &str, gguf: &'static [u8]) -> Result<Opened, LoadError> {
+    /// As for [`OpenedModel::open`].
+    pub fn from_static(name: &str, gguf: &'static [u8]) -> Result<OpenedModel, LoadError> {
         Self::from_static_with(name, gguf, &Overrides::default())
     }
 
     /// Opens a GGUF file built into the program, with overrides for its settings.
     ///
     /// # Errors
-    /// As for [`Opened::open`].
+    /// As for [`OpenedModel::open`].
     pub fn from_static_with(
         name: &str,
         gguf: &'static [u8],
         overrides: &Overrides,
-    ) -> Result<Opened, LoadError> {
+    ) -> Result<OpenedModel, LoadError> {
         let gguf = crate::gguf::Gguf::parse(name, &ModelBytes::from_static(gguf))?;
         let mut opened = Self::of_gguf(name, gguf, Vec::new(), overrides)?;
         opened.quantise(overrides)?;
@@ -162,7 +162,7 @@ impl Opened {
         mut gguf: crate::gguf::Gguf,
         files: Vec<PathBuf>,
         overrides: &Overrides,
-    ) -> Result<Opened, LoadError> {
+    ) -> Result<OpenedModel, LoadError> {
         let watched = overrides.over_gguf(&mut gguf)?;
         let metadata = gguf.metadata.clone();
         let (network, stated, plain) = if encoder::is_encoder_gguf(&metadata)? {
@@ -178,7 +178,7 @@ impl Opened {
         if let Network::Decoder(files) = &network {
             embedding = embedding::asking(embedding, files, name);
         }
-        let mut opened = Opened { network, embedding, context_tokens_default: None, watched };
+        let mut opened = OpenedModel { network, embedding, context_tokens_default: None, watched };
         overrides.over_text(opened.text_files_mut())?;
         let vocab = match &opened.network {
             Network::Decoder(files) => files.spec.vocab,
@@ -391,7 +391,7 @@ impl Opened {
             text.sight = Some(Sight::new(tower, &text.tokenizer, &self.text_files().file)?);
         }
         if let Network::Decoder(ModelFiles { ear: Some(ear), .. }) = &self.network {
-            text.hearing = Some(Hearing::new(ear, &text.tokenizer, &self.text_files().file)?);
+            text.hearing = Some(SoundPreprocessor::new(ear, &text.tokenizer, &self.text_files().file)?);
         }
         // Qwen3's embedders end every input with the end-of-text token; their older GGUF files do not say so.
         if let Network::Decoder(files) = &self.network

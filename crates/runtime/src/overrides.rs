@@ -268,12 +268,12 @@ impl Overrides {
     ///
     /// # Errors
     /// For keys whose value has another type in the file.
-    pub(crate) fn over_gguf(&self, gguf: &mut Gguf) -> Result<Watched, LoadError> {
+    pub(crate) fn over_gguf(&self, gguf: &mut Gguf) -> Result<OverrideRecord, LoadError> {
         if self.keys.is_empty() && self.rope == RopeOverrides::default() {
-            return Ok(Watched::default());
+            return Ok(OverrideRecord::default());
         }
         let mut metadata = Metadata::clone(&gguf.metadata);
-        let watched = Watched::of(metadata.file(), &self.keys);
+        let watched = OverrideRecord::of(metadata.file(), &self.keys);
         for over in &self.keys {
             let value = as_in_file(&metadata, over)?;
             metadata.set(&over.key, value);
@@ -288,8 +288,8 @@ impl Overrides {
     ///
     /// # Errors
     /// For keys that lead into a value that is no object.
-    pub(crate) fn over_config(&self, config: &mut Config) -> Result<Watched, LoadError> {
-        let watched = Watched::of(&config.file, &self.keys);
+    pub(crate) fn over_config(&self, config: &mut Config) -> Result<OverrideRecord, LoadError> {
+        let watched = OverrideRecord::of(&config.file, &self.keys);
         for over in &self.keys {
             put(config, over)?;
         }
@@ -301,15 +301,15 @@ impl Overrides {
     /// Checks overrides for a text-to-speech model, which supports none.
     ///
     /// # Errors
-    /// `Unsupported` naming the override. Keys are reported as unread by [`Watched::check`].
-    pub(crate) fn over_voice(&self, file: &str) -> Result<Watched, LoadError> {
+    /// `Unsupported` naming the override. Keys are reported as unread by [`OverrideRecord::check`].
+    pub(crate) fn over_voice(&self, file: &str) -> Result<OverrideRecord, LoadError> {
         let said = [
             ("chat_template", self.chat_template.is_some()),
             ("tokenizer", self.tokenizer.is_some()),
             ("rope_scaling", self.rope != RopeOverrides::default()),
         ];
         match said.iter().find(|(_, said)| *said) {
-            None => Ok(Watched::of(file, &self.keys)),
+            None => Ok(OverrideRecord::of(file, &self.keys)),
             Some((key, _)) => Err(LoadError::Unsupported {
                 file: file.to_owned(),
                 key: (*key).to_owned(),
@@ -527,12 +527,12 @@ fn stretched(original: u32, scale: f32) -> u32 {
 
 /// Record of which overridden settings were read.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Watched {
+pub(crate) struct OverrideRecord {
     file: String,
     keys: Arc<BTreeMap<String, (String, AtomicBool)>>,
 }
 
-impl Watched {
+impl OverrideRecord {
     fn of(file: &str, keys: &[KeyOverride]) -> Self {
         // An object's settings are read together.
         let watched = |over: &KeyOverride| (over.key.clone(), (over.to_string(), AtomicBool::new(false)));

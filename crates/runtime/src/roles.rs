@@ -11,7 +11,7 @@ use crate::{
     error::RequestError,
     limits::PARTS_SEARCHED_BYTES_MAX,
     template::{
-        ChatTemplate, Rendered, past_calls,
+        ChatTemplate, RenderedPrompt, past_calls,
         turns::{join, told},
     },
 };
@@ -47,7 +47,7 @@ pub(crate) struct Spoken<'a> {
 
 impl Spoken<'_> {
     /// Replaces the letters by their marks, as if the template had written them.
-    pub(crate) fn place_marks(&self, rendered: &mut Rendered) {
+    pub(crate) fn place_marks(&self, rendered: &mut RenderedPrompt) {
         self.marks.iter().for_each(|(letter, mark)| rendered.place_each(*letter, mark));
     }
 
@@ -63,7 +63,7 @@ impl Spoken<'_> {
     }
 
     /// Whether the prompt lacks the system prompt that lists the tools.
-    pub(crate) fn lacks_offer(&self, rendered: &Rendered) -> bool {
+    pub(crate) fn lacks_offer(&self, rendered: &RenderedPrompt) -> bool {
         let offer = self.chat.messages.first().filter(|_| self.offers);
         offer.is_some_and(|offer| !rendered.text.contains(offer.content.trim()))
     }
@@ -327,7 +327,7 @@ fn offer(chat: &mut Chat) {
 }
 
 /// Whether rendering succeeded and the prompt holds the user's last message.
-pub(crate) fn asks(rendered: &Result<Rendered, RequestError>, chat: &Chat) -> bool {
+pub(crate) fn asks(rendered: &Result<RenderedPrompt, RequestError>, chat: &Chat) -> bool {
     let last = chat.messages.iter().rfind(|message| message.role == "user");
     let said = last.map_or("", |message| message.content.trim());
     rendered.as_ref().is_ok_and(|rendered| rendered.text.contains(said))
@@ -340,7 +340,7 @@ pub(crate) fn asks(rendered: &Result<Rendered, RequestError>, chat: &Chat) -> bo
 /// # Errors
 /// [`RequestError::Interrupted`].
 pub(crate) fn lacks_a_part(
-    rendered: &Rendered,
+    rendered: &RenderedPrompt,
     chat: &Chat,
     interrupted: &dyn Fn() -> bool,
 ) -> Result<bool, RequestError> {
@@ -539,7 +539,7 @@ mod tests {
         let reworded = roles.reworded(&chat, &|| false).expect("not interrupted");
         let said = reworded.messages[0].content.clone();
         assert_eq!((reworded.messages.len(), said.len()), (1, contents.join("\n\n").len()));
-        let mut rendered = Rendered { text: said, from_request: Vec::new() };
+        let mut rendered = RenderedPrompt { text: said, from_request: Vec::new() };
         assert_eq!(lacks_a_part(&rendered, &chat, &|| false), Ok(false));
         assert_eq!(lacks_a_part(&rendered, &reworded, &|| false), Ok(false));
         // Out of order, the search gives up.
@@ -555,7 +555,7 @@ mod tests {
     fn rewording_can_be_left_at_each_message() {
         let roles = KnownRoles::of("");
         let chat = Chat { messages: vec![message("system", "x"); 100], ..Chat::default() };
-        let rendered = Rendered { text: "x".into(), from_request: Vec::new() };
+        let rendered = RenderedPrompt { text: "x".into(), from_request: Vec::new() };
         let asked = std::cell::Cell::new(0);
         let interrupted = || {
             asked.set(asked.get() + 1);
@@ -570,7 +570,7 @@ mod tests {
             ..chat
         };
         for (text, lacks) in [("ab", false), ("ba", false), ("aab", false), ("b", true), ("a", true)] {
-            let rendered = Rendered { text: text.into(), from_request: Vec::new() };
+            let rendered = RenderedPrompt { text: text.into(), from_request: Vec::new() };
             assert_eq!(lacks_a_part(&rendered, &chat, &|| false), Ok(lacks), "{text}");
         }
     }

@@ -16,7 +16,7 @@ use serde::de::IgnoredAny;
 pub use writer::{Written, begin};
 
 use crate::error::LoadError;
-use crate::inspect::Stored;
+use crate::inspect::StoredTensor;
 use crate::json;
 use crate::limits::{
     SAFETENSORS_DIMENSIONS_MAX, SAFETENSORS_HEADER_BYTES_MAX, SAFETENSORS_VALUES_MAX, TENSORS_MAX,
@@ -92,7 +92,7 @@ pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Vec<Tensor>, LoadError> {
 ///
 /// # Errors
 /// `Io` if it cannot be mapped, `Corrupt` for a header that makes no sense.
-pub(crate) fn census(path: &Path) -> Result<Vec<Stored>, LoadError> {
+pub(crate) fn census(path: &Path) -> Result<Vec<StoredTensor>, LoadError> {
     let bytes = ModelBytes::map(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
     let corrupt =
         |what: String, reason: String| LoadError::Corrupt { file: path.display().to_string(), what, reason };
@@ -101,7 +101,7 @@ pub(crate) fn census(path: &Path) -> Result<Vec<Stored>, LoadError> {
         let (what, reason) = blame(&bytes, &error);
         corrupt(what, reason)
     })?;
-    let stored = |info: &TensorInfo| Stored {
+    let stored = |info: &TensorInfo| StoredTensor {
         dtype: format!("{:?}", info.dtype),
         elements: info.shape.iter().fold(1_u64, |all, &size| all.saturating_mul(size as u64)),
         bytes: info.data_offsets.1.saturating_sub(info.data_offsets.0) as u64,

@@ -18,14 +18,14 @@ use serde::{Deserialize, Serialize};
 use crate::{
     embedding::Embedder,
     engine::Memory,
-    fair::{Arriving, FairLine, Order, tokens_of},
+    fair::{FairLine, NewJob, Order, tokens_of},
     job::{EmbedJob, Event, Job, JobId},
     kv::{BlockHash, BlockPool},
     limits::EXTRA_LOGIT_ROWS,
     output::Hidden,
     pace::Pace,
     sequence::{Outcome, Sequence, Within},
-    speculation::{Asked, Rates, RowCost, Speculation},
+    speculation::{DraftRequest, Rates, RowCost, Speculation},
     step::{Part, Step, Yields},
     text::TextModel,
 };
@@ -139,7 +139,7 @@ impl Scheduler {
     /// Queues a job's completions, with its blocks in the cross-attention cache.
     pub fn submit(&mut self, job: &Job, text: &TextModel, memory: Option<&Memory>) {
         let tokens = tokens_of(job.prompt.len(), job.stop.max_tokens, job.choices);
-        let arrival = Arriving { job: job.id, priority: job.priority, client: job.client, tokens };
+        let arrival = NewJob { job: job.id, priority: job.priority, client: job.client, tokens };
         let arrival = self.line.arrive(arrival);
         let SchedulerConfig { speculation, long_after, .. } = self.config;
         for mut sequence in Sequence::of_job(job, text, arrival, speculation, long_after) {
@@ -263,7 +263,7 @@ impl Scheduler {
 
     /// Completions for which the draft model may draft, because lookup found nothing, and the minimum chance of a
     /// draft token.
-    pub fn ask_drafts(&mut self) -> (Vec<Asked<'_>>, f32) {
+    pub fn ask_drafts(&mut self) -> (Vec<DraftRequest<'_>>, f32) {
         let SchedulerConfig { rows_max, context_tokens_max, speculation, .. } = self.config;
         let decodes = self.decoding();
         let (least, by_model) = (self.row_cost.least_chance(decodes), self.model_cost.least_chance(decodes));
@@ -509,12 +509,12 @@ impl Scheduler {
     /// Those of reading the hidden states.
     pub fn settle(
         &mut self,
-        settled: Settled<'_, '_>,
+        settled: StepResults<'_, '_>,
         text: &TextModel,
         pool: &mut BlockPool,
         events: &mut Vec<Event>,
     ) -> Result<(), KernelError> {
-        let Settled { parts, drawn, hidden } = settled;
+        let StepResults { parts, drawn, hidden } = settled;
         let within = Within { text, context_tokens_max: self.config.context_tokens_max };
         let (mut drawn, mut at, mut failed) = (drawn.drain(..), 0, Ok(()));
         let (mut ended, mut shifted) = (false, false);
@@ -573,7 +573,7 @@ impl Scheduler {
 }
 
 /// Results of a step.
-pub struct Settled<'a, 'h> {
+pub struct StepResults<'a, 'h> {
     /// Sequences of its rows.
     pub parts: &'a [Part],
     /// Sampled tokens, in order.

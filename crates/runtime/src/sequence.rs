@@ -20,7 +20,7 @@ use crate::{
     job::{EmbedJob, Event, EventKind, Job, JobId},
     kv::{BlockHash, BlockPool, BlockTables},
     media::{self, MediaSpan},
-    output::{Generation, Hidden, HiddenRows, Purpose, Reading},
+    output::{EmbeddingOutput, Generation, Hidden, HiddenRows, Purpose},
     overflow::ContextShift,
     speculation::Speculation,
     step::{GivenRows, Part, Step, Yields},
@@ -148,7 +148,7 @@ impl Sequence {
             let hashes = Arc::new(full_block_hashes(&tokens, &input.media, rope.root(root)));
             let place = (job.id, choice, arrival.next(tokens.len()));
             let prompt = (tokens, input.media.clone(), root, hashes, rope);
-            Sequence::new(place, prompt, Purpose::Read(Reading::new(embedder, job.output, input)))
+            Sequence::new(place, prompt, Purpose::Read(EmbeddingOutput::new(embedder, job.output, input)))
         })
     }
 

@@ -12,13 +12,13 @@ use hanzo_engine_constraints::{ConstraintVocabulary, VocabularyError, Word};
 use hanzo_engine_formats::{ReasoningMarkers, ToolFormat};
 
 use crate::{
-    audio::Hearing,
-    chat::{Chat, Opening},
+    audio::SoundPreprocessor,
+    chat::{Chat, ChatOpening},
     error::{LoadError, RequestError},
     infill::Infill,
     load::{GenerationDefaults, ModelFiles, ModelInfo, TextFiles},
     roles::{KnownRoles, asks, lacks_a_part, with_spelled_arguments},
-    template::{ChatTemplate, Content, Rendered, turns},
+    template::{ChatTemplate, Content, RenderedPrompt, turns},
     thinking::ThinkingSwitches,
     tokenizer::Tokenizer,
     vision::{PICTURE, Sight},
@@ -41,7 +41,7 @@ pub struct TextModel {
     /// Control tokens among the recommended stops, ascending.
     pub stop_tokens: Vec<u32>,
     /// Default opening of every conversation.
-    pub opening: Opening,
+    pub opening: ChatOpening,
     /// Marks of the model's reasoning, if it writes any.
     pub reasoning: Option<ReasoningMarkers>,
     /// Tokens that close the reasoning section, if there is one: before a text answer, and before one that must be
@@ -64,7 +64,7 @@ pub struct TextModel {
     /// Preparation of pictures in prompts, if the model supports them.
     pub sight: Option<Sight>,
     /// Preparation of sounds in prompts, if the model supports them.
-    pub hearing: Option<Hearing>,
+    pub hearing: Option<SoundPreprocessor>,
     /// Vocabulary for grammars, built at the first request.
     vocabulary: OnceLock<Result<Arc<ConstraintVocabulary>, VocabularyError>>,
 }
@@ -188,7 +188,11 @@ impl TextModel {
     ///
     /// # Errors
     /// [`RequestError::NoChatTemplate`], and those of [`ChatTemplate::render`].
-    pub fn render(&self, chat: &Chat, interrupted: &dyn Fn() -> bool) -> Result<Rendered, RequestError> {
+    pub fn render(
+        &self,
+        chat: &Chat,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<RenderedPrompt, RequestError> {
         let none = || RequestError::NoChatTemplate { model: self.info.name.clone() };
         let template = self.template.as_ref().ok_or_else(none)?;
         let spoken = self.roles.spoken(chat, self.tool_format);
@@ -212,7 +216,7 @@ impl TextModel {
         template: &ChatTemplate,
         chat: &Chat,
         interrupted: &dyn Fn() -> bool,
-    ) -> Result<Rendered, RequestError> {
+    ) -> Result<RenderedPrompt, RequestError> {
         if chat.pictures + chat.sounds > 0 {
             // Templates of multimodal models read the parts of messages.
             let parts = self.render_opened(template, chat, Content::Parts, interrupted);
@@ -279,7 +283,7 @@ impl TextModel {
         chat: &Chat,
         content: Content,
         interrupted: &dyn Fn() -> bool,
-    ) -> Result<Rendered, RequestError> {
+    ) -> Result<RenderedPrompt, RequestError> {
         let render =
             |chat: &Chat| template.render_with(chat, content, self.roles.has_message_tools(), interrupted);
         let Some(opened) = self.opening.before(chat) else { return render(chat) };
@@ -306,7 +310,7 @@ impl TextModel {
         if let Some(sight) = self.sight.as_ref().filter(|_| chat.pictures > 0) {
             sight.spell(&mut rendered);
         }
-        let Rendered { text, from_request } = rendered;
+        let RenderedPrompt { text, from_request } = rendered;
         if interrupted() {
             return Err(RequestError::Interrupted);
         }

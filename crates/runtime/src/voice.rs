@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use crate::chat::Opening;
+use crate::chat::ChatOpening;
 use crate::error::LoadError;
 use crate::limits::{VOICE_FILE_BYTES_MAX, VOICES_MAX};
 use crate::load::weights::{self, Weights};
@@ -149,7 +149,7 @@ fn text_files(file: &Path, vocab: &[(String, u32)]) -> TextFiles {
         bos: None,
         eos: Vec::new(),
         generation: Default::default(),
-        opening: Opening::default(),
+        opening: ChatOpening::default(),
     }
 }
 

@@ -11,7 +11,7 @@ use std::{env, fs};
 use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_runtime::decoder::Decoder;
-use hanzo_engine_runtime::{Network, Opened, Overrides};
+use hanzo_engine_runtime::{Network, OpenedModel, Overrides};
 
 const FOLDER: &str = "HANZO_ENGINE_ISQ_FOLDER";
 const NAME: &str = "a_load_that_quantises_holds_one_layer_besides";
@@ -98,7 +98,7 @@ fn load(folder: &str) {
         ..Overrides::default()
     };
     let opened =
-        Opened::open_with(Path::new(folder), &overrides).expect("a file or figure of the test's own");
+        OpenedModel::open_with(Path::new(folder), &overrides).expect("a file or figure of the test's own");
     let Network::Decoder(files) = opened.network else { panic!("a decoder") };
     let tier = Tier::available().last().expect("a file or figure of the test's own");
     let backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier));

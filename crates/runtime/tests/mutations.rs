@@ -16,7 +16,8 @@ use hanzo_engine_runtime::encoder::{Encoder, WeightType};
 use hanzo_engine_runtime::job::{EmbedInput, EmbedJob, Job, JobId, StopConditions};
 use hanzo_engine_runtime::tokenizer::CutSide;
 use hanzo_engine_runtime::{
-    EncoderConfig, EncoderEngine, Engine, EngineConfig, Network, Opened, Output, Prompt, Speculation, Task,
+    EncoderConfig, EncoderEngine, Engine, EngineConfig, Network, OpenedModel, Output, Prompt, Speculation,
+    Task,
 };
 use serde_json::{Value, json};
 
@@ -168,7 +169,7 @@ fn refused(error: impl ToString) -> String {
 
 /// Loads a model and runs one request of each kind it takes. The error is why it is refused.
 fn run(path: &Path) -> Result<(), String> {
-    let opened = Opened::open(path).map_err(refused)?;
+    let opened = OpenedModel::open(path).map_err(refused)?;
     let text = Arc::new(opened.text_model().map_err(refused)?);
     let context = opened.tokens_max().clamp(1, 128);
     let embedder = Arc::new(opened.embedder(&text.tokenizer, context).map_err(refused)?);

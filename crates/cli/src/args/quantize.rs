@@ -2,7 +2,7 @@
 
 use super::{EngineArgs, StoreArgs};
 use clap::Args;
-use hanzo_engine_daemon::quantize::{Affine, DType, MIXES, Mix, QuantizeTarget, Wanted};
+use hanzo_engine_daemon::quantize::{Affine, DType, MIXES, Mix, QuantiseOptions, QuantizeTarget};
 use std::path::PathBuf;
 
 /// Arguments of `quantize`.
@@ -96,7 +96,7 @@ impl QuantizeArgs {
         let (keep_output, requantize, named) =
             (self.keep_output, self.allow_requantize, self.tensor_type.clone());
         match self.to {
-            To::Mix(mix) => Ok(QuantizeTarget::Mix(Wanted {
+            To::Mix(mix) => Ok(QuantizeTarget::Mix(QuantiseOptions {
                 mix,
                 pure: self.pure,
                 keep_output,

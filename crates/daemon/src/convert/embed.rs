@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hanzo_engine_proto::v1;
-use hanzo_engine_runtime::{Computed, Embedder, Output, Prompt, Task, chat::Chat, tokenizer::CutSide};
+use hanzo_engine_runtime::{EmbedResult, Embedder, Output, Prompt, Task, chat::Chat, tokenizer::CutSide};
 
 use super::{media, request};
 use crate::{
@@ -240,7 +240,7 @@ fn checked(
 /// Computed results of all inputs, in order.
 pub(crate) struct ComputedInputs {
     pub(crate) model: String,
-    pub(crate) computed: Vec<Computed>,
+    pub(crate) computed: Vec<EmbedResult>,
     /// Token count of each input.
     pub(crate) tokens: Vec<u32>,
 }
@@ -254,8 +254,8 @@ pub(crate) fn embeddings(answer: ComputedInputs, packed: bool) -> v1::EmbedRespo
     let prompt_tokens = prompt_tokens(&answer);
     let ComputedInputs { model, computed, tokens } = answer;
     let mut dimensions = 0;
-    let embedding = |(computed, tokens): (Computed, u32)| match computed {
-        Computed::Dense { values, rows } => {
+    let embedding = |(computed, tokens): (EmbedResult, u32)| match computed {
+        EmbedResult::Dense { values, rows } => {
             dimensions = values.len() / rows.max(1);
             let rows = rows as u32;
             if packed {
@@ -265,7 +265,7 @@ pub(crate) fn embeddings(answer: ComputedInputs, packed: bool) -> v1::EmbedRespo
                 v1::Embedding { values, rows, tokens, ..Default::default() }
             }
         }
-        Computed::Sparse(weights) => {
+        EmbedResult::Sparse(weights) => {
             let weight = |(token_id, weight)| v1::SparseWeight { token_id, weight };
             v1::Embedding {
                 sparse: weights.into_iter().map(weight).collect(),
@@ -280,17 +280,17 @@ pub(crate) fn embeddings(answer: ComputedInputs, packed: bool) -> v1::EmbedRespo
 }
 
 /// Numbers of a result; a classifier's are never sparse.
-fn scores(computed: Computed) -> Vec<f32> {
+fn scores(computed: EmbedResult) -> Vec<f32> {
     match computed {
-        Computed::Dense { values, .. } => values,
-        Computed::Sparse(_) => Vec::new(),
+        EmbedResult::Dense { values, .. } => values,
+        EmbedResult::Sparse(_) => Vec::new(),
     }
 }
 
 /// Builds the response of Rerank.
 pub(crate) fn ranking(answer: ComputedInputs, top_n: usize) -> v1::RerankResponse {
     let prompt_tokens = prompt_tokens(&answer);
-    let score = |(index, computed): (u32, Computed)| {
+    let score = |(index, computed): (u32, EmbedResult)| {
         let score = scores(computed).first().copied().unwrap_or_default();
         v1::RerankResult { index, score }
     };

@@ -6,8 +6,8 @@ use hanzo_engine_formats::ReasoningMarkers;
 use hanzo_engine_kernels::BLOCK_TOKENS;
 use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::{
-    CallDelta, EventKind, FinishReason, Job, ModelInfo, Opened, Task, TextLogprob, TextModel, TokenLogprob,
-    ToolFormat, Usage, infill::Infill,
+    CallDelta, EventKind, FinishReason, Job, ModelInfo, OpenedModel, Task, TextLogprob, TextModel,
+    TokenLogprob, ToolFormat, Usage, infill::Infill,
 };
 use hanzo_engine_store::ModelRecord;
 
@@ -404,19 +404,19 @@ pub(crate) fn show(
     name: &str,
     source: &str,
     record: Option<&ModelRecord>,
-    files: Option<&Opened>,
+    files: Option<&OpenedModel>,
     view: Option<&ModelView>,
 ) -> v1::ShowResponse {
     let loaded = view.is_some_and(|view| view.worker.is_some());
-    let info = files.map(Opened::info);
+    let info = files.map(OpenedModel::info);
     let template = files.and_then(|files| files.text_files().chat_template.clone());
-    let can = |files: &Opened| {
+    let can = |files: &OpenedModel| {
         let sees = files.decoder().is_some_and(|files| files.tower.is_some());
         let hears = files.decoder().is_some_and(|files| files.ear.is_some());
         let text = [template.is_some(), Infill::is_in(files.text_files()), sees, hears];
         capabilities([files.generates(), files.whisper().is_some()], text, &files.tasks())
     };
-    let generates = files.is_some_and(Opened::generates);
+    let generates = files.is_some_and(OpenedModel::generates);
     let mut own = files.map(can).unwrap_or_default();
     own.extend(files.filter(|files| files.speaks()).map(|_| i32::from(v1::Capability::Speak)));
     let offered = template.as_deref().filter(|_| generates).and_then(ToolFormat::of_template);

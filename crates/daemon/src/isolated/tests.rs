@@ -85,7 +85,7 @@ fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name)
 }
 
-fn sides(files: &Opened) -> Sides {
+fn sides(files: &OpenedModel) -> Sides {
     let text = Arc::new(files.text_model().unwrap());
     let embedder = Arc::new(files.embedder(&text.tokenizer, 512).unwrap());
     Sides { text, embedder, listener: None, script: None }

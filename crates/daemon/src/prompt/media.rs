@@ -3,7 +3,7 @@
 use hanzo_engine_media::PreparedPicture;
 use hanzo_engine_runtime::{
     EmbedInput, MediaSpan, RequestError, TextModel,
-    audio::Heard,
+    audio::PreparedSound,
     chat::{Chat, Message},
     tokenizer::CutSide,
 };
@@ -21,7 +21,7 @@ pub(crate) struct RequestedMedia {
 /// Pictures and sounds preprocessed for the model's encoders.
 pub(super) struct PreparedMedia {
     pictures: Vec<PreparedPicture>,
-    sounds: Vec<Heard>,
+    sounds: Vec<PreparedSound>,
 }
 
 impl RequestedMedia {

@@ -3,7 +3,7 @@
 
 use std::io::Cursor;
 
-use hanzo_engine_runtime::{MediaSpan, RequestError, TextModel, audio::Heard};
+use hanzo_engine_runtime::{MediaSpan, RequestError, TextModel, audio::PreparedSound};
 use hanzo_engine_sound::{Hint, Limits, Sound, SoundError};
 
 use crate::{error::Error, limits::CHAT_SOUND_BYTES_MAX};
@@ -35,7 +35,7 @@ pub(super) fn heard(
     model: &TextModel,
     tokens_max: usize,
     interrupted: &dyn Fn() -> bool,
-) -> Result<Vec<Heard>, Error> {
+) -> Result<Vec<PreparedSound>, Error> {
     let mut all = Vec::with_capacity(sounds.len());
     let mut rows = 0;
     for RequestedSound { field, bytes, mime_type } in sounds {
@@ -82,7 +82,7 @@ pub(super) fn heard(
 /// An error of the runtime if the template lacks a place for a sound.
 pub(super) fn placed(
     tokens: Vec<u32>,
-    sounds: Vec<Heard>,
+    sounds: Vec<PreparedSound>,
     model: &TextModel,
 ) -> Result<(Vec<u32>, Vec<MediaSpan>), RequestError> {
     match &model.hearing {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use half::{bf16, f16};
 use hanzo_engine_kernels::DType;
 use hanzo_engine_kernels::cpu::{PoolTurn, ThreadPool};
-use hanzo_engine_runtime::quantise::{Affine, FolderPlan, Placed};
+use hanzo_engine_runtime::quantise::{Affine, FolderPlan, FolderTensor};
 use hanzo_engine_runtime::safetensors;
 
 use super::{QuantizeError, QuantizeOptions, QuantizeReport, Row, convert, threads};
@@ -45,7 +45,7 @@ pub(super) fn run(
             1 => "model.safetensors".to_owned(),
             count => format!("model-{:05}-of-{count:05}.safetensors", number + 1),
         };
-        let entries: Vec<_> = shard.iter().flat_map(Placed::entries).collect();
+        let entries: Vec<_> = shard.iter().flat_map(FolderTensor::entries).collect();
         let mut out = BufWriter::new(File::create(part.path.join(&name)).map_err(failed)?);
         out.write_all(&safetensors::begin("mlx", &entries)).map_err(failed)?;
         for placed in *shard {
@@ -72,7 +72,7 @@ pub(super) fn run(
 /// Writes one tensor: unchanged, or its codes, then its scales, then its biases.
 fn tensor(
     turn: &mut PoolTurn,
-    placed: &Placed,
+    placed: &FolderTensor,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(u64),
     write: &mut dyn FnMut(&[u8]) -> Result<(), QuantizeError>,
@@ -281,13 +281,13 @@ mod tests {
     #[test]
     fn tensors_are_cut_into_files() {
         let plan = FolderPlan::new(Path::new(&data("tiny/qwen3")), &affine(DType::AFQ4_G32)).unwrap();
-        let all: u64 = plan.tensors.iter().map(Placed::bytes).sum();
+        let all: u64 = plan.tensors.iter().map(FolderTensor::bytes).sum();
         let shards = plan.shards(all / 3);
         assert!(shards.len() >= 3 && shards.iter().all(|shard| !shard.is_empty()));
         let count: usize = shards.iter().map(|shard| shard.len()).sum();
         assert_eq!(count, plan.tensors.len());
         for shard in &shards {
-            let bytes: u64 = shard.iter().map(Placed::bytes).sum();
+            let bytes: u64 = shard.iter().map(FolderTensor::bytes).sum();
             assert!(bytes <= all / 3 || shard.len() == 1);
         }
         assert_eq!(plan.shards(all).len(), 1);

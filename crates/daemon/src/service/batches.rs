@@ -5,7 +5,7 @@
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use hanzo_engine_runtime::{
-    ClientId, Computed, EmbedInput, EmbedJob, Embedder, Output, RequestError, tokenizer::Tokenizer,
+    ClientId, EmbedInput, EmbedJob, EmbedResult, Embedder, Output, RequestError, tokenizer::Tokenizer,
     vision::PICTURE,
 };
 use tokio::sync::oneshot;
@@ -181,8 +181,8 @@ impl<'a> Batches<'a> {
         let computed = computed.map_err(|end| reply::job_end(end).unwrap_or_else(lost))?;
         for result in computed {
             self.answer_bytes += match &result {
-                Computed::Dense { values, .. } => size_of_val(values.as_slice()),
-                Computed::Sparse(weights) => size_of_val(weights.as_slice()),
+                EmbedResult::Dense { values, .. } => size_of_val(values.as_slice()),
+                EmbedResult::Sparse(weights) => size_of_val(weights.as_slice()),
             };
             self.computed.computed.push(result);
         }

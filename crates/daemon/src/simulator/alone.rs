@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use hanzo_engine_kernels::KvType;
 use hanzo_engine_runtime::{
-    Computed, EmbedInput, EmbedJob, Engine, EngineConfig, Event, EventKind, Job, JobId, Output, Speculation,
-    Usage,
+    EmbedInput, EmbedJob, EmbedResult, Engine, EngineConfig, Event, EventKind, Job, JobId, Output,
+    Speculation, Usage,
 };
 
 use super::{
@@ -67,7 +67,7 @@ impl Alone {
     }
 
     /// Expected results of each input; `None` if any is not finite.
-    pub(super) fn inputs(&mut self, inputs: &[EmbedInput], output: Output) -> Option<Vec<Computed>> {
+    pub(super) fn inputs(&mut self, inputs: &[EmbedInput], output: Output) -> Option<Vec<EmbedResult>> {
         let id = self.next_job();
         self.engine().submit_inputs(&EmbedJob {
             id,

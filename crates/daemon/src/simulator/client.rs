@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
-use hanzo_engine_runtime::{Computed, EventKind, Job};
+use hanzo_engine_runtime::{EmbedResult, EventKind, Job};
 use tokio::sync::oneshot;
 
 use super::{
@@ -105,7 +105,7 @@ pub(super) enum ReadOutcome {
     /// The request has ended.
     Ended(JobEnd),
     /// The next batch has been answered.
-    Answered(usize, Vec<Computed>),
+    Answered(usize, Vec<EmbedResult>),
 }
 
 struct Wakes {
@@ -211,7 +211,7 @@ impl SimulatedClient {
     pub(super) fn check_answer(
         &self,
         batch: usize,
-        computed: &[Computed],
+        computed: &[EmbedResult],
         alone: &mut Alone,
     ) -> Result<(), String> {
         let Ask::Embed { batches, output, .. } = &self.plan.ask else { return Ok(()) };

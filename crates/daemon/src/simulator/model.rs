@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_runtime::{
-    EngineConfig, Network, Opened,
+    EngineConfig, Network, OpenedModel,
     decoder::Decoder,
     engine::Engine,
     kv::KvRoom,
@@ -32,7 +32,7 @@ pub(super) const MODELS: [Windows; 5] =
     [[None, None], [None, Some(5)], [Some(33), None], [Some(16), Some(16)], [Some(40), Some(9)]];
 
 struct SimulatedModel {
-    opened: Opened,
+    opened: OpenedModel,
     sides: Sides,
 }
 
@@ -48,7 +48,7 @@ pub(super) enum Keeps {
 fn model() -> &'static SimulatedModel {
     static MODEL: OnceLock<SimulatedModel> = OnceLock::new();
     MODEL.get_or_init(|| {
-        let opened = Opened::from_static("simulated", file()).unwrap();
+        let opened = OpenedModel::from_static("simulated", file()).unwrap();
         let text = Arc::new(opened.text_model().unwrap());
         assert_eq!((text.vocab, &text.eos[..]), (VOCAB as usize, &[END][..]));
         let embedder = Arc::new(opened.embedder(&text.tokenizer, CONTEXT).unwrap());
@@ -74,7 +74,7 @@ pub(super) fn engine(
     faults: Faults,
 ) -> Engine {
     let sides = &model().sides;
-    let mut opened = Opened::from_static("simulated", file()).unwrap();
+    let mut opened = OpenedModel::from_static("simulated", file()).unwrap();
     let Network::Decoder(files) = &mut opened.network else { unreachable!("the file is a decoder's") };
     files.spec = with_windows(files.spec.clone(), windows);
     if keeps == Keeps::Everything {

@@ -10,8 +10,8 @@ use std::{
 
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::{
-    Adapter, EmbedJob, EncoderConfig, EngineConfig, EngineStats, Event, JobId, LoadError, ModelFiles, Opened,
-    StepError, StepReport, VoiceFiles,
+    Adapter, EmbedJob, EncoderConfig, EngineConfig, EngineStats, Event, JobId, LoadError, ModelFiles,
+    OpenedModel, StepError, StepReport, VoiceFiles,
     encoder::EncoderFiles,
     engine::EngineMemory,
     spec::TransformerSpec,
@@ -99,7 +99,7 @@ impl Device for DemoDevice {
     fn build(
         &self,
         origin: &Origin,
-        (files, draft): (&Opened, Option<&ModelFiles>),
+        (files, draft): (&OpenedModel, Option<&ModelFiles>),
         sides: Sides,
         size: EngineSize,
         progress: &mut dyn FnMut(f32),

@@ -2,7 +2,7 @@
 
 use hanzo_engine_kernels::{AnyBackend, Pipeline, PipelineCut, TensorParallel, cpu::CpuBackend};
 use hanzo_engine_runtime::{
-    Adapter, EncoderConfig, Engine, EngineConfig, LoadError, ModelFiles, Network, Opened, VoiceFiles,
+    Adapter, EncoderConfig, Engine, EngineConfig, LoadError, ModelFiles, Network, OpenedModel, VoiceFiles,
     encoder::EncoderFiles,
     engine::EngineMemory,
     spec::TransformerSpec,
@@ -118,7 +118,7 @@ impl Device for PlayedCard {
     fn build(
         &self,
         origin: &Origin,
-        files: (&Opened, Option<&ModelFiles>),
+        files: (&OpenedModel, Option<&ModelFiles>),
         sides: Sides,
         size: EngineSize,
         progress: &mut dyn FnMut(f32),

@@ -3,20 +3,20 @@
 
 use std::{sync::Arc, time::Instant};
 
-use hanzo_engine_runtime::{Computed, EmbedJob, Event, EventKind};
+use hanzo_engine_runtime::{EmbedJob, EmbedResult, Event, EventKind};
 use tokio::sync::oneshot;
 
 use super::{ClientState, JobEnd, TicketClient};
 use crate::{admission::KeptPlace, metrics::ModelMetrics};
 
 /// Response to a client: results in the order of the inputs.
-pub(crate) type Results = Result<Vec<Computed>, JobEnd>;
+pub(crate) type Results = Result<Vec<EmbedResult>, JobEnd>;
 
 /// Worker's end of a batch.
 pub(crate) struct EmbedTicket {
     /// Job to run.
     pub(crate) job: EmbedJob,
-    results: Vec<Option<Computed>>, // by input
+    results: Vec<Option<EmbedResult>>, // by input
     missing: usize,
     answer: Option<oneshot::Sender<Results>>, // until the response was sent
     deadline: Option<Instant>,

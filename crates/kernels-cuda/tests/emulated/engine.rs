@@ -7,10 +7,11 @@ use hanzo_engine_kernels::reference::ReferenceBackend;
 use hanzo_engine_kernels::{AnyBackend, Backend, DType, KvType, quant};
 use hanzo_engine_kernels_cuda::CudaBackend;
 use hanzo_engine_runtime::decoder::Decoder;
-use hanzo_engine_runtime::gguf::{Gguf, Planned, Writer};
+use hanzo_engine_runtime::gguf::{Gguf, TensorEntry, Writer};
 use hanzo_engine_runtime::mapped::ModelBytes;
 use hanzo_engine_runtime::{
-    Engine, EngineConfig, Event, EventKind, Job, JobId, Opened, SamplingParams, Speculation, StopConditions,
+    Engine, EngineConfig, Event, EventKind, Job, JobId, OpenedModel, SamplingParams, Speculation,
+    StopConditions,
 };
 use serde_json::Value;
 
@@ -60,10 +61,10 @@ fn in_f16() -> Vec<u8> {
     let gguf =
         Gguf::parse("hanzo-demo", &ModelBytes::from_static(DEMO)).expect("the embedded model is sound");
     let dtype = |of: DType| if of == DType::Q8_0 { DType::F16 } else { of };
-    let planned: Vec<Planned> = gguf
+    let planned: Vec<TensorEntry> = gguf
         .tensors
         .iter()
-        .map(|tensor| Planned {
+        .map(|tensor| TensorEntry {
             name: tensor.name.clone(),
             dtype: dtype(tensor.dtype),
             shape: tensor.shape.clone(),
@@ -109,7 +110,7 @@ pub(crate) fn engine_on(backend: AnyBackend, config: EngineConfig) -> Engine {
 }
 
 fn engine_of(backend: AnyBackend, weights: Weights, config: EngineConfig) -> Engine {
-    let opened = Opened::from_static("hanzo-demo", weights.gguf()).expect("the embedded model is sound");
+    let opened = OpenedModel::from_static("hanzo-demo", weights.gguf()).expect("the embedded model is sound");
     let text = Arc::new(opened.text_model().expect("the embedded tokenizer is sound"));
     let files = opened.decoder().expect("the embedded model is a decoder");
     let decoder = Decoder::load(&backend, files, &mut |_| ()).expect("the embedded weights are sound");

@@ -4,7 +4,7 @@
 use hanzo_engine_cuda_emulator::{CountedLaunch, EmulatedDevice, Sources};
 use hanzo_engine_kernels::{AnyBackend, HeadShape, KvType, RowSource, SampleSpec};
 use hanzo_engine_kernels_cuda::{CudaBackend, Device, Kernel, Ledger};
-use hanzo_engine_runtime::Opened;
+use hanzo_engine_runtime::OpenedModel;
 use hanzo_engine_runtime::decoder::Decoder;
 use hanzo_engine_runtime::step::Step;
 
@@ -96,7 +96,7 @@ const FFN: usize = 768;
 #[test]
 fn the_network_on_paper_is_the_engines() {
     let demo: &[u8] = include_bytes!("../../../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
-    let opened = Opened::from_static("hanzo-demo", demo).expect("the embedded model is sound");
+    let opened = OpenedModel::from_static("hanzo-demo", demo).expect("the embedded model is sound");
     let files = opened.decoder().expect("a decoder");
     for (sequences, context) in [(1, 20_usize), (1, 200), (5, 60)] {
         let each = context.div_ceil(16);

@@ -12,7 +12,7 @@ use hanzo_engine_kernels::{
 };
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver, Kernel};
 use hanzo_engine_runtime::decoder::Decoder;
-use hanzo_engine_runtime::{Engine, EventKind, Opened};
+use hanzo_engine_runtime::{Engine, EventKind, OpenedModel};
 
 use crate::again::{ended, in_a_process, is_again};
 use crate::driver::{card, library};
@@ -55,7 +55,7 @@ fn has_ways() -> bool {
 
 /// Logits of two prompts, one of them in two chunks, and of another token of each; and of a step that is not recorded.
 fn logits(backend: &mut AnyBackend) -> Vec<u32> {
-    let opened = Opened::from_static("hanzo-demo", DEMO).expect("the embedded model is sound");
+    let opened = OpenedModel::from_static("hanzo-demo", DEMO).expect("the embedded model is sound");
     let files = opened.decoder().expect("the embedded model is a decoder");
     let mut decoder = Decoder::load(backend, files, &mut |_| ()).expect("the embedded weights are sound");
     let limits = StepLimits { logit_rows: 80, ..decoder.spec().step_limits(80, 2, 64) };

@@ -8,7 +8,7 @@ use hanzo_engine_kernels::quant;
 use crate::error::LoadError;
 use crate::load::ModelFiles;
 use crate::network::as_f32;
-use crate::opened::Opened;
+use crate::opened::OpenedModel;
 use crate::spec::{TransformerSpec, Weight};
 use crate::tensor::Tensor;
 
@@ -23,8 +23,8 @@ enum BaseFiles<'a> {
     Open(&'a ModelFiles),
     /// Opened at the first use: most adapters need none of the model's weights.
     ToOpen {
-        open: &'a dyn Fn() -> Result<Opened, LoadError>,
-        opened: OnceCell<Box<Opened>>,
+        open: &'a dyn Fn() -> Result<OpenedModel, LoadError>,
+        opened: OnceCell<Box<OpenedModel>>,
     },
 }
 
@@ -35,7 +35,7 @@ impl<'a> AdapterBase<'a> {
     }
 
     /// A model whose files `open` opens again, once, if an adapter depends on its weights.
-    pub fn reopened(spec: &'a TransformerSpec, open: &'a dyn Fn() -> Result<Opened, LoadError>) -> Self {
+    pub fn reopened(spec: &'a TransformerSpec, open: &'a dyn Fn() -> Result<OpenedModel, LoadError>) -> Self {
         Self { spec, files: BaseFiles::ToOpen { open, opened: OnceCell::new() } }
     }
 

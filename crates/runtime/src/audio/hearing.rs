@@ -25,26 +25,26 @@ const MIRRORED: usize = FRAME / 2;
 
 /// Prepares the sounds in a model's prompts.
 #[derive(Debug)]
-pub struct Hearing {
+pub struct SoundPreprocessor {
     spec: AudioSpec,
     bank: MelBank,
     /// Digest of the settings on which a window's rows depend besides its frames.
     settings: [u8; 32],
 }
 
-/// Sound in preparation: 16 kHz, one channel. Samples are added as they arrive.
+/// Builder of a [`PreparedSound`] from samples as they arrive: 16 kHz, one channel.
 #[derive(Debug)]
-pub struct Listening<'a> {
-    hearing: &'a Hearing,
+pub struct SoundBuilder<'a> {
+    hearing: &'a SoundPreprocessor,
     frames: MelFrames,
     out: Vec<f32>,  // (frames, mels)
     last: Vec<f32>, // the last samples, one more than are mirrored
     samples: usize,
 }
 
-/// Prepared sound: the frames of its windows.
+/// Sound as frames of its windows, ready for the tower.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Heard {
+pub struct PreparedSound {
     windows: Vec<Window>,
 }
 
@@ -64,12 +64,16 @@ pub struct TooShort {
     least: usize,
 }
 
-impl Hearing {
+impl SoundPreprocessor {
     /// Builds the preparation for a tower beside a text model with this tokenizer.
     ///
     /// # Errors
     /// [`LoadError::Unsupported`] if the tokenizer does not know the sound's placeholder as a control token.
-    pub(crate) fn new(files: &AudioFiles, tokenizer: &Tokenizer, file: &str) -> Result<Hearing, LoadError> {
+    pub(crate) fn new(
+        files: &AudioFiles,
+        tokenizer: &Tokenizer,
+        file: &str,
+    ) -> Result<SoundPreprocessor, LoadError> {
         let spec = files.spec.clone();
         if !tokenizer.is_special(spec.audio_token) {
             return Err(LoadError::Unsupported {
@@ -80,7 +84,7 @@ impl Hearing {
             });
         }
         let settings = Sha256::digest(format!("{spec:?}")).into();
-        Ok(Hearing { bank: MelBank::new(spec.mels), spec, settings })
+        Ok(SoundPreprocessor { bank: MelBank::new(spec.mels), spec, settings })
     }
 
     /// Longest sound, in seconds, whose rows fit a prompt of at most `tokens_max` tokens.
@@ -102,8 +106,14 @@ impl Hearing {
     }
 
     /// Starts a sound.
-    pub fn listen(&self) -> Listening<'_> {
-        Listening { hearing: self, frames: MelFrames::new(), out: Vec::new(), last: Vec::new(), samples: 0 }
+    pub fn listen(&self) -> SoundBuilder<'_> {
+        SoundBuilder {
+            hearing: self,
+            frames: MelFrames::new(),
+            out: Vec::new(),
+            last: Vec::new(),
+            samples: 0,
+        }
     }
 
     /// Whether a span is a window of this tower.
@@ -125,7 +135,7 @@ impl Hearing {
     pub fn place(
         &self,
         tokens: &[u32],
-        sounds: Vec<Heard>,
+        sounds: Vec<PreparedSound>,
     ) -> Result<(Vec<u32>, Vec<MediaSpan>), RequestError> {
         let (placeholder, count) = (self.spec.audio_token, sounds.len());
         let places = tokens.iter().filter(|&&token| token == placeholder).count();
@@ -164,7 +174,7 @@ impl Hearing {
     }
 }
 
-impl Listening<'_> {
+impl SoundBuilder<'_> {
     /// Adds samples. If a sound is a single window, samples after the window are ignored: they are padding that an
     /// encoder added at the end.
     pub fn push(&mut self, samples: &[f32]) {
@@ -192,7 +202,7 @@ impl Listening<'_> {
     ///
     /// # Errors
     /// [`TooShort`].
-    pub fn finish(mut self) -> Result<Heard, TooShort> {
+    pub fn finish(mut self) -> Result<PreparedSound, TooShort> {
         let (samples, spec) = (self.samples, &self.hearing.spec);
         let own_rows = samples.div_ceil(HOP).div_ceil(FRAMES_OF_ROW);
         let least = if spec.windows_max > 1 { 1 } else { (2 * spec.joined - 2) * HOP + 1 };
@@ -222,11 +232,11 @@ impl Listening<'_> {
             frames: frames[..kept * spec.mels].iter().flat_map(|number| number.to_le_bytes()).collect(),
             tokens: spec.rows_of(kept) / spec.joined,
         };
-        Ok(Heard { windows: frames.chunks_exact(spec.frames() * spec.mels).map(window).collect() })
+        Ok(PreparedSound { windows: frames.chunks_exact(spec.frames() * spec.mels).map(window).collect() })
     }
 }
 
-impl Listening<'_> {
+impl SoundBuilder<'_> {
     /// Mirrors the sound at its end, for the last frames.
     fn mirror(&mut self) {
         let mirrored: Vec<f32> = self.last.iter().rev().skip(1).copied().collect();
@@ -234,7 +244,7 @@ impl Listening<'_> {
     }
 
     /// Returns all windows of a sound whose frames end with it, as `Qwen3ASRFeatureExtractor` makes them.
-    fn finish_with_sound(mut self) -> Heard {
+    fn finish_with_sound(mut self) -> PreparedSound {
         let spec = &self.hearing.spec;
         self.push(&vec![0.0; SAMPLES_MIN.saturating_sub(self.samples)]);
         self.mirror();
@@ -245,11 +255,11 @@ impl Listening<'_> {
             tokens: spec.rows_of(frames.len() / spec.mels),
             frames: frames.iter().flat_map(|number| number.to_le_bytes()).collect(),
         };
-        Heard { windows: frames.chunks(spec.frames() * spec.mels).map(window).collect() }
+        PreparedSound { windows: frames.chunks(spec.frames() * spec.mels).map(window).collect() }
     }
 }
 
-impl Heard {
+impl PreparedSound {
     /// Rows of the text model.
     pub fn rows(&self) -> usize {
         self.windows.iter().map(|window| window.tokens).sum()

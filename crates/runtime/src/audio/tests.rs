@@ -16,7 +16,7 @@ use crate::chat::{Chat, Message};
 use crate::decoder::Decoder;
 use crate::job::{Event, EventKind, Job, JobId, StopConditions};
 use crate::vision::{Piece, Towers};
-use crate::{Engine, EngineConfig, MediaSpan, Opened, SamplingParams, Speculation, TextModel};
+use crate::{Engine, EngineConfig, MediaSpan, OpenedModel, SamplingParams, Speculation, TextModel};
 
 const CASES: &[&str] = &["qwen2_audio", "voxtral", "qwen3_asr"];
 /// Maximum difference of a frame's number; the numbers of a sound have a range of 2.
@@ -92,17 +92,17 @@ fn talks(case: &str) -> Vec<Talk> {
     golden.as_array().unwrap().iter().enumerate().map(talk).collect()
 }
 
-fn open(case: &str) -> (Opened, Arc<TextModel>) {
-    let opened = Opened::open(&folder(case)).unwrap();
+fn open(case: &str) -> (OpenedModel, Arc<TextModel>) {
+    let opened = OpenedModel::open(&folder(case)).unwrap();
     let text = Arc::new(opened.text_model().unwrap());
     (opened, text)
 }
 
-fn files(opened: &Opened) -> &AudioFiles {
+fn files(opened: &OpenedModel) -> &AudioFiles {
     opened.decoder().unwrap().ear.as_ref().expect("it hears")
 }
 
-fn heard(hearing: &Hearing, samples: &[f32]) -> Heard {
+fn heard(hearing: &SoundPreprocessor, samples: &[f32]) -> PreparedSound {
     let mut listening = hearing.listen();
     samples.chunks(1000).for_each(|part| listening.push(part));
     listening.finish().unwrap()
@@ -138,7 +138,11 @@ fn cpu(tier: Tier) -> AnyBackend {
     AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier))
 }
 
-fn engine((opened, text): &(Opened, Arc<TextModel>), step_tokens_max: usize, kv_blocks: usize) -> Engine {
+fn engine(
+    (opened, text): &(OpenedModel, Arc<TextModel>),
+    step_tokens_max: usize,
+    kv_blocks: usize,
+) -> Engine {
     let room = opened.decoder().unwrap().spec.kv_room(step_tokens_max);
     let config = EngineConfig {
         kv_blocks,
@@ -254,7 +258,7 @@ fn prompts_are_the_processors() {
     assert!((text.hearing.as_ref().unwrap().seconds_max(99) - 6.0).abs() < 1e-9, "three windows of 25 rows");
 }
 
-fn rows_of(backend: AnyBackend, opened: &Opened, spans: &[MediaSpan], layers: usize) -> Vec<f32> {
+fn rows_of(backend: AnyBackend, opened: &OpenedModel, spans: &[MediaSpan], layers: usize) -> Vec<f32> {
     let mut tower = AudioTower::load(backend, files(opened)).unwrap();
     let mut all = Vec::new();
     for span in spans {
@@ -368,7 +372,7 @@ fn an_extractor_of_which_a_setting_would_be_lost_is_refused() {
         let mut settings: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         change(&mut settings);
         fs::write(&path, settings.to_string()).unwrap();
-        Opened::open(directory.path()).map(|opened| opened.info().not_read)
+        OpenedModel::open(directory.path()).map(|opened| opened.info().not_read)
     };
     assert_eq!(copy(&|_| ()).unwrap(), [""; 0]);
     for (key, value) in [
@@ -391,10 +395,10 @@ fn what_hears_is_quantised_to_eight_bits_and_hears_the_same() {
     let (case, talk) = ("voxtral", talks("voxtral").remove(0));
     let (plain, text) = open(case);
     let (_, spans) = prompt(&text, &talk);
-    let bytes = |opened: &Opened| AudioTower::memory(&cpu(Tier::Portable), files(opened)).weights_bytes;
+    let bytes = |opened: &OpenedModel| AudioTower::memory(&cpu(Tier::Portable), files(opened)).weights_bytes;
     for isq in ["8", "4"] {
         let overrides = Overrides { isq: Some(isq.parse().unwrap()), ..Overrides::default() };
-        let eight = Opened::open_with(&folder(case), &overrides).unwrap();
+        let eight = OpenedModel::open_with(&folder(case), &overrides).unwrap();
         let summary = eight.quantised().unwrap();
         assert!(summary.contains("what hears: matrices quantised: 12 Q8_0"), "{isq}: {summary}");
         assert!(bytes(&eight) < bytes(&plain), "{isq}: {} of {}", bytes(&eight), bytes(&plain));

@@ -13,8 +13,8 @@ pub(crate) use embedder::yes_no;
 pub use embedder::{Embedder, PairPrompt, Prompt, Task};
 pub(crate) use files::{asking, network_folder, of_gguf, read};
 pub use modules::Module;
-pub use pooling::{Pooled, Pooling};
-pub use readout::{Computed, Output, Readout, Rows};
+pub use pooling::{Pooler, Pooling};
+pub use readout::{EmbedResult, Output, Readout, Rows};
 pub use spec::{EmbeddingSpec, Lexical, Padding, Splade};
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ impl Pooling {
 
 /// Pooling in progress, over the rows so far.
 #[derive(Clone, Debug)]
-pub struct Pooled {
+pub struct Pooler {
     /// Rows before this one do not count: they belong to the prompt.
     first: usize,
     seen: usize,
@@ -58,14 +58,14 @@ pub struct Pooled {
     weights: f32,
 }
 
-impl Pooled {
+impl Pooler {
     /// Starts pooling of rows with `hidden` elements; there will be one vector per mode.
-    pub fn new(modes: &[Pooling], hidden: usize, first: usize) -> Pooled {
+    pub fn new(modes: &[Pooling], hidden: usize, first: usize) -> Pooler {
         let part = |&mode: &Pooling| {
             let start = if mode == Pooling::Max { f32::NEG_INFINITY } else { 0.0 };
             (mode, vec![start; hidden])
         };
-        Pooled { first, seen: 0, counted: 0, parts: modes.iter().map(part).collect(), weights: 0.0 }
+        Pooler { first, seen: 0, counted: 0, parts: modes.iter().map(part).collect(), weights: 0.0 }
     }
 
     /// Adds the next rows, `(n, hidden)`.

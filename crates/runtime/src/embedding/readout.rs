@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Embedder, Lexical,
     modules::normalize,
-    pooling::{Pooled, Pooling},
+    pooling::{Pooler, Pooling},
 };
 use crate::encoder::HeadInput;
 
@@ -34,7 +34,7 @@ pub enum Output {
 
 /// Result for an input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Computed {
+pub enum EmbedResult {
     /// Matrix of shape `(rows, values.len() / rows)`.
     Dense {
         /// Elements, row by row.
@@ -67,7 +67,7 @@ pub struct Readout {
 
 #[derive(Debug)]
 enum State {
-    Pooled(Pooled),
+    Pooled(Pooler),
     Tokens(Vec<f32>),
     // maximum or sum of each token's weight
     Vocabulary(Vec<f32>),
@@ -111,7 +111,7 @@ impl Readout {
         };
         let state = match output {
             Output::Vector { .. } | Output::Scores { .. } => {
-                State::Pooled(Pooled::new(modes, embedder.hidden, first))
+                State::Pooled(Pooler::new(modes, embedder.hidden, first))
             }
             Output::Tokens => State::Tokens(Vec::new()),
             Output::Sparse if spec.lexical.is_some() => State::Lexical(LexicalWeights {
@@ -164,7 +164,7 @@ impl Readout {
     }
 
     /// Result of the rows; `None` if it has a number that is NaN or infinite.
-    pub fn finish(self, embedder: &Embedder) -> Option<Computed> {
+    pub fn finish(self, embedder: &Embedder) -> Option<EmbedResult> {
         let computed = match (self.state, self.output) {
             (State::Pooled(pooled), Output::Scores { raw }) => {
                 let classifier = embedder.classifier.as_ref()?;
@@ -175,33 +175,33 @@ impl Readout {
                 if !raw {
                     classifier.scores.apply(&mut scores);
                 }
-                Computed::Dense { values: scores, rows: 1 }
+                EmbedResult::Dense { values: scores, rows: 1 }
             }
             (State::Pooled(pooled), Output::Vector { dimensions, normalize }) => {
                 let values = embedder.vector(pooled.finish(), dimensions, normalize);
-                Computed::Dense { values, rows: 1 }
+                EmbedResult::Dense { values, rows: 1 }
             }
             (State::Pooled(_), _) => return None,
             (State::Tokens(values), _) => {
                 let rows = values.len() / embedder.hidden;
-                Computed::Dense { values, rows }
+                EmbedResult::Dense { values, rows }
             }
             (State::Lexical(LexicalWeights { weights, .. }), _) => {
                 if weights.values().any(|weight| !weight.is_finite()) {
                     return None;
                 }
-                Computed::Sparse(weights.into_iter().filter(|&(_, weight)| weight > 0.0).collect())
+                EmbedResult::Sparse(weights.into_iter().filter(|&(_, weight)| weight > 0.0).collect())
             }
             (State::Vocabulary(weights), _) => {
                 if weights.iter().any(|weight| !weight.is_finite()) {
                     return None;
                 }
                 let entries = weights.into_iter().enumerate().filter(|&(_, weight)| weight != 0.0);
-                Computed::Sparse(entries.map(|(token, weight)| (token as u32, weight)).collect())
+                EmbedResult::Sparse(entries.map(|(token, weight)| (token as u32, weight)).collect())
             }
         };
         match &computed {
-            Computed::Dense { values, .. } if values.iter().any(|value| !value.is_finite()) => None,
+            EmbedResult::Dense { values, .. } if values.iter().any(|value| !value.is_finite()) => None,
             _ => Some(computed),
         }
     }
@@ -244,9 +244,9 @@ impl Embedder {
     }
 
     /// Result for a picture's vector; `None` if a number is NaN or infinite.
-    pub(crate) fn of_picture(&self, vector: Vec<f32>, output: Output) -> Option<Computed> {
+    pub(crate) fn of_picture(&self, vector: Vec<f32>, output: Output) -> Option<EmbedResult> {
         let Output::Vector { dimensions, normalize } = output else { return None };
         let values = self.as_wanted(vector, dimensions, normalize);
-        values.iter().all(|value| value.is_finite()).then_some(Computed::Dense { values, rows: 1 })
+        values.iter().all(|value| value.is_finite()).then_some(EmbedResult::Dense { values, rows: 1 })
     }
 }

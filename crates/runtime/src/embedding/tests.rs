@@ -20,7 +20,7 @@ use crate::job::{EmbedInput, EmbedJob, EventKind, JobId};
 use crate::text::TextModel;
 use crate::tokenizer::CutSide;
 use crate::vision::Tower;
-use crate::{EncoderConfig, EncoderEngine, Engine, EngineConfig, Event, Network, Opened, Speculation};
+use crate::{EncoderConfig, EncoderEngine, Engine, EngineConfig, Event, Network, OpenedModel, Speculation};
 
 fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/encoders")
@@ -45,7 +45,7 @@ impl Model {
     }
 
     fn on(path: &Path, tier: Tier) -> Model {
-        let opened = Opened::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let opened = OpenedModel::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let text = Arc::new(opened.text_model().unwrap());
         let embedder = Arc::new(opened.embedder(&text.tokenizer, 4096).unwrap());
         let pool = Arc::new(ThreadPool::new(2));
@@ -102,7 +102,7 @@ impl Model {
     }
 
     /// Results of inputs in one job.
-    fn run(&mut self, inputs: Vec<EmbedInput>, output: Output) -> Vec<Computed> {
+    fn run(&mut self, inputs: Vec<EmbedInput>, output: Output) -> Vec<EmbedResult> {
         self.jobs += 1;
         let mut results = vec![None; inputs.len()];
         let job = EmbedJob { id: JobId(self.jobs), inputs, output, priority: 0, client: None };
@@ -144,10 +144,10 @@ fn numbers(value: &Value) -> Vec<f32> {
     value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap() as f32).collect()
 }
 
-fn dense(computed: &Computed) -> &[f32] {
+fn dense(computed: &EmbedResult) -> &[f32] {
     match computed {
-        Computed::Dense { values, .. } => values,
-        Computed::Sparse(_) => panic!("sparse"),
+        EmbedResult::Dense { values, .. } => values,
+        EmbedResult::Sparse(_) => panic!("sparse"),
     }
 }
 
@@ -309,7 +309,7 @@ fn weights_of_pytorch_are_those_of_safetensors() {
         copy_tree(&data().join(case), copy.path());
         let names = safetensors_names(&copy.path().join("model.safetensors"));
         std::fs::remove_file(copy.path().join("model.safetensors")).unwrap();
-        let error = Opened::open(copy.path()).unwrap_err().to_string();
+        let error = OpenedModel::open(copy.path()).unwrap_err().to_string();
         assert!(error.contains("pytorch_model.bin"), "{error}");
         let file = if indexed { "pytorch_model-00001-of-00001.bin" } else { "pytorch_model.bin" };
         std::fs::copy(pytorch(&format!("{case}.bin")), copy.path().join(file)).unwrap();
@@ -324,7 +324,7 @@ fn weights_of_pytorch_are_those_of_safetensors() {
             std::fs::remove_file(folder.join("model.safetensors")).unwrap();
             std::fs::copy(pytorch(file), folder.join("pytorch_model.bin")).unwrap();
         }
-        let opened = Opened::open(copy.path()).unwrap();
+        let opened = OpenedModel::open(copy.path()).unwrap();
         assert_eq!((opened.info().format, opened.info().files.len()), ("pytorch", 1), "{case}");
         let (mut ours, mut twin) = (Model::open(copy.path()), Model::open(&data().join(case)));
         for text in ["The quick brown fox jumps over the lazy dog.", "a"] {
@@ -379,7 +379,7 @@ fn folders_of_the_first_releases_open() {
     let refused = |file: &str, content: &str, expected: &str| {
         let before = std::fs::read(inner.join(file)).unwrap();
         std::fs::write(inner.join(file), content).unwrap();
-        let error = Opened::open(folder.path()).unwrap_err().to_string();
+        let error = OpenedModel::open(folder.path()).unwrap_err().to_string();
         assert!(error.contains(expected), "{expected:?} in {error:?}");
         std::fs::write(inner.join(file), before).unwrap();
     };
@@ -490,7 +490,7 @@ fn check_scores(model: &mut Model, name: &str, golden: &str) -> usize {
 fn sparse_weights_are_golden() {
     // A masked-language head, and a layer that computes sparse weights from hidden states.
     for name in ["bert-splade", "bge-m3"] {
-        let opened = Opened::open(&data().join(name)).unwrap();
+        let opened = OpenedModel::open(&data().join(name)).unwrap();
         assert_eq!(opened.tasks(), [Task::Embed, Task::EmbedSparse], "{name}");
         let mut model = Model::open(&data().join(name));
         let text = std::fs::read_to_string(data().join(name).join("golden.json")).unwrap();
@@ -500,7 +500,7 @@ fn sparse_weights_are_golden() {
             |model: &Model, case: &Value| model.text_input(case["text"].as_str().unwrap(), &Prompt::Default);
         for case in cases {
             let input = input(&model, case);
-            let Computed::Sparse(weights) = model.run(vec![input], Output::Sparse).remove(0) else {
+            let EmbedResult::Sparse(weights) = model.run(vec![input], Output::Sparse).remove(0) else {
                 panic!("dense")
             };
             let expected = case["weights"].as_object().unwrap();
@@ -519,7 +519,7 @@ fn sparse_weights_are_golden() {
         }
         // Together with vectors of the same texts in one step.
         let inputs: Vec<EmbedInput> = cases.iter().map(|case| input(&model, case)).collect();
-        let alone: Vec<Computed> =
+        let alone: Vec<EmbedResult> =
             inputs.iter().flat_map(|input| model.run(vec![input.clone()], Output::Sparse)).collect();
         assert_eq!(model.run(inputs, Output::Sparse), alone, "{name}: together as alone");
     }

@@ -7,7 +7,7 @@ use super::head::{HeadNorm, dense};
 use super::{Convolution, DistanceTables, Encoder, EncoderFiles, EncoderProgram, LayerDistances, MaskedLm};
 use crate::error::LoadError;
 use crate::network::{Group, Loader, WeightType, as_f32};
-use crate::spec::{Disentangled, Distance, LayerPart, Part, behind_table, learned_table};
+use crate::spec::{DisentangledAttention, Distance, LayerPart, Part, behind_table, learned_table};
 
 pub(super) fn load(
     backend: &AnyBackend,
@@ -71,7 +71,7 @@ fn distance(loader: &mut Loader<'_>) -> Result<DistanceTables, LoadError> {
 }
 
 /// One row a bucket.
-fn distance_embedding(loader: &mut Loader<'_>, kind: Disentangled) -> Result<Vec<f32>, LoadError> {
+fn distance_embedding(loader: &mut Loader<'_>, kind: DisentangledAttention) -> Result<Vec<f32>, LoadError> {
     let mut embedding = loader.take(Part::DistanceEmbedding.weight())?;
     if kind.normed {
         let norm = HeadNorm {
@@ -91,7 +91,7 @@ fn distance_embedding(loader: &mut Loader<'_>, kind: Disentangled) -> Result<Vec
 fn layer_distances(
     loader: &mut Loader<'_>,
     layer: usize,
-    kind: Disentangled,
+    kind: DisentangledAttention,
     embedding: &[f32],
 ) -> Result<LayerDistances, LoadError> {
     let mut table = |wanted: bool, part: LayerPart| {

@@ -13,7 +13,7 @@ use crate::limits::ADAPTERS_MAX;
 use crate::spec::TransformerSpec;
 
 /// Adapter in its slot.
-pub(super) struct Held {
+pub(super) struct ResidentAdapter {
     handle: Arc<LoadedAdapter>,
     // Dropped with the adapter: the caller's accounting of its memory.
     _kept: Box<dyn Any + Send>,
@@ -54,7 +54,7 @@ impl Engine {
         }
         self.decoder.adapt(&mut self.backend, slot as u32, adapter)?;
         let handle = Arc::new(LoadedAdapter { slot: slot as u32, digest: adapter.digest });
-        let held = Held { handle: handle.clone(), _kept: kept };
+        let held = ResidentAdapter { handle: handle.clone(), _kept: kept };
         if slot == self.adapters.len() {
             self.adapters.push(Some(held));
         } else {

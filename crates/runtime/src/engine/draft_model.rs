@@ -23,7 +23,7 @@ use crate::{
     limits::{DRAFT_CALLS_SKIPPED, DRAFT_FAILURES_MAX},
     load::ModelFiles,
     spec::TransformerSpec,
-    speculation::Asked,
+    speculation::DraftRequest,
     step::Step,
     tokenizer::Tokenizer,
 };
@@ -49,14 +49,14 @@ pub struct DraftModel {
     parameters: u64,
     vocab: usize,                // tokens that both models have rows for
     rates: [f32; CLASSES.len()], // acceptance rates over all completions
-    drafted: BTreeMap<Order, Drafted>,
+    drafted: BTreeMap<Order, DraftState>,
     skipped: usize, // consecutive calls in which no draft token could have been worth its row
     begun: Vec<BlockHash>, // first blocks of the prompts that this step starts
 }
 
 /// Work done by a call of [`DraftModel::draft`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drafting {
+pub enum DraftWork {
     /// No computation.
     Idle,
     /// Computed prompts only: there is no draft token.
@@ -66,7 +66,7 @@ pub enum Drafting {
 }
 
 /// State of a completion.
-struct Drafted {
+struct DraftState {
     tables: BlockTables,
     computed: usize,         // tokens in the cache; draft tokens after them may be cached too
     published: usize,        // blocks that the index can find
@@ -175,11 +175,11 @@ impl DraftModel {
     ///
     /// # Errors
     /// The device's: the draft model cannot be used any longer.
-    pub fn draft(&mut self, asked: &mut [Asked<'_>], least: f32) -> Result<Drafting, KernelError> {
+    pub fn draft(&mut self, asked: &mut [DraftRequest<'_>], least: f32) -> Result<DraftWork, KernelError> {
         if self.rates.iter().all(|&right| right < least) {
             self.skipped += 1;
             if !self.skipped.is_multiple_of(DRAFT_CALLS_SKIPPED) {
-                return Ok(Drafting::Idle);
+                return Ok(DraftWork::Idle);
             }
         }
         let mut rows = self.size.prefill_tokens_beside_decodes.max(self.size.sequences_max);
@@ -190,7 +190,7 @@ impl DraftModel {
         let mut rounds: Vec<Round> =
             rounds.filter_map(|(index, asked)| self.begin(index, asked, &mut rows)).collect();
         if rounds.is_empty() {
-            return Ok(Drafting::Idle);
+            return Ok(DraftWork::Idle);
         }
         self.step.clear();
         for round in &rounds {
@@ -219,18 +219,18 @@ impl DraftModel {
                 break;
             }
             self.step.clear();
-            for Asked { order, tokens, draft, .. } in rounds.iter().map(|round| &asked[round.asked]) {
+            for DraftRequest { order, tokens, draft, .. } in rounds.iter().map(|round| &asked[round.asked]) {
                 let (end, last) = (tokens.len() + draft.len(), &draft[draft.len() - 1..]);
                 write(&mut self.step, last, end, &self.drafted[order].tables, true);
             }
         }
         let nothing = asked.iter().all(|asked| asked.draft.is_empty());
-        Ok(if nothing { Drafting::Prepared } else { Drafting::Drafted })
+        Ok(if nothing { DraftWork::Prepared } else { DraftWork::Drafted })
     }
 
     /// Plans the work for a completion within the rows left; `None` if nothing is drafted for it.
-    fn begin(&mut self, index: usize, asked: &Asked<'_>, rows_left: &mut usize) -> Option<Round> {
-        let Asked { order, tokens, hashes, most, .. } = *asked;
+    fn begin(&mut self, index: usize, asked: &DraftRequest<'_>, rows_left: &mut usize) -> Option<Round> {
+        let DraftRequest { order, tokens, hashes, most, .. } = *asked;
         let vocab = self.vocab;
         // The last draft token is not computed.
         let most = most.min(self.size.context_tokens_max.saturating_sub(tokens.len()));
@@ -249,7 +249,7 @@ impl DraftModel {
             self.begun.extend(hashes.get(found));
             let mut tables = BlockTables::default();
             let shared = tables.enter(&mut self.pool, hashes, tokens.len(), false).prefix;
-            self.drafted.insert(order, Drafted::new(tables, shared, self.rates));
+            self.drafted.insert(order, DraftState::new(tables, shared, self.rates));
         }
         let drafted = self.drafted.get_mut(&order).expect("it was put there where it was not");
         drafted.settle(tokens, &mut self.rates);
@@ -302,9 +302,9 @@ impl DraftModel {
     }
 }
 
-impl Drafted {
-    fn new(tables: BlockTables, shared: usize, rates: [f32; CLASSES.len()]) -> Drafted {
-        Drafted {
+impl DraftState {
+    fn new(tables: BlockTables, shared: usize, rates: [f32; CLASSES.len()]) -> DraftState {
+        DraftState {
             tables,
             computed: shared * BLOCK_TOKENS,
             published: shared,
@@ -350,7 +350,13 @@ impl Drafted {
 
 impl Round {
     /// Adds the draft model's next token; returns whether to continue.
-    fn take(&mut self, sampled: &SampledToken, of: &mut Drafted, draft: &mut Vec<u32>, least: f32) -> bool {
+    fn take(
+        &mut self,
+        sampled: &SampledToken,
+        of: &mut DraftState,
+        draft: &mut Vec<u32>,
+        least: f32,
+    ) -> bool {
         let probability = sampled.logprob.as_ref().map_or(0.0, |logprob| logprob.logprob.exp());
         let class = CLASSES.iter().rposition(|&bound| probability >= bound).unwrap_or(0);
         if draft.is_empty() {
@@ -415,7 +421,7 @@ mod tests {
     fn of_what_was_drafted_that_is_kept_which_came() {
         // Ten tokens are computed, and two of the three draft tokens after them.
         let settled = |came: &[u32], failures: u32| {
-            let mut drafted = Drafted::new(BlockTables::default(), 0, RIGHT_EXPECTED);
+            let mut drafted = DraftState::new(BlockTables::default(), 0, RIGHT_EXPECTED);
             (drafted.computed, drafted.given, drafted.failures) = (10, 3, failures);
             drafted.said = vec![(5, 0), (6, 0), (7, 0)];
             let tokens: Vec<u32> = (100..110).chain(came.iter().copied()).collect();

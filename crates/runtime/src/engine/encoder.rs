@@ -13,9 +13,9 @@ use std::{
 use hanzo_engine_kernels::{AnyBackend, Batch, KernelError, RowSource, SequenceSpan};
 use serde::{Deserialize, Serialize};
 
-use super::{EngineMemory, EngineStats, StepReport, pictures::Kept};
+use super::{EngineMemory, EngineStats, StepReport, pictures::RowCache};
 use crate::{
-    embedding::{Computed, Embedder, Output, Readout, Rows},
+    embedding::{EmbedResult, Embedder, Output, Readout, Rows},
     encoder::{Encoder, EncoderFiles, WeightType},
     error::StepError,
     fair::{FairLine, Order},
@@ -51,21 +51,21 @@ pub struct EncoderEngine {
     embedder: Arc<Embedder>,
     config: EncoderConfig,
     line: FairLine,
-    waiting: BTreeMap<Order, Waiting>,
+    waiting: BTreeMap<Order, QueuedInput>,
     held: HashSet<JobId>,
     batch: Batch,
-    step: Vec<Waiting>, // inputs of the batch, in its order
-    rows: Vec<f32>,     // hidden states, or logits over the vocabulary
-    seeing: Option<Seeing>,
+    step: Vec<QueuedInput>, // inputs of the batch, in its order
+    rows: Vec<f32>,         // hidden states, or logits over the vocabulary
+    seeing: Option<PictureEncoder>,
     prompt_tokens: u64,
     steps: u64,
 }
 
 /// Tower for pictures, and the picture that is being computed.
-struct Seeing {
+struct PictureEncoder {
     tower: Box<dyn Towers>,
     on_its_way: Option<OnItsWay>,
-    kept: Kept,
+    kept: RowCache,
     seen: u64,     // pictures that went through the tower
     found: u64,    // pictures whose vectors were kept
     tokens: u64,   // of all pictures
@@ -73,25 +73,25 @@ struct Seeing {
 }
 
 struct OnItsWay {
-    waiting: Waiting,
+    waiting: QueuedInput,
     begun: bool,
 }
 
-/// Waiting input.
-struct Waiting {
+/// Input that waits for its batch.
+struct QueuedInput {
     job: JobId,
     choice: u32,
     input: EmbedInput,
     output: Output,
 }
 
-impl Waiting {
+impl QueuedInput {
     fn is_picture(&self) -> bool {
         !self.input.media.is_empty()
     }
 
     /// Event for a result; `None` stands for a result that is not a number.
-    fn event(&self, computed: Option<Computed>) -> Event {
+    fn event(&self, computed: Option<EmbedResult>) -> Event {
         let kind = computed.map_or(EventKind::Failed, EventKind::Computed);
         Event { job: self.job, choice: self.choice, kind }
     }
@@ -157,9 +157,9 @@ impl EncoderEngine {
     /// Adds a tower that computes vectors of pictures.
     #[must_use]
     pub fn with_tower(mut self, tower: Box<dyn Towers>) -> Self {
-        let kept = Kept::new(tower.kept_bytes());
+        let kept = RowCache::new(tower.kept_bytes());
         self.seeing =
-            Some(Seeing { tower, on_its_way: None, kept, seen: 0, found: 0, tokens: 0, media_ns: 0 });
+            Some(PictureEncoder { tower, on_its_way: None, kept, seen: 0, found: 0, tokens: 0, media_ns: 0 });
         self
     }
 
@@ -206,7 +206,7 @@ impl EncoderEngine {
         for (input, choice) in job.inputs.iter().zip(0..) {
             self.prompt_tokens += input.tokens.len() as u64;
             self.line.wait(job.id);
-            let waiting = Waiting { job: job.id, choice, input: input.clone(), output: job.output };
+            let waiting = QueuedInput { job: job.id, choice, input: input.clone(), output: job.output };
             self.waiting.insert(arrival.next(input.tokens.len()), waiting);
         }
     }
@@ -244,7 +244,7 @@ impl EncoderEngine {
 
     /// Current gauges and counters.
     pub fn stats(&self) -> EngineStats {
-        let seeing = |count: fn(&Seeing) -> u64| self.seeing.as_ref().map_or(0, count);
+        let seeing = |count: fn(&PictureEncoder) -> u64| self.seeing.as_ref().map_or(0, count);
         EngineStats {
             waiting: self.waiting.len(),
             prompt_tokens: self.prompt_tokens,
@@ -351,11 +351,11 @@ impl EncoderEngine {
     }
 }
 
-fn finish(waiting: &Waiting, readout: Readout, embedder: &Embedder, events: &mut Vec<Event>) {
+fn finish(waiting: &QueuedInput, readout: Readout, embedder: &Embedder, events: &mut Vec<Event>) {
     events.push(waiting.event(readout.finish(embedder)));
 }
 
-impl Seeing {
+impl PictureEncoder {
     /// Computes one piece of a picture: a layer beside texts, or the whole picture otherwise. Returns the tokens
     /// that this completed; `None` if there is nothing to do.
     fn step(

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Block store, and the jobs that wait for blocks.
-pub(super) struct Kept {
+pub(super) struct BlockStoreClient {
     store: Box<dyn BlockStore>,
     fetches: Vec<Fetch>,
     asked: HashSet<BlockName>,
@@ -27,7 +27,7 @@ struct Fetch {
     waits: Vec<BlockName>,       // requested
 }
 
-impl Kept {
+impl BlockStoreClient {
     /// Number of blocks that came back.
     pub(super) fn fetched(&self) -> u64 {
         self.fetched
@@ -80,7 +80,7 @@ impl Engine {
     /// Sets the store for blocks. It must only hold blocks of this model, in the format of [`Engine::block_form`].
     pub fn keep_blocks(&mut self, store: Box<dyn BlockStore>) {
         self.pool.watch_leaving();
-        self.kept = Some(Kept { store, fetches: Vec::new(), asked: HashSet::new(), fetched: 0 });
+        self.kept = Some(BlockStoreClient { store, fetches: Vec::new(), asked: HashSet::new(), fetched: 0 });
     }
 
     /// Whether a job waits for stored blocks; [`Engine::take_fetched`] puts arrived blocks into the cache.

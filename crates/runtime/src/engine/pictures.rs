@@ -34,10 +34,10 @@ pub(super) struct MediaCounts {
 /// Tower and the jobs that wait for it.
 pub(super) struct Pictures {
     tower: Box<dyn Towers>,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<QueuedWork>,
     /// Whether the first missing frame of the first waiting job has been started.
     begun: bool,
-    kept: Kept,
+    kept: RowCache,
     counts: MediaCounts,
     /// Sizes of the pieces.
     sizes: Sizes,
@@ -45,7 +45,8 @@ pub(super) struct Pictures {
     products: Option<Products>,
 }
 
-struct Waiting {
+/// Work that waits for its media.
+struct QueuedWork {
     work: Work,
     paused: bool,
 }
@@ -102,7 +103,7 @@ impl Work {
     }
 
     /// Fills in the cached rows. Returns the number of frames filled.
-    fn fill(&mut self, kept: &mut Kept) -> u64 {
+    fn fill(&mut self, kept: &mut RowCache) -> u64 {
         let mut filled_frames = 0;
         for media in self.media() {
             if !media.iter().any(is_missing) {
@@ -125,7 +126,7 @@ impl Work {
 
 impl Pictures {
     pub(super) fn new(tower: Box<dyn Towers>) -> Self {
-        let kept = Kept::new(tower.kept_bytes());
+        let kept = RowCache::new(tower.kept_bytes());
         let waiting = VecDeque::new();
         Pictures {
             tower,
@@ -144,7 +145,7 @@ impl Pictures {
     }
 
     pub(super) fn submit(&mut self, work: Work) {
-        self.waiting.push_back(Waiting { work, paused: false });
+        self.waiting.push_back(QueuedWork { work, paused: false });
     }
 
     pub(super) fn cancel(&mut self, job: JobId) {
@@ -187,7 +188,7 @@ impl Pictures {
         let Some(span) = first.work.missing() else {
             let ready = self.waiting.pop_front();
             self.counts.tokens += ready.as_ref().map_or(0, |ready| ready.work.tokens());
-            return Ok(ready.map(|Waiting { work, paused }| Ready { work, paused }));
+            return Ok(ready.map(|QueuedWork { work, paused }| Ready { work, paused }));
         };
         if !self.begun {
             self.tower.begin(span)?;
@@ -207,7 +208,7 @@ impl Pictures {
 }
 
 /// Rows by digest, with least recently used eviction.
-pub(super) struct Kept {
+pub(super) struct RowCache {
     rows: HashMap<[u8; 32], (Rows, u64)>,
     used: BTreeMap<u64, [u8; 32]>,
     clock: u64,
@@ -215,9 +216,9 @@ pub(super) struct Kept {
     bytes_max: usize,
 }
 
-impl Kept {
+impl RowCache {
     pub(super) fn new(bytes_max: usize) -> Self {
-        Kept { rows: HashMap::new(), used: BTreeMap::new(), clock: 0, bytes: 0, bytes_max }
+        RowCache { rows: HashMap::new(), used: BTreeMap::new(), clock: 0, bytes: 0, bytes_max }
     }
 
     pub(super) fn get(&mut self, name: &[u8; 32]) -> Option<Rows> {
@@ -253,7 +254,7 @@ mod tests {
 
     #[test]
     fn rows_that_were_used_the_longest_ago_go_first() {
-        let mut kept = Kept::new(3 * 16);
+        let mut kept = RowCache::new(3 * 16);
         let rows = |value: f32| Rows::from(vec![value; 4]);
         let name = |name: u8| [name; 32];
         for value in 1..=3 {

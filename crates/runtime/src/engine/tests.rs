@@ -14,7 +14,7 @@ use hanzo_engine_kernels::{
 
 use super::*;
 use crate::{
-    EmbedInput, EventKind, MediaSpan, Network, Opened, Output, SamplingParams, StopConditions,
+    EmbedInput, EventKind, MediaSpan, Network, OpenedModel, Output, SamplingParams, StopConditions,
     job::Usage,
     sampler::Mirostat,
     spec::{Mask, Part},
@@ -31,24 +31,24 @@ mod scored;
 mod shifted;
 mod states;
 
-fn opened() -> &'static Opened {
-    static OPENED: OnceLock<Opened> = OnceLock::new();
+fn opened() -> &'static OpenedModel {
+    static OPENED: OnceLock<OpenedModel> = OnceLock::new();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
-    OPENED.get_or_init(|| Opened::open(&path).unwrap())
+    OPENED.get_or_init(|| OpenedModel::open(&path).unwrap())
 }
 
 fn engine(config: EngineConfig, ahead: bool) -> Engine {
     engine_of(opened(), config, ahead)
 }
 
-fn engine_of(opened: &Opened, config: EngineConfig, ahead: bool) -> Engine {
+fn engine_of(opened: &OpenedModel, config: EngineConfig, ahead: bool) -> Engine {
     static POOL: OnceLock<Arc<ThreadPool>> = OnceLock::new();
     let pool = POOL.get_or_init(|| Arc::new(ThreadPool::new(2))).clone();
     let backend = CpuBackend::new(pool, Tier::detect().unwrap());
     engine_on(AnyBackend::new(if ahead { backend.with_lookahead() } else { backend }), opened, config)
 }
 
-fn engine_on(backend: AnyBackend, opened: &Opened, config: EngineConfig) -> Engine {
+fn engine_on(backend: AnyBackend, opened: &OpenedModel, config: EngineConfig) -> Engine {
     let text = Arc::new(opened.text_model().unwrap());
     let embedder = Arc::new(opened.embedder(&text.tokenizer, config.context_tokens_max).unwrap());
     let decoder = Decoder::load(&backend, opened.decoder().unwrap(), &mut |_| ()).unwrap();
@@ -340,9 +340,9 @@ fn tokens_said(kinds: &[EventKind]) -> Vec<u32> {
 }
 
 /// Demo model whose layers have these windows in turn. With `keeps`, blocks outside a window are not released.
-fn with_windows(windows: &[Option<u32>], keeps: bool) -> Opened {
+fn with_windows(windows: &[Option<u32>], keeps: bool) -> OpenedModel {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
-    let mut opened = Opened::open(&path).unwrap();
+    let mut opened = OpenedModel::open(&path).unwrap();
     let Network::Decoder(files) = &mut opened.network else { panic!("a decoder") };
     files.spec = files.spec.clone().with_layers(|layer, spec| {
         spec.attention.mask = Mask::Causal { window: windows[layer % windows.len()] };

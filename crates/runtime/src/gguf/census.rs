@@ -6,14 +6,14 @@ use hanzo_engine_kernels::DType;
 use super::{Reader, alignment_of, read_metadata, read_raw, read_version};
 use crate::error::{LoadError, shorten};
 use crate::gguf::Metadata;
-use crate::inspect::Stored;
+use crate::inspect::StoredTensor;
 use crate::limits::{GGUF_KEYS_MAX, TENSORS_MAX};
 
 /// Reads a file's metadata and the entry of each of its tensors.
 ///
 /// # Errors
 /// `Corrupt` naming the key or tensor, `Unsupported` for versions and byte orders.
-pub(crate) fn census(file: &str, bytes: &[u8]) -> Result<(Metadata, Vec<Stored>), LoadError> {
+pub(crate) fn census(file: &str, bytes: &[u8]) -> Result<(Metadata, Vec<StoredTensor>), LoadError> {
     let mut reader = Reader::new(file, bytes);
     read_version(file, &mut reader)?;
     let tensor_count = reader.count("tensors", TENSORS_MAX, 1)?;
@@ -35,7 +35,7 @@ pub(crate) fn census(file: &str, bytes: &[u8]) -> Result<(Metadata, Vec<Stored>)
         let dtype = DType::from_ggml(entry.type_id);
         let elements = entry.shape.iter().fold(1_u64, |all, &size| all.saturating_mul(size as u64));
         let known = dtype.and_then(|dtype| dtype.bytes_of(usize::try_from(elements).ok()?));
-        Stored {
+        StoredTensor {
             dtype: dtype.map_or_else(|| format!("type {}", entry.type_id), |dtype| dtype.to_string()),
             bytes: known.map_or_else(|| end.saturating_sub(entry.offset), |bytes| bytes as u64),
             elements,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::error::LoadError;
-use crate::overrides::Watched;
+use crate::overrides::OverrideRecord;
 
 /// A metadata value.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,13 +50,13 @@ pub enum Array {
 pub struct Metadata {
     file: String,
     entries: BTreeMap<String, Value>,
-    watched: Watched,
+    watched: OverrideRecord,
 }
 
 impl Metadata {
     /// Metadata of `file` with these entries.
     pub fn new(file: impl Into<String>, entries: BTreeMap<String, Value>) -> Self {
-        Self { file: file.into(), entries, watched: Watched::default() }
+        Self { file: file.into(), entries, watched: OverrideRecord::default() }
     }
 
     /// The file's name, for errors.
@@ -82,7 +82,7 @@ impl Metadata {
     }
 
     /// Reports to `watched` from now on which keys are read.
-    pub(crate) fn watch(&mut self, watched: Watched) {
+    pub(crate) fn watch(&mut self, watched: OverrideRecord) {
         self.watched = watched;
     }
 

@@ -18,7 +18,7 @@ pub(crate) use census::census;
 pub use metadata::{Array, Metadata, Value};
 pub use split::open;
 pub(crate) use split::part_files;
-pub use writer::{Planned, Writer};
+pub use writer::{TensorEntry, Writer};
 
 use crate::error::{LoadError, shorten};
 use crate::limits::{GGUF_ALIGNMENT_MAX, GGUF_KEYS_MAX, TENSOR_DIMENSIONS_MAX, TENSORS_MAX};

@@ -10,9 +10,9 @@ use hanzo_engine_kernels::DType;
 
 use super::{ALIGNMENT_DEFAULT, Array, Value};
 
-/// A tensor that will be written.
+/// Entry of a tensor that will be written.
 #[derive(Clone, Debug)]
-pub struct Planned {
+pub struct TensorEntry {
     /// Name.
     pub name: String,
     /// Element type, one of GGUF's.
@@ -21,7 +21,7 @@ pub struct Planned {
     pub shape: Vec<usize>,
 }
 
-impl Planned {
+impl TensorEntry {
     /// Size in bytes.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ impl Writer {
     pub fn create<'a>(
         target: &Path,
         entries: impl IntoIterator<Item = (&'a str, &'a Value)>,
-        tensors: &[Planned],
+        tensors: &[TensorEntry],
     ) -> io::Result<Writer> {
         let mut entries: Vec<_> =
             entries.into_iter().filter(|(key, _)| *key != "general.alignment").collect();
@@ -150,7 +150,7 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend(text.as_bytes());
 }
 
-fn put_entry(out: &mut Vec<u8>, tensor: &Planned, offset: u64) -> io::Result<()> {
+fn put_entry(out: &mut Vec<u8>, tensor: &TensorEntry, offset: u64) -> io::Result<()> {
     let id = tensor.dtype as u32;
     if DType::from_ggml(id) != Some(tensor.dtype) {
         return Err(invalid(format!("tensor {}: GGUF has no {}", tensor.name, tensor.dtype)));
@@ -252,8 +252,8 @@ mod tests {
     use super::*;
     use crate::gguf;
 
-    fn planned(name: &str, dtype: DType, shape: &[usize]) -> Planned {
-        Planned { name: name.to_owned(), dtype, shape: shape.to_vec() }
+    fn planned(name: &str, dtype: DType, shape: &[usize]) -> TensorEntry {
+        TensorEntry { name: name.to_owned(), dtype, shape: shape.to_vec() }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::limits::{ADDED_TOKENS_MAX, VOCAB_MAX};
 
 /// Token added to a vocabulary.
 #[derive(Debug, PartialEq)]
-pub(super) struct Added {
+pub(super) struct AddedToken {
     pub(super) id: u32,
     pub(super) text: String,
     /// Whether it is a special token, which is no part of a text.
@@ -34,7 +34,7 @@ fn bounded(file: &str, count: usize) -> Result<(), LoadError> {
 ///
 /// # Errors
 /// `Corrupt` if it is not a list of tokens.
-pub(super) fn of_config(file: &str, config: Option<&Value>) -> Result<Vec<Added>, LoadError> {
+pub(super) fn of_config(file: &str, config: Option<&Value>) -> Result<Vec<AddedToken>, LoadError> {
     let Some(Value::Object(listed)) = config.and_then(|config| config.get("added_tokens_decoder")) else {
         return Ok(Vec::new());
     };
@@ -46,7 +46,7 @@ pub(super) fn of_config(file: &str, config: Option<&Value>) -> Result<Vec<Added>
             return Err(corrupt(file, format!("token {id} has no content")));
         }
         let special = token.get("special").and_then(Value::as_bool).unwrap_or(false);
-        added.push(Added { id: id_of(file, id.parse().ok())?, text: text.to_owned(), special });
+        added.push(AddedToken { id: id_of(file, id.parse().ok())?, text: text.to_owned(), special });
     }
     added.sort_by_key(|added| added.id);
     Ok(added)
@@ -56,7 +56,7 @@ pub(super) fn of_config(file: &str, config: Option<&Value>) -> Result<Vec<Added>
 ///
 /// # Errors
 /// As [`of_config`].
-pub(super) fn of_list(file: &str, list: Option<&Value>) -> Result<Vec<Added>, LoadError> {
+pub(super) fn of_list(file: &str, list: Option<&Value>) -> Result<Vec<AddedToken>, LoadError> {
     let Some(Value::Object(listed)) = list else { return Ok(Vec::new()) };
     bounded(file, listed.len())?;
     let mut added = Vec::with_capacity(listed.len());
@@ -66,7 +66,7 @@ pub(super) fn of_list(file: &str, list: Option<&Value>) -> Result<Vec<Added>, Lo
         }
         // Such files do not say which tokens are special, so tokens in the form of control tokens are.
         let special = crate::tokenizer::has_control_form(text);
-        added.push(Added { id: id_of(file, id.as_u64())?, text: text.clone(), special });
+        added.push(AddedToken { id: id_of(file, id.as_u64())?, text: text.clone(), special });
     }
     added.sort_by_key(|added| added.id);
     Ok(added)

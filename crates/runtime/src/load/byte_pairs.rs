@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Deserialize;
 use serde_json::Value as Json;
 
-use super::added::{self, Added};
+use super::added::{self, AddedToken};
 use crate::error::LoadError;
 use crate::gguf::{Array, Metadata, Value};
 use crate::json;
@@ -79,7 +79,7 @@ struct Vocabulary {
 }
 
 impl Vocabulary {
-    fn put(&mut self, settings: &Settings<'_>, added: Added) -> Result<(), LoadError> {
+    fn put(&mut self, settings: &Settings<'_>, added: AddedToken) -> Result<(), LoadError> {
         let at = added.id as usize;
         if at >= VOCAB_MAX {
             let reason = format!("token {at} is above the limit of {VOCAB_MAX}");
@@ -254,7 +254,7 @@ pub(super) fn of_tiktoken(settings: &Settings<'_>, bytes: &[u8]) -> Result<Metad
         let extra = (0..205).map(|number| format!("<|extra_{number}|>"));
         let special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"].map(str::to_owned);
         for (at, text) in special.into_iter().chain(extra).enumerate() {
-            vocabulary.put(settings, Added { id: (count + at) as u32, text, special: true })?;
+            vocabulary.put(settings, AddedToken { id: (count + at) as u32, text, special: true })?;
         }
     }
     vocabulary.metadata(settings, pre, false)
@@ -368,7 +368,7 @@ pub(super) fn of_tekken(settings: &Settings<'_>, bytes: &[u8]) -> Result<Metadat
                 settings.corrupt("special_tokens", format!("token {id} is none of the first {first}"))
             );
         }
-        vocabulary.put(settings, Added { id, text, special: true })?;
+        vocabulary.put(settings, AddedToken { id, text, special: true })?;
     }
     let named = |text: &str| vocabulary.tokens.iter().position(|token| token == text).map(|id| id as u32);
     let (bos, eos) = (named("<s>"), named("</s>"));

@@ -9,7 +9,7 @@ use super::{
     Found, GenerationDefaults, ModelFiles, ModelInfo, TextFiles, TokenizerSource, check_tokens, quantised,
     size_bytes,
 };
-use crate::chat::Opening;
+use crate::chat::ChatOpening;
 use crate::error::LoadError;
 use crate::gguf::{Gguf, Metadata};
 use crate::overrides::Mmproj;
@@ -187,7 +187,7 @@ pub(crate) fn text_files(metadata: &Arc<Metadata>) -> Result<TextFiles, LoadErro
         bos: metadata.u32("tokenizer.ggml.bos_token_id")?,
         eos: end_tokens(metadata)?,
         generation: generation(metadata)?,
-        opening: Opening::default(),
+        opening: ChatOpening::default(),
     })
 }
 

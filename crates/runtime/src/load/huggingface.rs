@@ -13,15 +13,18 @@ use super::{
 };
 use super::{byte_pairs, sentencepiece};
 use crate::audio::AudioFiles;
-use crate::chat::Opening;
+use crate::chat::ChatOpening;
 use crate::error::{LoadError, shorten};
 use crate::gguf::Metadata;
 use crate::limits::VOCAB_MAX;
-use crate::overrides::{Overrides, Watched};
+use crate::overrides::{OverrideRecord, Overrides};
 use crate::spec::{self, Config, Multimodal, Names, Part};
 use crate::vision::TowerFiles;
 
-pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFiles, Watched), LoadError> {
+pub(crate) fn open(
+    directory: &Path,
+    overrides: &Overrides,
+) -> Result<(ModelFiles, OverrideRecord), LoadError> {
     let name = directory.display().to_string();
     let Some(mut config) = read_config(directory, "config.json")? else {
         return Err(LoadError::Missing {
@@ -154,7 +157,7 @@ pub(crate) fn text_files(
         bos: config.whole("bos_token_id", VOCAB_MAX)?.map(|token| token as u32),
         eos: end_tokens(config, generation_config)?,
         generation: generation_config.map(generation::defaults).transpose()?.unwrap_or_default(),
-        opening: Opening::default(),
+        opening: ChatOpening::default(),
     };
     overrides.over_text(&mut text)?;
     Ok(text)

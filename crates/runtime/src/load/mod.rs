@@ -38,7 +38,7 @@ pub use resolve::Tensors;
 pub(crate) use resolve::{Found, packed_summary};
 
 use crate::audio::AudioFiles;
-use crate::chat::Opening;
+use crate::chat::ChatOpening;
 use crate::error::LoadError;
 use crate::gguf::Metadata;
 use crate::mapped::ModelBytes;
@@ -139,7 +139,7 @@ pub struct TextFiles {
     /// Sampling settings recommended by the model's makers.
     pub generation: GenerationDefaults,
     /// Text that its makers put before every conversation.
-    pub opening: Opening,
+    pub opening: ChatOpening,
 }
 
 /// Settings of sampling and stopping that come with a model; absent ones are `None` or empty.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
-use super::added::{self, Added};
+use super::added::{self, AddedToken};
 use crate::error::LoadError;
 use crate::gguf::{Array, Metadata, Value};
 use crate::limits::VOCAB_MAX;
@@ -42,7 +42,7 @@ struct Model {
 }
 
 /// Content of a field.
-enum Held<'a> {
+enum FieldValue<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
@@ -71,19 +71,19 @@ impl<'a> Fields<'a> {
         Ok(taken)
     }
 
-    fn next(&mut self) -> Result<Option<(u64, Held<'a>)>, &'static str> {
+    fn next(&mut self) -> Result<Option<(u64, FieldValue<'a>)>, &'static str> {
         if self.0.is_empty() {
             return Ok(None);
         }
         let tag = self.varint()?;
         let held = match tag & 7 {
-            0 => Held::Number(self.varint()?),
-            1 => Held::Bytes(self.take(8)?),
+            0 => FieldValue::Number(self.varint()?),
+            1 => FieldValue::Bytes(self.take(8)?),
             2 => {
                 let length = self.varint()?;
-                Held::Bytes(self.take(length)?)
+                FieldValue::Bytes(self.take(length)?)
             }
-            5 => Held::Bytes(self.take(4)?),
+            5 => FieldValue::Bytes(self.take(4)?),
             _ => return Err("a field has a wire type that there is not"),
         };
         Ok(Some((tag >> 3, held)))
@@ -110,14 +110,14 @@ fn read(bytes: &[u8]) -> Result<Model, String> {
     let mut fields = Fields(bytes);
     while let Some(field) = fields.next()? {
         match field {
-            (1, Held::Bytes(piece)) => {
+            (1, FieldValue::Bytes(piece)) => {
                 if model.pieces.len() == VOCAB_MAX {
                     return Err(format!("it has over {VOCAB_MAX} pieces, which is the most there may be"));
                 }
                 model.pieces.push(read_piece(piece)?);
             }
-            (2, Held::Bytes(trainer)) => read_trainer(trainer, &mut model)?,
-            (3, Held::Bytes(normalizer)) => read_normalizer(normalizer, &mut model)?,
+            (2, FieldValue::Bytes(trainer)) => read_trainer(trainer, &mut model)?,
+            (3, FieldValue::Bytes(normalizer)) => read_normalizer(normalizer, &mut model)?,
             _ => {}
         }
     }
@@ -129,12 +129,12 @@ fn read_piece(bytes: &[u8]) -> Result<(String, f32, i32), &'static str> {
     let mut fields = Fields(bytes);
     while let Some(field) = fields.next()? {
         match field {
-            (1, Held::Bytes(spelled)) => piece = text(spelled)?,
-            (2, Held::Bytes(number)) => {
+            (1, FieldValue::Bytes(spelled)) => piece = text(spelled)?,
+            (2, FieldValue::Bytes(number)) => {
                 score =
                     number.try_into().map(f32::from_le_bytes).map_err(|_| "a score has not four bytes")?;
             }
-            (3, Held::Number(number)) => kind = number,
+            (3, FieldValue::Number(number)) => kind = number,
             _ => {}
         }
     }
@@ -148,11 +148,11 @@ fn read_trainer(bytes: &[u8], model: &mut Model) -> Result<(), &'static str> {
     let mut fields = Fields(bytes);
     while let Some(field) = fields.next()? {
         match field {
-            (3, Held::Number(kind)) => model.kind = kind,
-            (24, Held::Number(flag)) => model.whitespace_suffix = flag != 0,
-            (40, Held::Number(id)) => model.unknown = id as i64,
-            (41, Held::Number(id)) => model.bos = id as i64,
-            (42, Held::Number(id)) => model.eos = id as i64,
+            (3, FieldValue::Number(kind)) => model.kind = kind,
+            (24, FieldValue::Number(flag)) => model.whitespace_suffix = flag != 0,
+            (40, FieldValue::Number(id)) => model.unknown = id as i64,
+            (41, FieldValue::Number(id)) => model.bos = id as i64,
+            (42, FieldValue::Number(id)) => model.eos = id as i64,
             _ => {}
         }
     }
@@ -163,10 +163,10 @@ fn read_normalizer(bytes: &[u8], model: &mut Model) -> Result<(), &'static str> 
     let mut fields = Fields(bytes);
     while let Some(field) = fields.next()? {
         match field {
-            (2, Held::Bytes(map)) => model.charsmap = map.to_vec(),
-            (3, Held::Number(flag)) => model.dummy_prefix = flag != 0,
-            (4, Held::Number(flag)) => model.remove_extra = flag != 0,
-            (5, Held::Number(flag)) => model.escape = flag != 0,
+            (2, FieldValue::Bytes(map)) => model.charsmap = map.to_vec(),
+            (3, FieldValue::Number(flag)) => model.dummy_prefix = flag != 0,
+            (4, FieldValue::Number(flag)) => model.remove_extra = flag != 0,
+            (5, FieldValue::Number(flag)) => model.escape = flag != 0,
             _ => {}
         }
     }
@@ -279,9 +279,9 @@ pub(super) fn metadata(
 type Columns<'a> = (&'a mut Vec<String>, &'a mut Vec<f32>, &'a mut Vec<i32>);
 
 /// Puts added tokens in their places, after the pieces or over pieces of the same text.
-fn place(file: &str, columns: &mut Columns<'_>, added: Vec<Added>) -> Result<(), LoadError> {
+fn place(file: &str, columns: &mut Columns<'_>, added: Vec<AddedToken>) -> Result<(), LoadError> {
     let (tokens, scores, types) = columns;
-    for Added { id, text, special } in added {
+    for AddedToken { id, text, special } in added {
         let at = id as usize;
         let kind = if special { CONTROL } else { USER_DEFINED };
         if at >= VOCAB_MAX {

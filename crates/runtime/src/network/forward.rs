@@ -7,7 +7,7 @@ use hanzo_engine_kernels::{
     PositionBias, QkvParams, Rope, SelfAttentionParams, Stage,
 };
 
-use super::observed::Observed;
+use super::observed::ImportanceSums;
 use super::program::{Instruction, Program, Sum, run};
 use super::remembering::MemoryBuffers;
 use super::states::{StateBuffers, gate_width, state_widths};
@@ -313,13 +313,13 @@ impl Network {
     /// The backend's, when it cannot give the memory.
     pub(crate) fn observe(&mut self, backend: &mut AnyBackend) -> Result<(), KernelError> {
         self.make_adapter_buffers(backend)?;
-        self.observed = Some(Observed::default());
+        self.observed = Some(ImportanceSums::default());
         self.rebuild_programs();
         Ok(())
     }
 
     /// Sums so far.
-    pub(crate) fn observed(&self) -> Option<&Observed> {
+    pub(crate) fn observed(&self) -> Option<&ImportanceSums> {
         self.observed.as_ref()
     }
 

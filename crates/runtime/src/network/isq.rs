@@ -219,19 +219,19 @@ fn is_like(name: &[u8], pattern: &[u8]) -> bool {
     pattern[in_pattern..].iter().all(|byte| *byte == b'*')
 }
 
-/// What a load wants of matrices, and which of its rules were about any.
-struct Wanted<'a> {
+/// Chooses the types of a load's matrices, and records which rules applied to any.
+struct IsqChooser<'a> {
     isq: Option<Isq>,
     rules: &'a [IsqRule],
     used: Vec<bool>,
-    /// Whose matrices they are: of a tower's, rules say something by names alone, because layers are the text's, and what none says
-    /// something of is 8 bits: a tower is a small part of a model, and loses more by fewer.
+    /// Whether the matrices are a tower's. Rules apply to these by name alone, because layers are the text's. A tower's
+    /// matrix without a rule gets 8 bits: a tower is a small part of a model, and fewer bits cost it more accuracy.
     sees: bool,
 }
 
-impl<'a> Wanted<'a> {
-    fn new(isq: Option<Isq>, rules: &'a [IsqRule]) -> Wanted<'a> {
-        Wanted { isq, rules, used: vec![false; rules.len()], sees: false }
+impl<'a> IsqChooser<'a> {
+    fn new(isq: Option<Isq>, rules: &'a [IsqRule]) -> IsqChooser<'a> {
+        IsqChooser { isq, rules, used: vec![false; rules.len()], sees: false }
     }
 
     /// What a matrix with rows of so many columns is packed as, where that is another type than it is stored in. `fine`: its
@@ -291,7 +291,7 @@ pub(crate) fn types_by_name<'t>(
     isq: Option<Isq>,
     rules: &[IsqRule],
 ) -> Result<BTreeMap<String, Target>, LoadError> {
-    let (mut wanted, mut types, mut last) = (Wanted::new(isq, rules), BTreeMap::new(), None);
+    let (mut wanted, mut types, mut last) = (IsqChooser::new(isq, rules), BTreeMap::new(), None);
     for (name, tensor, layer, fine) in matrices {
         last = Some(tensor);
         if let Some(target) = wanted.of(tensor, layer, fine, tensor.shape[1]) {
@@ -312,7 +312,7 @@ pub(crate) fn types(
     isq: Option<Isq>,
     rules: &[IsqRule],
 ) -> Result<[BTreeMap<Weight, Target>; 2], LoadError> {
-    let mut wanted = Wanted::new(isq, rules);
+    let mut wanted = IsqChooser::new(isq, rules);
     let own = wanted.types_of(spec, tensors);
     wanted.sees = true;
     let of_tower = tower.map(|(spec, tensors)| wanted.types_of(spec, tensors)).unwrap_or_default();
@@ -321,7 +321,7 @@ pub(crate) fn types(
     Ok([own, of_tower])
 }
 
-impl Wanted<'_> {
+impl IsqChooser<'_> {
     /// Of a network's matrices, those that are packed as another type than they are stored in.
     fn types_of(&mut self, spec: &TransformerSpec, tensors: &Tensors) -> BTreeMap<Weight, Target> {
         let of_experts = (0..spec.layers.len()).flat_map(|layer| expert_groups(spec, layer));

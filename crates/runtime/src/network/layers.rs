@@ -12,7 +12,7 @@ use hanzo_engine_kernels::{
 
 use super::program::{Condition, LayerProgram, Program, ProgramBuilder, Sum};
 use super::streams::StreamBuffers;
-use super::{Apart, Buffers, Layer, LayerInput, Mlp, Network, Norm, Shared};
+use super::{Apart, Buffers, Layer, LayerInput, Mlp, Network, Norm, SharedMlp};
 use crate::spec::{LayerSpec, NormOrder, NormSpec};
 
 /// Builder of one layer.
@@ -307,7 +307,7 @@ impl LayerBuilder<'_> {
 
     /// A mixture whose parts have norms of their own (Gemma 4). The shared expert reads the normed sum; the router and the
     /// experts read the sum through two more norms.
-    fn experts_apart(&mut self, apart: &Apart, beside: &Shared) {
+    fn experts_apart(&mut self, apart: &Apart, beside: &SharedMlp) {
         let (Some(shared), Some(routed)) = (&self.b.shared, &self.b.routed) else { return };
         let (shared, routed) = (shared.id(), routed.id());
         let (Sum { residual, normed, branch }, norm) = (self.sum, self.norm);
@@ -388,7 +388,7 @@ impl LayerBuilder<'_> {
 
 impl Layer {
     /// Norms and shared expert of a mixture whose parts have norms of their own.
-    fn apart(&self) -> Option<(&Apart, &Shared)> {
+    fn apart(&self) -> Option<(&Apart, &SharedMlp)> {
         match &self.mlp {
             Mlp::Experts { apart: Some(apart), shared: Some(beside), .. } => Some((apart, beside)),
             _ => None,

@@ -17,7 +17,8 @@ use super::packing::{
 };
 use super::program::Programs;
 use super::{
-    Latent, Layer, Mlp, Network, Norm, Shared, WeightType, attended_width, inner_widths, own_width, widths_of,
+    Latent, Layer, Mlp, Network, Norm, SharedMlp, WeightType, attended_width, inner_widths, own_width,
+    widths_of,
 };
 use crate::error::LoadError;
 use crate::limits::QUANTISED_AT_ONCE;
@@ -264,7 +265,7 @@ impl<'a> Loader<'a> {
     }
 
     /// The MLP beside experts.
-    fn shared(&mut self, index: usize) -> Result<Option<Shared>, LoadError> {
+    fn shared(&mut self, index: usize) -> Result<Option<SharedMlp>, LoadError> {
         let mlp = &self.spec.layers[index].mlp;
         let (Some(shared), Some(experts)) = (mlp.shared(), mlp.experts()) else { return Ok(None) };
         let (up, down) = (self.matrix(index, shared_up(shared.gated))?, self.matrix(index, SHARED_DOWN)?);
@@ -273,7 +274,7 @@ impl<'a> Loader<'a> {
             true => Mlp::Gated { activation, gate_up: up, up_bias: None, down, bias: None },
             false => Mlp::Plain { activation, up, up_bias: None, down, down_bias: None },
         };
-        Ok(Some(Shared {
+        Ok(Some(SharedMlp {
             mlp: Box::new(mlp),
             gate: match experts.shared.is_some_and(|shared| shared.gate) {
                 true => Some(self.vector(Part::Layer(index, LayerPart::SharedRouter).weight())?),
@@ -370,7 +371,7 @@ impl<'a> Loader<'a> {
     }
 
     /// A group's tensors in the types they are packed as.
-    fn stored(&self, group: &Group) -> Result<Vec<Stored<'a>>, LoadError> {
+    fn stored(&self, group: &Group) -> Result<Vec<MatrixBytes<'a>>, LoadError> {
         let stored = |(&part, shape): (&Part, MatrixShape)| {
             let tensor = self.tensors.get(part.weight());
             let quantiser = match self.tensors.by_hqq(part.weight()) {
@@ -381,7 +382,7 @@ impl<'a> Loader<'a> {
                 true => transposed_as(tensor, shape, quantiser)?,
                 false => stored_as(self.backend, tensor, shape.dtype, quantiser)?,
             };
-            Ok(Stored { name: &tensor.name, shape, bytes })
+            Ok(MatrixBytes { name: &tensor.name, shape, bytes })
         };
         let shapes = group.shapes(self.spec, self.tensors, self.weight_type);
         group.parts.iter().zip(shapes).map(stored).collect()
@@ -481,16 +482,15 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// A tensor as it is packed.
-struct Stored<'a> {
+/// Tensor as it will be packed into a matrix.
+struct MatrixBytes<'a> {
     name: &'a str,
     shape: MatrixShape,
     bytes: Cow<'a, [u8]>,
 }
 
-fn sources<'a>(stored: &'a [Stored<'_>]) -> Vec<MatrixSource<'a>> {
-    let source =
-        |part: &'a Stored<'_>| MatrixSource { name: part.name, shape: part.shape, bytes: &part.bytes };
+fn sources<'a>(stored: &'a [MatrixBytes<'_>]) -> Vec<MatrixSource<'a>> {
+    let source = |of: &'a MatrixBytes<'_>| MatrixSource { name: of.name, shape: of.shape, bytes: &of.bytes };
     stored.iter().map(source).collect()
 }
 

@@ -30,8 +30,8 @@ use inputs::{InputBuffers, Inputs, LayerInput};
 pub use isq::{Isq, IsqRule};
 pub(crate) use isq::{Target, types as isq_types, types_by_name as isq_types_by_name};
 pub(crate) use loader::{Loader, Quantiser, as_f32, stored_as};
-pub use observed::Met;
-pub(crate) use observed::Observed;
+pub use observed::ActivationSums;
+pub(crate) use observed::ImportanceSums;
 pub use packing::WeightType;
 pub(crate) use packing::{Group, is_transposed, plan};
 use program::Programs;
@@ -74,7 +74,7 @@ pub(crate) struct Network {
     pub(crate) head: Option<ops::Matrix>, // (vocab, hidden); the token embedding where there is none
     pub(crate) buffers: Option<Buffers>,
     programs: Programs,
-    observed: Option<Observed>, // sums of an importance matrix, where one is made
+    observed: Option<ImportanceSums>, // sums of an importance matrix, where one is made
     head_deltas: Vec<Option<ops::LowRank>>, // what adapters do to logits, by slot
     adapted_embeddings: Vec<Option<AdaptedEmbedding>>, // and to embeddings
 }
@@ -136,7 +136,7 @@ pub(crate) struct Latent {
 }
 
 /// The MLP beside experts.
-pub(crate) struct Shared {
+pub(crate) struct SharedMlp {
     pub(crate) mlp: Box<Mlp>,
     pub(crate) gate: Option<ops::Vector>, // (hidden)
     averaged: bool,                       // what it and the experts give is halved
@@ -183,7 +183,7 @@ pub(crate) enum Mlp {
         correction: Option<ops::Vector>,  // (experts)
         up_bias: Option<ops::Vector>,     // (experts, 2 * ffn or ffn)
         down_bias: Option<ops::Vector>,   // (experts, hidden)
-        shared: Option<Shared>,
+        shared: Option<SharedMlp>,
         experts: ops::Experts, // each (ffn, hidden), or gate and up (2 * ffn, hidden), and (hidden, ffn)
         bias: Option<ops::Vector>, // (hidden): of their sum
         apart: Option<Apart>,

@@ -38,12 +38,12 @@ pub(super) enum Place {
     ExpertsInner,
 }
 
-/// What a matrix met.
+/// Sums over the activations that a matrix was multiplied with.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Met<'a> {
-    /// Of each column, the sum of the squares of all rows; where it is one for each head, of each head's columns.
+pub struct ActivationSums<'a> {
+    /// Sum of squares of each column over all rows; for a matrix per head, of each head's columns.
     pub squares: &'a [f64],
-    /// Rows.
+    /// Number of rows.
     pub rows: u64,
 }
 
@@ -54,9 +54,9 @@ struct Sums {
     rows: Vec<u64>,
 }
 
-/// All sums.
+/// Sums of all matrices, for an importance matrix.
 #[derive(Debug, Default)]
-pub(crate) struct Observed {
+pub(crate) struct ImportanceSums {
     sums: BTreeMap<(usize, Place), Sums>,
     rows: usize,
     room: Vec<f32>,
@@ -208,7 +208,7 @@ impl Sums {
     }
 }
 
-impl Observed {
+impl ImportanceSums {
     /// The next step has so many rows.
     pub(super) fn begin(&mut self, rows: usize) {
         self.rows = rows;
@@ -290,7 +290,10 @@ impl Observed {
     ///
     /// # Errors
     /// The device's, if it could not be read on the way.
-    pub(crate) fn of_parts(&self, spec: &TransformerSpec) -> Result<Vec<(Part, Met<'_>)>, KernelError> {
+    pub(crate) fn of_parts(
+        &self,
+        spec: &TransformerSpec,
+    ) -> Result<Vec<(Part, ActivationSums<'_>)>, KernelError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
@@ -307,9 +310,10 @@ impl Observed {
             let sums = self.sums.get(&(layer, place))?;
             let columns = sums.squares.len() / sums.rows.len();
             let squares = &sums.squares[matrix * columns..][..columns];
-            Some((part, Met { squares, rows: sums.rows[matrix] }))
+            Some((part, ActivationSums { squares, rows: sums.rows[matrix] }))
         };
-        let mut parts: Vec<(Part, Met<'_>)> = parts.chain(heads).chain(experts).filter_map(met).collect();
+        let mut parts: Vec<(Part, ActivationSums<'_>)> =
+            parts.chain(heads).chain(experts).filter_map(met).collect();
         // Keys that are values too are packed twice.
         parts.dedup_by_key(|(part, _)| *part);
         Ok(parts)

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{MemoryPlan, all_buffer_shapes};
 use crate::load::Tensors;
 use crate::spec::{
-    AttentionSpec, Disentangled, Distance, GemmaPart, LayerPart, MlpSpec, Part, Projection, QkNorm,
+    AttentionSpec, DisentangledAttention, Distance, GemmaPart, LayerPart, MlpSpec, Part, Projection, QkNorm,
     StateSpec, TransformerSpec, Weight,
 };
 
@@ -382,7 +382,7 @@ fn vector_lengths(spec: &TransformerSpec) -> impl Iterator<Item = (Stage, usize)
         Distance::Learned { distance_max, .. } => {
             vec![spec.heads().heads * (2 * distance_max as usize + 1)]
         }
-        Distance::Disentangled(Disentangled { keys, queries, buckets, .. }) => {
+        Distance::Disentangled(DisentangledAttention { keys, queries, buckets, .. }) => {
             let tables = usize::from(keys) + usize::from(queries);
             let mut lengths = vec![buckets.rows() * spec.heads().q_width(); spec.layers.len() * tables];
             lengths.push(2 * spec.context_tokens_max as usize - 1);

@@ -13,7 +13,7 @@ use hanzo_engine_kernels::{
 };
 
 use super::Norm;
-use super::observed::{Observation, Observed};
+use super::observed::{ImportanceSums, Observation};
 use crate::spec::NormSpec;
 
 /// Condition of an instruction. Conditions change from step to step, and never within one.
@@ -169,7 +169,7 @@ pub(super) fn run(
     backend: &mut AnyBackend,
     stage: Stage,
     conditions: Conditions,
-    observed: &mut Option<Observed>,
+    observed: &mut Option<ImportanceSums>,
 ) {
     backend.enter(stage);
     for instruction in list.iter().filter(|of| conditions.meet(of.condition)) {

@@ -67,7 +67,7 @@ pub struct MaskWork {
 
 /// Effect of a token.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(super) enum Effect {
     /// The answer, or the reasoning before it, may continue.
     Open,
     /// The answer satisfies the constraint, and nothing may follow.
@@ -192,15 +192,15 @@ impl Constraint {
 
     /// Accepts a sampled token that does not end the completion. `left_reasoning` is given if the section ended
     /// with it: the text of the answer in the same token.
-    pub(super) fn take(&mut self, token: u32, left_reasoning: Option<&str>) -> Taken {
+    pub(super) fn take(&mut self, token: u32, left_reasoning: Option<&str>) -> Effect {
         let mut way = lock(&self.way);
         let accepted = match self.phase {
             Phase::Start if Some(token) == self.open => {
                 self.phase = Phase::Reasoning;
-                return Taken::Open;
+                return Effect::Open;
             }
             Phase::Reasoning => {
-                let Some(rest) = left_reasoning else { return Taken::Open };
+                let Some(rest) = left_reasoning else { return Effect::Open };
                 self.phase = Phase::Answer;
                 way.accept_text(rest)
             }
@@ -215,8 +215,8 @@ impl Constraint {
             }
         };
         match accepted {
-            Err(stuck) => Taken::Stuck(stuck.to_string()),
-            Ok(()) if way.matcher().is_stopped() => Taken::Complete,
+            Err(stuck) => Effect::Stuck(stuck.to_string()),
+            Ok(()) if way.matcher().is_stopped() => Effect::Complete,
             Ok(()) => {
                 // Tokens of a draft follow at once.
                 let prepares = way.draft.is_empty();
@@ -224,18 +224,18 @@ impl Constraint {
                 if prepares {
                     self.prepare();
                 }
-                Taken::Open
+                Effect::Open
             }
         }
     }
 
     /// Explains why no token could be sampled, if the constraint is the reason.
-    pub(super) fn undrawn(&self) -> Taken {
+    pub(super) fn undrawn(&self) -> Effect {
         let way = lock(&self.way);
         match &way.stuck {
-            Some(reason) => Taken::Stuck(reason.clone()),
-            None if way.matcher.as_ref().is_some_and(Matcher::is_stopped) => Taken::Complete,
-            None => Taken::Open,
+            Some(reason) => Effect::Stuck(reason.clone()),
+            None if way.matcher.as_ref().is_some_and(Matcher::is_stopped) => Effect::Complete,
+            None => Effect::Open,
         }
     }
 }
@@ -423,11 +423,11 @@ mod tests {
         let (a, b) = (b'a'.into(), b'b'.into());
         let mut constraint = constraint("ab*", false, None);
         assert_eq!(allowed(&mut constraint, false), [a]);
-        assert_eq!(constraint.take(a, None), Taken::Open);
+        assert_eq!(constraint.take(a, None), Effect::Open);
         assert_eq!(allowed(&mut constraint, false), [b, END]);
         assert_eq!(allowed(&mut constraint, true), [b], "where it is too early to end");
         assert_eq!(constraint.take(b'c'.into(), None), constraint.take(b'c'.into(), None));
-        assert!(matches!(constraint.take(b, None), Taken::Stuck(_)), "after a token that was not allowed");
+        assert!(matches!(constraint.take(b, None), Effect::Stuck(_)), "after a token that was not allowed");
     }
 
     /// Masks of a draft's rows, as far as they were computed.
@@ -454,7 +454,7 @@ mod tests {
             let mut masks = Vec::new();
             for &token in &said {
                 masks.push(allowed(&mut plain, false));
-                assert_ne!(plain.take(token, None), Taken::Stuck(String::new()), "{expression}");
+                assert_ne!(plain.take(token, None), Effect::Stuck(String::new()), "{expression}");
             }
             for step in 1..6 {
                 for wrong in 0..=step {
@@ -475,7 +475,7 @@ mod tests {
                             );
                             let taken = drafts.take(said[at], None);
                             at += 1;
-                            assert!(!matches!(taken, Taken::Stuck(_)), "{expression} at {at}: {taken:?}");
+                            assert!(!matches!(taken, Effect::Stuck(_)), "{expression} at {at}: {taken:?}");
                         }
                     }
                 }
@@ -513,11 +513,11 @@ mod tests {
                 lock(&other.way).cost = SLOW_MASK;
                 other.cut(&mut draft);
                 assert!(draft.is_empty(), "a slow answer has no drafts");
-                assert_eq!(other.take(token, None), Taken::Open, "{expression} at {at}");
-                if taken == Taken::Complete {
+                assert_eq!(other.take(token, None), Effect::Open, "{expression} at {at}");
+                if taken == Effect::Complete {
                     slow(&mut other);
                     assert!(allowed(&mut other, true).is_empty(), "{expression}: nothing is drawn");
-                    assert_eq!(other.undrawn(), Taken::Complete);
+                    assert_eq!(other.undrawn(), Effect::Complete);
                 }
             }
         }
@@ -526,10 +526,10 @@ mod tests {
         slow(&mut wrong);
         lock(&wrong.way).cost = SLOW_MASK;
         assert_eq!(allowed(&mut wrong, false), [u32::from(b'a')]);
-        assert_eq!(wrong.take(b'x'.into(), None), Taken::Open, "it is not known yet");
+        assert_eq!(wrong.take(b'x'.into(), None), Effect::Open, "it is not known yet");
         slow(&mut wrong);
         assert!(allowed(&mut wrong, false).is_empty());
-        assert!(matches!(wrong.undrawn(), Taken::Stuck(_)));
+        assert!(matches!(wrong.undrawn(), Effect::Stuck(_)));
     }
 
     #[test]
@@ -564,35 +564,35 @@ mod tests {
         let mut leaves = constraint("a*", true, Some(OPEN));
         leaves.ask_nothing();
         assert!(leaves.covers(3));
-        assert_eq!(leaves.take(b'>'.into(), Some("")), Taken::Open);
+        assert_eq!(leaves.take(b'>'.into(), Some("")), Effect::Open);
         assert!(!leaves.covers(1));
     }
 
     #[test]
     fn an_answer_that_nothing_can_follow_is_complete() {
         let mut constraint = constraint("a", false, None);
-        assert_eq!(constraint.undrawn(), Taken::Open);
-        assert_eq!(constraint.take(b'a'.into(), None), Taken::Complete);
+        assert_eq!(constraint.undrawn(), Effect::Open);
+        assert_eq!(constraint.take(b'a'.into(), None), Effect::Complete);
         assert_eq!(allowed(&mut constraint, true), [END], "too early or not");
-        assert_eq!(constraint.undrawn(), Taken::Complete);
+        assert_eq!(constraint.undrawn(), Effect::Complete);
     }
 
     #[test]
     fn reasoning_is_no_part_of_the_answer() {
         let mut opened = constraint("[0-9]", false, Some(OPEN));
         assert_eq!(allowed(&mut opened, false).last(), Some(&OPEN));
-        assert_eq!(opened.take(OPEN, None), Taken::Open);
+        assert_eq!(opened.take(OPEN, None), Effect::Open);
         assert!(opened.in_reasoning());
-        assert_eq!(opened.take(b'x'.into(), None), Taken::Open);
-        assert_eq!(opened.take(b'>'.into(), Some("")), Taken::Open);
+        assert_eq!(opened.take(b'x'.into(), None), Effect::Open);
+        assert_eq!(opened.take(b'>'.into(), Some("")), Effect::Open);
         assert!(!opened.in_reasoning() && !allowed(&mut opened, false).contains(&OPEN));
-        assert_eq!(opened.take(b'7'.into(), None), Taken::Complete);
+        assert_eq!(opened.take(b'7'.into(), None), Effect::Complete);
         // Text after the section's end in the same token counts.
         let mut inside = constraint("[0-9]", true, Some(OPEN));
-        assert_eq!(inside.take(b'>'.into(), Some("7")), Taken::Complete);
+        assert_eq!(inside.take(b'>'.into(), Some("7")), Effect::Complete);
         // An answer that has started does not reason later.
         let mut answers = constraint("[0-9]{2}", false, Some(OPEN));
-        assert_eq!(answers.take(b'7'.into(), None), Taken::Open);
+        assert_eq!(answers.take(b'7'.into(), None), Effect::Open);
         assert!(!allowed(&mut answers, false).contains(&OPEN));
     }
 }

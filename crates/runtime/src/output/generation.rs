@@ -7,8 +7,8 @@ use hanzo_engine_kernels::{SampleSpecs, SampledToken};
 
 use super::{
     budget::ReasoningBudget,
-    constraint::{Constraint, MaskWork, Taken},
-    scoring::Scoring,
+    constraint::{Constraint, Effect, MaskWork},
+    scoring::ScoringProgress,
     text::{Chunk, OutputText},
 };
 use crate::{
@@ -26,7 +26,7 @@ pub struct Generation {
     sampler: Option<Sampler>,    // created at the first token
     before: Option<Sampler>,     // copy from before the draft tokens of the last step, if there were any
     lookup: Option<Box<Lookup>>, // created at the first draft
-    scoring: Option<Scoring>,
+    scoring: Option<ScoringProgress>,
     constraint: Option<Constraint>,
     output: OutputText,
     budget: Option<ReasoningBudget>, // until the section is closed
@@ -77,7 +77,7 @@ impl Generation {
             .filter(|_| !job.reasoning_is_over)
             .and_then(|markers| text.tokenizer.token_id(&markers.open));
         let in_reasoning = markers.is_some() && job.starts_in_reasoning;
-        let scoring = job.prompt_logprobs.map(|top| Scoring::new(top, job.prompt.len()));
+        let scoring = job.prompt_logprobs.map(|top| ScoringProgress::new(top, job.prompt.len()));
         (0..job.choices).map(move |choice| {
             let constraint = job.constraint.as_ref();
             let mut generation = Generation {
@@ -128,13 +128,13 @@ impl Generation {
     }
 
     /// Scoring of its prompt.
-    pub fn scoring(&mut self) -> Option<&mut Scoring> {
+    pub fn scoring(&mut self) -> Option<&mut ScoringProgress> {
         self.scoring.as_mut()
     }
 
     /// Rows before this one need not be computed if they are cached.
     pub fn skippable_rows(&self) -> usize {
-        self.scoring.as_ref().map_or(usize::MAX, Scoring::done)
+        self.scoring.as_ref().map_or(usize::MAX, ScoringProgress::done)
     }
 
     /// Whether it samples any token.
@@ -309,9 +309,9 @@ impl Generation {
         let left = (reasons && !self.output.in_reasoning()).then_some(chunk.text.as_str());
         let taken = match &mut self.constraint {
             Some(constraint) if !ends => constraint.take(token, left),
-            _ => Taken::Open,
+            _ => Effect::Open,
         };
-        if let Taken::Stuck(reason) = taken {
+        if let Effect::Stuck(reason) = taken {
             return (None, Some(EventKind::ConstraintFailed { reason }));
         }
         self.usage.reasoning_tokens += u32::from(self.output.in_reasoning());
@@ -320,7 +320,7 @@ impl Generation {
         }
         self.bound_reasoning();
 
-        let over = taken == Taken::Complete || self.output.has_all_calls();
+        let over = taken == Effect::Complete || self.output.has_all_calls();
         let reason = if ends || chunk.stop.is_some() || over {
             Some(FinishReason::Stop)
         } else if self.usage.completion_tokens >= self.terms.stop.max_tokens || full {
@@ -397,10 +397,10 @@ impl Generation {
 
     /// Events for when no token could be sampled: held-back text and its tokens, if there are any, and the end.
     pub fn undrawn(&mut self, text: &TextModel) -> (Option<EventKind>, EventKind) {
-        match self.constraint.as_ref().map_or(Taken::Open, Constraint::undrawn) {
-            Taken::Open => (None, EventKind::Failed),
-            Taken::Stuck(reason) => (None, EventKind::ConstraintFailed { reason }),
-            Taken::Complete => {
+        match self.constraint.as_ref().map_or(Effect::Open, Constraint::undrawn) {
+            Effect::Open => (None, EventKind::Failed),
+            Effect::Stuck(reason) => (None, EventKind::ConstraintFailed { reason }),
+            Effect::Complete => {
                 let mut chunk = Chunk::default();
                 self.finish_text(text, FinishReason::Stop, &mut chunk);
                 let logprobs = self.settled_logprobs(text);

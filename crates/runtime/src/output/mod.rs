@@ -1,5 +1,5 @@
 //! Results of a step: logits become tokens and text ([`Generation`]), hidden states become vectors and scores
-//! ([`Reading`]). [`crate::sequence`] decides which tokens are computed, and in which blocks.
+//! ([`EmbeddingOutput`]). [`crate::sequence`] decides which tokens are computed, and in which blocks.
 
 mod budget;
 mod constraint;
@@ -12,8 +12,8 @@ mod text;
 
 pub use constraint::MaskWork;
 pub use generation::Generation;
-pub use reading::{Hidden, HiddenRows, Reading};
-pub use scoring::Scoring;
+pub use reading::{EmbeddingOutput, Hidden, HiddenRows};
+pub use scoring::ScoringProgress;
 pub use text::{Chunk, OutputText};
 
 /// Purpose of a sequence.
@@ -21,5 +21,5 @@ pub enum Purpose {
     /// A completion.
     Generate(Generation),
     /// An input of an embedding job.
-    Read(Reading),
+    Read(EmbeddingOutput),
 }

@@ -9,18 +9,18 @@ use crate::{
 };
 
 /// Output side of an input of an embedding job.
-pub struct Reading {
+pub struct EmbeddingOutput {
     output: Output,
     first: usize, // tokens before it are left out of pooling
     rows: Rows,
     readout: Option<Readout>, // created at the first row
 }
 
-impl Reading {
+impl EmbeddingOutput {
     /// Creates the reading of an input.
-    pub fn new(embedder: &Embedder, output: Output, input: &EmbedInput) -> Reading {
+    pub fn new(embedder: &Embedder, output: Output, input: &EmbedInput) -> EmbeddingOutput {
         let rows = Readout::new(embedder, output, &input.tokens, input.prompt_tokens).rows();
-        Reading { output, first: input.prompt_tokens, rows, readout: None }
+        EmbeddingOutput { output, first: input.prompt_tokens, rows, readout: None }
     }
 
     /// Whether cached rows may be skipped: only the last row counts.

@@ -7,16 +7,16 @@ use hanzo_engine_kernels::{SampleSpec, SampleSpecs};
 
 /// Progress of scoring for one completion.
 #[derive(Clone, Copy, Debug)]
-pub struct Scoring {
+pub struct ScoringProgress {
     top: u32,    // alternatives for each token
     last: usize, // last token of the prompt: its row scores nothing
     done: usize, // rows already scored, from the first on
 }
 
-impl Scoring {
+impl ScoringProgress {
     /// Starts scoring a prompt of `prompt_tokens` tokens.
-    pub fn new(top: u8, prompt_tokens: usize) -> Scoring {
-        Scoring { top: top.into(), last: prompt_tokens - 1, done: 0 }
+    pub fn new(top: u8, prompt_tokens: usize) -> ScoringProgress {
+        ScoringProgress { top: top.into(), last: prompt_tokens - 1, done: 0 }
     }
 
     /// Rows before this one need no logits.
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn each_row_but_the_last_is_scored_once() {
-        let mut scoring = Scoring::new(0, 100);
+        let mut scoring = ScoringProgress::new(0, 100);
         assert_eq!(scoring.rows_within(0, 100, 16), 16);
         assert_eq!(scoring.of(&(0..16)), 0..16);
         scoring.take(16);
@@ -77,6 +77,6 @@ mod tests {
         scoring.take(1);
         assert_eq!((scoring.rows_within(99, 1, 0), scoring.of(&(99..100)).len()), (1, 0));
         assert_eq!((scoring.of(&(0..10)).len(), scoring.of(&(100..101)).len()), (0, 0));
-        assert_eq!(Scoring::new(3, 1).of(&(0..1)).len(), 0);
+        assert_eq!(ScoringProgress::new(3, 1).of(&(0..1)).len(), 0);
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::opened::Opened;
+use crate::opened::OpenedModel;
 use crate::spec::{RopeScaling, RopeSpec};
 
 fn data(path: &str) -> PathBuf {
@@ -20,7 +20,7 @@ fn keys(list: &[&str]) -> Overrides {
 }
 
 fn rope(path: &Path, rope: RopeOverrides) -> (RopeSpec, u32) {
-    let opened = Opened::open_with(path, &Overrides { rope, ..Overrides::default() }).unwrap();
+    let opened = OpenedModel::open_with(path, &Overrides { rope, ..Overrides::default() }).unwrap();
     let spec = &opened.decoder().unwrap().spec;
     (spec.ropes[0].clone(), spec.context_tokens_max)
 }
@@ -58,32 +58,32 @@ fn settings_of_files_give_way() {
         } else {
             ("max_position_embeddings=int:128", "rms_norm_eps=float:0.25")
         };
-        let opened = Opened::open_with(&path, &keys(&[context, eps])).unwrap();
+        let opened = OpenedModel::open_with(&path, &keys(&[context, eps])).unwrap();
         let spec = &opened.decoder().unwrap().spec;
         assert_eq!((spec.context_tokens_max, spec.norm.eps), (128, 0.25), "{}", path.display());
         opened.text_model().unwrap();
         opened.check_overrides().unwrap();
         // A key that nothing reads is no setting of this model.
-        let opened = Opened::open_with(&path, &keys(&["contxt=int:1"])).unwrap();
+        let opened = OpenedModel::open_with(&path, &keys(&["contxt=int:1"])).unwrap();
         opened.text_model().unwrap();
         let error = opened.check_overrides().unwrap_err().to_string();
         assert!(error.contains("override_kv") && error.contains("contxt=int:1"), "{error}");
     }
     // The tokenizer reads its own keys.
-    let opened = Opened::open_with(&demo(), &keys(&["tokenizer.ggml.pre=str:qwen9"])).unwrap();
+    let opened = OpenedModel::open_with(&demo(), &keys(&["tokenizer.ggml.pre=str:qwen9"])).unwrap();
     let error = opened.text_model().map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("tokenizer.ggml.pre") && error.contains("qwen9"), "{error}");
     opened.check_overrides().unwrap();
     let error =
-        Opened::open_with(&demo(), &keys(&["qwen3.context_length=str:long"])).unwrap_err().to_string();
+        OpenedModel::open_with(&demo(), &keys(&["qwen3.context_length=str:long"])).unwrap_err().to_string();
     assert!(error.contains("override_kv") && error.contains("type u32"), "{error}");
-    let error = Opened::open_with(&demo(), &keys(&["general.architecture=str:qwenx"])).unwrap_err();
+    let error = OpenedModel::open_with(&demo(), &keys(&["general.architecture=str:qwenx"])).unwrap_err();
     assert!(error.to_string().contains("qwenx"), "{error}");
-    let error = Opened::open_with(&data("tiny/qwen3"), &keys(&["text_config.x=int:1"])).unwrap_err();
+    let error = OpenedModel::open_with(&data("tiny/qwen3"), &keys(&["text_config.x=int:1"])).unwrap_err();
     assert!(error.to_string().contains("no object text_config"), "{error}");
     // An encoder's too.
     let opened =
-        Opened::open_with(&data("encoders/bert-mean"), &keys(&["layer_norm_eps=float:0.5"])).unwrap();
+        OpenedModel::open_with(&data("encoders/bert-mean"), &keys(&["layer_norm_eps=float:0.5"])).unwrap();
     let crate::Network::Encoder(files) = &opened.network else { panic!("an encoder") };
     assert_eq!(files.spec.norm.eps, 0.5);
     opened.check_overrides().unwrap();
@@ -132,26 +132,27 @@ fn texts_give_way() {
     let template =
         Overrides { chat_template: Some("{{ messages[0].content }}!".into()), ..Overrides::default() };
     for path in [demo(), data("tiny/qwen3")] {
-        let opened = Opened::open_with(&path, &template).unwrap();
+        let opened = OpenedModel::open_with(&path, &template).unwrap();
         assert_eq!(opened.text_files().chat_template, template.chat_template);
     }
     let of = |tokenizer: PathBuf| Overrides { tokenizer: Some(tokenizer), ..Overrides::default() };
-    let ids = |opened: &Opened| opened.text_model().unwrap().tokenizer.encode("Hello, world", false).unwrap();
-    let own = ids(&Opened::open(&demo()).unwrap());
+    let ids =
+        |opened: &OpenedModel| opened.text_model().unwrap().tokenizer.encode("Hello, world", false).unwrap();
+    let own = ids(&OpenedModel::open(&demo()).unwrap());
     // The tokenizer of a directory, of its file, and of a GGUF file with its end tokens.
     let other = data("tiny/qwen3");
-    let theirs = ids(&Opened::open(&other).unwrap());
+    let theirs = ids(&OpenedModel::open(&other).unwrap());
     assert_ne!(own, theirs);
     for path in [other.clone(), other.join("tokenizer.json")] {
-        assert_eq!(ids(&Opened::open_with(&demo(), &of(path)).unwrap()), theirs);
+        assert_eq!(ids(&OpenedModel::open_with(&demo(), &of(path)).unwrap()), theirs);
     }
-    let opened = Opened::open_with(&demo(), &of(demo())).unwrap();
+    let opened = OpenedModel::open_with(&demo(), &of(demo())).unwrap();
     assert_eq!(ids(&opened), own);
     // Its end tokens come with it, and must be among the model's tokens.
-    let error = Opened::open_with(&other, &of(demo())).unwrap_err().to_string();
+    let error = OpenedModel::open_with(&other, &of(demo())).unwrap_err().to_string();
     assert!(error.contains("not among the 160"), "{error}");
     for missing in ["/no/such/tokenizer.json", "/no/such/thing", "/no/such.gguf"] {
-        let error = Opened::open_with(&demo(), &of(missing.into())).unwrap_err().to_string();
+        let error = OpenedModel::open_with(&demo(), &of(missing.into())).unwrap_err().to_string();
         assert!(error.contains(missing), "{error}");
     }
     // A directory without a tokenizer.
@@ -161,6 +162,6 @@ fn texts_give_way() {
             std::fs::copy(file.path(), bare.path().join(file.file_name())).unwrap();
         }
     }
-    assert!(Opened::open(bare.path()).is_err());
-    assert_eq!(ids(&Opened::open_with(bare.path(), &of(other)).unwrap()), theirs);
+    assert!(OpenedModel::open(bare.path()).is_err());
+    assert_eq!(ids(&OpenedModel::open_with(bare.path(), &of(other)).unwrap()), theirs);
 }

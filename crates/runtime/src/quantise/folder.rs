@@ -31,7 +31,7 @@ pub struct Affine {
 
 /// Tensor of the new folder.
 #[derive(Clone, Debug)]
-pub struct Placed {
+pub struct FolderTensor {
     /// Source tensor, under its new name.
     pub tensor: Tensor,
     /// Type that a matrix is quantised to. None: it stays as it is.
@@ -42,7 +42,7 @@ pub struct Placed {
 #[derive(Debug)]
 pub struct FolderPlan {
     /// Tensors, in the folder's order.
-    pub tensors: Vec<Placed>,
+    pub tensors: Vec<FolderTensor>,
     /// Content of `config.json`.
     pub config: String,
     /// Files that are copied: of the tokenizer, of sampling, and for people.
@@ -71,7 +71,7 @@ impl FolderPlan {
                 let stem = tensor.name.trim_end_matches(".weight").to_owned();
                 modules.insert(stem, settings(to));
             }
-            tensors.push(Placed { tensor, to });
+            tensors.push(FolderTensor { tensor, to });
         }
         if let Some(part) = unused.first() {
             return Err(unsupported(&file, "tensor type of", part, "no tensor has such a name"));
@@ -91,7 +91,7 @@ impl FolderPlan {
     }
 
     /// Runs of tensors, each for a file of at most so many bytes, or of one tensor.
-    pub fn shards(&self, bytes_max: u64) -> Vec<&[Placed]> {
+    pub fn shards(&self, bytes_max: u64) -> Vec<&[FolderTensor]> {
         let (mut shards, mut first, mut bytes) = (Vec::new(), 0, 0);
         for (index, placed) in self.tensors.iter().enumerate() {
             let own = placed.bytes();
@@ -119,7 +119,7 @@ fn settle_tied(config: &mut Map<String, Value>, files: &ModelFiles) {
     config.entry("tie_word_embeddings").or_insert(false.into());
 }
 
-impl Placed {
+impl FolderTensor {
     /// Size in the new folder in bytes.
     pub fn bytes(&self) -> u64 {
         self.entries().iter().map(|entry| entry.bytes).sum()

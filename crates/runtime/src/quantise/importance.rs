@@ -226,7 +226,7 @@ mod tests {
     use hanzo_engine_kernels::DType;
 
     use super::*;
-    use crate::gguf::{Planned, Writer};
+    use crate::gguf::{TensorEntry, Writer};
 
     fn tensor(name: &str, shape: &[usize]) -> Tensor {
         Tensor {
@@ -256,7 +256,7 @@ mod tests {
     fn both_formats_are_means_by_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.gguf");
-        let of = |name: &str, shape: &[usize]| Planned {
+        let of = |name: &str, shape: &[usize]| TensorEntry {
             name: name.to_owned(),
             dtype: DType::F32,
             shape: shape.to_vec(),

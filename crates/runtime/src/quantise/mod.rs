@@ -14,18 +14,18 @@ use std::collections::BTreeMap;
 use hanzo_engine_kernels::DType;
 use hanzo_engine_kernels::quant::{can_dequantize, can_quantize};
 
-pub use folder::{Affine, FolderPlan, Placed};
+pub use folder::{Affine, FolderPlan, FolderTensor};
 pub use importance::Importance;
 pub use mixes::{MIXES, Mix};
 use rules::{Facts, Place, Rules, fitting, is_quantised, layer_of};
 
 use crate::error::LoadError;
-use crate::gguf::{Gguf, Planned, Value};
+use crate::gguf::{Gguf, TensorEntry, Value};
 use crate::tensor::Tensor;
 
 /// Requested quantisation.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct QuantiseOptions {
     /// Mix of types.
     pub mix: Mix,
     /// Whether every matrix gets the mix's base type.
@@ -48,7 +48,7 @@ pub struct Plan {
     /// Metadata of the new file.
     pub metadata: BTreeMap<String, Value>,
     /// Tensors in order, each with its source tensor.
-    pub tensors: Vec<(Tensor, Planned)>,
+    pub tensors: Vec<(Tensor, TensorEntry)>,
 }
 
 impl Plan {
@@ -58,7 +58,11 @@ impl Plan {
     /// `Unsupported` for a type that cannot be read or made, for a tensor that is already quantised, and for a name
     /// pattern that matches no tensor; `Corrupt` for an importance matrix without entries for this model; `Missing` or
     /// `Corrupt` for metadata that lack what the rules need.
-    pub fn new(gguf: &Gguf, wanted: &Wanted, importance: Option<&Importance>) -> Result<Plan, LoadError> {
+    pub fn new(
+        gguf: &Gguf,
+        wanted: &QuantiseOptions,
+        importance: Option<&Importance>,
+    ) -> Result<Plan, LoadError> {
         let facts = Facts::new(&gguf.metadata, gguf.tensors.iter().map(|tensor| tensor.name.as_str()))?;
         let mut tensors: Vec<&Tensor> = gguf.tensors.iter().collect();
         tensors.sort_by_key(|tensor| (layer_of(&tensor.name), tensor.name.as_str()));
@@ -70,7 +74,7 @@ impl Plan {
             unused.retain(|part| !name_has(name, part));
             let dtype = choose(tensor, wanted, &facts, &mut rules);
             check(tensor, dtype, wanted.requantize)?;
-            let to = Planned { name: name.to_owned(), dtype, shape: tensor.shape.clone() };
+            let to = TensorEntry { name: name.to_owned(), dtype, shape: tensor.shape.clone() };
             planned.push((tensor.clone(), to));
         }
         if let Some(part) = unused.first() {
@@ -104,7 +108,7 @@ impl Plan {
 /// Version of GGML's block formats.
 const QUANTIZATION_VERSION: u32 = 2;
 
-fn choose(tensor: &Tensor, wanted: &Wanted, facts: &Facts, rules: &mut Rules<'_>) -> DType {
+fn choose(tensor: &Tensor, wanted: &QuantiseOptions, facts: &Facts, rules: &mut Rules<'_>) -> DType {
     let (name, shape, base) = (tensor.name.as_str(), &tensor.shape[..], wanted.mix.base);
     let place = Place::of(name);
     let named = wanted.named.iter().find(|(part, _)| name_has(name, part)).map(|&(_, dtype)| dtype);

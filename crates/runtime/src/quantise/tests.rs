@@ -18,8 +18,8 @@ fn model(keys: &[(&str, &str)], tensors: Vec<Tensor>) -> Gguf {
     Gguf { version: 3, metadata: Arc::new(Metadata::new("m.gguf", entries)), tensors }
 }
 
-fn wanted(mix: &str) -> Wanted {
-    Wanted {
+fn wanted(mix: &str) -> QuantiseOptions {
+    QuantiseOptions {
         mix: Mix::named(mix).expect(mix),
         pure: false,
         keep_output: false,
@@ -78,7 +78,7 @@ fn small() -> Gguf {
 fn what_is_asked_for_besides() {
     let gguf = small();
     // By layer and name: output, norm, embedding, attn_v, ffn_up.
-    let check = |change: &dyn Fn(&mut Wanted), expected: [&str; 5]| {
+    let check = |change: &dyn Fn(&mut QuantiseOptions), expected: [&str; 5]| {
         let mut asked = wanted("Q4_K_S");
         change(&mut asked);
         assert_eq!(types(&Plan::new(&gguf, &asked, None).unwrap()), expected, "{asked:?}");
@@ -102,7 +102,8 @@ fn what_is_asked_for_besides() {
 
 #[test]
 fn what_cannot_be_is_refused_by_name() {
-    let refused = |gguf: &Gguf, asked: &Wanted| Plan::new(gguf, asked, None).unwrap_err().to_string();
+    let refused =
+        |gguf: &Gguf, asked: &QuantiseOptions| Plan::new(gguf, asked, None).unwrap_err().to_string();
     let mut again = small();
     again.tensors[3].dtype = DType::Q8_0;
     let mut asked = wanted("Q4_0");

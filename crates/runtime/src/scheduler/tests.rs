@@ -6,10 +6,10 @@ use hanzo_engine_kernels::{BLOCK_TOKENS, Draws, RowSource};
 
 use super::*;
 use crate::{
-    embedding::{Computed, Output, Pooling},
+    embedding::{EmbedResult, Output, Pooling},
     job::EmbedInput,
     job::{EventKind, StopConditions},
-    opened::Opened,
+    opened::OpenedModel,
     sampler::SamplingParams,
 };
 
@@ -41,7 +41,7 @@ impl Bench {
             speculation: Speculation::Off,
         };
         change(&mut config);
-        let opened = Opened::open(&path).unwrap();
+        let opened = OpenedModel::open(&path).unwrap();
         let text = opened.text_model().unwrap();
         Bench {
             scheduler: Scheduler::new(config),
@@ -99,7 +99,7 @@ impl Bench {
         };
         let mut rows = Vec::new();
         let mut hidden = Hidden { embedder: &self.embedder, read: &mut read, rows: &mut rows };
-        let settled = Settled { parts: &self.step.parts, drawn: &mut drawn, hidden: &mut hidden };
+        let settled = StepResults { parts: &self.step.parts, drawn: &mut drawn, hidden: &mut hidden };
         self.scheduler.settle(settled, &self.text, &mut self.pool, &mut self.events).unwrap();
         self.step.batch.sequences.iter().map(|span| span.rows).collect()
     }
@@ -364,7 +364,7 @@ fn computed(events: &[Event], id: u64) -> Vec<(u32, f32)> {
     let of_job = events.iter().filter(|event| event.job == JobId(id));
     of_job
         .filter_map(|event| match &event.kind {
-            EventKind::Computed(Computed::Dense { values, rows: 1 }) => Some((event.choice, values[0])),
+            EventKind::Computed(EmbedResult::Dense { values, rows: 1 }) => Some((event.choice, values[0])),
             _ => None,
         })
         .collect()
@@ -458,7 +458,7 @@ fn an_input_that_is_not_a_number_fails_alone() {
     let mut rows = Vec::new();
     let mut hidden = Hidden { embedder: &bench.embedder, read: &mut read, rows: &mut rows };
     bench.scheduler.assume(&mut bench.pool);
-    let settled = Settled { parts: &bench.step.parts, drawn: &mut Vec::new(), hidden: &mut hidden };
+    let settled = StepResults { parts: &bench.step.parts, drawn: &mut Vec::new(), hidden: &mut hidden };
     bench.scheduler.settle(settled, &bench.text, &mut bench.pool, &mut bench.events).unwrap();
     let failed = bench.events.iter().filter(|event| event.kind == EventKind::Failed);
     assert_eq!(failed.map(|event| event.choice).collect::<Vec<_>>(), [0]);

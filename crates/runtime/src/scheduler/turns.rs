@@ -26,13 +26,13 @@ use crate::{
 
 /// Resources of a job's running sequences.
 #[derive(Clone, Copy, Default)]
-struct Holding {
+struct JobResources {
     sequences: usize,
     own_blocks: usize,
     shared_blocks: usize, // maximum of one sequence: siblings share the same ones
 }
 
-impl Holding {
+impl JobResources {
     fn blocks(&self) -> usize {
         self.own_blocks + self.shared_blocks
     }
@@ -52,14 +52,14 @@ impl Holding {
 /// Resources of all running sequences.
 struct Holdings {
     own_blocks: Vec<usize>, // by index in `running`: blocks without another holder
-    of_jobs: HashMap<JobId, Holding>,
+    of_jobs: HashMap<JobId, JobResources>,
 }
 
 impl Holdings {
     fn of(running: &[Sequence], pool: &BlockPool) -> Holdings {
         let own = |sequence: &Sequence| sequence.tables().ids().filter(|&id| pool.is_held_once(id)).count();
         let own_blocks: Vec<usize> = running.iter().map(own).collect();
-        let mut of_jobs = HashMap::<JobId, Holding>::new();
+        let mut of_jobs = HashMap::<JobId, JobResources>::new();
         for (sequence, &own) in running.iter().zip(&own_blocks) {
             of_jobs.entry(sequence.job).or_default().add(sequence, own);
         }

@@ -4,7 +4,7 @@ use super::Sequence;
 use crate::{
     kv::BlockPool,
     output::Purpose,
-    speculation::{Asked, Rates},
+    speculation::{DraftRequest, Rates},
 };
 
 impl Sequence {
@@ -15,7 +15,7 @@ impl Sequence {
         most: usize,
         (least, rates): (f32, &Rates),
         context_tokens_max: usize,
-    ) -> Option<Asked<'_>> {
+    ) -> Option<DraftRequest<'_>> {
         self.proposed.clear();
         let most = most.min(self.rope.end(context_tokens_max).saturating_sub(self.len() + 1));
         if !self.may_run() || !self.decodes() || self.assumed > 0 || !self.media.is_empty() {
@@ -28,7 +28,7 @@ impl Sequence {
         self.proposed.clear();
         let (order, tokens, hashes) = (self.order, &self.tokens[..], &self.hashes[..]);
         let draft = &mut self.proposed;
-        (most > 0 && !looked_up).then_some(Asked { order, tokens, hashes, most, draft })
+        (most > 0 && !looked_up).then_some(DraftRequest { order, tokens, hashes, most, draft })
     }
 
     /// Drafts tokens after its last one: those that the draft model proposed, or at most `most` from prompt lookup,

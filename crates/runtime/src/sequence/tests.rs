@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    fair::{Arriving, FairLine},
+    fair::{FairLine, NewJob},
     job::StopConditions,
     text::tests::demo,
 };
@@ -17,7 +17,7 @@ fn completions_that_wait_share_what_they_were_given() {
         ..Job::default()
     };
     let text = demo();
-    let arrival = FairLine::default().arrive(Arriving { job: job.id, priority: 0, client: None, tokens: 0 });
+    let arrival = FairLine::default().arrive(NewJob { job: job.id, priority: 0, client: None, tokens: 0 });
     let mut sequences: Vec<Sequence> =
         Sequence::of_job(&job, &text, arrival, Speculation::Off, None).collect();
     assert_eq!(sequences[0].hashes.len(), 62);

@@ -4,20 +4,20 @@
 use serde_json::{Map, Value};
 
 use crate::error::{LoadError, shorten};
-use crate::overrides::Watched;
+use crate::overrides::OverrideRecord;
 
 /// Settings of a `config.json`, and the file's name for errors. A setting that is null counts as absent.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub(crate) file: String,
     pub(crate) settings: Map<String, Value>,
-    watched: Watched,
+    watched: OverrideRecord,
 }
 
 impl Config {
     /// Settings read from `file`.
     pub fn new(file: impl Into<String>, settings: Map<String, Value>) -> Self {
-        Self { file: file.into(), settings, watched: Watched::default() }
+        Self { file: file.into(), settings, watched: OverrideRecord::default() }
     }
 
     /// Replaces a setting of the file.
@@ -26,7 +26,7 @@ impl Config {
     }
 
     /// Reports to `watched` from now on which settings are read.
-    pub(crate) fn watch(&mut self, watched: Watched) {
+    pub(crate) fn watch(&mut self, watched: OverrideRecord) {
         self.watched = watched;
     }
 

@@ -17,7 +17,7 @@ pub enum Distance {
         distance_max: u32,
     },
     /// DeBERTa's (arxiv.org/abs/2006.03654).
-    Disentangled(Disentangled),
+    Disentangled(DisentangledAttention),
     /// Causal mask in an encoder (CLIP's text): nothing for tokens before, and a large negative number for tokens
     /// after, so that they are not seen.
     Behind,
@@ -59,7 +59,7 @@ impl Alibi {
 
 /// DeBERTa's terms between contents and distances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Disentangled {
+pub struct DisentangledAttention {
     /// Whether queries are multiplied with the distances' keys (`c2p`).
     pub keys: bool,
     /// Whether keys are multiplied with the distances' queries (`p2c`).

@@ -24,7 +24,7 @@ use std::ops::Range;
 
 pub use config::Config;
 pub(crate) use crossing::ROWS_OF_IMAGES;
-pub use distance::{Alibi, Buckets, Disentangled, Distance};
+pub use distance::{Alibi, Buckets, DisentangledAttention, Distance};
 pub(crate) use distance::{behind_table, learned_table};
 pub use families::{FAMILIES, Family, TinyModel};
 pub(crate) use families::{

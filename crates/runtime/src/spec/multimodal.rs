@@ -215,11 +215,12 @@ struct TextType {
     family: &'static str,
     /// Values of [`SIZES`].
     sizes: [u32; 7],
-    more: &'static [(&'static str, Setting)],
+    more: &'static [(&'static str, DefaultValue)],
 }
 
+/// Default of a setting.
 #[derive(Clone, Copy, Debug)]
-enum Setting {
+enum DefaultValue {
     Whole(u32),
     Number(f64),
     Truth(bool),
@@ -239,7 +240,7 @@ const QWEN2_VL: TextType = TextType {
     model_type: "qwen2_vl_text",
     family: "qwen2",
     sizes: [152_064, 8192, 29_568, 80, 64, 8, 32_768],
-    more: &[("rms_norm_eps", Setting::Number(1e-5)), ("rope_theta", Setting::Number(1e6))],
+    more: &[("rms_norm_eps", DefaultValue::Number(1e-5)), ("rope_theta", DefaultValue::Number(1e6))],
 };
 
 const TEXT_TYPES: &[TextType] = &[
@@ -253,13 +254,13 @@ const TEXT_TYPES: &[TextType] = &[
         model_type: "mllama_text_model",
         family: "llama",
         sizes: [128_256, 4096, 14_336, 40, 32, 8, 131_072],
-        more: &[("rms_norm_eps", Setting::Number(1e-5)), ("rope_theta", Setting::Number(5e5))],
+        more: &[("rms_norm_eps", DefaultValue::Number(1e-5)), ("rope_theta", DefaultValue::Number(5e5))],
     },
     TextType {
         model_type: "mistral",
         family: "mistral",
         sizes: [32_000, 4096, 14_336, 32, 32, 8, 131_072],
-        more: &[("sliding_window", Setting::Whole(4096))],
+        more: &[("sliding_window", DefaultValue::Whole(4096))],
     },
     TextType {
         model_type: "ministral3",
@@ -288,25 +289,25 @@ const TEXT_TYPES: &[TextType] = &[
         model_type: "qwen3_vl_text",
         family: "qwen3",
         sizes: [151_936, 4096, 22_016, 32, 32, 32, 128_000],
-        more: &[("rope_theta", Setting::Number(5e5))],
+        more: &[("rope_theta", DefaultValue::Number(5e5))],
     },
     TextType {
         model_type: "qwen3_vl_moe_text",
         family: "qwen3_moe",
         sizes: [151_936, 2048, 5632, 24, 16, 16, 128_000],
         more: &[
-            ("rope_theta", Setting::Number(5e5)),
-            ("head_dim", Setting::Whole(128)),
-            ("num_experts", Setting::Whole(60)),
-            ("num_experts_per_tok", Setting::Whole(4)),
-            ("moe_intermediate_size", Setting::Whole(1408)),
+            ("rope_theta", DefaultValue::Number(5e5)),
+            ("head_dim", DefaultValue::Whole(128)),
+            ("num_experts", DefaultValue::Whole(60)),
+            ("num_experts_per_tok", DefaultValue::Whole(4)),
+            ("moe_intermediate_size", DefaultValue::Whole(1408)),
         ],
     },
     TextType {
         model_type: "gemma3_text",
         family: "gemma3_text",
         sizes: [262_208, 2304, 9216, 26, 8, 4, 131_072],
-        more: &[("sliding_window", Setting::Whole(4096))],
+        more: &[("sliding_window", DefaultValue::Whole(4096))],
     },
     TextType {
         model_type: "gemma3n_text",
@@ -324,7 +325,7 @@ const TEXT_TYPES: &[TextType] = &[
         model_type: "cohere2",
         family: "cohere2",
         sizes: [256_000, 8192, 22_528, 40, 64, 64, 8192],
-        more: &[("sliding_window", Setting::Whole(4096))],
+        more: &[("sliding_window", DefaultValue::Whole(4096))],
     },
     TextType {
         model_type: "granite",
@@ -337,35 +338,36 @@ const TEXT_TYPES: &[TextType] = &[
         family: "llama4_text",
         sizes: [202_048, 5120, 8192, 48, 40, 8, 131_072],
         more: &[
-            ("head_dim", Setting::Whole(128)),
-            ("intermediate_size_mlp", Setting::Whole(16_384)),
-            ("num_local_experts", Setting::Whole(16)),
-            ("num_experts_per_tok", Setting::Whole(1)),
+            ("head_dim", DefaultValue::Whole(128)),
+            ("intermediate_size_mlp", DefaultValue::Whole(16_384)),
+            ("num_local_experts", DefaultValue::Whole(16)),
+            ("num_experts_per_tok", DefaultValue::Whole(1)),
         ],
     },
     TextType {
         model_type: "glm4v_text",
         family: "glm4",
         sizes: [151_552, 4096, 13_696, 40, 32, 2, 32_768],
-        more: &[("rms_norm_eps", Setting::Number(1e-5))],
+        more: &[("rms_norm_eps", DefaultValue::Number(1e-5))],
     },
     TextType {
         model_type: "glm4v_moe_text",
         family: "glm4_moe",
         sizes: [151_424, 4096, 10_944, 46, 96, 8, 65_536],
         more: &[
-            ("attention_bias", Setting::Truth(true)),
-            ("n_routed_experts", Setting::Whole(128)),
-            ("num_experts_per_tok", Setting::Whole(8)),
-            ("moe_intermediate_size", Setting::Whole(1408)),
-            ("n_shared_experts", Setting::Whole(1)),
-            ("first_k_dense_replace", Setting::Whole(1)),
+            ("attention_bias", DefaultValue::Truth(true)),
+            ("n_routed_experts", DefaultValue::Whole(128)),
+            ("num_experts_per_tok", DefaultValue::Whole(8)),
+            ("moe_intermediate_size", DefaultValue::Whole(1408)),
+            ("n_shared_experts", DefaultValue::Whole(1)),
+            ("first_k_dense_replace", DefaultValue::Whole(1)),
         ],
     },
 ];
 
 /// Settings that a class fixes whatever its configuration says.
-const ALWAYS: &[(&str, &str, Setting)] = &[("qwen3_vl_moe_text", "norm_topk_prob", Setting::Truth(true))];
+const ALWAYS: &[(&str, &str, DefaultValue)] =
+    &[("qwen3_vl_moe_text", "norm_topk_prob", DefaultValue::Truth(true))];
 
 /// Settings of the wrapper that take precedence over the text's.
 const OUTER: &[&str] =
@@ -530,7 +532,7 @@ fn complete(settings: &mut Map<String, Value>, text_type: &str) {
         return;
     };
     settings.insert("model_type".to_owned(), known.family.into());
-    let sizes = SIZES.into_iter().zip(known.sizes.map(Setting::Whole));
+    let sizes = SIZES.into_iter().zip(known.sizes.map(DefaultValue::Whole));
     // The library has used both names for the same class.
     let counted = settings.contains_key("num_local_experts");
     for (key, setting) in sizes.chain(known.more.iter().copied()) {
@@ -552,12 +554,12 @@ fn complete(settings: &mut Map<String, Value>, text_type: &str) {
     }
 }
 
-impl Setting {
+impl DefaultValue {
     fn value(self) -> Value {
         match self {
-            Setting::Whole(number) => number.into(),
-            Setting::Number(number) => number.into(),
-            Setting::Truth(truth) => truth.into(),
+            DefaultValue::Whole(number) => number.into(),
+            DefaultValue::Number(number) => number.into(),
+            DefaultValue::Truth(truth) => truth.into(),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Weights of a transformer and their shapes. Their names in files are in `names`.
 
 use super::{
-    Disentangled, Distance, ExpertsSpec, GemmaPart, HeadSpec, LayerSpec, MlpSpec, NormKind, Projection,
-    QkNorm, StateSpec, TransformerSpec,
+    DisentangledAttention, Distance, ExpertsSpec, GemmaPart, HeadSpec, LayerSpec, MlpSpec, NormKind,
+    Projection, QkNorm, StateSpec, TransformerSpec,
 };
 use hanzo_engine_kernels::StateRule;
 
@@ -221,7 +221,7 @@ impl TransformerSpec {
             Distance::Learned { buckets, .. } => {
                 list.matrix(Part::DistanceBias, buckets, self.heads().heads, false);
             }
-            Distance::Disentangled(Disentangled { buckets, normed, .. }) => {
+            Distance::Disentangled(DisentangledAttention { buckets, normed, .. }) => {
                 list.matrix(Part::DistanceEmbedding, buckets.rows(), hidden, false);
                 if normed {
                     list.vector(Part::DistanceNorm, hidden, norm_bias);
@@ -325,7 +325,9 @@ impl TransformerSpec {
         if attention.sinks {
             list.vector(part(LayerPart::Sinks), shape.heads, false);
         }
-        if let Distance::Disentangled(Disentangled { keys, queries, shared: false, .. }) = self.distance {
+        if let Distance::Disentangled(DisentangledAttention { keys, queries, shared: false, .. }) =
+            self.distance
+        {
             if keys {
                 list.matrix(part(LayerPart::DistanceKey), q, hidden, true);
             }

@@ -6,7 +6,7 @@
 //! likely to pay, given the measured cost of rows ([`RowCost`]).
 //!
 //! Drafts come from prompt lookup ([`Lookup`]). If that finds nothing and there is a draft model
-//! ([`DraftModel`](crate::engine::DraftModel)), it gets the decoding completions ([`Asked`]) before each step.
+//! ([`DraftModel`](crate::engine::DraftModel)), it gets the decoding completions ([`DraftRequest`]) before each step.
 
 mod cost;
 mod lookup;
@@ -31,7 +31,7 @@ pub enum Speculation {
 }
 
 /// Completion to draft for.
-pub struct Asked<'a> {
+pub struct DraftRequest<'a> {
     /// Queue place of the completion.
     pub order: Order,
     /// Prompt and completion; all tokens are known.

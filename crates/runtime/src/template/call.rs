@@ -13,7 +13,7 @@ use super::{
     run::Run,
     text::Text,
     tree::{Expr, ExprId, Postfix, Statement},
-    value::{Function, ListKind, Missing, Object, Span, Value},
+    value::{FailedLookup, Function, ListKind, Object, Span, Value},
 };
 use crate::limits::TEMPLATE_RECURSION_MAX;
 
@@ -22,7 +22,7 @@ impl<'a> Run<'a> {
     #[inline(never)]
     pub(super) fn call(&mut self, value: &Value, args: CallArgs) -> Outcome<Value> {
         let Value::Object(object) = value else {
-            if matches!(value, Value::Undefined(Missing::Name(name)) if **name == *"strftime_now") {
+            if matches!(value, Value::Undefined(FailedLookup::Name(name)) if **name == *"strftime_now") {
                 return Err(Box::new(Fault::NoDate));
             }
             value.defined()?;
@@ -172,7 +172,7 @@ impl<'a> Run<'a> {
                 (None, Some(at)) => named.remove(at).1,
                 (None, None) => {
                     absent.push((*parameter, *default));
-                    Value::Undefined(Missing::Name(own.clone()))
+                    Value::Undefined(FailedLookup::Name(own.clone()))
                 }
             };
             self.set(*parameter, value)?;

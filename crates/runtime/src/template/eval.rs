@@ -9,7 +9,7 @@ use super::{
     run::Run,
     text::{Text, TextBuilder},
     tree::{Args, Comparison, Expr, ExprId, FilterUse, Math, Postfix},
-    value::{ListKind, Missing, Object, Value},
+    value::{FailedLookup, ListKind, Object, Value},
 };
 
 /// Evaluated arguments.
@@ -305,7 +305,7 @@ impl<'a> Run<'a> {
 
     /// `value.name`.
     pub(super) fn attribute(&mut self, value: &Value, name: &Text) -> Outcome<Value> {
-        let missing = || Value::Undefined(Missing::Attribute(value.type_name(), name.shared()));
+        let missing = || Value::Undefined(FailedLookup::Attribute(value.type_name(), name.shared()));
         if let Value::Undefined(_) = value {
             value.defined()?;
         }

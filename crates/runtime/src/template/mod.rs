@@ -77,14 +77,14 @@ pub struct ChatTemplate {
 
 /// Prompt that a template made from a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rendered {
+pub struct RenderedPrompt {
     /// Prompt.
     pub text: String,
     /// Byte ranges of `text` that came from the request and not from the template: ascending, disjoint.
     pub from_request: Vec<Range<usize>>,
 }
 
-impl Rendered {
+impl RenderedPrompt {
     /// Replaces text written by the template, not by the request.
     pub(crate) fn respell(&mut self, place: &str, spelled: &str) {
         self.respell_each(|written, _| written.replace(place, spelled));
@@ -172,7 +172,11 @@ impl ChatTemplate {
     /// [`RequestError::Interrupted`]. [`RequestError::Invalid`] for `messages`, with the template's words, if it
     /// refuses the conversation or exceeds the limits of a prompt; for `template_kwargs_json`, if it sets the
     /// engine's own variables; for `continue_final_message`, if the last message cannot be continued.
-    pub fn render(&self, chat: &Chat, interrupted: &dyn Fn() -> bool) -> Result<Rendered, RequestError> {
+    pub fn render(
+        &self,
+        chat: &Chat,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<RenderedPrompt, RequestError> {
         self.render_with(chat, Content::Text, false, interrupted)
     }
 
@@ -184,7 +188,7 @@ impl ChatTemplate {
         content: Content,
         tools_in_message: bool,
         interrupted: &dyn Fn() -> bool,
-    ) -> Result<Rendered, RequestError> {
+    ) -> Result<RenderedPrompt, RequestError> {
         let Some(last) = chat.messages.last() else {
             return Err(RequestError::invalid("messages", "must not be empty"));
         };
@@ -222,14 +226,14 @@ impl ChatTemplate {
         content: Content,
         tools_in_message: bool,
         interrupted: &dyn Fn() -> bool,
-    ) -> Result<Rendered, RequestError> {
+    ) -> Result<RenderedPrompt, RequestError> {
         let Context { variables, now } = context(chat, [&self.bos, &self.eos], content, tools_in_message)?;
         let meter = Meter::new(request_bytes(chat), interrupted);
         let run = Run::new(&self.tree, &meter, variables, now);
         match run.finish() {
             Ok(out) => {
                 let (text, from_request) = out.into_parts();
-                Ok(Rendered { text, from_request })
+                Ok(RenderedPrompt { text, from_request })
             }
             Err((fault, line)) => Err(refusal(*fault, line)),
         }

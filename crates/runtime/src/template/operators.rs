@@ -6,7 +6,7 @@ use super::{
     meter::{Meter, Outcome, fail},
     text::{Text, TextBuilder},
     tree::Math,
-    value::{ListKind, Missing, Value},
+    value::{FailedLookup, ListKind, Value},
 };
 
 /// Applies an operator.
@@ -219,7 +219,9 @@ pub(super) fn slice(meter: &Meter, value: &Value, bounds: [Option<Value>; 3]) ->
             };
             Value::list(places.into_iter().map(|at| span.at(at)).collect())
         }
-        other => Ok(Value::Undefined(Missing::Attribute(other.type_name(), std::sync::Arc::from("a slice")))),
+        other => {
+            Ok(Value::Undefined(FailedLookup::Attribute(other.type_name(), std::sync::Arc::from("a slice"))))
+        }
     }
 }
 

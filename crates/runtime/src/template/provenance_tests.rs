@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{ChatTemplate, Rendered};
+use super::{ChatTemplate, RenderedPrompt};
 use crate::{
     chat::{Chat, Message},
     error::RequestError,
 };
 
-fn marked(rendered: &Rendered) -> String {
+fn marked(rendered: &RenderedPrompt) -> String {
     let (mut out, mut at) = (String::new(), 0);
     for range in &rendered.from_request {
         assert!(range.start < range.end && (at == 0 || range.start > at), "ascending, apart: {rendered:?}");
@@ -297,8 +297,10 @@ fn the_message_that_is_continued_is_the_requests() {
 #[test]
 fn a_letter_of_the_requests_becomes_the_templates() {
     let place = "<image>";
-    let mut rendered =
-        Rendered { text: "U: *a*<image>b* A:*".to_owned(), from_request: std::iter::once(3..15).collect() };
+    let mut rendered = RenderedPrompt {
+        text: "U: *a*<image>b* A:*".to_owned(),
+        from_request: std::iter::once(3..15).collect(),
+    };
     assert_eq!(rendered.writes(place), 0, "what the request spells is text");
     rendered.place_each('*', place);
     assert_eq!(rendered.text, "U: <image>a<image><image>b<image> A:*");

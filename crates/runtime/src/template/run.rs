@@ -9,7 +9,7 @@ use super::{
     print,
     text::{Text, TextBuilder},
     tree::{FilterUse, NameId, Statement, Target, Tree},
-    value::{Items, Missing, Object, Value},
+    value::{FailedLookup, Items, Object, Value},
 };
 use crate::limits::{TEMPLATE_DEPTH_MAX, TEMPLATE_OUTPUT_BYTES_MAX};
 
@@ -159,7 +159,7 @@ impl<'a> Run<'a> {
         }
         Ok(match &self.globals[name as usize] {
             Some(value) => value.clone(),
-            None => Value::Undefined(Missing::Name(self.tree.names[name as usize].clone())),
+            None => Value::Undefined(FailedLookup::Name(self.tree.names[name as usize].clone())),
         })
     }
 

@@ -18,7 +18,7 @@ use crate::limits::TEMPLATE_VALUE_DEPTH_MAX;
 /// Value.
 #[derive(Clone)]
 pub(super) enum Value {
-    Undefined(Missing),
+    Undefined(FailedLookup),
     None,
     Bool(bool),
     Int(i128),
@@ -32,7 +32,7 @@ pub(super) enum Value {
 
 /// Name whose lookup gave an undefined value.
 #[derive(Clone)]
-pub(super) enum Missing {
+pub(super) enum FailedLookup {
     Name(Arc<str>),
     Attribute(&'static str, Arc<str>),
     Element(&'static str),
@@ -153,7 +153,7 @@ impl Value {
 
     /// Undefined value.
     pub(super) fn undefined(what: &'static str) -> Value {
-        Value::Undefined(Missing::Element(what))
+        Value::Undefined(FailedLookup::Element(what))
     }
 
     /// List of a kind.
@@ -324,14 +324,16 @@ impl Value {
     }
 }
 
-impl Missing {
+impl FailedLookup {
     /// Jinja2's message for the undefined value.
     pub(super) fn words(&self) -> String {
         let short = |name: &str| name.chars().take(100).collect::<String>();
         match self {
-            Missing::Name(name) => format!("'{}' is undefined", short(name)),
-            Missing::Attribute(kind, name) => format!("'{kind} object' has no attribute '{}'", short(name)),
-            Missing::Element(what) => (*what).to_owned(),
+            FailedLookup::Name(name) => format!("'{}' is undefined", short(name)),
+            FailedLookup::Attribute(kind, name) => {
+                format!("'{kind} object' has no attribute '{}'", short(name))
+            }
+            FailedLookup::Element(what) => (*what).to_owned(),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde_json::Value as Json;
 use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, PreTokenizerWrapper};
 
-use super::hf::{self, Added, File, Model, Source, Spelling};
+use super::hf::{self, AddedEntry, File, Model, Source, TokenSpelling};
 use super::{Tokenizer, gguf, guard, pre, sentencepiece::byte_token};
 use crate::error::{LoadError, shorten};
 use crate::gguf::{Array, Value};
@@ -113,7 +113,7 @@ pub(crate) fn of_json(
     let mut keys = BTreeMap::new();
     let mut set = |key: &str, value: Value| keys.insert(format!("tokenizer.ggml.{key}"), value);
     match spelling {
-        Spelling::ByteLevel => {
+        TokenSpelling::ByteLevel => {
             let pre = pre_name(&source, &parsed, &model)?;
             set("model", Value::String("gpt2".into()));
             set("pre", Value::String(pre.into()));
@@ -121,7 +121,7 @@ pub(crate) fn of_json(
             let lines = pairs.into_iter().map(|(left, right)| format!("{left} {right}")).collect();
             set("merges", Value::Array(Array::String(lines)));
         }
-        Spelling::Metaspace { .. } if model.byte_fallback => {
+        TokenSpelling::Metaspace { .. } if model.byte_fallback => {
             vocabulary.mark_pieces(&model);
             set("model", Value::String("llama".into()));
             set("pre", Value::String("default".into()));
@@ -149,7 +149,7 @@ struct Vocabulary {
 }
 
 impl Vocabulary {
-    fn of(source: &Source<'_>, model: &Model, added: &[Added], rows: usize) -> Result<Self, LoadError> {
+    fn of(source: &Source<'_>, model: &Model, added: &[AddedEntry], rows: usize) -> Result<Self, LoadError> {
         let mut texts: Vec<String> = (0..rows).map(|id| format!("[PAD{id}]")).collect();
         let mut types = vec![UNUSED; rows];
         let known = model.vocab.iter().map(|(text, &id)| (text, id, NORMAL));
@@ -265,7 +265,8 @@ fn pre_name(source: &Source<'_>, parsed: &File, model: &Model) -> Result<&'stati
     };
     let wanted = splits(&own).ok_or_else(|| source.corrupt(KEY, "it fails at a plain text"))?;
     let fits = |pre: &pre::PreTokenizer| {
-        let same_kind = pre.spelling == pre::Spelling::Bytes && pre.threes.is_none() && pre.mask.is_none();
+        let same_kind =
+            pre.spelling == pre::ByteSpelling::Bytes && pre.threes.is_none() && pre.mask.is_none();
         let split = || splits(&gguf::pre_tokenizer(pre).ok()?);
         same_kind && pre.nfc == nfc && split().as_ref() == Some(&wanted)
     };

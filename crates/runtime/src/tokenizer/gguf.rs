@@ -22,7 +22,7 @@ use super::{
     bpe::{Part, Parts},
     byte_level::ByteChars,
     gguf_pieces,
-    pre::{self, PreTokenizer, Spelling},
+    pre::{self, ByteSpelling, PreTokenizer},
     sentencepiece::{SentencePiece, Settings, byte_token},
     table::TokenTable,
     words::Words,
@@ -121,7 +121,7 @@ fn byte_pairs(metadata: &Metadata, pre_name: Option<&'static str>) -> Result<Tok
     let known = |text: &str| vocab.contains_key(text);
     merges.retain(|(left, right)| !(known(left) && known(right)) || known(&[left.as_str(), right].concat()));
     let of_kind = |kind: Kind| vocabulary.kinds.iter().position(|&other| other == kind);
-    let unknown = of_kind(Kind::Unknown).filter(|_| pre.spelling != Spelling::Bytes);
+    let unknown = of_kind(Kind::Unknown).filter(|_| pre.spelling != ByteSpelling::Bytes);
     let parts = Parts {
         vocab,
         merges,
@@ -139,7 +139,7 @@ fn byte_pairs(metadata: &Metadata, pre_name: Option<&'static str>) -> Result<Tok
             pre_tokenizer(&pre).map_err(|reason| unsupported(metadata, PRE, pre_name, &reason))?,
         ),
         ignore_merges: pre.ignore_merges,
-        byte_fallback: pre.spelling == Spelling::Spaces && of_kind(Kind::Byte).is_some(),
+        byte_fallback: pre.spelling == ByteSpelling::Spaces && of_kind(Kind::Byte).is_some(),
         unknown: unknown.map(|id| vocabulary.texts[id].clone()),
         fuse_unknown: true,
         word_end: None,
@@ -153,9 +153,9 @@ fn byte_pairs(metadata: &Metadata, pre_name: Option<&'static str>) -> Result<Tok
     })?;
     let chars = ByteChars::new();
     let table = table(metadata, &vocabulary, |text, out| match pre.spelling {
-        Spelling::Bytes => chars.decode(text, out),
-        Spelling::Spaces => out.extend_from_slice(text.replace('▁', " ").as_bytes()),
-        Spelling::Words => out.extend_from_slice(text.as_bytes()),
+        ByteSpelling::Bytes => chars.decode(text, out),
+        ByteSpelling::Spaces => out.extend_from_slice(text.replace('▁', " ").as_bytes()),
+        ByteSpelling::Words => out.extend_from_slice(text.as_bytes()),
     })?;
     let words = Words::new(tokenizer, &table).and_then(|words| words.with_threes(pre.threes));
     let words = words.map_err(|reason| metadata.corrupt(TOKENS, reason))?;
@@ -165,13 +165,13 @@ fn byte_pairs(metadata: &Metadata, pre_name: Option<&'static str>) -> Result<Tok
 /// Normalizer of the text before it is split.
 fn normalizer(metadata: &Metadata, pre: &PreTokenizer) -> Result<Option<NormalizerWrapper>, LoadError> {
     Ok(match pre.spelling {
-        Spelling::Bytes => pre.nfc.then_some(NormalizerWrapper::NFC(NFC)),
-        Spelling::Spaces => {
+        ByteSpelling::Bytes => pre.nfc.then_some(NormalizerWrapper::NFC(NFC)),
+        ByteSpelling::Spaces => {
             let replace =
                 Replace::new(" ", "▁").map_err(|error| metadata.corrupt(MODEL, error.to_string()))?;
             Some(NormalizerWrapper::Replace(replace))
         }
-        Spelling::Words => {
+        ByteSpelling::Words => {
             metadata.bool(LOWERCASE)?.unwrap_or(false).then_some(NormalizerWrapper::Lowercase(Lowercase))
         }
     })
@@ -217,9 +217,9 @@ pub(super) fn pre_tokenizer(pre: &PreTokenizer) -> Result<PreTokenizerWrapper, S
         steps.push(PreTokenizerWrapper::Split(split));
     }
     match pre.spelling {
-        Spelling::Bytes => steps.push(PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, true, false))),
-        Spelling::Spaces => {}
-        Spelling::Words => steps.push(PreTokenizerWrapper::Whitespace(Whitespace)),
+        ByteSpelling::Bytes => steps.push(PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, true, false))),
+        ByteSpelling::Spaces => {}
+        ByteSpelling::Words => steps.push(PreTokenizerWrapper::Whitespace(Whitespace)),
     }
     Ok(PreTokenizerWrapper::Sequence(Sequence::new(steps)))
 }

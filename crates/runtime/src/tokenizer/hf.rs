@@ -65,7 +65,7 @@ pub(super) type Step = json::Small<TOKENIZER_STEP_VALUES_MAX>;
 #[derive(Deserialize)]
 pub(super) struct File {
     #[serde(default, deserialize_with = "json::list::<_, _, ADDED_TOKENS_MAX>")]
-    pub(super) added_tokens: Vec<Added>,
+    pub(super) added_tokens: Vec<AddedEntry>,
     pub(super) normalizer: Option<Step>,
     pub(super) pre_tokenizer: Option<Step>,
     post_processor: Option<Step>,
@@ -85,8 +85,9 @@ struct OfModel<M> {
     model: M,
 }
 
+/// Entry of `added_tokens`.
 #[derive(Deserialize)]
-pub(super) struct Added {
+pub(super) struct AddedEntry {
     pub(super) id: u32,
     pub(super) content: String,
     #[serde(default)]
@@ -128,7 +129,7 @@ pub(super) enum Merge {
 
 /// Spelling of bytes in a model's token texts.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Spelling {
+pub(super) enum TokenSpelling {
     /// GPT-2's characters.
     ByteLevel,
     /// SentencePiece's `▁`, and `<0x00>` with byte fallback.
@@ -213,7 +214,7 @@ pub(super) fn load(
         };
         source.corrupt(key, unusable.reason)
     })?;
-    let strips_space = spelling == Spelling::Metaspace { strips_space: true };
+    let strips_space = spelling == TokenSpelling::Metaspace { strips_space: true };
     let encoder = encoder(&source, tokenizer, &table, None)?;
     Ok(Tokenizer { encoder, affixes, table, strips_space })
 }
@@ -258,7 +259,7 @@ fn load_pieces(
             continuing: model.continuing_subword_prefix,
             word_chars_max: model.max_input_chars_per_word.unwrap_or(100),
         };
-        (parts, model.vocab, Spelling::WordPiece, false)
+        (parts, model.vocab, TokenSpelling::WordPiece, false)
     } else {
         let model: UnigramModel = model_of(source, tokenizer_json)?;
         let mut vocab = HashMap::with_capacity(model.vocab.len());
@@ -269,7 +270,7 @@ fn load_pieces(
         let byte_fallback = model.byte_fallback;
         unknown = model.unk_id;
         let parts = pieces::Model::Unigram { pieces: model.vocab, unknown, byte_fallback };
-        (parts, vocab, Spelling::Metaspace { strips_space: true }, byte_fallback)
+        (parts, vocab, TokenSpelling::Metaspace { strips_space: true }, byte_fallback)
     };
     let (added, special) = added(source, parsed.added_tokens, &mut vocab)?;
     let table = table(source, &vocab, &special, spelling, byte_fallback)?;
@@ -315,7 +316,7 @@ pub(super) fn value_of(step: &Option<Step>) -> Option<&Value> {
 /// Added tokens, which join the vocabulary, and whether each is special, by ID.
 fn added(
     source: &Source,
-    tokens: Vec<Added>,
+    tokens: Vec<AddedEntry>,
     vocab: &mut HashMap<String, u32>,
 ) -> Result<(Vec<AddedToken>, HashMap<u32, bool>), LoadError> {
     let bytes: usize = tokens.iter().map(|token| token.content.len()).sum();
@@ -435,7 +436,7 @@ fn step<T: serde::de::DeserializeOwned>(
     serde_json::from_value(value).map(Some).map_err(|error| source.corrupt(key, error.to_string()))
 }
 
-pub(super) fn spelling(source: &Source, decoder: Option<&Value>) -> Result<Spelling, LoadError> {
+pub(super) fn spelling(source: &Source, decoder: Option<&Value>) -> Result<TokenSpelling, LoadError> {
     let refuse =
         |kind: String| source.unsupported("decoder.type", kind, "ByteLevel, Metaspace and their like are");
     let Some(decoder) = decoder else { return Err(refuse("null".into())) };
@@ -447,11 +448,11 @@ pub(super) fn spelling(source: &Source, decoder: Option<&Value>) -> Result<Spell
     for step in steps {
         let kind = step.get("type").map(text_of).unwrap_or_default();
         match kind.as_str() {
-            "ByteLevel" => spelling = Some(Spelling::ByteLevel),
+            "ByteLevel" => spelling = Some(TokenSpelling::ByteLevel),
             "Metaspace" => {
                 let never = step.get("prepend_scheme").is_some_and(|scheme| scheme == "never")
                     || step.get("add_prefix_space").is_some_and(|add| add == false);
-                spelling = Some(Spelling::Metaspace { strips_space: !never });
+                spelling = Some(TokenSpelling::Metaspace { strips_space: !never });
                 let replacement = step.get("replacement").map(text_of).unwrap_or_default();
                 if replacement != "▁" {
                     return Err(source.unsupported("decoder.replacement", replacement, "▁ is"));
@@ -462,7 +463,7 @@ pub(super) fn spelling(source: &Source, decoder: Option<&Value>) -> Result<Spell
                 if from != "▁" || step.get("content").is_none_or(|to| to != " ") {
                     return Err(source.unsupported("decoder.pattern", from, "▁ for a space is"));
                 }
-                spelling.get_or_insert(Spelling::Metaspace { strips_space: false });
+                spelling.get_or_insert(TokenSpelling::Metaspace { strips_space: false });
             }
             "Strip" => {
                 let is_one_space = step.get("content").is_some_and(|content| content == " ")
@@ -475,7 +476,7 @@ pub(super) fn spelling(source: &Source, decoder: Option<&Value>) -> Result<Spell
                         "stripping one space in front is",
                     ));
                 }
-                spelling = Some(Spelling::Metaspace { strips_space: true });
+                spelling = Some(TokenSpelling::Metaspace { strips_space: true });
             }
             "ByteFallback" | "Fuse" => {}
             _ => return Err(refuse(kind)),
@@ -488,7 +489,7 @@ fn table(
     source: &Source,
     vocab: &HashMap<String, u32>,
     special: &HashMap<u32, bool>,
-    spelling: Spelling,
+    spelling: TokenSpelling,
     byte_fallback: bool,
 ) -> Result<TokenTable, LoadError> {
     let mut count = 0;
@@ -511,15 +512,15 @@ fn table(
         let text = text.unwrap_or_default();
         match (special.get(&(id as u32)), spelling) {
             (Some(_), _) => bytes.extend_from_slice(text.as_bytes()),
-            (None, Spelling::ByteLevel) => chars.decode(text, &mut bytes),
-            (None, Spelling::WordPiece) => match text.strip_prefix(CONTINUING) {
+            (None, TokenSpelling::ByteLevel) => chars.decode(text, &mut bytes),
+            (None, TokenSpelling::WordPiece) => match text.strip_prefix(CONTINUING) {
                 Some(inside) => bytes.extend_from_slice(inside.as_bytes()),
                 None => {
                     bytes.push(b' ');
                     bytes.extend_from_slice(text.as_bytes());
                 }
             },
-            (None, Spelling::Metaspace { .. }) => match byte_token(text).filter(|_| byte_fallback) {
+            (None, TokenSpelling::Metaspace { .. }) => match byte_token(text).filter(|_| byte_fallback) {
                 Some(byte) => bytes.push(byte),
                 None => bytes.extend_from_slice(text.replace('▁', " ").as_bytes()),
             },

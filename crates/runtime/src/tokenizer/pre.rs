@@ -17,14 +17,14 @@ pub(super) struct PreTokenizer {
     /// Normalise text to NFC first.
     pub(super) nfc: bool,
     /// Spelling of text in tokens.
-    pub(super) spelling: Spelling,
+    pub(super) spelling: ByteSpelling,
     /// Token that also takes the white space before it.
     pub(super) mask: Option<&'static str>,
 }
 
 /// Spelling of bytes in a vocabulary's token texts.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Spelling {
+pub(super) enum ByteSpelling {
     /// Each byte is one of GPT-2's characters.
     Bytes,
     /// Plain text with `▁` for a space; text without a token becomes byte tokens, `<0x00>` to `<0xFF>`.
@@ -52,7 +52,7 @@ const fn plain(patterns: &'static [&'static str]) -> PreTokenizer {
         ignore_merges: false,
         add_bos: false,
         nfc: false,
-        spelling: Spelling::Bytes,
+        spelling: ByteSpelling::Bytes,
         mask: None,
     }
 }
@@ -204,9 +204,9 @@ const ALL: &[(&[&str], PreTokenizer)] = &[
     ),
     (
         &["gemma4", "granite-embed-multi-311m", "sarvam-moe"],
-        PreTokenizer { spelling: Spelling::Spaces, ..plain(&[]) },
+        PreTokenizer { spelling: ByteSpelling::Spaces, ..plain(&[]) },
     ),
-    (&["whitespace"], PreTokenizer { spelling: Spelling::Words, ..plain(&[]) }),
+    (&["whitespace"], PreTokenizer { spelling: ByteSpelling::Words, ..plain(&[]) }),
 ];
 
 /// All known names.

@@ -190,7 +190,7 @@ impl SentencePiece {
         }
         spelled.extend(text.chars().map(|c| if c == ' ' { SPACE } else { c }));
         let segments = |part: Range<usize>| {
-            let mut merging = Merging::new(self, &spelled[part.clone()]);
+            let mut merging = MergeState::new(self, &spelled[part.clone()]);
             merging.run();
             let place = |(start, end)| self.place(&spelled, part.start + start..part.start + end);
             Ok(merging.segments().into_iter().map(place).collect::<Vec<Place>>())
@@ -280,8 +280,8 @@ impl PartialEq for Pair {
 
 impl Eq for Pair {}
 
-/// Text being encoded.
-struct Merging<'a> {
+/// Merges of a text's symbols in progress.
+struct MergeState<'a> {
     model: &'a SentencePiece,
     text: &'a str,
     symbols: Vec<Symbol>,
@@ -290,7 +290,7 @@ struct Merging<'a> {
     joints: HashMap<(u32, u32), u32>,
 }
 
-impl<'a> Merging<'a> {
+impl<'a> MergeState<'a> {
     fn new(model: &'a SentencePiece, text: &'a str) -> Self {
         let mut symbols: Vec<Symbol> = Vec::with_capacity(text.len());
         for (start, c) in text.char_indices() {
@@ -302,7 +302,7 @@ impl<'a> Merging<'a> {
         if let Some(last) = symbols.last_mut() {
             last.next = NONE;
         }
-        Merging { model, text, symbols, pairs: BinaryHeap::new(), joints: HashMap::new() }
+        MergeState { model, text, symbols, pairs: BinaryHeap::new(), joints: HashMap::new() }
     }
 
     fn run(&mut self) {

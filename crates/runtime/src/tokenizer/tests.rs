@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 
 use super::*;
 use crate::{
-    chat::Opening,
+    chat::ChatOpening,
     gguf::{Array, Metadata, Value},
     load::{GenerationDefaults, ModelFiles},
 };
@@ -56,7 +56,7 @@ fn files(tokenizer: TokenizerSource) -> TextFiles {
         bos: None,
         eos: Vec::new(),
         generation: GenerationDefaults::default(),
-        opening: Opening::default(),
+        opening: ChatOpening::default(),
     }
 }
 

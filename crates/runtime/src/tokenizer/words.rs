@@ -27,9 +27,9 @@ use super::{
 pub(super) struct Words {
     tokenizer: tokenizers::Tokenizer,
     /// Added tokens that are searched for in the original text.
-    raw: Added,
+    raw: AddedTokens,
     /// Added tokens that are searched for in the normalised text.
-    normalized: Added,
+    normalized: AddedTokens,
     /// Normalisation may create a spelled control token.
     normalizes_control: bool,
     /// Cuts numbers before any other split.
@@ -50,7 +50,7 @@ struct Inside {
 
 /// Added tokens and their finder.
 #[derive(Debug)]
-struct Added {
+struct AddedTokens {
     finder: AddedFinder,
     /// Tokens in the finder's order.
     tokens: Vec<(u32, AddedToken)>,
@@ -80,7 +80,7 @@ impl Words {
             let texts = texts.collect::<std::result::Result<Vec<String>, String>>()?;
             let special = tokens.iter().map(|&(id, _)| table.is_special(id));
             let finder = AddedFinder::new(texts.iter().map(String::as_str).zip(special))?;
-            Ok::<Added, String>(Added { finder, tokens })
+            Ok::<AddedTokens, String>(AddedTokens { finder, tokens })
         };
         let is_special = |&(id, _): &(u32, AddedToken)| table.is_special(id);
         let normalizes_control = tokenizer.get_normalizer().is_some() && normalized.iter().any(is_special);
@@ -384,7 +384,7 @@ fn without_first_space(mut pre_tokenizer: PreTokenizerWrapper) -> PreTokenizerWr
     pre_tokenizer
 }
 
-impl Added {
+impl AddedTokens {
     /// Cuts a text at its added tokens, as the crate does.
     fn cut(
         &self,

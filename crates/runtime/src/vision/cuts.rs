@@ -26,7 +26,7 @@ pub(super) struct RowCost {
 /// Budget left of a piece, in millions of products; `attention` is the cost of a product of attention relative to
 /// one with weights.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Left {
+pub(super) struct PieceBudget {
     pub(super) millions: f64,
     pub(super) attention: f64,
 }

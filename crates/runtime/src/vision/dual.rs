@@ -4,7 +4,7 @@
 use hanzo_engine_kernels::Activation;
 use serde_json::Map;
 
-use super::spec::{Family, Learned, Pooling, Reads, TowerSpec};
+use super::spec::{Family, LearnedPositions, Pooling, Reads, TowerSpec};
 use super::vit;
 use crate::encoder::HeadActivation;
 use crate::error::LoadError;
@@ -70,7 +70,7 @@ pub(super) fn spec(config: &Config, frame: usize, dimensions: usize) -> Result<T
         frame: Some(side * vit.patch),
         first: is_clip,
         patches_max: side * side,
-        learned: Some(Learned { side, between: false }),
+        learned: Some(LearnedPositions { side, between: false }),
         reads: Reads { normed: true, ..Reads::default() },
         pooled: Some(pooled),
         ..TowerSpec::bare(Family::Dual, vit.placed(side * side + before), dimensions)

@@ -12,7 +12,7 @@ use super::layout::Layout;
 use super::mosaic::MosaicFiles;
 use super::perceiver::PerceiverFiles;
 use super::pooled::PooledFiles;
-use super::spec::{COLORS, Family, Given, TowerSpec};
+use super::spec::{COLORS, Family, TowerNorm, TowerSpec};
 use super::{gemma3, idefics3, llava, mllama, pixtral, qwen};
 use crate::error::LoadError;
 use crate::limits::{EXTRA_LOGIT_ROWS, LAYERS_MAX};
@@ -212,7 +212,7 @@ impl TowerFiles {
         }
         let given_norm = match spec.reads.norm {
             None => None,
-            Some(Given { from_one, .. }) => {
+            Some(TowerNorm { from_one, .. }) => {
                 let norm = if from_one { "mm_soft_emb_norm" } else { "norm" };
                 let factors = found.take(&format!("multi_modal_projector.{norm}.weight"), &[hidden])?;
                 Some(match from_one {

@@ -1,7 +1,7 @@
 //! Gemma 3: SigLIP's layers over frames of one size, the mean over squares of patches, a norm and one matrix. In
 //! the text model, rows of a picture attend to each other in both directions.
 
-use super::spec::{Family, Given, Learned, Reads, TowerSpec};
+use super::spec::{Family, LearnedPositions, Reads, TowerNorm, TowerSpec};
 use super::vit;
 use crate::error::LoadError;
 use crate::limits::{PATCHES_MAX, VOCAB_MAX};
@@ -41,11 +41,11 @@ pub(super) fn spec(config: &Config, frame: usize, text_hidden: usize) -> Result<
         joined: side / rows_side,
         frame: Some(side * vit.patch),
         patches_max: side * side,
-        learned: Some(Learned { side, between: false }),
+        learned: Some(LearnedPositions { side, between: false }),
         reads: Reads {
             normed: true,
             mean: true,
-            norm: Some(Given { eps, from_one: true }),
+            norm: Some(TowerNorm { eps, from_one: true }),
             ..Reads::default()
         },
         mutual: true,

@@ -4,7 +4,7 @@
 use hanzo_engine_kernels::{Activation, HeadShape};
 use serde_json::Map;
 
-use super::spec::{Family, Learned, PerceiverSpec, Reads, TowerSpec};
+use super::spec::{Family, LearnedPositions, PerceiverSpec, Reads, TowerSpec};
 use super::vit;
 use crate::error::LoadError;
 use crate::limits::{HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, PATCHES_MAX, VOCAB_MAX, WIDTH_MAX};
@@ -55,7 +55,7 @@ pub(super) fn spec(config: &Config, text_hidden: usize) -> Result<TowerSpec, Loa
     let tower = TowerSpec {
         patch,
         patch_bias: true,
-        learned: Some(Learned { side, between: false }),
+        learned: Some(LearnedPositions { side, between: false }),
         reads: Reads { normed: true, ..Reads::default() },
         perceiver: Some(PerceiverSpec {
             latents: whole("resampler_n_latents", LATENTS_MAX, 64)?,

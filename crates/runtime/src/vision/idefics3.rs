@@ -1,6 +1,6 @@
 //! Idefics3 and SmolVLM: SigLIP's layers over frames of one size, and one matrix over squares of patches.
 
-use super::spec::{Family, Learned, Reads, TowerSpec};
+use super::spec::{Family, LearnedPositions, Reads, TowerSpec};
 use super::vit;
 use crate::error::LoadError;
 use crate::limits::{PATCHES_MAX, VOCAB_MAX, WIDTH_MAX};
@@ -32,7 +32,7 @@ pub(super) fn spec(config: &Config, frame: usize, text_hidden: usize) -> Result<
         joined,
         frame: Some(frame / patch * patch),
         patches_max: patches,
-        learned: Some(Learned { side: learned_side, between: false }),
+        learned: Some(LearnedPositions { side: learned_side, between: false }),
         reads: Reads { normed: true, ..Reads::default() },
         image_token: config.whole("image_token_id", VOCAB_MAX)?.unwrap_or(128_257) as u32,
         ..TowerSpec::bare(Family::Idefics3, vit.placed(patches), text_hidden)

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use hanzo_engine_kernels::{Batch, RowSource, SequenceSpan};
 
-use super::spec::{COLORS, Learned, TowerSpec};
+use super::spec::{COLORS, LearnedPositions, TowerSpec};
 
 /// Rows that a frame becomes in the text model, arranged in two dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +168,7 @@ impl Layout {
 
     /// Indices of learned positions for some patches: those with the same relative place, as computed by the
     /// reference's `bucketize` in single precision.
-    pub(super) fn nearest(&self, learned: Learned, patches: Range<usize>) -> Vec<usize> {
+    pub(super) fn nearest(&self, learned: LearnedPositions, patches: Range<usize>) -> Vec<usize> {
         let step = 1.0 / learned.side as f64;
         let bounds: Vec<f32> =
             (1..learned.side).map(|bound| (step + (bound - 1) as f64 * step) as f32).collect();
@@ -185,7 +185,7 @@ impl Layout {
     /// the frame's corners.
     pub(super) fn between(
         &self,
-        learned: Learned,
+        learned: LearnedPositions,
         table: &[f32],
         hidden: usize,
         patches: Range<usize>,

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::spec::{Family, Learned, Reads, TowerSpec};
+use super::spec::{Family, LearnedPositions, Reads, TowerSpec};
 use super::{pixtral, vit};
 use crate::error::LoadError;
 use crate::limits::{PATCHES_MAX, VOCAB_MAX};
@@ -100,7 +100,7 @@ pub(super) fn spec(
         frame: Some(side * vit.patch),
         squares_max: squares,
         patches_max: side * side * squares,
-        learned: Some(Learned { side, between: false }),
+        learned: Some(LearnedPositions { side, between: false }),
         first: true,
         reads: Reads { inner: text_hidden, bias, ..Reads::default() },
         lines: is_next,

@@ -12,7 +12,7 @@ use hanzo_engine_kernels::{
     ops::{self, Op},
 };
 
-use super::cuts::{Left, ROWS_UNIT, RowCost, columns_of, groups_of, heads_of, of_matrix, rows_for};
+use super::cuts::{PieceBudget, ROWS_UNIT, RowCost, columns_of, groups_of, heads_of, of_matrix, rows_for};
 use super::layout::batch_of;
 use super::perceiver::{self, Perceiver};
 use super::spec::TowerSpec;
@@ -190,7 +190,7 @@ impl Tower {
             if spent > 0.0 && spent + (self.least(at, attention) / 2.0).max(most / REST) > most {
                 return Ok(None);
             }
-            let left = Left { millions: most - spent, attention };
+            let left = PieceBudget { millions: most - spent, attention };
             let (next, cost) = match at {
                 At::Patches(row) => self.embed_piece(row, left)?,
                 At::Layer { index, row } => self.layer_piece((index, row), left)?,
@@ -284,7 +284,7 @@ impl Tower {
     }
 
     /// Embeds some patches for the first layer.
-    fn embed_piece(&mut self, row: usize, left: Left) -> Advanced {
+    fn embed_piece(&mut self, row: usize, left: PieceBudget) -> Advanced {
         let hidden = self.spec.layers.hidden;
         let all = self.way.all.rows();
         let cost = self.patch_cost();
@@ -311,7 +311,7 @@ impl Tower {
     }
 
     /// Runs some whole sequences through a layer, or starts on one that is too long.
-    fn layer_piece(&mut self, (index, row): (usize, usize), left: Left) -> Advanced {
+    fn layer_piece(&mut self, (index, row): (usize, usize), left: PieceBudget) -> Advanced {
         let (place, span) = self.sequence(index, row);
         let cost = RowCost::new(&self.spec, index, span.len());
         let each = cost.all(left.attention);
@@ -342,7 +342,7 @@ impl Tower {
     }
 
     /// Queries, keys and values of some rows of a sequence.
-    fn making_piece(&mut self, (index, row): (usize, usize), made: usize, left: Left) -> Advanced {
+    fn making_piece(&mut self, (index, row): (usize, usize), made: usize, left: PieceBudget) -> Advanced {
         let span = self.sequence(index, row).1;
         let cost = RowCost::new(&self.spec, index, span.len()).before;
         let rows = made..span.len().min(made + rows_for(left.millions, cost, ROWS_UNIT));
@@ -377,7 +377,7 @@ impl Tower {
     }
 
     /// Attention of some heads for a block's rows. The first call sizes the block by the budget.
-    fn seeing_piece(&mut self, mut block: Block, groups: usize, left: Left) -> Advanced {
+    fn seeing_piece(&mut self, mut block: Block, groups: usize, left: PieceBudget) -> Advanced {
         let span = self.sequence(block.index, block.row).1;
         let cost = RowCost::new(&self.spec, block.index, span.len()).attention;
         if groups == 0 {
@@ -417,7 +417,7 @@ impl Tower {
     }
 
     /// Runs some rows of a block from their attention output to the layer's end.
-    fn behind_piece(&mut self, block: Block, done: usize, left: Left) -> Advanced {
+    fn behind_piece(&mut self, block: Block, done: usize, left: PieceBudget) -> Advanced {
         let span = self.sequence(block.index, block.row).1;
         let cost = RowCost::new(&self.spec, block.index, span.len()).behind;
         let rows = done..block.rows().min(done + rows_for(left.millions, cost, ROWS_UNIT));
@@ -476,7 +476,7 @@ impl Tower {
     }
 
     /// Projects some squares of patches to rows of the text model; `None` as the next position at the end.
-    fn squares_piece(&mut self, deep: Option<usize>, square: usize, left: Left) -> Advanced {
+    fn squares_piece(&mut self, deep: Option<usize>, square: usize, left: PieceBudget) -> Advanced {
         let (hidden, of_square) = (self.spec.layers.hidden, self.spec.square_patches());
         let (cost, all) = (self.square_cost(), self.way.layout.squares.len());
         let most = (PIECE_ROWS / of_square).max(1);
@@ -505,7 +505,7 @@ impl Tower {
     }
 
     /// Projects some patches for the perceiver.
-    fn project_piece(&mut self, patch: usize, left: Left) -> Advanced {
+    fn project_piece(&mut self, patch: usize, left: PieceBudget) -> Advanced {
         let (hidden, all) = (self.spec.layers.hidden, self.way.all.rows());
         let Tower { backend, perceiver, pieces, .. } = self;
         let (Some(perceiver), Some(pieces)) = (perceiver, pieces) else {
@@ -523,7 +523,7 @@ impl Tower {
     }
 
     /// Computes some rows in a layer of the perceiver, and once all are there its latents.
-    fn perceive_piece(&mut self, layer: usize, row: usize, left: Left) -> Advanced {
+    fn perceive_piece(&mut self, layer: usize, row: usize, left: PieceBudget) -> Advanced {
         let Tower { backend, perceiver, .. } = self;
         let perceiver = perceiver.as_mut().expect("a frame is only there where a tower has one");
         let (cost, all) = (perceiver.row_cost(), perceiver.seen_rows());

@@ -5,7 +5,7 @@ use hanzo_engine_kernels::{Activation, HeadShape};
 
 use super::llava::{image_token, layers_read, mlp};
 use super::qwen::rope_of_places;
-use super::spec::{COLORS, Family, Given, Reads, TowerSpec};
+use super::spec::{COLORS, Family, Reads, TowerNorm, TowerSpec};
 use crate::error::LoadError;
 use crate::limits::{HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, PATCHES_MAX, WIDTH_MAX};
 use crate::spec::{
@@ -86,7 +86,7 @@ pub(super) fn spec(config: &Config, text_hidden: usize) -> Result<TowerSpec, Loa
     layers.ropes = vec![rope(&vision, head_dim)?];
     let text = config.object("text_config")?;
     let text_eps = text.as_ref().map(|text| text.positive("rms_norm_eps")).transpose()?.flatten();
-    let given = joins.then_some(Given { eps: text_eps.unwrap_or(1e-5), from_one: false });
+    let given = joins.then_some(TowerNorm { eps: text_eps.unwrap_or(1e-5), from_one: false });
     let bias = mlp(config, !joins)?;
     let tower = TowerSpec {
         patch,

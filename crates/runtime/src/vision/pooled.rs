@@ -71,7 +71,7 @@ impl PooledFiles {
 
 /// Pooling of the rows after a tower's layers.
 #[derive(Debug)]
-pub(super) enum Pooled {
+pub(super) enum PoolingHead {
     First(HeadLayer),
     Probe(Box<Probe>),
 }
@@ -87,15 +87,15 @@ pub(super) struct Probe {
     down: HeadLayer,  // (hidden, ffn)
 }
 
-impl Pooled {
+impl PoolingHead {
     /// Reads all weights.
-    pub(super) fn load(files: &PooledFiles, spec: &TowerSpec) -> Result<Pooled, LoadError> {
+    pub(super) fn load(files: &PooledFiles, spec: &TowerSpec) -> Result<PoolingHead, LoadError> {
         let layer =
             |[weight, bias]: &[Tensor; 2], activation| head_layer(weight, Some(bias), activation, None);
         let (hidden, eps) = (spec.layers.hidden, spec.layers.norm.eps);
         let (files, heads, activation) = match (files, spec.pooled) {
             (PooledFiles::First { projection }, _) => {
-                return Ok(Pooled::First(head_layer(projection, None, HeadActivation::Identity, None)?));
+                return Ok(PoolingHead::First(head_layer(projection, None, HeadActivation::Identity, None)?));
             }
             (PooledFiles::Probe(files), Some(Pooling::Probe { heads, activation, .. })) => {
                 (files, heads, activation)
@@ -112,7 +112,7 @@ impl Pooled {
             let of_head = scores[row / head_dim * hidden..][..hidden].iter_mut();
             of_head.zip(key).for_each(|(sum, key)| *sum += scale * query * key);
         }
-        Ok(Pooled::Probe(Box::new(Probe {
+        Ok(PoolingHead::Probe(Box::new(Probe {
             scores,
             values: values.to_vec(),
             bias: biases[2 * hidden..].to_vec(),
@@ -126,8 +126,8 @@ impl Pooled {
     /// Vector of a picture with these rows after the layers, `(rows, hidden)`.
     pub(super) fn vector(&self, rows: &[f32], hidden: usize) -> Vec<f32> {
         match self {
-            Pooled::First(projection) => projection.apply(&rows[..hidden]),
-            Pooled::Probe(probe) => probe.vector(rows, hidden),
+            PoolingHead::First(projection) => projection.apply(&rows[..hidden]),
+            PoolingHead::Probe(probe) => probe.vector(rows, hidden),
         }
     }
 }

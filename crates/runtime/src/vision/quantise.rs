@@ -30,7 +30,7 @@ mod tests {
     use super::*;
     use crate::error::LoadError;
     use crate::network::IsqRule;
-    use crate::opened::{Network, Opened};
+    use crate::opened::{Network, OpenedModel};
     use crate::overrides::Overrides;
     use crate::spec::{LayerPart, Part};
     use crate::vision::Tower;
@@ -41,12 +41,12 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/hanzo-see")
     }
 
-    fn open(isq: Option<&str>, topology: Vec<IsqRule>) -> Result<Opened, LoadError> {
+    fn open(isq: Option<&str>, topology: Vec<IsqRule>) -> Result<OpenedModel, LoadError> {
         let isq = isq.map(|isq| isq.parse().unwrap());
-        Opened::open_with(&see(), &Overrides { isq, topology, ..Overrides::default() })
+        OpenedModel::open_with(&see(), &Overrides { isq, topology, ..Overrides::default() })
     }
 
-    fn tower(opened: &Opened) -> &TowerFiles {
+    fn tower(opened: &OpenedModel) -> &TowerFiles {
         match &opened.network {
             Network::Decoder(files) => files.tower.as_ref().unwrap(),
             _ => panic!("it answers"),
@@ -54,14 +54,14 @@ mod tests {
     }
 
     /// Packed type of each matrix of its layers, by name.
-    fn types(opened: &Opened) -> BTreeMap<String, DType> {
+    fn types(opened: &OpenedModel) -> BTreeMap<String, DType> {
         let TowerFiles { spec, tensors, .. } = tower(opened);
         let spec = &spec.layers;
         let matrices = spec.weights().into_iter().filter(|(_, shape)| shape.len() == 2);
         matrices.map(|(weight, _)| (tensors.get(weight).name.clone(), tensors.packed_type(weight))).collect()
     }
 
-    fn rows(opened: &Opened) -> Vec<f32> {
+    fn rows(opened: &OpenedModel) -> Vec<f32> {
         let text = opened.text_model().unwrap();
         let sight = text.sight.as_ref().unwrap();
         let picture = sight.prepare(texture([90, 70]), Look::default()).unwrap();
@@ -73,8 +73,9 @@ mod tests {
     #[test]
     fn what_sees_is_quantised_to_eight_bits_and_sees_the_same() {
         let plain = open(None, Vec::new()).unwrap();
-        let bytes =
-            |opened: &Opened| Tower::memory(&cpu(Tier::detect().unwrap()), tower(opened), 512).weights_bytes;
+        let bytes = |opened: &OpenedModel| {
+            Tower::memory(&cpu(Tier::detect().unwrap()), tower(opened), 512).weights_bytes
+        };
         let (stored, seen) = (types(&plain), rows(&plain));
         let range = seen.iter().fold(0.0_f32, |most, row| most.max(row.abs()));
         for isq in ["8", "4", "Q4_0", "AFQ4"] {

@@ -5,7 +5,7 @@
 use hanzo_engine_kernels::{Activation, HeadShape, RopeAxes, RopeKind};
 use serde_json::Value;
 
-use super::spec::{COLORS, Family, Learned, Reads, TowerSpec, Windows};
+use super::spec::{COLORS, Family, LearnedPositions, Reads, TowerSpec, Windows};
 use crate::error::LoadError;
 use crate::limits::{HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, PATCHES_MAX, VOCAB_MAX, WIDTH_MAX};
 use crate::spec::{
@@ -152,7 +152,7 @@ pub(super) fn spec(
                 let reason = format!("{positions} positions are no square");
                 return Err(vision.corrupt("num_position_embeddings", reason));
             }
-            Some(Learned { side, between: true })
+            Some(LearnedPositions { side, between: true })
         }
         false => None,
     };

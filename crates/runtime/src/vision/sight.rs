@@ -11,7 +11,7 @@ use super::{TowerFiles, TowerSpec, gemma3, pixtral};
 use crate::error::{LoadError, RequestError};
 use crate::limits::PICTURES_REMEMBERED;
 use crate::media::{LineEnds, MediaSpan};
-use crate::template::Rendered;
+use crate::template::RenderedPrompt;
 use crate::tokenizer::Tokenizer;
 
 /// Placeholder for a picture in the content of a message. It is a noncharacter (Unicode 16.0, 23.7), so no text
@@ -178,7 +178,7 @@ impl Sight {
     }
 
     /// Applies the processor's changes to a rendered prompt before it is tokenized.
-    pub(crate) fn spell(&self, rendered: &mut Rendered) {
+    pub(crate) fn spell(&self, rendered: &mut RenderedPrompt) {
         if let Some([place, spelled]) = &self.spelled {
             rendered.respell(place, spelled);
         }

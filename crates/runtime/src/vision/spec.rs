@@ -34,7 +34,7 @@ pub(crate) enum Family {
 
 /// Learned position embeddings of patches: a table for a square of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Learned {
+pub(crate) struct LearnedPositions {
     /// Side of the square in patches.
     pub(crate) side: usize,
     /// Interpolate for frames of other sizes, instead of taking the nearest entry.
@@ -52,7 +52,7 @@ pub(crate) struct Windows {
 
 /// RMS norm of the layers' output.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Given {
+pub(crate) struct TowerNorm {
     pub(crate) eps: f32,
     /// Weights are stored minus one.
     pub(crate) from_one: bool,
@@ -66,7 +66,7 @@ pub(crate) struct Reads {
     /// Average the patches of a square, instead of concatenating them.
     pub(crate) mean: bool,
     /// Norm of each patch or mean.
-    pub(crate) norm: Option<Given>,
+    pub(crate) norm: Option<TowerNorm>,
     /// A matrix merges a square to one patch.
     pub(crate) merged: bool,
     /// Width of the projector's MLP; 0 if a single matrix projects.
@@ -125,7 +125,7 @@ pub struct TowerSpec {
     pub(crate) first: bool,
     /// Maximum patches of a frame.
     pub(crate) patches_max: usize,
-    pub(crate) learned: Option<Learned>,
+    pub(crate) learned: Option<LearnedPositions>,
     pub(crate) windows: Option<Windows>,
     /// Projection to rows.
     pub(crate) reads: Reads,

@@ -25,7 +25,7 @@ use crate::chat::{Chat, Message};
 use crate::decoder::Decoder;
 use crate::job::{Event, EventKind, Job, JobId, StopConditions};
 use crate::overrides::{Mmproj, Overrides};
-use crate::{Engine, EngineConfig, LineEnds, MediaSpan, Opened, SamplingParams, Speculation, TextModel};
+use crate::{Engine, EngineConfig, LineEnds, MediaSpan, OpenedModel, SamplingParams, Speculation, TextModel};
 
 const CASES: &[&str] = &[
     "smolvlm",
@@ -116,17 +116,17 @@ pub(crate) fn talks(case: &str) -> Vec<Talk> {
     golden.as_array().unwrap().iter().enumerate().map(talk).collect()
 }
 
-fn open(case: &str) -> (Opened, Arc<TextModel>) {
+fn open(case: &str) -> (OpenedModel, Arc<TextModel>) {
     open_at(&folder(case))
 }
 
-fn open_at(path: &Path) -> (Opened, Arc<TextModel>) {
-    let opened = Opened::open(path).unwrap();
+fn open_at(path: &Path) -> (OpenedModel, Arc<TextModel>) {
+    let opened = OpenedModel::open(path).unwrap();
     let text = Arc::new(opened.text_model().unwrap());
     (opened, text)
 }
 
-fn files(opened: &Opened) -> &TowerFiles {
+fn files(opened: &OpenedModel) -> &TowerFiles {
     opened.decoder().unwrap().tower.as_ref().expect("it sees")
 }
 
@@ -161,12 +161,12 @@ pub(super) fn cpu(tier: Tier) -> AnyBackend {
     AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier))
 }
 
-fn engine(model: &(Opened, Arc<TextModel>), step_tokens_max: usize) -> Engine {
+fn engine(model: &(OpenedModel, Arc<TextModel>), step_tokens_max: usize) -> Engine {
     engine_of(model, step_tokens_max, 96, Tier::detect().unwrap())
 }
 
 fn engine_of(
-    (opened, text): &(Opened, Arc<TextModel>),
+    (opened, text): &(OpenedModel, Arc<TextModel>),
     step_tokens_max: usize,
     kv_blocks: usize,
     tier: Tier,
@@ -179,7 +179,7 @@ fn engine_of(
     Engine::new(backend, decoder, text.clone(), embedder, config).unwrap().with_tower(Box::new(tower))
 }
 
-fn config(opened: &Opened, step_tokens_max: usize, kv_blocks: usize) -> EngineConfig {
+fn config(opened: &OpenedModel, step_tokens_max: usize, kv_blocks: usize) -> EngineConfig {
     let room = opened.decoder().unwrap().spec.kv_room(step_tokens_max);
     EngineConfig {
         kv_blocks,
@@ -263,7 +263,12 @@ fn seen(span: &MediaSpan) -> impl Iterator<Item = usize> {
     (0..span.tokens).filter(|token| !span.is_token(span.first + token))
 }
 
-pub(super) fn rows_of(backend: AnyBackend, opened: &Opened, spans: &[MediaSpan], piece: Piece) -> Vec<f32> {
+pub(super) fn rows_of(
+    backend: AnyBackend,
+    opened: &OpenedModel,
+    spans: &[MediaSpan],
+    piece: Piece,
+) -> Vec<f32> {
     let mut tower = Tower::load(backend, files(opened), 512).unwrap();
     let mut all = Vec::new();
     for span in spans {
@@ -326,7 +331,7 @@ fn answers_are_the_librarys_in_any_company_on_every_tier() {
 /// and the prompt are cached.
 fn alone_and_again(
     named: &str,
-    model: &(Opened, Arc<TextModel>),
+    model: &(OpenedModel, Arc<TextModel>),
     (jobs, talks): (&[Job], &[Talk]),
     tier: Tier,
 ) -> Vec<Drawn> {
@@ -362,7 +367,7 @@ fn alone_and_again(
 /// number of preemptions.
 fn beside_each_other(
     named: &str,
-    model: &(Opened, Arc<TextModel>),
+    model: &(OpenedModel, Arc<TextModel>),
     (jobs, alone): (&[Job], &[Drawn]),
     tier: Tier,
 ) -> u64 {
@@ -441,7 +446,7 @@ fn a_processor_of_which_a_setting_would_be_lost_is_refused() {
         let mut settings: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         change(&mut settings);
         fs::write(&path, settings.to_string()).unwrap();
-        Opened::open(directory.path()).map(|opened| opened.info().not_read)
+        OpenedModel::open(directory.path()).map(|opened| opened.info().not_read)
     };
     assert_eq!(copy(&|_| ()).unwrap(), [""; 0]);
     let refused = copy(&|settings| settings["crop_size"] = 3.into()).unwrap_err().to_string();
@@ -453,7 +458,7 @@ fn a_processor_of_which_a_setting_would_be_lost_is_refused() {
     for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
         fs::copy(folder("smolvlm").join(name), directory.path().join(name)).unwrap();
     }
-    let opened = Opened::open(directory.path()).unwrap();
+    let opened = OpenedModel::open(directory.path()).unwrap();
     assert_eq!(opened.info().not_read, ["images"]);
     assert!(opened.text_model().unwrap().sight.is_none());
 }
@@ -504,7 +509,7 @@ fn the_tower_of_another_model_is_refused_by_name() {
     let file = |case: &str, name: &str| folder(case).join(name);
     let with = |case: &str, tower: PathBuf| {
         let overrides = Overrides { mmproj: Mmproj::File(tower), ..Overrides::default() };
-        Opened::open_with(&file(case, "text.gguf"), &overrides).map(drop).unwrap_err().to_string()
+        OpenedModel::open_with(&file(case, "text.gguf"), &overrides).map(drop).unwrap_err().to_string()
     };
     for (case, tower, named) in [
         (
@@ -537,7 +542,7 @@ fn the_tower_of_another_model_is_refused_by_name() {
     // A folder has its own tower, so the override is refused.
     let overrides =
         Overrides { mmproj: Mmproj::File(file("smolvlm", "mmproj.gguf")), ..Overrides::default() };
-    let refused = Opened::open_with(&folder("smolvlm"), &overrides).unwrap_err().to_string();
+    let refused = OpenedModel::open_with(&folder("smolvlm"), &overrides).unwrap_err().to_string();
     assert!(refused.contains("mmproj") && refused.contains("folder"), "{refused}");
 }
 
@@ -551,7 +556,7 @@ fn of_towers_beside_a_model_its_own_is_found() {
         to
     };
     let sees = |path: &Path, mmproj: Mmproj| {
-        let opened = Opened::open_with(path, &Overrides { mmproj, ..Overrides::default() }).unwrap();
+        let opened = OpenedModel::open_with(path, &Overrides { mmproj, ..Overrides::default() }).unwrap();
         let found = opened.info().files.get(1).cloned();
         assert_eq!(opened.text_model().unwrap().sight.is_some(), found.is_some());
         found

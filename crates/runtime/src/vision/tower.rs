@@ -14,8 +14,8 @@ use super::layout::{Grid, Layout};
 use super::mosaic::{Mosaic, MosaicFiles, MosaicWay};
 use super::perceiver::{self, Perceiver, PerceiverFiles};
 use super::pieces::{self, PIECE_ROWS, Pieces};
-use super::pooled::{Pooled, PooledFiles};
-use super::spec::{COLORS, Given, Learned};
+use super::pooled::{PooledFiles, PoolingHead};
+use super::spec::{COLORS, LearnedPositions, TowerNorm};
 use super::towers::{Piece, Products, Towers};
 use super::{TowerFiles, TowerSpec};
 use crate::encoder::WeightType;
@@ -39,7 +39,7 @@ pub struct Tower {
     line_end: Vec<f32>,                      // (text_hidden), or none
     pub(super) joiner: Option<Joiner>,       // projector from squares to rows
     pub(super) perceiver: Option<Perceiver>, // perceiver, if it makes the rows
-    pooled: Option<Pooled>,                  // pooling to a vector
+    pooled: Option<PoolingHead>,             // pooling to a vector
     pub(super) mosaic: Option<Mosaic>,       // tiles with mutual attention
     deep: Vec<Joiner>,
     embed: Vec<Op>,                     // from pixels to embedded patches
@@ -188,7 +188,7 @@ impl Tower {
         let joiner_buffers = JoinerBuffers::new(&backend, at_once, joiner_widths(&spec))?;
         let joiner_of = |files| Joiner::load(&backend, files, spec.layers.norm.eps, &joiner_buffers);
         let joiner = files.joiner.as_ref().map(joiner_of).transpose()?;
-        let pooled = files.pooled.as_ref().map(|files| Pooled::load(files, &spec)).transpose()?;
+        let pooled = files.pooled.as_ref().map(|files| PoolingHead::load(files, &spec)).transpose()?;
         let perceiver = match (&files.perceiver, &spec.perceiver) {
             (Some(files), Some(own)) => Some(Perceiver::load(&backend, files, &spec, own, patches)?),
             _ => None,
@@ -236,8 +236,8 @@ impl Tower {
     }
 
     /// Position embeddings that depend on the frame's size.
-    fn learned_by_frame(&self) -> Option<Learned> {
-        let own = |learned: &Learned| learned.between || self.spec.frame.is_none();
+    fn learned_by_frame(&self) -> Option<LearnedPositions> {
+        let own = |learned: &LearnedPositions| learned.between || self.spec.frame.is_none();
         self.spec.learned.filter(own)
     }
 
@@ -300,7 +300,7 @@ impl Tower {
         if self.spec.reads.mean {
             patches = means(&patches, self.spec.square_patches(), self.spec.layers.hidden);
         }
-        if let Some(Given { eps, .. }) = self.spec.reads.norm {
+        if let Some(TowerNorm { eps, .. }) = self.spec.reads.norm {
             norm_all(&mut patches, &self.given_norm, eps);
         }
         let joiner = deep.map_or(self.joiner.as_ref(), |index| self.deep.get(index));

@@ -9,12 +9,12 @@ use hanzo_engine_kernels::{AnyBackend, KernelError};
 use serde::{Deserialize, Serialize};
 
 use super::files::WhisperFiles;
-use super::hearing::{Hearing, Phase};
+use super::hearing::{Phase, SoundProgress};
 use super::mel::MelBank;
-use super::network::{Whisper, Writing};
+use super::network::{SlotTokens, Whisper};
 use super::rules;
 use super::transcript::Transcript;
-use super::vocabulary::{Asked, Vocabulary};
+use super::vocabulary::{DecodingOptions, Vocabulary};
 use crate::encoder::WeightType;
 use crate::engine::{EngineMemory, EngineStats, StepReport};
 use crate::error::{LoadError, StepError};
@@ -39,7 +39,7 @@ pub struct TranscribeJob {
     /// ID of the job.
     pub id: JobId,
     /// Options, in tokens.
-    pub asked: Asked,
+    pub asked: DecodingOptions,
     /// Priority; lower runs earlier.
     pub priority: i32,
     /// Client that sent the job. `None`: the job counts as its own client.
@@ -47,8 +47,8 @@ pub struct TranscribeJob {
 }
 
 /// Queued sound.
-struct Waiting {
-    hearing: Hearing,
+struct QueuedSound {
+    hearing: SoundProgress,
     priority: i32,
     client: Option<ClientId>,
     turns: u64, // windows that its client had had at its last turn
@@ -60,7 +60,7 @@ pub struct WhisperEngine {
     vocabulary: std::sync::Arc<Vocabulary>,
     bank: MelBank,
     heads: Vec<(usize, usize)>,
-    sounds: BTreeMap<JobId, Waiting>,
+    sounds: BTreeMap<JobId, QueuedSound>,
     free: Vec<usize>,
     at_hand: Option<JobId>, // sound whose window is in the encoder
     logits: Vec<f32>,
@@ -120,8 +120,8 @@ impl WhisperEngine {
         let least = self.sounds.values().map(|sound| sound.turns).min().unwrap_or(0);
         let own = self.sounds.values().filter(|sound| client.is_some() && sound.client == client);
         let turns = own.map(|sound| sound.turns).max().unwrap_or(least);
-        let hearing = Hearing::new(asked, self.bank.bands());
-        self.sounds.insert(id, Waiting { hearing, priority, client, turns });
+        let hearing = SoundProgress::new(asked, self.bank.bands());
+        self.sounds.insert(id, QueuedSound { hearing, priority, client, turns });
     }
 
     /// Number of samples that a sound can use now.
@@ -155,7 +155,7 @@ impl WhisperEngine {
     /// Whether a step would compute something.
     pub fn has_work(&self) -> bool {
         let spec = &self.model.spec;
-        let ready = |sound: &Waiting| sound.hearing.is_ready(spec.mels, spec.frames());
+        let ready = |sound: &QueuedSound| sound.hearing.is_ready(spec.mels, spec.frames());
         self.sounds.values().any(|sound| sound.hearing.slot().is_some() || ready(sound))
     }
 
@@ -270,24 +270,27 @@ impl WhisperEngine {
         let (mut jobs, mut writings) = (Vec::new(), Vec::new());
         for (&id, sound) in &self.sounds {
             let writing = match &sound.hearing.phase {
-                Phase::Language { slot } => {
-                    Writing { slot: *slot, before: 0, tokens: vec![self.vocabulary.start], wanted: vec![0] }
-                }
+                Phase::Language { slot } => SlotTokens {
+                    slot: *slot,
+                    before: 0,
+                    tokens: vec![self.vocabulary.start],
+                    wanted: vec![0],
+                },
                 Phase::Drawn { slot, attempt, .. } => match attempt.drawn.last() {
                     None => {
                         let tokens = attempt.prompt.clone();
                         let (start, last) = (attempt.start as u32, tokens.len() as u32 - 1);
                         let wanted = if start == last { vec![last] } else { vec![start, last] };
-                        Writing { slot: *slot, before: 0, tokens, wanted }
+                        SlotTokens { slot: *slot, before: 0, tokens, wanted }
                     }
                     Some(last) => {
                         let before = attempt.prompt.len() + attempt.drawn.len() - 1;
-                        Writing { slot: *slot, before, tokens: vec![last.token], wanted: vec![0] }
+                        SlotTokens { slot: *slot, before, tokens: vec![last.token], wanted: vec![0] }
                     }
                 },
                 _ => continue,
             };
-            let rows: usize = writings.iter().map(|writing: &Writing| writing.tokens.len()).sum();
+            let rows: usize = writings.iter().map(|writing: &SlotTokens| writing.tokens.len()).sum();
             // A window that does not fit beside the others comes with the next step.
             if rows + writing.tokens.len() > self.model.rows_written() {
                 continue;
@@ -367,7 +370,7 @@ impl WhisperEngine {
             let hearing = &mut sound.hearing;
             let Phase::Words { slot, tried } = &hearing.phase else { continue };
             let (slot, (tokens, before)) = (*slot, hearing.words_step(&self.vocabulary, tried));
-            let writing = Writing { slot, before: 0, tokens, wanted: Vec::new() };
+            let writing = SlotTokens { slot, before: 0, tokens, wanted: Vec::new() };
             let queries = self.model.write(&[writing], &self.heads, &mut Vec::new())?;
             let mut told = Vec::new();
             hearing.find_words(&self.vocabulary, (&queries, before), looked, &mut told);

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::spec::WhisperSpec;
 use super::{ctranslate2, ggml};
-use crate::chat::Opening;
+use crate::chat::ChatOpening;
 use crate::error::LoadError;
 use crate::load::{
     ModelInfo, TextFiles, TokenizerSource, has_same_numbers,
@@ -20,7 +20,7 @@ use crate::load::{
 };
 use crate::mapped::ModelBytes;
 use crate::network::{Isq, IsqRule, Target, isq_types_by_name};
-use crate::overrides::{Overrides, Watched};
+use crate::overrides::{OverrideRecord, Overrides};
 use crate::spec::Config;
 use crate::tensor::Tensor;
 
@@ -68,7 +68,7 @@ impl WhisperFiles {
     pub(crate) fn open(
         directory: &Path,
         overrides: &Overrides,
-    ) -> Result<Option<(WhisperFiles, Watched)>, LoadError> {
+    ) -> Result<Option<(WhisperFiles, OverrideRecord)>, LoadError> {
         if let Some(file) = super::ggml_file(directory) {
             return Self::from_ggml(&file, overrides).map(Some);
         }
@@ -97,7 +97,7 @@ impl WhisperFiles {
         directory: &Path,
         config: &mut Config,
         overrides: &Overrides,
-    ) -> Result<(WhisperFiles, Watched), LoadError> {
+    ) -> Result<(WhisperFiles, OverrideRecord), LoadError> {
         let watched = overrides.over_config(config)?;
         let spec = WhisperSpec::from_config(config)?;
         let generation = read_config(directory, "generation_config.json")?;
@@ -123,7 +123,7 @@ impl WhisperFiles {
         directory: &Path,
         config: &mut Config,
         overrides: &Overrides,
-    ) -> Result<(WhisperFiles, Watched), LoadError> {
+    ) -> Result<(WhisperFiles, OverrideRecord), LoadError> {
         let watched = overrides.over_config(config)?;
         let path = directory.join(ctranslate2::FILE);
         let (spec, tensors) = ctranslate2::open(&path)?;
@@ -142,7 +142,7 @@ impl WhisperFiles {
     ///
     /// # Errors
     /// As for [`WhisperFiles::from_directory`].
-    fn from_ggml(path: &Path, overrides: &Overrides) -> Result<(WhisperFiles, Watched), LoadError> {
+    fn from_ggml(path: &Path, overrides: &Overrides) -> Result<(WhisperFiles, OverrideRecord), LoadError> {
         let ggml::GgmlFile { spec, tokenizer_json, tensors } = ggml::open(path)?;
         let file = path.display().to_string();
         let watched = overrides.over_config(&mut Config::new(file.clone(), serde_json::Map::new()))?;
@@ -153,7 +153,7 @@ impl WhisperFiles {
             bos: None,
             eos: Vec::new(),
             generation: Default::default(),
-            opening: Opening::default(),
+            opening: ChatOpening::default(),
         };
         overrides.over_text(&mut text)?;
         let alignment_heads = ggml::alignment_heads(&spec);

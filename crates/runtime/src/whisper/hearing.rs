@@ -3,10 +3,10 @@
 
 use super::SAMPLE_RATE;
 use super::mel::{self, HOP, MelBank, MelFrames};
-use super::network::Followed;
+use super::network::AlignmentKeys;
 use super::transcript::{Segment, SpokenToken, Transcript};
-use super::vocabulary::{Asked, Vocabulary};
-use super::window::{Cut, Tried, Try, Verdict, cut};
+use super::vocabulary::{DecodingOptions, Vocabulary};
+use super::window::{Try, Verdict, WindowParts, WindowResult, cut};
 use super::words;
 
 /// Above this temperature a window's text is not used as context for the next one.
@@ -24,15 +24,15 @@ pub(super) enum Phase {
     /// Decoding of its window.
     Drawn { slot: usize, attempt: Box<Try>, tried: usize },
     /// Word timestamps.
-    Words { slot: usize, tried: Box<Tried> },
+    Words { slot: usize, tried: Box<WindowResult> },
     /// Nothing: it has ended.
     Over,
 }
 
-/// Sound and its request.
+/// Request for a transcription, and its progress through the sound.
 #[derive(Debug)]
-pub(super) struct Hearing {
-    pub(super) asked: Asked,
+pub(super) struct SoundProgress {
+    pub(super) asked: DecodingOptions,
     pub(super) phase: Phase,
     pub(super) paused: bool,
     mels: usize,
@@ -44,7 +44,7 @@ pub(super) struct Hearing {
     seek: usize,
     /// Frames of the current window that belong to the sound.
     window: usize,
-    pub(super) followed: Followed,
+    pub(super) followed: AlignmentKeys,
     pub(super) language: Option<u32>,
     started: bool,
     history: Vec<u32>,
@@ -54,9 +54,9 @@ pub(super) struct Hearing {
     completion_tokens: u32,
 }
 
-impl Hearing {
-    pub(super) fn new(asked: Asked, mels: usize) -> Hearing {
-        Hearing {
+impl SoundProgress {
+    pub(super) fn new(asked: DecodingOptions, mels: usize) -> SoundProgress {
+        SoundProgress {
             mels,
             language: asked.language,
             asked,
@@ -68,7 +68,7 @@ impl Hearing {
             ended: false,
             seek: 0,
             window: 0,
-            followed: Followed::default(),
+            followed: AlignmentKeys::default(),
             started: false,
             history: Vec::new(),
             segments: 0,
@@ -192,7 +192,7 @@ impl Hearing {
     }
 
     /// Tokens of the step for word timestamps, and the number of them before the text.
-    pub(super) fn words_step(&self, vocabulary: &Vocabulary, tried: &Tried) -> (Vec<u32>, usize) {
+    pub(super) fn words_step(&self, vocabulary: &Vocabulary, tried: &WindowResult) -> (Vec<u32>, usize) {
         let mut tokens = vocabulary.beginning(self.language, self.asked.translate);
         let before = tokens.len();
         tokens.push(vocabulary.no_timestamps);
@@ -203,13 +203,13 @@ impl Hearing {
     }
 
     /// Text for word timestamps, that of whole segments, and its probabilities.
-    fn words_text(&self, vocabulary: &Vocabulary, tried: &Tried) -> (Vec<u32>, Vec<f32>) {
+    fn words_text(&self, vocabulary: &Vocabulary, tried: &WindowResult) -> (Vec<u32>, Vec<f32>) {
         let cut = cut(vocabulary, &tried.drawn, self.window);
         let text = cut.parts.iter().flat_map(|part| &part.drawn).filter(|drawn| drawn.token < vocabulary.end);
         text.map(|drawn| (drawn.token, drawn.logprob.exp())).unzip()
     }
 
-    /// Computes word timestamps from the `queries` of the tokens of [`Hearing::words_step`].
+    /// Computes word timestamps from the `queries` of the tokens of [`SoundProgress::words_step`].
     pub(super) fn find_words(
         &mut self,
         vocabulary: &Vocabulary,
@@ -231,9 +231,9 @@ impl Hearing {
     fn take(
         &mut self,
         vocabulary: &Vocabulary,
-        tried: &Tried,
-        cut: &Cut,
-        timed: Option<Vec<words::Timed>>,
+        tried: &WindowResult,
+        cut: &WindowParts,
+        timed: Option<Vec<words::TimedWord>>,
         events: &mut Vec<Transcript>,
     ) {
         let offset_s = self.seek as f64 * HOP as f64 / SAMPLE_RATE as f64;

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use hanzo_engine_kernels::{AnyBackend, KernelError, QUERIES_PART, RowSource};
 
-use super::network::{Followed, Whisper, unfold};
+use super::network::{AlignmentKeys, Whisper, unfold};
 use super::spec::WhisperSpec;
 
 /// Maximum rows of a piece.
@@ -22,15 +22,15 @@ pub(super) fn rows_at_once(backend: &AnyBackend, spec: &WhisperSpec) -> usize {
     if backend.attends_in_parts() { spec.rows.min(PIECE_ROWS) } else { spec.rows }
 }
 
-/// Current window.
-pub(super) struct Listening {
+/// Window that the encoder computes.
+pub(super) struct EncoderWindow {
     slot: usize,
     at: At,
     heads: Vec<(usize, usize)>, // layers and heads whose keys are kept
     frames: Vec<f32>,           // (frames, mels)
     heard: Vec<f32>,            // (frames, hidden): output of the first convolution
     sums: Vec<f32>,             // (rows, hidden): residual
-    followed: Followed,
+    followed: AlignmentKeys,
 }
 
 /// Position in the work.
@@ -56,14 +56,14 @@ impl Whisper {
         let WhisperSpec { mels, hidden, rows, .. } = self.spec;
         assert_eq!(frames.len(), 2 * rows * mels, "the frames of a window");
         let head_dim = self.spec.heads(self.spec.decoder).head_dim;
-        self.under_way = Some(Listening {
+        self.under_way = Some(EncoderWindow {
             slot,
             at: At::First(0),
             heads: heads.to_vec(),
             frames,
             heard: vec![0.0; 2 * rows * hidden],
             sums: vec![0.0; rows * hidden],
-            followed: Followed { keys: vec![0.0; heads.len() * rows * head_dim] },
+            followed: AlignmentKeys { keys: vec![0.0; heads.len() * rows * head_dim] },
         });
     }
 
@@ -75,7 +75,7 @@ impl Whisper {
     ///
     /// # Panics
     /// If there is no current window.
-    pub(crate) fn listen(&mut self, millions: usize) -> Result<Option<Followed>, KernelError> {
+    pub(crate) fn listen(&mut self, millions: usize) -> Result<Option<AlignmentKeys>, KernelError> {
         let mut window = self.under_way.take().expect("a window was begun");
         let mut left = millions as f64;
         while left > 0.0 {
@@ -125,7 +125,7 @@ impl Whisper {
     /// First convolution for as many frames as a step has rows.
     fn first_piece(
         &mut self,
-        window: &mut Listening,
+        window: &mut EncoderWindow,
         frame: usize,
         left: f64,
     ) -> Result<(Option<At>, f64), KernelError> {
@@ -150,7 +150,7 @@ impl Whisper {
 
     fn second_piece(
         &mut self,
-        window: &mut Listening,
+        window: &mut EncoderWindow,
         row: usize,
         left: f64,
     ) -> Result<(Option<At>, f64), KernelError> {
@@ -173,7 +173,7 @@ impl Whisper {
     /// Queries, keys and values of some rows.
     fn before_piece(
         &mut self,
-        window: &mut Listening,
+        window: &mut EncoderWindow,
         (index, row): (usize, usize),
         left: f64,
     ) -> Result<(Option<At>, f64), KernelError> {
@@ -194,7 +194,7 @@ impl Whisper {
     /// The rest of a layer for some rows.
     fn behind_piece(
         &mut self,
-        window: &mut Listening,
+        window: &mut EncoderWindow,
         (index, row): (usize, usize),
         left: f64,
     ) -> Result<(Option<At>, f64), KernelError> {
@@ -223,7 +223,7 @@ impl Whisper {
     /// Writes some encoded rows to the slot's cross-attention cache.
     fn memory_piece(
         &mut self,
-        window: &mut Listening,
+        window: &mut EncoderWindow,
         row: usize,
         left: f64,
     ) -> Result<(Option<At>, f64), KernelError> {

@@ -25,7 +25,7 @@ mod words;
 use std::path::{Path, PathBuf};
 
 use crate::error::LoadError;
-use crate::inspect::Stored;
+use crate::inspect::StoredTensor;
 
 pub use engine::{TranscribeJob, WhisperConfig, WhisperEngine};
 pub use files::WhisperFiles;
@@ -33,7 +33,7 @@ pub(crate) use network::unfold;
 pub use request::TranscribeOptions;
 pub use spec::{Stack, WhisperSpec};
 pub use transcript::{Segment, SpokenToken, Transcript, Word};
-pub use vocabulary::{Asked, Vocabulary};
+pub use vocabulary::{DecodingOptions, Vocabulary};
 
 /// Weights in a directory that CTranslate2's converter made from a Whisper model; `None` for others.
 pub(crate) fn converted(directory: &Path) -> Option<PathBuf> {
@@ -50,9 +50,9 @@ pub(crate) fn ggml_file(path: &Path) -> Option<PathBuf> {
 }
 
 /// Tensors of a whisper.cpp file.
-pub(crate) fn census(file: &Path) -> Result<Vec<Stored>, LoadError> {
+pub(crate) fn census(file: &Path) -> Result<Vec<StoredTensor>, LoadError> {
     let read = ggml::open(file)?;
-    let stored = read.tensors.values().map(|tensor| Stored {
+    let stored = read.tensors.values().map(|tensor| StoredTensor {
         dtype: tensor.dtype.to_string(),
         elements: tensor.elements() as u64,
         bytes: tensor.bytes.len() as u64,

@@ -8,7 +8,7 @@ use hanzo_engine_kernels::{
 };
 
 use super::files::WhisperFiles;
-use super::listening::{Listening, rows_at_once};
+use super::listening::{EncoderWindow, rows_at_once};
 use super::packing::{Loader, matrices, shapes_of, vector_lengths};
 use super::program::WhisperProgram;
 use super::spec::WhisperSpec;
@@ -19,7 +19,7 @@ use crate::network::Norm;
 
 /// Tokens of one slot in a step of the decoder.
 #[derive(Clone, Debug)]
-pub(crate) struct Writing {
+pub(crate) struct SlotTokens {
     /// Slot with the caches.
     pub(crate) slot: usize,
     /// Number of tokens in its KV cache.
@@ -32,7 +32,7 @@ pub(crate) struct Writing {
 
 /// Keys of the alignment heads, kept on the host.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Followed {
+pub(crate) struct AlignmentKeys {
     /// (heads, rows, head_dim)
     pub(crate) keys: Vec<f32>,
 }
@@ -104,7 +104,7 @@ pub(crate) struct Whisper {
     pub(super) buffers: WhisperBuffers,
     pub(super) program: WhisperProgram,
     pub(super) batch: Batch,
-    pub(super) under_way: Option<Listening>,
+    pub(super) under_way: Option<EncoderWindow>,
     #[cfg(test)]
     pub(super) encoded: Vec<f32>,
 }
@@ -271,14 +271,14 @@ impl Whisper {
     /// The device's.
     pub(crate) fn write(
         &mut self,
-        writings: &[Writing],
+        writings: &[SlotTokens],
         heads: &[(usize, usize)],
         logits: &mut Vec<f32>,
     ) -> Result<Vec<f32>, KernelError> {
         let WhisperSpec { hidden, rows: keys, tokens, vocab, .. } = self.spec;
         let batch = &mut self.batch;
         batch.clear();
-        for Writing { slot, before, tokens: own, wanted } in writings {
+        for SlotTokens { slot, before, tokens: own, wanted } in writings {
             let first = batch.sources.len() as u32;
             batch.sources.extend(own.iter().map(|&token| RowSource::Token(token)));
             batch.push_sequence(own.len(), before + own.len(), |_, index| Self::block(*slot, tokens, index));

@@ -16,13 +16,13 @@ use hanzo_engine_kernels::reference::ReferenceBackend;
 use serde_json::Value;
 
 use super::mel::{MelBank, MelFrames, SILENCE, normalize};
-use super::network::{Whisper, Writing};
+use super::network::{SlotTokens, Whisper};
 use super::*;
 use crate::encoder::WeightType;
 use crate::job::{Event, EventKind, JobId};
 use crate::sampler::Random;
 use crate::tokenizer::Tokenizer;
-use crate::{Network, Opened};
+use crate::{Network, OpenedModel};
 
 const CASES: [&str; 2] = ["small", "turbo"];
 
@@ -41,11 +41,11 @@ fn sound(samples: usize) -> Vec<f32> {
     (0..samples).map(sample).collect()
 }
 
-fn open(case: &str) -> Opened {
-    Opened::open(&folder(case)).unwrap()
+fn open(case: &str) -> OpenedModel {
+    OpenedModel::open(&folder(case)).unwrap()
 }
 
-fn files(opened: &Opened) -> &WhisperFiles {
+fn files(opened: &OpenedModel) -> &WhisperFiles {
     match &opened.network {
         Network::Whisper(files) => files,
         other => panic!("{other:?} is no Whisper"),
@@ -122,14 +122,14 @@ fn frames_are_the_extractors() {
 }
 
 /// Checks rows and logits, and the tokens sampled under the rules, including the model's own settings.
-fn check(backend: AnyBackend, opened: &Opened, case: &str, what: &str) {
+fn check(backend: AnyBackend, opened: &OpenedModel, case: &str, what: &str) {
     let (mut model, golden) = check_numbers(backend, opened, case, what);
     let (vocabulary, prompt) = (vocabulary(files(opened)), 3);
     let (mut logits, mut drawn) = (Vec::new(), golden.ruled[..prompt].to_vec());
     while drawn.len() < golden.ruled.len() {
         let wanted = vec![drawn.len() as u32 - 1];
         model
-            .write(&[Writing { slot: 1, before: 0, tokens: drawn.clone(), wanted }], &[], &mut logits)
+            .write(&[SlotTokens { slot: 1, before: 0, tokens: drawn.clone(), wanted }], &[], &mut logits)
             .unwrap();
         rules::rule(&vocabulary, &drawn[prompt..], &mut logits);
         drawn.push(rules::draw(&logits, 0.0, &mut Random::new(0)).unwrap().token);
@@ -138,7 +138,7 @@ fn check(backend: AnyBackend, opened: &Opened, case: &str, what: &str) {
 }
 
 /// Rows and logits.
-fn check_numbers(backend: AnyBackend, opened: &Opened, case: &str, what: &str) -> (Whisper, Golden) {
+fn check_numbers(backend: AnyBackend, opened: &OpenedModel, case: &str, what: &str) -> (Whisper, Golden) {
     let golden = golden(case);
     let files = files(opened);
     let spec = files.spec.clone();
@@ -151,7 +151,7 @@ fn check_numbers(backend: AnyBackend, opened: &Opened, case: &str, what: &str) -
 
     // All tokens at once, and then one by one.
     let mut logits = Vec::new();
-    let all = |tokens: &[u32], before: usize| Writing {
+    let all = |tokens: &[u32], before: usize| SlotTokens {
         slot: 1,
         before,
         tokens: tokens.to_vec(),
@@ -393,9 +393,9 @@ fn a_load_quantises_what_is_multiplied() {
     use crate::overrides::Overrides;
     let with = |isq: &str, topology: Vec<IsqRule>| {
         let isq = Some(isq).filter(|isq| !isq.is_empty()).map(|isq| isq.parse().unwrap());
-        Opened::open_with(&folder("small"), &Overrides { isq, topology, ..Overrides::default() })
+        OpenedModel::open_with(&folder("small"), &Overrides { isq, topology, ..Overrides::default() })
     };
-    let plan = |opened: &Opened| {
+    let plan = |opened: &OpenedModel| {
         Whisper::memory(&cpu(Tier::Portable), files(opened), WeightType::Stored, 1).weights_bytes
     };
     let (golden, whole) = (golden("small"), plan(&open("small")));

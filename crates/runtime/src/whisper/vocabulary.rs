@@ -38,9 +38,9 @@ pub struct Vocabulary {
     pub(crate) tokens_max: usize,
 }
 
-/// Options as tokens.
+/// Options of a transcription, as tokens.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Asked {
+pub struct DecodingOptions {
     /// Token of the language; `None`: to be detected.
     pub(crate) language: Option<u32>,
     pub(crate) translate: bool,
@@ -136,7 +136,7 @@ impl Vocabulary {
         &self,
         options: &TranscribeOptions,
         interrupted: &dyn Fn() -> bool,
-    ) -> Result<Asked, RequestError> {
+    ) -> Result<DecodingOptions, RequestError> {
         let language = match options.language.trim() {
             "" => None,
             word => Some(self.language(word)?),
@@ -163,7 +163,7 @@ impl Vocabulary {
             text => self.prompt_tokens(text, interrupted)?,
         };
         let kept = prompt.len().min(self.prompt_max());
-        Ok(Asked {
+        Ok(DecodingOptions {
             language,
             translate: options.translate,
             prompt: prompt[prompt.len() - kept..].to_vec(),

@@ -2,7 +2,7 @@
 //! timestamps cut the text into segments, and tell where the next window starts (openai-whisper's `transcribe.py`).
 
 use super::rules::{self, Drawn};
-use super::vocabulary::{Asked, Vocabulary};
+use super::vocabulary::{DecodingOptions, Vocabulary};
 use crate::sampler::Random;
 
 /// Compression ratio above which a text repeats itself.
@@ -27,9 +27,9 @@ pub(crate) struct Try {
     logprobs: f64,
 }
 
-/// Result of a try.
+/// Result of decoding a window once.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Tried {
+pub(crate) struct WindowResult {
     /// Tokens without the end.
     pub(crate) drawn: Vec<Drawn>,
     pub(crate) text: String,
@@ -43,7 +43,7 @@ pub(crate) struct Tried {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Verdict {
     /// Take its text.
-    Take(Tried),
+    Take(WindowResult),
     /// The window has no speech.
     Silence,
     /// Try again at a higher temperature.
@@ -61,7 +61,7 @@ pub(crate) struct Part {
 
 /// Parts of a window, and the frames they cover.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Cut {
+pub(crate) struct WindowParts {
     pub(crate) parts: Vec<Part>,
     /// Frames to the next window.
     pub(crate) frames: usize,
@@ -73,7 +73,7 @@ impl Try {
     /// Starts a try for a window in a language, after `history`.
     pub(crate) fn new(
         vocabulary: &Vocabulary,
-        asked: &Asked,
+        asked: &DecodingOptions,
         language: Option<u32>,
         history: &[u32],
         (temperature, seed): (f32, u64),
@@ -133,7 +133,7 @@ impl Try {
         if fails && !last {
             return Verdict::Again;
         }
-        Verdict::Take(Tried {
+        Verdict::Take(WindowResult {
             drawn: self.drawn,
             text,
             temperature: self.temperature,
@@ -145,7 +145,7 @@ impl Try {
 }
 
 /// Cuts a window of `frames` frames at the boundaries of its segments.
-pub(crate) fn cut(vocabulary: &Vocabulary, drawn: &[Drawn], frames: usize) -> Cut {
+pub(crate) fn cut(vocabulary: &Vocabulary, drawn: &[Drawn], frames: usize) -> WindowParts {
     let first = vocabulary.first_timestamp;
     let moment = |drawn: &Drawn| drawn.token.checked_sub(first);
     let is_moment: Vec<bool> = drawn.iter().map(|drawn| moment(drawn).is_some()).collect();
@@ -154,7 +154,7 @@ pub(crate) fn cut(vocabulary: &Vocabulary, drawn: &[Drawn], frames: usize) -> Cu
     if slices.is_empty() {
         let last = drawn.iter().rev().find_map(moment).filter(|&last| last > 0);
         let part = Part { drawn: drawn.to_vec(), start: 0, end: last.unwrap_or(frames as u32 / 2) };
-        return Cut { parts: vec![part], frames, ends_with_moment };
+        return WindowParts { parts: vec![part], frames, ends_with_moment };
     }
     if ends_with_moment {
         slices.push(drawn.len());
@@ -169,5 +169,5 @@ pub(crate) fn cut(vocabulary: &Vocabulary, drawn: &[Drawn], frames: usize) -> Cu
     // Sound after the last whole segment is transcribed again with the next window.
     let covered = if ends_with_moment { frames } else { 2 * moment(&drawn[from - 1]).unwrap_or(0) as usize };
     let covered = if covered == 0 { frames } else { covered.min(frames) };
-    Cut { parts, frames: covered, ends_with_moment }
+    WindowParts { parts, frames: covered, ends_with_moment }
 }

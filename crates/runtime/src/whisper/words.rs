@@ -29,9 +29,9 @@ pub(crate) struct Looks<'a> {
     pub(crate) rows_heard: usize,
 }
 
-/// Word and its tokens in the text.
+/// Word, its tokens in the text, and its time.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Timed {
+pub(crate) struct TimedWord {
     word: String,
     tokens: usize,
     start_s: f64,
@@ -170,7 +170,7 @@ pub(crate) fn align(
     (tokens, probabilities): (&[u32], &[f32]),
     before: usize,
     looks: &Looks<'_>,
-) -> Vec<Timed> {
+) -> Vec<TimedWord> {
     if tokens.is_empty() || looks.rows_heard == 0 {
         return Vec::new();
     }
@@ -178,10 +178,10 @@ pub(crate) fn align(
     let costs = costs(looks, before, before + tokens.len() + 1);
     let first = first_moments(&costs, looks.rows_heard);
     let mut at = 0;
-    let mut words: Vec<Timed> = Vec::new();
+    let mut words: Vec<TimedWord> = Vec::new();
     for (word, count) in split(vocabulary, code, tokens) {
         let own = &probabilities[at..at + count];
-        words.push(Timed {
+        words.push(TimedWord {
             word,
             tokens: count,
             start_s: first[at] as f64 / MOMENTS,
@@ -194,7 +194,7 @@ pub(crate) fn align(
 }
 
 /// Attaches punctuation to words; emptied entries stay for their tokens.
-fn merge_signs(words: &mut [Timed]) {
+fn merge_signs(words: &mut [TimedWord]) {
     let mut following = words.len().saturating_sub(1);
     for at in (0..words.len().saturating_sub(1)).rev() {
         let sign = words[at].word.trim();
@@ -222,7 +222,7 @@ fn merge_signs(words: &mut [Timed]) {
 /// Assigns words to segments, and adjusts the segments' times to them. `counts` are the text's tokens in each
 /// segment. `offset_s` is the window's start. `spoken_s` is the end of speech before the window, and is updated.
 pub(crate) fn attach(
-    mut words: Vec<Timed>,
+    mut words: Vec<TimedWord>,
     segments: &mut [Segment],
     counts: &[usize],
     offset_s: f64,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{ThreadPool, Tier};
 use hanzo_engine_runtime::Network;
-use hanzo_engine_runtime::Opened;
+use hanzo_engine_runtime::OpenedModel;
 
 use super::*;
 use crate::kokoro::snr_db;
@@ -15,7 +15,7 @@ fn testdata(name: &str) -> PathBuf {
 }
 
 fn files(path: &Path) -> VoiceFiles {
-    match Opened::open(path).unwrap().network {
+    match OpenedModel::open(path).unwrap().network {
         Network::Voice(files) => files,
         _ => panic!("{} is no model that speaks", path.display()),
     }

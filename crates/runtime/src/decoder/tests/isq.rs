@@ -1,16 +1,16 @@
 //! Matrices quantised as they are packed, against the same model stored so.
 
 use super::*;
-use crate::gguf::{Planned, Value, Writer};
+use crate::gguf::{TensorEntry, Value, Writer};
 use crate::network::{Isq, IsqRule};
-use crate::opened::{Network, Opened};
+use crate::opened::{Network, OpenedModel};
 use crate::overrides::Overrides;
 use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::quant;
 
 fn open(path: &Path, isq: &str) -> (ModelFiles, Option<String>) {
     let isq = if isq.is_empty() { None } else { Some(isq.parse().unwrap()) };
-    let opened = Opened::open_with(path, &Overrides { isq, ..Overrides::default() }).unwrap();
+    let opened = OpenedModel::open_with(path, &Overrides { isq, ..Overrides::default() }).unwrap();
     let summary = opened.quantised();
     let Network::Decoder(files) = opened.network else { panic!("a decoder") };
     (files, summary)
@@ -159,7 +159,7 @@ fn a_topology_says_more_than_the_type_and_its_last_rule_counts() {
     };
     let open = |isq: Option<&str>, topology: Vec<IsqRule>| {
         let isq = isq.map(|isq| isq.parse().unwrap());
-        let opened = Opened::open_with(&path, &Overrides { isq, topology, ..Overrides::default() })?;
+        let opened = OpenedModel::open_with(&path, &Overrides { isq, topology, ..Overrides::default() })?;
         let Network::Decoder(files) = opened.network else { panic!("a decoder") };
         Ok::<_, LoadError>(files)
     };
@@ -210,10 +210,10 @@ fn numbers_that_no_type_has_are_an_error() {
 /// An importance matrix of the names that a model's files have, or that GGUF's files have for them.
 fn importance(path: &Path, tensors: &[(&str, &[usize])]) -> BTreeMap<String, Vec<f32>> {
     let mut known = BTreeMap::new();
-    let planned: Vec<Planned> = tensors
+    let planned: Vec<TensorEntry> = tensors
         .iter()
         .flat_map(|(name, shape)| {
-            let of = |what: &str, shape: &[usize]| Planned {
+            let of = |what: &str, shape: &[usize]| TensorEntry {
                 name: format!("{name}.{what}"),
                 dtype: DType::F32,
                 shape: shape.to_vec(),
@@ -280,7 +280,7 @@ fn errors_of_columns_count_as_an_importance_matrix_says() {
         let known = importance(&file, &tensors);
         let with = |imatrix: Option<PathBuf>| {
             let isq = Some(isq.parse().unwrap());
-            let opened = Opened::open_with(path, &Overrides { isq, imatrix, ..Overrides::default() })?;
+            let opened = OpenedModel::open_with(path, &Overrides { isq, imatrix, ..Overrides::default() })?;
             let Network::Decoder(files) = opened.network else { panic!("a decoder") };
             Ok::<_, LoadError>(files)
         };

@@ -2,7 +2,7 @@
 //! there.
 
 use super::*;
-use crate::network::{Met, is_transposed};
+use crate::network::{ActivationSums, is_transposed};
 use crate::spec::{LayerPart, Part};
 
 /// A file of each way that layers read: heads, gates, latents, states, experts with what is beside them.
@@ -24,7 +24,7 @@ fn met(backend: AnyBackend, files: &ModelFiles, tokens: &[u32]) -> (Found, Vec<f
     let mut runner = Runner::new(backend, files);
     runner.decoder.observe(&mut runner.backend).unwrap();
     let logits = runner.prefill(tokens);
-    let owned = |(part, met): (Part, Met<'_>)| (part, (met.squares.to_vec(), met.rows));
+    let owned = |(part, met): (Part, ActivationSums<'_>)| (part, (met.squares.to_vec(), met.rows));
     (runner.decoder.observed().unwrap().into_iter().map(owned).collect(), logits)
 }
 

@@ -214,7 +214,7 @@ fn change(at: &Path, name: &str, part: Option<&str>, settings: Value) {
 }
 
 fn opened(at: &Path) -> Result<Embedder, LoadError> {
-    let opened = Opened::open(at)?;
+    let opened = OpenedModel::open(at)?;
     let text = opened.text_model()?;
     opened.embedder(&text.tokenizer, 4096)
 }
@@ -260,7 +260,7 @@ fn what_makes_another_model_is_named() {
 fn without_its_processor_a_model_is_one_of_texts() {
     let copy = copy("clip");
     fs::remove_file(copy.path().join("preprocessor_config.json")).unwrap();
-    let opened = Opened::open(copy.path()).unwrap();
+    let opened = OpenedModel::open(copy.path()).unwrap();
     assert_eq!(opened.info().not_read, ["images"]);
     assert!(opened.text_model().unwrap().sight.is_none());
     let mut model = Model::open(copy.path());

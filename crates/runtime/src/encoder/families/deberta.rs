@@ -9,7 +9,7 @@ use super::{
 use crate::error::LoadError;
 use crate::limits::WIDTH_MAX;
 use crate::spec::{
-    Buckets, Config, ConvolutionSpec, Disentangled, Distance, MaskedLmSpec, Names, TransformerSpec,
+    Buckets, Config, ConvolutionSpec, DisentangledAttention, Distance, MaskedLmSpec, Names, TransformerSpec,
 };
 
 const NAMES: Names = Names {
@@ -140,7 +140,7 @@ fn disentangled(
     config: &Config,
     spec: &TransformerSpec,
     kinds: [bool; 2],
-) -> Result<Disentangled, LoadError> {
+) -> Result<DisentangledAttention, LoadError> {
     // Both may be -1, which stands for absent.
     let above_zero = |key: &str| {
         let number = config.typed(key, "a whole number", Value::as_i64)?;
@@ -173,5 +173,5 @@ fn disentangled(
     }
     let [keys, queries] = kinds;
     let shared = config.bool("share_att_key")?.unwrap_or(false);
-    Ok(Disentangled { keys, queries, shared, normed, buckets })
+    Ok(DisentangledAttention { keys, queries, shared, normed, buckets })
 }

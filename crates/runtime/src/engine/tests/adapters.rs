@@ -6,7 +6,7 @@ use crate::decoder::tests::data;
 
 /// Engine of a tiny model, with two of its adapters.
 fn tiny() -> (Engine, [Adapter; 2]) {
-    let opened = Opened::open(&data("tiny/qwen3")).unwrap();
+    let opened = OpenedModel::open(&data("tiny/qwen3")).unwrap();
     let files = opened.decoder().unwrap();
     let backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap()));
     let text = Arc::new(opened.text_model().unwrap());

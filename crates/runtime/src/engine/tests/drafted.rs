@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Engine of a model with a draft model.
-fn engine_with(target: &Opened, draft: &Opened, config: EngineConfig, ahead: bool) -> Engine {
+fn engine_with(target: &OpenedModel, draft: &OpenedModel, config: EngineConfig, ahead: bool) -> Engine {
     let backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap()));
     let files = draft.decoder().unwrap();
     let decoder = Decoder::load(&backend, files, &mut |_| ()).unwrap();
@@ -103,8 +103,8 @@ fn a_model_that_is_right_saves_steps_and_one_that_is_not_is_left_alone() {
 #[test]
 fn what_a_model_drafts_keeps_the_distribution() {
     let prompt: Vec<u32> = (0..20).map(|i| 3 + i * 11 % 150).collect();
-    let tiny = Opened::open(&data("tiny/qwen3")).unwrap();
-    let mut draft = Opened::open(&data("tiny/qwen3")).unwrap();
+    let tiny = OpenedModel::open(&data("tiny/qwen3")).unwrap();
+    let mut draft = OpenedModel::open(&data("tiny/qwen3")).unwrap();
     let Network::Decoder(files) = &mut draft.network else { panic!("a decoder") };
     files.spec = files.spec.clone().with_layers(|_, spec| {
         spec.attention.scale *= 1.1;
@@ -116,7 +116,7 @@ fn what_a_model_drafts_keeps_the_distribution() {
 #[test]
 fn another_vocabulary_is_refused_by_what_differs() {
     let own = opened().text_model().unwrap().tokenizer;
-    let tiny = || Opened::open(&data("tiny/qwen3")).unwrap();
+    let tiny = || OpenedModel::open(&data("tiny/qwen3")).unwrap();
     assert!(check_vocabulary(opened().decoder().unwrap(), &own).is_ok());
     let error = check_vocabulary(tiny().decoder().unwrap(), &own).unwrap_err().to_string();
     let counts = format!("{} tokens", own.vocab_size());

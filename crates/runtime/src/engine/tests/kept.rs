@@ -70,7 +70,7 @@ thread_local! {
     static BLOCK: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-fn keeping(opened: &Opened, config: EngineConfig, ahead: bool, shelf: &Shelf) -> Engine {
+fn keeping(opened: &OpenedModel, config: EngineConfig, ahead: bool, shelf: &Shelf) -> Engine {
     let mut engine = engine_of(opened, config, ahead);
     BLOCK.set(engine.block_form().unwrap().0);
     engine.keep_blocks(Box::new(shelf.clone()));

@@ -21,7 +21,7 @@ fn a_text_that_grows_beyond_the_original_context_is_computed_anew() {
     for case in ["phi3", "phi4-mini", "phimoe", "minicpm3", "llama"] {
         let folder = data("longrope").join(case);
         let [prompt, greedy] = golden(&folder);
-        let opened = Opened::open(&folder).unwrap();
+        let opened = OpenedModel::open(&folder).unwrap();
         for (ahead, speculation, prefix_cache) in [
             (false, Speculation::Off, true),
             (true, Speculation::Off, true),

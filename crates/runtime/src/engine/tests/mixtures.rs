@@ -7,7 +7,7 @@ fn latents_are_found_by_their_prefix_and_say_the_same() {
     for (case, kv_type) in
         [("deepseek-v3", KvType::F16), ("deepseek-v2-lite", KvType::Q8_0), ("gpt-oss", KvType::F16)]
     {
-        let opened = Opened::open(&crate::decoder::tests::data("mixtures").join(case)).unwrap();
+        let opened = OpenedModel::open(&crate::decoder::tests::data("mixtures").join(case)).unwrap();
         let config = EngineConfig { kv_type, context_tokens_max: 128, ..config() };
         let prompt: Vec<u32> = (0..60).map(|i| 3 + i * 37 % 150).collect();
         let plain = EngineConfig { speculation: Speculation::Off, prefix_cache: false, ..config };

@@ -5,8 +5,8 @@ use super::*;
 /// Models with state layers beside attention layers, with state layers only, and with both in each layer.
 const MODELS: [&str; 3] = ["qwen3-next", "mamba2", "falcon-h1"];
 
-fn opened(model: &str) -> Opened {
-    Opened::open(&crate::decoder::tests::data("states").join(model)).unwrap()
+fn opened(model: &str) -> OpenedModel {
+    OpenedModel::open(&crate::decoder::tests::data("states").join(model)).unwrap()
 }
 
 fn prompt(number: u32) -> Vec<u32> {

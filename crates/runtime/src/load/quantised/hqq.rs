@@ -31,7 +31,7 @@ fn integers(tensor: &Tensor) -> Result<Vec<usize>, LoadError> {
 }
 
 /// Packing of codes: in parts of so many rows, with the first part in the highest bits of each byte or word.
-struct Packed {
+struct PackedCodes {
     bytes: ModelBytes,
     /// Bits reserved for a code in its byte or word; the code has `bits` of these.
     places: usize,
@@ -43,7 +43,7 @@ struct Packed {
     width: usize,
 }
 
-impl Packed {
+impl PackedCodes {
     /// Codes in a word, and the distance in bits between them.
     fn of_bits(bits: usize) -> (usize, usize) {
         match bits {
@@ -110,7 +110,7 @@ pub(super) fn matrix(parts: &mut Parts, stem: &str) -> Result<Tensor, LoadError>
         return Err(corrupt(&weight, format!("rows of {cols} weights are no groups of {group}")));
     }
     let groups = rows * cols / group;
-    let (in_word, places) = Packed::of_bits(bits);
+    let (in_word, places) = PackedCodes::of_bits(bits);
     let [tall, width] = if axis == 1 { [groups, group] } else { [group, groups] };
     let (part, word) = (tall.div_ceil(in_word), if bits == 3 { 4 } else { 1 });
     // Codes may be stored as floats of the same bytes.
@@ -127,7 +127,7 @@ pub(super) fn matrix(parts: &mut Parts, stem: &str) -> Result<Tensor, LoadError>
         }
     }
     let (scale, zero) = (Numbers::scales(&scales, None)?, Numbers::of(&zeros)?);
-    let packed = Packed { bytes: weight.bytes.clone(), places, bits, word, part, width };
+    let packed = PackedCodes { bytes: weight.bytes.clone(), places, bits, word, part, width };
     let sources = vec![weight.bytes.clone(), scales.bytes, zeros.bytes];
     let name = format!("{stem}.weight");
     if axis == 0 {

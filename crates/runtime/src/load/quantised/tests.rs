@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::decoder::tests::data;
 use crate::load::{ModelFiles, TextFile};
-use crate::opened::Opened;
+use crate::opened::OpenedModel;
 use crate::spec::Config;
 use crate::tensor::Tensor;
 
@@ -126,7 +126,7 @@ fn changed_bytes_are_refused_or_read() {
             } else {
                 whole.len()
             };
-            drop(Opened::open(copy.path()).unwrap());
+            drop(OpenedModel::open(copy.path()).unwrap());
             for _ in 0..CHANGES {
                 let mut bytes = whole.clone();
                 for _ in 0..=draw(3) {
@@ -135,7 +135,7 @@ fn changed_bytes_are_refused_or_read() {
                     bytes[at] = if draw(4) == 0 { draw(256) as u8 } else { whole[from] };
                 }
                 fs::write(&path, &bytes).unwrap();
-                match Opened::open(copy.path()) {
+                match OpenedModel::open(copy.path()) {
                     Err(error) => {
                         assert!(!error.to_string().is_empty());
                         refused += 1;

@@ -1,6 +1,6 @@
 //! Lexer of Go templates: text, actions, and the tokens of actions, by the rules of `text/template/parse`.
 
-use super::Untranslated;
+use super::TranslateError;
 
 /// Part of a template.
 #[derive(Debug, PartialEq)]
@@ -38,7 +38,7 @@ pub(super) enum Kind {
 const SPACES: [char; 4] = [' ', '\t', '\r', '\n'];
 
 /// Cuts a template into its parts. Empty texts are left out.
-pub(super) fn split(source: &str) -> Result<Vec<Part>, Untranslated> {
+pub(super) fn split(source: &str) -> Result<Vec<Part>, TranslateError> {
     let (mut parts, mut rest, mut line, mut trim) = (Vec::new(), source, 1, false);
     loop {
         let found = rest.find("{{");
@@ -62,7 +62,7 @@ pub(super) fn split(source: &str) -> Result<Vec<Part>, Untranslated> {
         let end = match inside.strip_prefix("/*") {
             Some(comment) => {
                 let Some(end) = comment.find("*/") else {
-                    return Untranslated::at(line, "a comment that does not end");
+                    return TranslateError::at(line, "a comment that does not end");
                 };
                 let after = rest.len() - comment.len() + end + 2;
                 after + close(&rest[after..]).ok_or_else(|| unclosed(line))?
@@ -89,8 +89,8 @@ fn lines_of(text: &str) -> usize {
     text.bytes().filter(|&byte| byte == b'\n').count()
 }
 
-fn unclosed(line: usize) -> Untranslated {
-    Untranslated { line, reason: "an action that does not end: }} is missing".to_owned() }
+fn unclosed(line: usize) -> TranslateError {
+    TranslateError { line, reason: "an action that does not end: }} is missing".to_owned() }
 }
 
 /// Position of the `}}` that ends a comment; only `-` may come before it.
@@ -101,7 +101,7 @@ fn close(rest: &str) -> Option<usize> {
 }
 
 /// Tokens of an action, and the position of its `}}`.
-fn tokens(text: &str, first_line: usize) -> Result<(Vec<Token>, usize), Untranslated> {
+fn tokens(text: &str, first_line: usize) -> Result<(Vec<Token>, usize), TranslateError> {
     let (mut tokens, mut at) = (Vec::new(), 0);
     loop {
         let rest = &text[at..];
@@ -121,7 +121,7 @@ fn tokens(text: &str, first_line: usize) -> Result<(Vec<Token>, usize), Untransl
     }
 }
 
-fn token(text: &str, line: usize) -> Result<(Kind, usize), Untranslated> {
+fn token(text: &str, line: usize) -> Result<(Kind, usize), TranslateError> {
     let word = |text: &str| text.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(text.len());
     let Some(first) = text.chars().next() else { return Err(unclosed(line)) };
     for sign in [":=", "=", ",", "|", "(", ")"] {
@@ -133,7 +133,7 @@ fn token(text: &str, line: usize) -> Result<(Kind, usize), Untranslated> {
         '"' => quoted(text, line)?,
         '`' => match text[1..].find('`') {
             Some(end) => (Kind::Text(text[1..=end].replace('\r', "")), end + 2),
-            None => return Untranslated::at(line, "a string that does not end"),
+            None => return TranslateError::at(line, "a string that does not end"),
         },
         '.' => match word(&text[1..]) {
             0 => (Kind::Dot, 1),
@@ -150,7 +150,7 @@ fn token(text: &str, line: usize) -> Result<(Kind, usize), Untranslated> {
             let length = word(text);
             (Kind::Word(text[..length].to_owned()), length)
         }
-        other => return Untranslated::at(line, format!("{other:?} cannot stand in an action here")),
+        other => return TranslateError::at(line, format!("{other:?} cannot stand in an action here")),
     })
 }
 
@@ -161,7 +161,7 @@ fn number(text: &str) -> (Kind, usize) {
 }
 
 /// String in double quotes, with Go's escapes.
-fn quoted(text: &str, line: usize) -> Result<(Kind, usize), Untranslated> {
+fn quoted(text: &str, line: usize) -> Result<(Kind, usize), TranslateError> {
     let (mut said, mut letters) = (String::new(), text.char_indices().skip(1));
     while let Some((at, letter)) = letters.next() {
         let escape = match letter {
@@ -180,7 +180,7 @@ fn quoted(text: &str, line: usize) -> Result<(Kind, usize), Untranslated> {
             '\\' => "\\",
             '"' => "\"",
             'x' | 'u' | 'U' => "",
-            other => return Untranslated::at(line, format!("the escape \\{other} in a string")),
+            other => return TranslateError::at(line, format!("the escape \\{other} in a string")),
         };
         said.push_str(digits);
         if digits.is_empty() {
@@ -194,10 +194,10 @@ fn quoted(text: &str, line: usize) -> Result<(Kind, usize), Untranslated> {
             // An escaped byte that is no character cannot be part of a text here.
             let letter = code.filter(|&code| escape != 'x' || code < 0x80).and_then(char::from_u32);
             let Some(letter) = letter else {
-                return Untranslated::at(line, format!("the escape \\{escape}{digits} in a string"));
+                return TranslateError::at(line, format!("the escape \\{escape}{digits} in a string"));
             };
             said.push(letter);
         }
     }
-    Untranslated::at(line, "a string that does not end")
+    TranslateError::at(line, "a string that does not end")
 }

@@ -25,22 +25,22 @@ const NESTING_MAX: usize = 32;
 
 /// Reason why a template cannot be translated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Untranslated {
+pub struct TranslateError {
     /// Line, from 1.
     pub line: usize,
     /// The construct and its problem.
     pub reason: String,
 }
 
-impl fmt::Display for Untranslated {
+impl fmt::Display for TranslateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}: {}", self.line, self.reason)
     }
 }
 
-impl Untranslated {
-    fn at<T>(line: usize, reason: impl Into<String>) -> Result<T, Untranslated> {
-        Err(Untranslated { line, reason: reason.into() })
+impl TranslateError {
+    fn at<T>(line: usize, reason: impl Into<String>) -> Result<T, TranslateError> {
+        Err(TranslateError { line, reason: reason.into() })
     }
 }
 
@@ -53,9 +53,9 @@ pub fn is_go(template: &str) -> bool {
 ///
 /// # Errors
 /// The first construct that is not understood or has no translation.
-pub fn to_jinja(source: &str) -> Result<String, Untranslated> {
+pub fn to_jinja(source: &str) -> Result<String, TranslateError> {
     if source.len() > SOURCE_BYTES_MAX {
-        return Untranslated::at(1, format!("over {SOURCE_BYTES_MAX} bytes"));
+        return TranslateError::at(1, format!("over {SOURCE_BYTES_MAX} bytes"));
     }
     writer::write(&parser::parse(&lexer::split(source)?)?)
 }

@@ -1,7 +1,7 @@
 //! Parser of Go templates, by the rules of `text/template/parse`.
 
 use super::{
-    NESTING_MAX, Untranslated,
+    NESTING_MAX, TranslateError,
     lexer::{Kind, Part, Token},
 };
 
@@ -55,13 +55,13 @@ pub(super) enum Operand {
 }
 
 /// Nodes of a whole template.
-pub(super) fn parse(parts: &[Part]) -> Result<Vec<Node>, Untranslated> {
+pub(super) fn parse(parts: &[Part]) -> Result<Vec<Node>, TranslateError> {
     let mut parser = Parser { parts, at: 0, depth: 0, loops: 0 };
     match parser.list()? {
         (nodes, None) => Ok(nodes),
         (_, Some(end)) => {
             let word = if end.otherwise { "else" } else { "end" };
-            Untranslated::at(end.line, format!("{word} that belongs to nothing"))
+            TranslateError::at(end.line, format!("{word} that belongs to nothing"))
         }
     }
 }
@@ -82,7 +82,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn list(&mut self) -> Result<(Vec<Node>, Option<End<'a>>), Untranslated> {
+    fn list(&mut self) -> Result<(Vec<Node>, Option<End<'a>>), TranslateError> {
         let mut nodes = Vec::new();
         while let Some(part) = self.parts.get(self.at) {
             self.at += 1;
@@ -94,7 +94,7 @@ impl<'a> Parser<'a> {
                 Part::Action(tokens) => tokens.as_slice(),
             };
             let Some(first) = tokens.first() else {
-                return Untranslated::at(1, "an action with nothing in it");
+                return TranslateError::at(1, "an action with nothing in it");
             };
             let (line, rest) = (first.line, &tokens[1..]);
             let Kind::Word(word) = &first.kind else {
@@ -108,12 +108,12 @@ impl<'a> Parser<'a> {
                 "if" | "with" | "range" => nodes.push(self.branch(word, rest, line)?),
                 "break" | "continue" if rest.is_empty() => {
                     if self.loops == 0 {
-                        return Untranslated::at(line, format!("{word} outside of range"));
+                        return TranslateError::at(line, format!("{word} outside of range"));
                     }
                     nodes.push(if word == "break" { Node::Break } else { Node::Continue });
                 }
                 "define" | "template" | "block" => {
-                    return Untranslated::at(
+                    return TranslateError::at(
                         line,
                         format!("{word}: templates that use others are not supported"),
                     );
@@ -124,16 +124,16 @@ impl<'a> Parser<'a> {
         Ok((nodes, None))
     }
 
-    fn branch(&mut self, word: &str, head: &[Token], line: usize) -> Result<Node, Untranslated> {
+    fn branch(&mut self, word: &str, head: &[Token], line: usize) -> Result<Node, TranslateError> {
         self.depth += 1;
         if self.depth > NESTING_MAX {
-            return Untranslated::at(line, format!("over {NESTING_MAX} blocks inside of others"));
+            return TranslateError::at(line, format!("over {NESTING_MAX} blocks inside of others"));
         }
         let pipe = pipe(head, line, word == "range")?;
         self.loops += usize::from(word == "range");
         let (then, end) = self.list()?;
         self.loops -= usize::from(word == "range");
-        let Some(end) = end else { return Untranslated::at(line, format!("{word} without its end")) };
+        let Some(end) = end else { return TranslateError::at(line, format!("{word} without its end")) };
         let otherwise = if end.otherwise { Some(self.otherwise(&end, word)?) } else { None };
         self.depth -= 1;
         let branch = Branch { pipe, then, otherwise };
@@ -145,25 +145,25 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses the part after `else`, up to the end of the whole statement.
-    fn otherwise(&mut self, end: &End, word: &str) -> Result<Vec<Node>, Untranslated> {
+    fn otherwise(&mut self, end: &End, word: &str) -> Result<Vec<Node>, TranslateError> {
         match end.rest.first().map(|token| &token.kind) {
             None => match self.list()? {
                 (nodes, Some(last)) if !last.otherwise => Ok(nodes),
-                (_, Some(last)) => Untranslated::at(last.line, "a second else"),
-                (_, None) => Untranslated::at(end.line, format!("{word} without its end")),
+                (_, Some(last)) => TranslateError::at(last.line, "a second else"),
+                (_, None) => TranslateError::at(end.line, format!("{word} without its end")),
             },
             // A single end closes both.
             Some(Kind::Word(next)) if matches!(next.as_str(), "if" | "with") && word == next => {
                 Ok(vec![self.branch(next, &end.rest[1..], end.line)?])
             }
-            Some(_) => Untranslated::at(end.line, format!("what stands behind the else of {word}")),
+            Some(_) => TranslateError::at(end.line, format!("what stands behind the else of {word}")),
         }
     }
 }
 
 /// Parses all of these tokens as a pipeline.
-fn pipe(tokens: &[Token], line: usize, of_range: bool) -> Result<Pipe, Untranslated> {
-    let mut reading = Reading { tokens, line, depth: 0 };
+fn pipe(tokens: &[Token], line: usize, of_range: bool) -> Result<Pipe, TranslateError> {
+    let mut reading = PipeParser { tokens, line, depth: 0 };
     let mut variables = Vec::new();
     let sign = |at: usize| match tokens.get(at).map(|token| &token.kind) {
         Some(Kind::Sign(sign)) => *sign,
@@ -188,17 +188,18 @@ fn pipe(tokens: &[Token], line: usize, of_range: bool) -> Result<Pipe, Untransla
     let commands = reading.commands()?;
     match reading.tokens.first() {
         None => Ok(Pipe { line, variables, again, commands }),
-        Some(token) => Untranslated::at(token.line, "a pipeline that goes on behind its end"),
+        Some(token) => TranslateError::at(token.line, "a pipeline that goes on behind its end"),
     }
 }
 
-struct Reading<'a> {
+/// Parser of one pipeline's tokens.
+struct PipeParser<'a> {
     tokens: &'a [Token],
     line: usize,
     depth: usize, // open parentheses
 }
 
-impl<'a> Reading<'a> {
+impl<'a> PipeParser<'a> {
     fn next(&mut self) -> Option<&'a Token> {
         let (first, rest) = self.tokens.split_first()?;
         self.tokens = rest;
@@ -206,7 +207,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Parses up to a closing parenthesis, which is not consumed, or the end.
-    fn commands(&mut self) -> Result<Vec<Vec<Arg>>, Untranslated> {
+    fn commands(&mut self) -> Result<Vec<Vec<Arg>>, TranslateError> {
         let mut commands = vec![Vec::new()];
         while let Some(token) = self.tokens.first() {
             match &token.kind {
@@ -224,13 +225,13 @@ impl<'a> Reading<'a> {
             }
         }
         match commands.iter().any(Vec::is_empty) {
-            true => Untranslated::at(self.line, "an action that lacks a value"),
+            true => TranslateError::at(self.line, "an action that lacks a value"),
             false => Ok(commands),
         }
     }
 
-    fn arg(&mut self) -> Result<Arg, Untranslated> {
-        let Some(token) = self.next() else { return Untranslated::at(self.line, "a value is missing") };
+    fn arg(&mut self) -> Result<Arg, TranslateError> {
+        let Some(token) = self.next() else { return TranslateError::at(self.line, "a value is missing") };
         let mut fields = Vec::new();
         let of = match &token.kind {
             Kind::Dot => Operand::Dot,
@@ -249,7 +250,7 @@ impl<'a> Reading<'a> {
             Kind::Sign("(") => {
                 self.depth += 1;
                 if self.depth > NESTING_MAX {
-                    return Untranslated::at(
+                    return TranslateError::at(
                         token.line,
                         format!("over {NESTING_MAX} parentheses inside of others"),
                     );
@@ -257,11 +258,11 @@ impl<'a> Reading<'a> {
                 let commands = self.commands()?;
                 self.depth -= 1;
                 if self.next().map(|token| &token.kind) != Some(&Kind::Sign(")")) {
-                    return Untranslated::at(token.line, "a parenthesis that is not closed");
+                    return TranslateError::at(token.line, "a parenthesis that is not closed");
                 }
                 Operand::Pipe(Box::new(Pipe { line: token.line, commands, ..Pipe::default() }))
             }
-            Kind::Sign(sign) => return Untranslated::at(token.line, format!("{sign:?} cannot stand here")),
+            Kind::Sign(sign) => return TranslateError::at(token.line, format!("{sign:?} cannot stand here")),
         };
         while let Some(Token { kind: Kind::Field(name), spaced: false, .. }) = self.tokens.first() {
             fields.push(name.clone());

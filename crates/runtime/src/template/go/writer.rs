@@ -2,7 +2,7 @@
 //! variable becomes an attribute of the namespace `go`, because it must outlive the block that changes it.
 
 use super::{
-    Untranslated,
+    TranslateError,
     fields::{Kind, field, literal},
     parser::{Arg, Branch, Node, Operand, Pipe},
     pieces,
@@ -38,7 +38,7 @@ struct Writer {
 }
 
 /// Writes a tree as a Jinja template.
-pub(super) fn write(nodes: &[Node]) -> Result<String, Untranslated> {
+pub(super) fn write(nodes: &[Node]) -> Result<String, TranslateError> {
     let mut writer = Writer { dots: vec![Value::new("", Kind::Root)], ..Writer::default() };
     let says = |name: &str| names(nodes).any(|field| field.eq_ignore_ascii_case(name));
     let (before, body) = if says("messages") {
@@ -122,7 +122,7 @@ fn cut(nodes: &[Node], done: &mut bool) -> Vec<Node> {
 }
 
 impl Writer {
-    fn nodes(&mut self, nodes: &[Node]) -> Result<(), Untranslated> {
+    fn nodes(&mut self, nodes: &[Node]) -> Result<(), TranslateError> {
         let seen = self.variables.len();
         for node in nodes {
             match node {
@@ -160,17 +160,17 @@ impl Writer {
         Ok(())
     }
 
-    fn otherwise(&mut self, branch: &Branch) -> Result<(), Untranslated> {
+    fn otherwise(&mut self, branch: &Branch) -> Result<(), TranslateError> {
         let Some(nodes) = &branch.otherwise else { return Ok(()) };
         self.tag("else");
         self.nodes(nodes)
     }
 
-    fn range(&mut self, branch: &Branch) -> Result<(), Untranslated> {
+    fn range(&mut self, branch: &Branch) -> Result<(), TranslateError> {
         let pipe = &branch.pipe;
         let over = self.pipe(pipe)?;
         let Some(element) = over.kind.element() else {
-            return Untranslated::at(pipe.line, "range over what is no list, or may be none");
+            return TranslateError::at(pipe.line, "range over what is no list, or may be none");
         };
         let (kept, number) = (self.variables.len(), self.number());
         let (name, item) = (format!("name_{number}"), Value::new(format!("item_{number}"), element));
@@ -201,7 +201,7 @@ impl Writer {
         Ok(())
     }
 
-    fn action(&mut self, pipe: &Pipe) -> Result<(), Untranslated> {
+    fn action(&mut self, pipe: &Pipe) -> Result<(), TranslateError> {
         let value = self.pipe(pipe)?;
         if !pipe.variables.is_empty() {
             self.named(pipe, value)?;
@@ -213,24 +213,24 @@ impl Writer {
     }
 
     /// Assigns the value to the pipeline's variable, if it has one.
-    fn named(&mut self, pipe: &Pipe, value: Value) -> Result<Value, Untranslated> {
+    fn named(&mut self, pipe: &Pipe, value: Value) -> Result<Value, TranslateError> {
         match pipe.variables.first() {
             Some(variable) => self.give(pipe, variable, value),
             None => Ok(value),
         }
     }
 
-    fn give(&mut self, pipe: &Pipe, variable: &str, value: Value) -> Result<Value, Untranslated> {
+    fn give(&mut self, pipe: &Pipe, variable: &str, value: Value) -> Result<Value, TranslateError> {
         if !pipe.again {
             let kept = self.keep(value);
             self.variables.push((variable.to_owned(), kept.clone()));
             return Ok(kept);
         }
         let Some((_, place)) = self.variables.iter().rfind(|(name, _)| name == variable) else {
-            return Untranslated::at(pipe.line, format!("{variable} was not made by :="));
+            return TranslateError::at(pipe.line, format!("{variable} was not made by :="));
         };
         if place.kind != value.kind {
-            return Untranslated::at(pipe.line, format!("{variable} becomes another kind of value"));
+            return TranslateError::at(pipe.line, format!("{variable} becomes another kind of value"));
         }
         let place = place.clone();
         self.tag(&format!("set {} = {}", place.code, value.code));
@@ -261,7 +261,7 @@ impl Writer {
     }
 
     /// Expression for Go's printed form of a value.
-    fn printed(&mut self, Value { code, kind }: Value, line: usize) -> Result<String, Untranslated> {
+    fn printed(&mut self, Value { code, kind }: Value, line: usize) -> Result<String, TranslateError> {
         Ok(match kind {
             Kind::Text | Kind::Number => code,
             Kind::Bool => format!("('true' if {code} else 'false')"),
@@ -279,29 +279,34 @@ impl Writer {
                     self.objects = true;
                     format!("go_object({code}, '{object}')")
                 }
-                _ => return Untranslated::at(line, "what is printed is no text: one of its fields may be"),
+                _ => return TranslateError::at(line, "what is printed is no text: one of its fields may be"),
             },
         })
     }
 
-    fn pipe(&mut self, pipe: &Pipe) -> Result<Value, Untranslated> {
+    fn pipe(&mut self, pipe: &Pipe) -> Result<Value, TranslateError> {
         let mut last = None;
         for command in &pipe.commands {
             last = Some(self.command(command, last, pipe.line)?);
         }
         match last {
             Some(value) => Ok(value),
-            None => Untranslated::at(pipe.line, "an action that lacks a value"),
+            None => TranslateError::at(pipe.line, "an action that lacks a value"),
         }
     }
 
-    fn command(&mut self, command: &[Arg], piped: Option<Value>, line: usize) -> Result<Value, Untranslated> {
+    fn command(
+        &mut self,
+        command: &[Arg],
+        piped: Option<Value>,
+        line: usize,
+    ) -> Result<Value, TranslateError> {
         let Some((first, rest)) = command.split_first() else {
-            return Untranslated::at(line, "an action that lacks a value");
+            return TranslateError::at(line, "an action that lacks a value");
         };
         if let Operand::Function(name) = &first.of {
             if !first.fields.is_empty() {
-                return Untranslated::at(line, format!("fields of {name}"));
+                return TranslateError::at(line, format!("fields of {name}"));
             }
             let mut args = rest.iter().map(|arg| self.value(arg, line)).collect::<Result<Vec<_>, _>>()?;
             args.extend(piped);
@@ -309,11 +314,11 @@ impl Writer {
         }
         match rest.is_empty() && piped.is_none() {
             true => self.value(first, line),
-            false => Untranslated::at(line, "a value that is called as a function"),
+            false => TranslateError::at(line, "a value that is called as a function"),
         }
     }
 
-    fn value(&mut self, arg: &Arg, line: usize) -> Result<Value, Untranslated> {
+    fn value(&mut self, arg: &Arg, line: usize) -> Result<Value, TranslateError> {
         let mut value = match &arg.of {
             Operand::Dot => self.dots.last().cloned().unwrap_or_else(|| Value::new("", Kind::Root)),
             Operand::Nil => Value::new("none", Kind::Nil),
@@ -321,12 +326,12 @@ impl Writer {
             Operand::Number(digits) if digits.parse::<i64>().is_ok() || is_fraction(digits) => {
                 Value::new(format!("({})", digits.trim_start_matches('+')), Kind::Number)
             }
-            Operand::Number(digits) => return Untranslated::at(line, format!("the number {digits}")),
+            Operand::Number(digits) => return TranslateError::at(line, format!("the number {digits}")),
             Operand::Text(text) => Value::new(literal(text), Kind::Text),
             Operand::Variable(name) if name == "$" => Value::new("", Kind::Root),
             Operand::Variable(name) => match self.variables.iter().rfind(|(known, _)| known == name) {
                 Some((_, value)) => value.clone(),
-                None => return Untranslated::at(line, format!("{name} was not made by :=")),
+                None => return TranslateError::at(line, format!("{name} was not made by :=")),
             },
             Operand::Function(name) => self.call(name, Vec::new(), line)?,
             Operand::Pipe(pipe) => self.pipe(pipe)?,
@@ -340,15 +345,15 @@ impl Writer {
                     } else {
                         format!("{:?}", value.kind).to_lowercase()
                     };
-                    return Untranslated::at(line, format!(".{name}: no field of {of} that is known here"));
+                    return TranslateError::at(line, format!(".{name}: no field of {of} that is known here"));
                 }
             };
         }
         Ok(value)
     }
 
-    fn call(&mut self, name: &str, args: Vec<Value>, line: usize) -> Result<Value, Untranslated> {
-        let wrong = || Untranslated { line, reason: format!("{name} with such arguments, or so many") };
+    fn call(&mut self, name: &str, args: Vec<Value>, line: usize) -> Result<Value, TranslateError> {
+        let wrong = || TranslateError { line, reason: format!("{name} with such arguments, or so many") };
         let codes = |between: &str| {
             let codes: Vec<&str> = args.iter().map(Value::truth).collect();
             format!("({})", codes.join(between))
@@ -417,16 +422,16 @@ impl Writer {
                 | "printf",
                 _,
             ) => Err(wrong()),
-            _ => Untranslated::at(line, format!("the function {name}")),
+            _ => TranslateError::at(line, format!("the function {name}")),
         }
     }
 
     /// Translates `printf` with `%s`, `%v` and `%d` and a literal format.
-    fn printf(&mut self, args: Vec<Value>, line: usize) -> Result<Value, Untranslated> {
+    fn printf(&mut self, args: Vec<Value>, line: usize) -> Result<Value, TranslateError> {
         let mut args = args.into_iter();
         let format = args.next().and_then(|format| read_literal(&format.code));
         let Some(format) = format else {
-            return Untranslated::at(line, "printf with a format that is no string");
+            return TranslateError::at(line, "printf with a format that is no string");
         };
         let (mut pieces, mut rest) = (Vec::new(), format.as_str());
         while let Some((before, after)) = rest.split_once('%') {
@@ -436,18 +441,18 @@ impl Writer {
                 ('%', _) => pieces.push(literal("%")),
                 ('s' | 'v' | 'd', _) => {
                     let Some(value) = args.next() else {
-                        return Untranslated::at(line, "printf lacks a value");
+                        return TranslateError::at(line, "printf lacks a value");
                     };
                     pieces.push(self.printed(value, line)?);
                 }
-                _ => return Untranslated::at(line, format!("printf with %{verb}")),
+                _ => return TranslateError::at(line, format!("printf with %{verb}")),
             }
             rest = &after[verb.len_utf8().min(after.len())..];
         }
         pieces.push(literal(rest));
         pieces.retain(|piece| piece != "''");
         match args.next() {
-            Some(_) => Untranslated::at(line, "printf has a value too many"),
+            Some(_) => TranslateError::at(line, "printf has a value too many"),
             None if pieces.is_empty() => Ok(Value::new("''", Kind::Text)),
             None => Ok(Value::new(format!("({})", pieces.join(" ~ ")), Kind::Text)),
         }

@@ -4,7 +4,7 @@
 use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};
 
 use super::*;
-use crate::tokenizer::{pre::Spelling, threes::CutInThrees};
+use crate::tokenizer::{pre::ByteSpelling, threes::CutInThrees};
 
 fn strings(list: &[&str]) -> Value {
     Value::Array(Array::String(list.iter().map(|&text| text.to_owned()).collect()))
@@ -41,7 +41,7 @@ pub(super) fn of_bytes(name: &str) -> Tokenizer {
 fn every_pre_tokenizer_keeps_every_byte() {
     let texts: Vec<String> = demo_cases().into_iter().map(|case| case.decoded).collect();
     let spelled: Vec<String> = (0..=255).map(|byte| byte_level::char_of(byte).to_string()).collect();
-    let of_bytes = |name: &&str| pre::by_name(name).expect("known").spelling == Spelling::Bytes;
+    let of_bytes = |name: &&str| pre::by_name(name).expect("known").spelling == ByteSpelling::Bytes;
     for name in pre::names().filter(of_bytes) {
         let tokenizer = spelling(name, spelled.clone(), &[]);
         for text in &texts {

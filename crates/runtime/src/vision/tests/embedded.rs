@@ -9,7 +9,7 @@ mod alone;
 mod mllama;
 
 use super::*;
-use crate::gguf::{Array, Planned, Value as Setting, Writer};
+use crate::gguf::{Array, TensorEntry, Value as Setting, Writer};
 use crate::tensor::Tensor;
 
 /// Storage type of the towers' tensors.
@@ -393,9 +393,13 @@ impl Tensor {
 }
 
 fn write(to: &Path, entries: &BTreeMap<String, Setting>, tensors: Vec<Tensor>) {
-    let planned: Vec<Planned> = tensors
+    let planned: Vec<TensorEntry> = tensors
         .iter()
-        .map(|tensor| Planned { name: tensor.name.clone(), dtype: tensor.dtype, shape: tensor.shape.clone() })
+        .map(|tensor| TensorEntry {
+            name: tensor.name.clone(),
+            dtype: tensor.dtype,
+            shape: tensor.shape.clone(),
+        })
         .collect();
     let entries = entries.iter().map(|(key, value)| (key.as_str(), value));
     let mut writer = Writer::create(to, entries, &planned).unwrap();
@@ -437,7 +441,7 @@ fn answers_as_its_own_files(case: &str, path: &Path, stored: Stored) {
     let info = model.0.info();
     assert!(info.files.len() == 1 && info.not_read.is_empty(), "{info:?}");
     let overrides = Overrides { mmproj: Mmproj::None, ..Overrides::default() };
-    let alone = Opened::open_with(path, &overrides).unwrap();
+    let alone = OpenedModel::open_with(path, &overrides).unwrap();
     let is_less = alone.info().parameters < info.parameters;
     assert!(alone.decoder().unwrap().tower.is_none() && is_less, "{case}");
     if stored == Stored::Packed {
@@ -497,7 +501,7 @@ fn a_setting_of_a_tower_that_is_not_known_is_refused_by_name() {
         (3, "norm_top_k_prob", Setting::Bool(false), "qwen3vl.norm_top_k_prob"),
     ] {
         FORMS[at].write(&path, Stored::F32, &[(key, value)]);
-        let refused = Opened::open(&path).map(drop).unwrap_err().to_string();
+        let refused = OpenedModel::open(&path).map(drop).unwrap_err().to_string();
         assert!(refused.contains(named) && refused.contains("m.gguf"), "{key}: {refused}");
     }
 }
@@ -509,7 +513,7 @@ fn a_tower_of_its_own_file_may_be_named_in_the_place_of_the_one_inside() {
     FORMS[0].write(&path, Stored::F32, &[]);
     let tower = folder("gemma3").join("mmproj.gguf");
     let overrides = Overrides { mmproj: Mmproj::File(tower.clone()), ..Overrides::default() };
-    let opened = Opened::open_with(&path, &overrides).unwrap();
+    let opened = OpenedModel::open_with(&path, &overrides).unwrap();
     assert_eq!(opened.info().files, [path, tower]);
 }
 

@@ -11,7 +11,7 @@ const VICUNA: &str = "{% for message in messages %}{{ message['role'] | upper }}
 fn pictures_stand_where_they_were_sent_where_a_template_writes_no_place() {
     for case in ["llava", "llava_next"] {
         let overrides = Overrides { chat_template: Some(VICUNA.to_owned()), ..Overrides::default() };
-        let opened = Opened::open_with(&folder(case).join("text.gguf"), &overrides).unwrap();
+        let opened = OpenedModel::open_with(&folder(case).join("text.gguf"), &overrides).unwrap();
         let text = opened.text_model().unwrap();
         let talk = &talks(case)[0];
         // A picture and a question give the same prompt as with the template that supports pictures.
@@ -39,7 +39,7 @@ fn pictures_stand_where_they_were_sent_where_a_template_writes_no_place() {
 fn a_vocabulary_without_a_place_has_one_in_the_token_that_no_text_becomes() {
     let (text, _) = crate::gguf::open(&folder("llava").join("text.gguf")).unwrap();
     let (tower, _) = crate::gguf::open(&folder("llava").join("mmproj.gguf")).unwrap();
-    let spec = Opened::open(&folder("llava").join("text.gguf")).unwrap().decoder().unwrap().spec.clone();
+    let spec = OpenedModel::open(&folder("llava").join("text.gguf")).unwrap().decoder().unwrap().spec.clone();
     let with = |unknown: Option<u32>| {
         let mut words = Metadata::clone(&text.metadata);
         words.set("tokenizer.ggml.tokens", Setting::Array(Array::String(Vec::new())));
@@ -59,9 +59,9 @@ fn a_template_of_texts_alone_will_do_for_every_family() {
         let path = folder(case).join("text.gguf");
         let overrides = Overrides { chat_template: Some(VICUNA.to_owned()), ..Overrides::default() };
         let talk = &talks(case)[0];
-        let of = |opened: Opened| prompt(&opened.text_model().unwrap(), talk);
+        let of = |opened: OpenedModel| prompt(&opened.text_model().unwrap(), talk);
         let (own, plain) =
-            (of(Opened::open(&path).unwrap()), of(Opened::open_with(&path, &overrides).unwrap()));
+            (of(OpenedModel::open(&path).unwrap()), of(OpenedModel::open_with(&path, &overrides).unwrap()));
         assert_eq!(own.1.len(), plain.1.len(), "{case}");
         // A picture is surrounded by the tokens of the family's own template and processor.
         let beside = match case {

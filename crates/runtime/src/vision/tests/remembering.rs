@@ -46,7 +46,7 @@ fn texts_beside_pictures_are_what_they_are_alone() {
     for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
         fs::copy(folder(CASE).join(name), directory.path().join(name)).unwrap();
     }
-    let opened = Opened::open(directory.path()).unwrap();
+    let opened = OpenedModel::open(directory.path()).unwrap();
     assert_eq!(opened.info().not_read, ["images"]);
     assert_eq!(opened.decoder().unwrap().spec.layers.len(), 3);
     let blind = Arc::new(opened.text_model().unwrap());
@@ -155,7 +155,7 @@ fn what_cannot_be_remembered_is_refused_by_name() {
         change(&mut model, &mut processor["image_processor"]);
         fs::write(directory.path().join("config.json"), model.to_string()).unwrap();
         fs::write(directory.path().join("processor_config.json"), processor.to_string()).unwrap();
-        Opened::open(directory.path()).map(drop).unwrap_err().to_string()
+        OpenedModel::open(directory.path()).map(drop).unwrap_err().to_string()
     };
     for (named, change) in [
         (

@@ -28,7 +28,7 @@ fn converted(kind: &str) -> TempDir {
 #[test]
 fn halves_are_the_same_model() {
     let dir = converted("float16");
-    let opened = Opened::open(dir.path()).unwrap();
+    let opened = OpenedModel::open(dir.path()).unwrap();
     assert_eq!(
         (files(&opened).info.format, files(&opened).spec.clone()),
         ("ctranslate2", files(&open(SOURCE)).spec.clone())
@@ -49,7 +49,7 @@ pub(super) fn numbers(tensor: &Tensor) -> Vec<f32> {
 }
 
 /// Encoder rows of a model for the golden sound.
-pub(super) fn rows(opened: &Opened, golden: &Golden) -> Vec<f32> {
+pub(super) fn rows(opened: &OpenedModel, golden: &Golden) -> Vec<f32> {
     let of = files(opened);
     let mut model = Whisper::load(cpu(Tier::Portable), of, WeightType::Stored, 1, &mut |_| ()).unwrap();
     model.hear(0, window(&of.spec, &sound(golden.samples)), &[]);
@@ -62,7 +62,7 @@ fn other_types_lose_no_more_than_they_must() {
     let source = open(SOURCE);
     for (kind, dtype, most_off) in [("int8", DType::Q8_0, 0.03), ("bfloat16", DType::BF16, 0.03)] {
         let dir = converted(kind);
-        let opened = Opened::open(dir.path()).unwrap();
+        let opened = OpenedModel::open(dir.path()).unwrap();
         assert_eq!(files(&opened).tensor("decoder.layers.0.fc1.weight").dtype, dtype);
         let (_, names) = ctranslate2::open(&file(kind)).unwrap();
         let mut lost = 0;

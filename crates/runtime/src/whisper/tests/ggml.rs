@@ -11,8 +11,8 @@ fn file(kind: &str) -> PathBuf {
     folder("ggml").join(format!("{kind}.bin"))
 }
 
-fn opened(path: &Path) -> Opened {
-    Opened::open(path).unwrap()
+fn opened(path: &Path) -> OpenedModel {
+    OpenedModel::open(path).unwrap()
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_folder_has_one_and_other_files_are_none() {
     assert!(facts.problems.is_empty() && facts.parameters > 80_000, "{facts:?}");
     // Two candidate files are ambiguous.
     fs::copy(file("q8_0"), dir.path().join("ggml-small.bin")).unwrap();
-    assert!(Opened::open(dir.path()).is_err());
+    assert!(OpenedModel::open(dir.path()).is_err());
 }
 
 #[test]

@@ -39,8 +39,8 @@ fn with(names: &[&str], turned: usize, tied: Option<bool>) -> tempfile::TempDir 
     directory
 }
 
-fn opened(directory: &tempfile::TempDir) -> Opened {
-    Opened::open(directory.path()).unwrap()
+fn opened(directory: &tempfile::TempDir) -> OpenedModel {
+    OpenedModel::open(directory.path()).unwrap()
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn a_head_of_other_numbers_is_used() {
         while model.listen(1).unwrap().is_none() {}
         let mut logits = Vec::new();
         for (at, &token) in golden.greedy.iter().enumerate().take(4) {
-            let writing = Writing { slot: 1, before: at, tokens: vec![token], wanted: vec![0] };
+            let writing = SlotTokens { slot: 1, before: at, tokens: vec![token], wanted: vec![0] };
             model.write(&[writing], &[], &mut logits).unwrap();
             // Logits are shifted by one token, as the head's rows were rotated.
             logits.rotate_left(1);
@@ -85,6 +85,6 @@ fn a_head_of_other_numbers_is_used() {
 
 #[test]
 fn a_head_that_is_not_tied_must_be_there() {
-    let error = Opened::open(with(&[EMBEDDING], 0, Some(false)).path()).unwrap_err().to_string();
+    let error = OpenedModel::open(with(&[EMBEDDING], 0, Some(false)).path()).unwrap_err().to_string();
     assert!(error.contains("tensor proj_out.weight is missing"), "{error}");
 }

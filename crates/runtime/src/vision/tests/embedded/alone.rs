@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::gguf::Gguf;
-use crate::quantise::{Mix, Plan, Wanted};
+use crate::quantise::{Mix, Plan, QuantiseOptions};
 
 /// Part of another file, as a stand-in for a tensor of a tower.
 fn stand_in(name: &str) -> Tensor {
@@ -67,7 +67,7 @@ fn a_model_whose_tower_is_not_run_reads_texts() {
     for TextAlone { architecture, data, keys, tower, not_read } in ALONE {
         let own = crate::decoder::tests::data(data).join("model.gguf");
         with_a_tower(&own, &path, architecture, &keys(), tower);
-        let (own, found) = (Opened::open(&own).unwrap(), Opened::open(&path).unwrap());
+        let (own, found) = (OpenedModel::open(&own).unwrap(), OpenedModel::open(&path).unwrap());
         assert_eq!(found.info().not_read, not_read, "{architecture}");
         assert_eq!(found.decoder().unwrap().spec, own.decoder().unwrap().spec, "{architecture}");
         assert_eq!(found.info().parameters, own.info().parameters, "{architecture}");
@@ -77,7 +77,7 @@ fn a_model_whose_tower_is_not_run_reads_texts() {
     for architecture in ["glmocr", "deepseekocr"] {
         let own = crate::decoder::tests::data("dense/glm4").join("model.gguf");
         with_a_tower(&own, &path, architecture, &[], &["v.blk.0.attn_q.weight"]);
-        let refused = Opened::open(&path).map(drop).unwrap_err().to_string();
+        let refused = OpenedModel::open(&path).map(drop).unwrap_err().to_string();
         let named = [architecture, "images", "tower", "of no use"];
         assert!(named.iter().all(|part| refused.contains(part)), "{refused}");
     }
@@ -90,7 +90,7 @@ fn a_tower_in_the_models_file_stays_as_it_is_when_the_text_is_quantised() {
     for form in FORMS {
         form.write(&path, Stored::F32, &[]);
         let (gguf, _) = crate::gguf::open(&path).unwrap();
-        let wanted = Wanted {
+        let wanted = QuantiseOptions {
             mix: Mix::named("Q8_0").unwrap(),
             pure: false,
             keep_output: false,
@@ -115,6 +115,6 @@ fn a_tower_in_the_models_file_stays_as_it_is_when_the_text_is_quantised() {
         write(&made, &plan.metadata, tensors);
         let facts = crate::inspect::inspect(&made).facts;
         assert!(facts.problems.is_empty() && facts.inputs_not_read.is_empty(), "{:?}", facts.problems);
-        assert!(Opened::open(&made).unwrap().decoder().unwrap().tower.is_some(), "{}", form.case);
+        assert!(OpenedModel::open(&made).unwrap().decoder().unwrap().tower.is_some(), "{}", form.case);
     }
 }

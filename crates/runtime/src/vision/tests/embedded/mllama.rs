@@ -210,7 +210,7 @@ fn llama_3_2_vision_in_one_file_answers_as_its_own_files() {
     }
     // The text model alone has no cross-attention layers.
     let overrides = Overrides { mmproj: Mmproj::None, ..Overrides::default() };
-    let alone = Opened::open_with(&path, &overrides).unwrap();
+    let alone = OpenedModel::open_with(&path, &overrides).unwrap();
     let spec = &alone.decoder().unwrap().spec;
     assert_eq!((spec.layers.len(), spec.vocab), (3, 268));
     assert!(spec.layers.iter().all(|layer| !layer.attention.memory) && alone.text_model().is_ok());
