@@ -499,6 +499,13 @@ impl RopeOverrides {
                 settings.insert(ORIGINAL.into(), original.into());
             }
         }
+        self.put_factors(&mut rope, settings);
+        settings.insert(name.into(), Json::Object(rope));
+        Ok(())
+    }
+
+    /// Puts the factors and the base into the settings of the `rope`; the base into those around it if it stands there.
+    fn put_factors(&self, rope: &mut Map<String, Json>, settings: &mut Map<String, Json>) {
         for (key, number) in [
             ("attention_factor", self.attention_factor),
             ("beta_fast", self.beta_fast),
@@ -509,14 +516,9 @@ impl RopeOverrides {
             }
         }
         if let Some(base) = self.freq_base {
-            if rope.contains_key("rope_theta") {
-                rope.insert("rope_theta".into(), f64::from(base).into());
-            } else {
-                settings.insert("rope_theta".into(), f64::from(base).into());
-            }
+            let holder = if rope.contains_key("rope_theta") { rope } else { settings };
+            holder.insert("rope_theta".into(), f64::from(base).into());
         }
-        settings.insert(name.into(), Json::Object(rope));
-        Ok(())
     }
 }
 

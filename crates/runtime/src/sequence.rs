@@ -7,10 +7,11 @@ mod found;
 mod length;
 mod names;
 mod readiness;
+mod settle;
 
 use std::{mem, ops::Range, sync::Arc};
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, KernelError, RowSource, SampledToken};
+use hanzo_engine_kernels::{BLOCK_TOKENS, KernelError, RowSource};
 
 use crate::{
     adapter::LoadedAdapter,
@@ -28,7 +29,7 @@ use crate::{
 };
 
 use length::RopeLength;
-use names::{add_hashes, full_block_hashes, root};
+use names::{full_block_hashes, root};
 
 /// Prompt: tokens, media spans, parent of the first block, hashes of the full blocks, and rotary frequencies.
 type Prompt = (Arc<Vec<u32>>, Arc<[MediaSpan]>, BlockHash, Arc<Vec<BlockHash>>, RopeLength);
@@ -451,114 +452,6 @@ impl Sequence {
         }
         self.waits = logits > u32::from(draws) || self.computed == self.len();
         logits
-    }
-
-    /// Collects its logits of a step: first `scores` log probabilities of its prompt, then the sampled token and as
-    /// many accepted draft tokens as follow. Logits that are not numbers end it.
-    pub fn settle(
-        &mut self,
-        (scores, ends): (usize, bool),
-        drawn: &mut dyn Iterator<Item = Option<SampledToken>>,
-        within: Within<'_>,
-        pool: &mut BlockPool,
-        events: &mut Vec<Event>,
-    ) -> Outcome {
-        let mut outcome = Outcome { drafted: self.draft.len(), ..Outcome::default() };
-        self.waits = false;
-        if !self.score(scores, drawn, events) {
-            return self.fail(outcome, events);
-        }
-        let Purpose::Generate(generation) = &mut self.purpose else { return outcome };
-        if !generation.draws() {
-            if ends {
-                let finished = generation.finish_scored();
-                self.emit(events, finished);
-            }
-            return Outcome { ends, ..outcome };
-        }
-        if !ends {
-            return outcome;
-        }
-        debug_assert!(self.assumed > 0, "a token that no step drew");
-        self.assumed -= 1;
-        let draft = mem::take(&mut self.draft);
-        generation.count_drafted(draft.len());
-        let drafts = generation.rewind();
-        let (mut said, mut finished) = (None::<EventKind>, None);
-        for at in 0..=draft.len() {
-            let Purpose::Generate(generation) = &mut self.purpose else { break };
-            let Some(sampled) = drawn.next().flatten() else {
-                let (delta, end) = generation.undrawn(within.text);
-                for kind in said.into_iter().chain(delta).chain([end]) {
-                    self.emit(events, kind);
-                }
-                return Outcome { ends: true, ..outcome };
-            };
-            outcome.tokens += 1;
-            if drafts {
-                generation.pass();
-            }
-            let accepted = draft.get(at) == Some(&sampled.token);
-            if accepted {
-                generation.count_accepted();
-                outcome.accepted += 1;
-            }
-            Arc::make_mut(&mut self.tokens).push(sampled.token);
-            if self.tokens.len().is_multiple_of(BLOCK_TOKENS) {
-                let root = self.rope.root(self.root);
-                add_hashes(&self.tokens, &self.media, root, Arc::make_mut(&mut self.hashes));
-            }
-            let full = self.shift.is_none() && self.tokens.len() >= within.context_tokens_max;
-            let (delta, end) = generation.take(sampled, within.text, full);
-            match (&mut said, delta) {
-                (Some(said), Some(delta)) => said.append(delta),
-                (said, delta) => *said = said.take().or(delta),
-            }
-            finished = end;
-            // The row after it counts only if it was sampled under the right mask.
-            let accepted = accepted && generation.covers(at + 1);
-            // A sequence that released its blocks has nothing in the cache.
-            if accepted && !self.tables.is_empty() {
-                self.computed += 1;
-            }
-            if !accepted || finished.is_some() {
-                break;
-            }
-        }
-        outcome.ends = finished.is_some();
-        for kind in [said, finished].into_iter().flatten() {
-            self.emit(events, kind);
-        }
-        self.draft = draft;
-        self.draft.clear();
-        self.publish(pool);
-        if !outcome.ends {
-            outcome.shifted = self.shift_context(within.context_tokens_max, pool);
-            outcome.lengthened = self.lengthen(pool);
-        }
-        outcome
-    }
-
-    /// Takes log probabilities of prompt tokens; returns false if logits were not numbers.
-    fn score(
-        &mut self,
-        scores: usize,
-        drawn: &mut dyn Iterator<Item = Option<SampledToken>>,
-        events: &mut Vec<Event>,
-    ) -> bool {
-        if scores == 0 {
-            return true;
-        }
-        let scored = drawn.take(scores).map(|sampled| sampled?.logprob).collect::<Option<Vec<_>>>();
-        let (Some(scored), Purpose::Generate(generation)) = (scored, &mut self.purpose) else { return false };
-        generation.scoring().into_iter().for_each(|scoring| scoring.take(scored.len()));
-        self.emit(events, EventKind::Scored(scored));
-        true
-    }
-
-    fn fail(&mut self, outcome: Outcome, events: &mut Vec<Event>) -> Outcome {
-        self.emit(events, EventKind::Failed);
-        Outcome { ends: true, ..outcome }
     }
 
     /// Reads the hidden states of its rows in the step. Returns whether they were its last rows.

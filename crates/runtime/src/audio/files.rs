@@ -37,6 +37,35 @@ pub(super) enum StemFiles {
 }
 
 impl StemFiles {
+    /// Takes the convolutions of a tower.
+    fn take(found: &mut Found<'_>, spec: &AudioSpec) -> Result<StemFiles, LoadError> {
+        let hidden = spec.layers.hidden;
+        let mut convolution = |which: &str, shape: &[usize]| -> Result<Affine, LoadError> {
+            let at = format!("{}{which}", NAMES.prefix);
+            let weight = found.take(&format!("{at}.weight"), shape)?;
+            let bias = found.take(&format!("{at}.bias"), &shape[..1])?;
+            let flat = vec![shape[0], shape[1..].iter().product()];
+            Ok(Affine { weight: Tensor { shape: flat, ..weight }, bias })
+        };
+        Ok(match spec.planes {
+            None => StemFiles::Frames {
+                first: convolution("conv1", &[hidden, spec.mels, 3])?,
+                second: convolution("conv2", &[hidden, hidden, 3])?,
+            },
+            Some(Planes { channels, .. }) => StemFiles::Planes {
+                convolutions: [
+                    convolution("conv2d1", &[channels, 1, 3, 3])?,
+                    convolution("conv2d2", &[channels, channels, 3, 3])?,
+                    convolution("conv2d3", &[channels, channels, 3, 3])?,
+                ],
+                out: found.take(
+                    &format!("{}conv_out.weight", NAMES.prefix),
+                    &[hidden, channels * spec.bands_left()],
+                )?,
+            },
+        })
+    }
+
     fn affine(&self) -> impl Iterator<Item = &Affine> {
         let (two, three) = match self {
             StemFiles::Frames { first, second } => (Some([first, second]), None),
@@ -93,6 +122,46 @@ fn extractor_config(directory: &Path) -> Result<Option<Config>, LoadError> {
     }
 }
 
+/// Takes the projector to the text model's rows, and the norm before it.
+fn joiner(name: &str, found: &mut Found<'_>, spec: &AudioSpec) -> Result<JoinerFiles, LoadError> {
+    let hidden = spec.layers.hidden;
+    let norm = match spec.means() {
+        false => None,
+        true => {
+            // Rows are normalised after joining. The network's own final norm is not read: it gets placeholder
+            // weights.
+            let mut own = |part: String, instead: f32| -> Result<Tensor, LoadError> {
+                let own = found.take(&part, &[hidden])?;
+                found.put_back(f32s(name, part, vec![instead; hidden]));
+                Ok(own)
+            };
+            let norm = format!("{}{}", NAMES.prefix, NAMES.final_norm);
+            Some([own(format!("{norm}.weight"), 1.0)?, own(format!("{norm}.bias"), 0.0)?])
+        }
+    };
+    let (joined, text, inner) = (spec.joined_width(), spec.text_hidden, spec.inner);
+    let (up, down, down_bias) = match spec.family {
+        Family::Qwen2Audio => {
+            let down = found.take(&format!("{JOINER}.linear.weight"), &[text, joined])?;
+            (None, down, Some(found.take(&format!("{JOINER}.linear.bias"), &[text])?))
+        }
+        Family::Voxtral => {
+            let up = found.take(&format!("{JOINER}.linear_1.weight"), &[inner, joined])?;
+            (Some((up, None)), found.take(&format!("{JOINER}.linear_2.weight"), &[text, inner])?, None)
+        }
+        Family::Qwen3Asr => {
+            let mut affine = |which: &str, shape: &[usize]| -> Result<[Tensor; 2], LoadError> {
+                let weight = found.take(&format!("{JOINER}.{which}.weight"), shape)?;
+                Ok([weight, found.take(&format!("{JOINER}.{which}.bias"), &shape[..1])?])
+            };
+            let [up, up_bias] = affine("linear_1", &[inner, joined])?;
+            let [down, down_bias] = affine("linear_2", &[text, inner])?;
+            (Some((up, Some(up_bias))), down, Some(down_bias))
+        }
+    };
+    Ok(JoinerFiles { norm, merge: None, up, down, down_bias })
+}
+
 impl AudioFiles {
     /// The tower's layers and their tensors, for quantisation at load time (as for a vision tower).
     pub(crate) fn layers_mut(&mut self) -> (&TransformerSpec, &mut Tensors) {
@@ -142,67 +211,10 @@ impl AudioFiles {
                 found.put_back(f32s(name, bias, vec![0.0; hidden]));
             }
         }
-        let mut convolution = |which: &str, shape: &[usize]| -> Result<Affine, LoadError> {
-            let at = format!("{}{which}", NAMES.prefix);
-            let weight = found.take(&format!("{at}.weight"), shape)?;
-            let bias = found.take(&format!("{at}.bias"), &shape[..1])?;
-            let flat = vec![shape[0], shape[1..].iter().product()];
-            Ok(Affine { weight: Tensor { shape: flat, ..weight }, bias })
-        };
-        let stem = match spec.planes {
-            None => StemFiles::Frames {
-                first: convolution("conv1", &[hidden, spec.mels, 3])?,
-                second: convolution("conv2", &[hidden, hidden, 3])?,
-            },
-            Some(Planes { channels, .. }) => StemFiles::Planes {
-                convolutions: [
-                    convolution("conv2d1", &[channels, 1, 3, 3])?,
-                    convolution("conv2d2", &[channels, channels, 3, 3])?,
-                    convolution("conv2d3", &[channels, channels, 3, 3])?,
-                ],
-                out: found.take(
-                    &format!("{}conv_out.weight", NAMES.prefix),
-                    &[hidden, channels * spec.bands_left()],
-                )?,
-            },
-        };
-        let norm = match spec.means() {
-            false => None,
-            true => {
-                // Rows are normalised after joining. The network's own final norm is not read: it gets placeholder
-                // weights.
-                let mut own = |part: String, instead: f32| -> Result<Tensor, LoadError> {
-                    let own = found.take(&part, &[hidden])?;
-                    found.put_back(f32s(name, part, vec![instead; hidden]));
-                    Ok(own)
-                };
-                let norm = format!("{}{}", NAMES.prefix, NAMES.final_norm);
-                Some([own(format!("{norm}.weight"), 1.0)?, own(format!("{norm}.bias"), 0.0)?])
-            }
-        };
-        let (joined, text, inner) = (spec.joined_width(), spec.text_hidden, spec.inner);
-        let (up, down, down_bias) = match spec.family {
-            Family::Qwen2Audio => {
-                let down = found.take(&format!("{JOINER}.linear.weight"), &[text, joined])?;
-                (None, down, Some(found.take(&format!("{JOINER}.linear.bias"), &[text])?))
-            }
-            Family::Voxtral => {
-                let up = found.take(&format!("{JOINER}.linear_1.weight"), &[inner, joined])?;
-                (Some((up, None)), found.take(&format!("{JOINER}.linear_2.weight"), &[text, inner])?, None)
-            }
-            Family::Qwen3Asr => {
-                let mut affine = |which: &str, shape: &[usize]| -> Result<[Tensor; 2], LoadError> {
-                    let weight = found.take(&format!("{JOINER}.{which}.weight"), shape)?;
-                    Ok([weight, found.take(&format!("{JOINER}.{which}.bias"), &shape[..1])?])
-                };
-                let [up, up_bias] = affine("linear_1", &[inner, joined])?;
-                let [down, down_bias] = affine("linear_2", &[text, inner])?;
-                (Some((up, Some(up_bias))), down, Some(down_bias))
-            }
-        };
+        let stem = StemFiles::take(&mut found, &spec)?;
+        let joiner = joiner(name, &mut found, &spec)?;
         let tensors = found.resolve(&spec.layers)?;
         found.left_out(&spec.layers.architecture, &[])?;
-        let joiner = JoinerFiles { norm, merge: None, up, down, down_bias };
         Ok(AudioFiles { spec, tensors, stem, joiner })
     }
 

@@ -89,6 +89,62 @@ fn family(model_type: &str) -> Option<Family> {
     }
 }
 
+impl Family {
+    /// Number of the `rows` of a window that are joined to one row of the text model.
+    fn joined_rows(self, audio: &Config, rows: usize, [hidden, ffn]: [usize; 2]) -> Result<usize, LoadError> {
+        let joined = match self {
+            Family::Qwen2Audio => 2,
+            // The joined rows are concatenated to the width of the layers' MLPs.
+            Family::Voxtral => ffn / hidden,
+            Family::Qwen3Asr => 1,
+        };
+        if joined == 0
+            || (self == Family::Voxtral && !ffn.is_multiple_of(hidden))
+            || !rows.is_multiple_of(joined)
+        {
+            let reason = format!("{rows} rows of {hidden} elements are no whole rows of {ffn}");
+            return Err(audio.corrupt("intermediate_size", reason));
+        }
+        Ok(joined)
+    }
+
+    /// Refuses unknown activations of the projector.
+    fn check_projector(self, config: &Config) -> Result<(), LoadError> {
+        if self != Family::Voxtral {
+            return Ok(());
+        }
+        match config.string("projector_hidden_act")?.unwrap_or("gelu") {
+            "gelu" => Ok(()),
+            other => Err(config.unsupported("projector_hidden_act", other, "gelu is known")),
+        }
+    }
+}
+
+/// Token that stands for a sound in the prompt.
+fn audio_token(config: &Config, family: Family) -> Result<u32, LoadError> {
+    let token = match config.whole("audio_token_id", VOCAB_MAX)? {
+        Some(token) => Some(token),
+        None => config.whole("audio_token_index", VOCAB_MAX)?,
+    };
+    let usual = match family {
+        Family::Qwen2Audio => 151_646,
+        Family::Voxtral => 24,
+        Family::Qwen3Asr => 151_676,
+    };
+    Ok(token.unwrap_or(usual) as u32)
+}
+
+/// Refuses settings of the tower's layers that no published tower has.
+fn check_layers(audio: &Config) -> Result<(), LoadError> {
+    if let Some(activation) = audio.string("activation_function")?.filter(|&name| name != "gelu") {
+        return Err(audio.unsupported("activation_function", activation, "gelu is known"));
+    }
+    if audio.bool("scale_embedding")? == Some(true) {
+        return Err(audio.unsupported("scale_embedding", true, "no published tower has it"));
+    }
+    Ok(())
+}
+
 /// Defaults of a model class for settings that `audio_config` leaves out.
 struct Usual {
     hidden: usize,
@@ -149,41 +205,11 @@ impl AudioSpec {
             Some((planes, chunks)) => chunks * planes.rows_of_chunk(planes.frames),
         };
         let planes = planes.map(|(planes, _)| planes);
-        if let Some(activation) = audio.string("activation_function")?.filter(|&name| name != "gelu") {
-            return Err(audio.unsupported("activation_function", activation, "gelu is known"));
-        }
-        if audio.bool("scale_embedding")? == Some(true) {
-            return Err(audio.unsupported("scale_embedding", true, "no published tower has it"));
-        }
+        check_layers(&audio)?;
         check_extractor(extractor, mels, (rows, planes))?;
-        let joined = match family {
-            Family::Qwen2Audio => 2,
-            // The joined rows are concatenated to the width of the layers' MLPs.
-            Family::Voxtral => ffn / hidden,
-            Family::Qwen3Asr => 1,
-        };
-        if joined == 0
-            || (family == Family::Voxtral && !ffn.is_multiple_of(hidden))
-            || !rows.is_multiple_of(joined)
-        {
-            let reason = format!("{rows} rows of {hidden} elements are no whole rows of {ffn}");
-            return Err(audio.corrupt("intermediate_size", reason));
-        }
-        if family == Family::Voxtral {
-            match config.string("projector_hidden_act")?.unwrap_or("gelu") {
-                "gelu" => {}
-                other => return Err(config.unsupported("projector_hidden_act", other, "gelu is known")),
-            }
-        }
-        let token = match config.whole("audio_token_id", VOCAB_MAX)? {
-            Some(token) => Some(token),
-            None => config.whole("audio_token_index", VOCAB_MAX)?,
-        };
-        let usual_token = match family {
-            Family::Qwen2Audio => 151_646,
-            Family::Voxtral => 24,
-            Family::Qwen3Asr => 151_676,
-        };
+        let joined = family.joined_rows(&audio, rows, [hidden, ffn])?;
+        family.check_projector(config)?;
+        let audio_token = audio_token(config, family)?;
         let layers = layers([hidden, heads, ffn, count], rows).checked(&config.file)?;
         let mut spec = AudioSpec {
             family,
@@ -199,7 +225,7 @@ impl AudioSpec {
                 Family::Qwen3Asr => hidden,
             },
             text_hidden,
-            audio_token: token.unwrap_or(usual_token) as u32,
+            audio_token,
         };
         if family != Family::Qwen2Audio {
             spec.windows_max = (SECONDS_MAX * SAMPLE_RATE / spec.samples()).max(1);

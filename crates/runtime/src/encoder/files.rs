@@ -97,36 +97,27 @@ impl EncoderFiles {
         }
         found.settle_head(&mut spec)?;
         let tensors = found.resolve(&spec)?;
-        let mut parameters = tensors.parameters();
         let head = match task {
             Task::Classifier => {
                 let labels = Labels::from_config(config)?;
-                let classifier = read_classifier(&mut found, &spec, &plan.classifier, labels)?;
-                parameters += classifier.layers.iter().map(HeadLayer::parameters).sum::<u64>();
-                Some(Head::Classifier(classifier))
+                Some(Head::Classifier(read_classifier(&mut found, &spec, &plan.classifier, labels)?))
             }
             Task::MaskedLm => spec.head.masked_lm().map(|_| Head::MaskedLm),
             Task::Encoder => None,
         };
+        let mut parameters = tensors.parameters() + head.as_ref().map_or(0, Head::parameters);
         let words = huggingface::tokenizer_config(directory)?;
         let vectors = dual::vectors(config, words.as_ref(), spec.hidden)?;
         let embedding =
             vectors.map(|vectors| with_projection(&mut found, vectors, spec.hidden)).transpose()?;
-        let tower = match &embedding {
-            Some(embedding) => {
-                TowerFiles::of_pairs(directory, config, beside, embedding.dimensions(spec.hidden))?
-            }
-            None => None,
-        };
+        let width = embedding.as_ref().map(|embedding| embedding.dimensions(spec.hidden));
+        let tower = width.map(|width| TowerFiles::of_pairs(directory, config, beside, width));
+        let tower = tower.transpose()?.flatten();
         parameters += tower.as_ref().map_or(0, TowerFiles::parameters);
         let blind = embedding.is_some() && tower.is_none();
         let left_out = found.left_out(&spec.architecture, plan.heads)?;
         let info = ModelInfo {
-            name: directory
-                .canonicalize()
-                .ok()
-                .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
-                .unwrap_or(name),
+            name: huggingface::name_of(directory),
             format,
             architecture: spec.architecture.clone(),
             quantization: rounded.unwrap_or_else(|| tensors.dominant_type()),
@@ -159,9 +150,9 @@ impl EncoderFiles {
             None => None,
             Some(classifier) => {
                 let labels = Labels { names: plan.labels, problem: None };
-                let classifier = read_classifier(&mut found, &plan.spec, classifier, labels)?;
-                parameters += classifier.layers.iter().map(HeadLayer::parameters).sum::<u64>();
-                Some(Head::Classifier(classifier))
+                let head = Head::Classifier(read_classifier(&mut found, &plan.spec, classifier, labels)?);
+                parameters += head.parameters();
+                Some(head)
             }
         };
         let left_out = found.left_out(&plan.spec.architecture, &[])?;
@@ -180,6 +171,16 @@ impl EncoderFiles {
         };
         let (embedding, tower) = (None, None);
         Ok(Self { info, spec: plan.spec, text, head, left_out, tensors, embedding, tower })
+    }
+}
+
+impl Head {
+    /// Number of parameters that are not among the network's tensors.
+    fn parameters(&self) -> u64 {
+        match self {
+            Head::Classifier(classifier) => classifier.layers.iter().map(HeadLayer::parameters).sum(),
+            Head::MaskedLm => 0,
+        }
     }
 }
 

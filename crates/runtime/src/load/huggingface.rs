@@ -18,7 +18,8 @@ use crate::error::{LoadError, shorten};
 use crate::gguf::Metadata;
 use crate::limits::VOCAB_MAX;
 use crate::overrides::{OverrideRecord, Overrides};
-use crate::spec::{self, Config, Multimodal, Names, Part};
+use crate::spec::{self, Config, Multimodal, Names, Part, TransformerSpec};
+use crate::tensor::Tensor;
 use crate::vision::TowerFiles;
 
 pub(crate) fn open(
@@ -52,23 +53,49 @@ pub(crate) fn open(
         let behind = multimodal.unwrap(&mut tensors, &mut config);
         beside.iter_mut().for_each(|beside| beside.extend(behind.clone()));
     }
-    let bare = Names::HUGGING_FACE.of("", Part::TokenEmbedding.weight());
-    if tensors.iter().any(|tensor| tensor.name == bare) {
-        of_bare_network(&mut config);
-    }
+    settle_bare_network(&tensors, &mut config);
     let watched = overrides.over_config(&mut config)?;
     let mut spec = spec::from_config(&config)?;
     multimodal.iter().for_each(|multimodal| multimodal.cross(&mut spec));
     let generation_config = read_config(directory, "generation_config.json")?;
     let mut text = text_files(directory, &config, generation_config.as_ref(), overrides)?;
     check_tokens(&name, spec.vocab, &text)?;
-    let names = match &multimodal {
-        Some(found) => found.names(),
-        None => spec::huggingface_names(&spec.architecture),
-    };
+    let of_text = || spec::huggingface_names(&spec.architecture);
+    let names = multimodal.as_ref().map_or_else(of_text, Multimodal::names);
     let mut found = Found::new(&name, names.of_spec(&spec), tensors)?;
     found.settle_head(&mut spec)?;
     let tensors = found.resolve(&spec)?;
+    check_left_out(found, &spec, names)?;
+    let media = match (&multimodal, beside) {
+        (Some(found), Some(beside)) if quantised.is_none() => {
+            MediaTowers::open(directory, &whole, found, beside, &spec)?
+        }
+        _ => MediaTowers::default(),
+    };
+    if let Some(tower) = &media.tower {
+        tower.spec.fit(&mut spec);
+    }
+    if let Some(ear) = &media.ear {
+        text.chat_template = text.chat_template.or_else(|| ear.spec.template().map(str::to_owned));
+    }
+    let info = ModelInfo {
+        name: name_of(directory),
+        format,
+        architecture: spec.architecture.clone(),
+        quantization: rounded.unwrap_or_else(|| tensors.dominant_type()),
+        parameters: tensors.parameters() + media.parameters(),
+        size_bytes: size_bytes(&files)?,
+        context_tokens_max: spec.context_tokens_max,
+        license: None,
+        not_read: multimodal.filter(|_| media.are_missing()).map_or(&[], |found| found.not_read()),
+        files,
+    };
+    let MediaTowers { tower, ear } = media;
+    Ok((ModelFiles { info, spec, text, tensors, tower, ear, score: None }, watched))
+}
+
+/// Checks that the tensors left over are those that the network does not run.
+fn check_left_out(found: Found<'_>, spec: &TransformerSpec, names: &Names) -> Result<(), LoadError> {
     // Layers after the last that predict several tokens at once are not run.
     let more = format!("layers.{}.", spec.layers.len());
     let mut harmless: Vec<&str> = Vec::new();
@@ -78,38 +105,42 @@ pub(crate) fn open(
     let not_read = spec.shared_names(names);
     harmless.extend(not_read.iter().map(String::as_str));
     found.left_out(&spec.architecture, &harmless)?;
-    let (tower, ear) = match (&multimodal, beside) {
-        (Some(found), Some(beside)) if found.sees() && quantised.is_none() => {
-            (TowerFiles::open(directory, &whole, beside, &spec)?, None)
+    Ok(())
+}
+
+/// Tower for pictures or sound beside a text model.
+#[derive(Default)]
+struct MediaTowers {
+    tower: Option<TowerFiles>,
+    ear: Option<AudioFiles>,
+}
+
+impl MediaTowers {
+    /// Opens the tower from `config`, the whole model's settings, and the tensors `beside` the text model's.
+    fn open(
+        directory: &Path,
+        config: &Config,
+        multimodal: &Multimodal,
+        beside: Vec<Tensor>,
+        spec: &TransformerSpec,
+    ) -> Result<MediaTowers, LoadError> {
+        let mut media = MediaTowers::default();
+        if multimodal.sees() {
+            media.tower = TowerFiles::open(directory, config, beside, spec)?;
+        } else if multimodal.hears() {
+            media.ear = AudioFiles::open(directory, config, beside, spec)?;
         }
-        (Some(found), Some(beside)) if found.hears() && quantised.is_none() => {
-            (None, AudioFiles::open(directory, &whole, beside, &spec)?)
-        }
-        _ => (None, None),
-    };
-    if let Some(tower) = &tower {
-        tower.spec.fit(&mut spec);
+        Ok(media)
     }
-    if let Some(ear) = &ear {
-        text.chat_template = text.chat_template.or_else(|| ear.spec.template().map(str::to_owned));
+
+    fn are_missing(&self) -> bool {
+        self.tower.is_none() && self.ear.is_none()
     }
-    let beside =
-        tower.as_ref().map_or(0, TowerFiles::parameters) + ear.as_ref().map_or(0, AudioFiles::parameters);
-    let info = ModelInfo {
-        name: name_of(directory),
-        format,
-        architecture: spec.architecture.clone(),
-        quantization: rounded.unwrap_or_else(|| tensors.dominant_type()),
-        parameters: tensors.parameters() + beside,
-        size_bytes: size_bytes(&files)?,
-        context_tokens_max: spec.context_tokens_max,
-        license: None,
-        not_read: multimodal
-            .filter(|_| tower.is_none() && ear.is_none())
-            .map_or(&[], |found| found.not_read()),
-        files,
-    };
-    Ok((ModelFiles { info, spec, text, tensors, tower, ear, score: None }, watched))
+
+    fn parameters(&self) -> u64 {
+        self.tower.as_ref().map_or(0, TowerFiles::parameters)
+            + self.ear.as_ref().map_or(0, AudioFiles::parameters)
+    }
 }
 
 /// Name of a model in a directory.
@@ -119,9 +150,13 @@ pub(crate) fn name_of(directory: &Path) -> String {
     name.unwrap_or_else(|| directory.display().to_string())
 }
 
-/// Settings of a network without a head. Embedders are saved without the generating part: their tensors' names lack
-/// its prefix, and there is no head whatever the configuration says.
-fn of_bare_network(config: &mut Config) {
+/// Adapts the settings to a network without a head. Embedders are saved without the generating part: their tensors'
+/// names lack its prefix, and there is no head whatever the configuration says.
+fn settle_bare_network(tensors: &[Tensor], config: &mut Config) {
+    let bare = Names::HUGGING_FACE.of("", Part::TokenEmbedding.weight());
+    if tensors.iter().all(|tensor| tensor.name != bare) {
+        return;
+    }
     config.set("tie_word_embeddings", true.into());
     // `LlamaModel` is the inner part of `LlamaForCausalLM`.
     let classes = config.get("architectures").and_then(Value::as_array).cloned().unwrap_or_default();

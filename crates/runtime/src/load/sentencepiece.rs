@@ -3,6 +3,7 @@
 //! tokenization are read, within the bounds of the file; an unsupported setting is refused.
 
 use std::collections::BTreeMap;
+use std::mem;
 
 use serde_json::Value as Json;
 
@@ -173,6 +174,52 @@ fn read_normalizer(bytes: &[u8], model: &mut Model) -> Result<(), &'static str> 
     Ok(())
 }
 
+/// Entries of the model's kind and of its normalization.
+fn kind_entries(
+    model: &mut Model,
+    class: &str,
+    unsupported: &dyn Fn(&str, String, &str) -> LoadError,
+) -> Result<Vec<(&'static str, Value)>, LoadError> {
+    let mut entries = match model.kind {
+        BYTE_PAIRS => {
+            let mut entries = vec![
+                ("model", Value::String("llama".into())),
+                ("add_space_prefix", Value::Bool(model.dummy_prefix)),
+            ];
+            if model.remove_extra {
+                entries.push(("remove_extra_whitespaces", Value::Bool(true)));
+            }
+            entries
+        }
+        // Classes of encoders number their pieces differently from the model.
+        UNIGRAM if UNIGRAM_CLASSES.contains(&class) => vec![
+            ("model", Value::String("t5".into())),
+            ("around_texts", Value::Bool(false)),
+            ("add_space_prefix", Value::Bool(model.dummy_prefix)),
+            ("remove_extra_whitespaces", Value::Bool(model.remove_extra)),
+        ],
+        UNIGRAM => {
+            let reason = format!(
+                "of a Unigram {} are; others are read from a tokenizer.json",
+                UNIGRAM_CLASSES.join(", ")
+            );
+            return Err(unsupported("tokenizer_class", class.to_owned(), &reason));
+        }
+        other => {
+            return Err(unsupported(
+                "model_type",
+                other.to_string(),
+                "1 (Unigram) and 2 (BPE) are; others are read from a tokenizer.json",
+            ));
+        }
+    };
+    if !model.charsmap.is_empty() {
+        let charsmap = mem::take(&mut model.charsmap);
+        entries.push(("precompiled_charsmap", Value::Array(Array::U8(charsmap))));
+    }
+    Ok(entries)
+}
+
 /// Metadata of a GGUF file with this tokenizer. `config` is `tokenizer_config.json`, `more` the list in
 /// `added_tokens.json`.
 ///
@@ -195,7 +242,7 @@ pub(super) fn metadata(
         value,
         reason: reason.into(),
     };
-    let model = read(model).map_err(corrupt)?;
+    let mut model = read(model).map_err(corrupt)?;
     if !model.escape {
         return Err(unsupported("escape_whitespaces", "false".into(), "only true is"));
     }
@@ -203,7 +250,7 @@ pub(super) fn metadata(
         return Err(unsupported("treat_whitespace_as_suffix", "true".into(), "only false is"));
     }
     let (mut tokens, mut scores, mut types) = (Vec::new(), Vec::new(), Vec::new());
-    for (piece, score, kind) in model.pieces {
+    for (piece, score, kind) in mem::take(&mut model.pieces) {
         tokens.push(piece);
         scores.push(score);
         types.push(kind);
@@ -216,38 +263,8 @@ pub(super) fn metadata(
     let class = class.strip_suffix("Fast").unwrap_or(class);
     let mut entries = BTreeMap::new();
     let mut set = |key: &str, value: Value| entries.insert(format!("tokenizer.ggml.{key}"), value);
-    match model.kind {
-        BYTE_PAIRS => {
-            set("model", Value::String("llama".into()));
-            set("add_space_prefix", Value::Bool(model.dummy_prefix));
-            if model.remove_extra {
-                set("remove_extra_whitespaces", Value::Bool(true));
-            }
-        }
-        // Classes of encoders number their pieces differently from the model.
-        UNIGRAM if UNIGRAM_CLASSES.contains(&class) => {
-            set("model", Value::String("t5".into()));
-            set("around_texts", Value::Bool(false));
-            set("add_space_prefix", Value::Bool(model.dummy_prefix));
-            set("remove_extra_whitespaces", Value::Bool(model.remove_extra));
-        }
-        UNIGRAM => {
-            let reason = format!(
-                "of a Unigram {} are; others are read from a tokenizer.json",
-                UNIGRAM_CLASSES.join(", ")
-            );
-            return Err(unsupported("tokenizer_class", class.to_owned(), &reason));
-        }
-        other => {
-            return Err(unsupported(
-                "model_type",
-                other.to_string(),
-                "1 (Unigram) and 2 (BPE) are; others are read from a tokenizer.json",
-            ));
-        }
-    }
-    if !model.charsmap.is_empty() {
-        set("precompiled_charsmap", Value::Array(Array::U8(model.charsmap)));
+    for (key, value) in kind_entries(&mut model, class, &unsupported)? {
+        set(key, value);
     }
     let named = |key: &str| {
         let text = config?.get(key).and_then(crate::tokenizer::hf::token_text)?;

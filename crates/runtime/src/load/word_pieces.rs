@@ -39,6 +39,22 @@ impl Settings<'_> {
         }
     }
 
+    /// Refuses a tokenizer of another kind than BERT's.
+    fn check_kind(&self) -> Result<(), LoadError> {
+        if let Some(class) = self.get("tokenizer_class") {
+            let name = class.as_str().unwrap_or_default();
+            if !CLASSES.contains(&name.strip_suffix("Fast").unwrap_or(name)) {
+                let reason = "without tokenizer.json, only BERT's tokenizer can be made of vocab.txt";
+                return Err(self.unsupported("tokenizer_class", class, reason));
+            }
+        }
+        if !self.flag("do_basic_tokenize", true)? {
+            let reason = "texts are split at spaces and punctuation first";
+            return Err(self.unsupported("do_basic_tokenize", &json!(false), reason));
+        }
+        Ok(())
+    }
+
     /// A special token, written as a text or as an object that has one.
     fn token(&self, key: &str, default: &str) -> String {
         let text = self.get(key).and_then(|value| value.as_str().or_else(|| value.get("content")?.as_str()));
@@ -56,17 +72,7 @@ pub(super) fn tokenizer_json(
     tokenizer_config: Option<&Value>,
 ) -> Result<Vec<u8>, LoadError> {
     let settings = Settings { file, settings: tokenizer_config.and_then(Value::as_object) };
-    if let Some(class) = settings.get("tokenizer_class") {
-        let name = class.as_str().unwrap_or_default();
-        if !CLASSES.contains(&name.strip_suffix("Fast").unwrap_or(name)) {
-            let reason = "without tokenizer.json, only BERT's tokenizer can be made of vocab.txt";
-            return Err(settings.unsupported("tokenizer_class", class, reason));
-        }
-    }
-    if !settings.flag("do_basic_tokenize", true)? {
-        let reason = "texts are split at spaces and punctuation first";
-        return Err(settings.unsupported("do_basic_tokenize", &json!(false), reason));
-    }
+    settings.check_kind()?;
     let corrupt =
         |reason: String| LoadError::Corrupt { file: file.to_owned(), what: "vocab.txt".into(), reason };
     let text = std::str::from_utf8(vocab).map_err(|error| corrupt(error.to_string()))?;

@@ -274,6 +274,42 @@ impl<'a> Pickle<'a> {
             b'0' => {
                 self.pop()?;
             }
+            b')' => self.push_tuple(Vec::new()),
+            0x85..=0x87 => self.push_last(usize::from(code - 0x84))?,
+            b't' => {
+                let values = self.above_mark()?;
+                self.push_tuple(values);
+            }
+            b']' | b'l' => {
+                let values = if code == b'l' { self.above_mark()? } else { Vec::new() };
+                self.lists.push(values);
+                self.stack.push(Value::List(self.lists.len() - 1));
+            }
+            b'}' => self.push_dict(),
+            b'a' => {
+                let value = self.pop()?;
+                self.append(&[value])?;
+            }
+            b'e' => {
+                let values = self.above_mark()?;
+                self.append(&values)?;
+            }
+            b's' => {
+                let (value, key) = (self.pop()?, self.pop()?);
+                self.insert(&[key, value])?;
+            }
+            b'u' => {
+                let values = self.above_mark()?;
+                self.insert(&values)?;
+            }
+            other => return self.step_literal(other),
+        }
+        Ok(true)
+    }
+
+    /// Runs an instruction that pushes a constant; others are passed on.
+    fn step_literal(&mut self, code: u8) -> Read<bool> {
+        match code {
             b'N' => self.stack.push(Value::None),
             0x88 | 0x89 => self.stack.push(Value::Bool(code == 0x88)),
             b'K' => {
@@ -314,34 +350,14 @@ impl<'a> Pickle<'a> {
                 let length = u32::from_le_bytes(self.array()?);
                 self.push_text(length as usize)?;
             }
-            b')' => self.push_tuple(Vec::new()),
-            0x85..=0x87 => self.push_last(usize::from(code - 0x84))?,
-            b't' => {
-                let values = self.above_mark()?;
-                self.push_tuple(values);
-            }
-            b']' | b'l' => {
-                let values = if code == b'l' { self.above_mark()? } else { Vec::new() };
-                self.lists.push(values);
-                self.stack.push(Value::List(self.lists.len() - 1));
-            }
-            b'}' => self.push_dict(),
-            b'a' => {
-                let value = self.pop()?;
-                self.append(&[value])?;
-            }
-            b'e' => {
-                let values = self.above_mark()?;
-                self.append(&values)?;
-            }
-            b's' => {
-                let (value, key) = (self.pop()?, self.pop()?);
-                self.insert(&[key, value])?;
-            }
-            b'u' => {
-                let values = self.above_mark()?;
-                self.insert(&values)?;
-            }
+            other => return self.step_memo(other),
+        }
+        Ok(true)
+    }
+
+    /// Runs an instruction that remembers or recalls a value; others are passed on.
+    fn step_memo(&mut self, code: u8) -> Read<bool> {
+        match code {
             b'q' => {
                 let [index] = self.array()?;
                 self.remember(index.into())?;
@@ -359,6 +375,14 @@ impl<'a> Pickle<'a> {
                 let index = u32::from_le_bytes(self.array()?);
                 self.recall(index as usize)?;
             }
+            other => return self.step_object(other),
+        }
+        Ok(true)
+    }
+
+    /// Runs an instruction that makes or changes an object of a class.
+    fn step_object(&mut self, code: u8) -> Read<bool> {
+        match code {
             b'c' => {
                 let (module, name) = (self.line()?, self.line()?);
                 let global = self.global(module, name)?;

@@ -1,5 +1,7 @@
 //! Data that the completions of a job share, and data of their own.
 
+use hanzo_engine_kernels::SampledToken;
+
 use super::*;
 use crate::{
     fair::{FairLine, NewJob},

@@ -43,6 +43,67 @@ impl Default for Spec {
     }
 }
 
+/// Directive of `%` formatting: `%(name)flags width.precision kind`.
+struct Directive<'a> {
+    named: Option<&'a str>,
+    spec: Spec,
+    kind: char,
+    /// Bytes after the `%`.
+    len: usize,
+}
+
+/// Parses a directive from the text after its `%`. A `*` takes its number from `values_left`.
+fn directive<'a>(text: &'a str, values_left: &mut std::slice::Iter<'_, Value>) -> Outcome<Directive<'a>> {
+    let mut chars = text.chars().peekable();
+    let mut named = None;
+    let mut consumed = 0;
+    if chars.peek() == Some(&'(') {
+        let Some(end) = text.find(')') else { return fail("incomplete format key") };
+        named = Some(&text[1..end]);
+        consumed = end + 1;
+        chars = text[consumed..].chars().peekable();
+    }
+    let mut spec = Spec::default();
+    while let Some(flag) = chars.next_if(|c| matches!(c, '-' | '+' | ' ' | '#' | '0')) {
+        consumed += 1;
+        match flag {
+            '-' => spec.align = Some('<'),
+            '+' => spec.sign = Some('+'),
+            ' ' if spec.sign.is_none() => spec.sign = Some(' '),
+            '#' => spec.alternate = true,
+            '0' => spec.fill = '0',
+            _ => {}
+        }
+    }
+    let mut number = |chars: &mut std::iter::Peekable<std::str::Chars<'_>>, consumed: &mut usize| {
+        if chars.next_if_eq(&'*').is_some() {
+            *consumed += 1;
+            let width = values_left.next().and_then(Value::as_int);
+            return width.map_or_else(
+                || fail("* wants int"),
+                |width| Ok(Some(usize::try_from(width.max(0)).unwrap_or(usize::MAX))),
+            );
+        }
+        let mut number = None;
+        while let Some(digit) = chars.peek().and_then(|c| c.to_digit(10)) {
+            chars.next();
+            *consumed += 1;
+            number = Some(number.unwrap_or(0usize).saturating_mul(10).saturating_add(digit as usize));
+        }
+        Ok(number)
+    };
+    spec.width = number(&mut chars, &mut consumed)?.unwrap_or(0);
+    if chars.next_if_eq(&'.').is_some() {
+        consumed += 1;
+        spec.precision = Some(number(&mut chars, &mut consumed)?.unwrap_or(0));
+    }
+    while chars.next_if(|c| matches!(c, 'l' | 'h' | 'L')).is_some() {
+        consumed += 1;
+    }
+    let Some(kind) = chars.next() else { return fail("incomplete format") };
+    Ok(Directive { named, spec, kind, len: consumed + kind.len_utf8() })
+}
+
 /// `format % values`; `whole` is the operand itself, for named fields.
 pub(super) fn percent(meter: &Meter, format: &Text, values: &[Value], whole: &Value) -> Outcome<Text> {
     meter.scan(4 * format.len())?;
@@ -56,55 +117,9 @@ pub(super) fn percent(meter: &Meter, format: &Text, values: &[Value], whole: &Va
         let (begin, written) = (at + found, made.len());
         at += found + 1;
         meter.steps(4)?;
-        let mut chars = text[at..].chars().peekable();
-        let mut named = None;
-        let mut consumed = 0;
-        if chars.peek() == Some(&'(') {
-            let Some(end) = text[at..].find(')') else { return fail("incomplete format key") };
-            named = Some(&text[at + 1..at + end]);
-            uses_names = true;
-            consumed = end + 1;
-            chars = text[at + consumed..].chars().peekable();
-        }
-        let mut spec = Spec::default();
-        while let Some(flag) = chars.next_if(|c| matches!(c, '-' | '+' | ' ' | '#' | '0')) {
-            consumed += 1;
-            match flag {
-                '-' => spec.align = Some('<'),
-                '+' => spec.sign = Some('+'),
-                ' ' if spec.sign.is_none() => spec.sign = Some(' '),
-                '#' => spec.alternate = true,
-                '0' => spec.fill = '0',
-                _ => {}
-            }
-        }
-        let mut number = |chars: &mut std::iter::Peekable<std::str::Chars<'_>>, consumed: &mut usize| {
-            if chars.next_if_eq(&'*').is_some() {
-                *consumed += 1;
-                let width = values_left.next().and_then(Value::as_int);
-                return width.map_or_else(
-                    || fail("* wants int"),
-                    |width| Ok(Some(usize::try_from(width.max(0)).unwrap_or(usize::MAX))),
-                );
-            }
-            let mut number = None;
-            while let Some(digit) = chars.peek().and_then(|c| c.to_digit(10)) {
-                chars.next();
-                *consumed += 1;
-                number = Some(number.unwrap_or(0usize).saturating_mul(10).saturating_add(digit as usize));
-            }
-            Ok(number)
-        };
-        spec.width = number(&mut chars, &mut consumed)?.unwrap_or(0);
-        if chars.next_if_eq(&'.').is_some() {
-            consumed += 1;
-            spec.precision = Some(number(&mut chars, &mut consumed)?.unwrap_or(0));
-        }
-        while chars.next_if(|c| matches!(c, 'l' | 'h' | 'L')).is_some() {
-            consumed += 1;
-        }
-        let Some(kind) = chars.next() else { return fail("incomplete format") };
-        at += consumed + kind.len_utf8();
+        let Directive { named, spec, kind, len } = directive(&text[at..], &mut values_left)?;
+        uses_names |= named.is_some();
+        at += len;
         if kind == '%' {
             made.push("%", format.has_request_in(begin..at))?;
             continue;

@@ -175,54 +175,12 @@ impl TowerFiles {
             true => Some(found.take(&format!("{stem}.bias"), &[hidden])?),
             false => None,
         };
-        let mut learned = None;
-        if let Some(table) = spec.learned {
-            let before = usize::from(spec.first);
-            let shape = [table.side * table.side + before, hidden];
-            if table.between {
-                learned = Some(found.take("visual.pos_embed.weight", &shape)?);
-            } else if spec.frame.is_none() {
-                let positions = found.name(Part::PositionEmbedding.weight());
-                learned = Some(found.take(&positions, &shape)?);
-            } else {
-                let positions = found.name(Part::PositionEmbedding.weight());
-                let all = found.take(&positions, &shape)?;
-                let layout = Layout::new(&spec, spec.one_square());
-                let nearest = layout.nearest(table, 0..layout.patches());
-                let order = (0..before).chain(nearest.into_iter().map(|place| before + place));
-                let mut places = in_order(&all, &order.collect::<Vec<_>>(), hidden)?;
-                if spec.first {
-                    // The class token always has the first position, so both are added here.
-                    let own =
-                        found.take(&format!("{}embeddings.class_embedding", names.prefix), &[hidden])?;
-                    places = added(&places, &own)?;
-                }
-                found.put_back(places);
-            }
-        }
+        let learned = learned_positions(&mut found, &spec, names)?;
         if !spec.reads.normed {
-            // The final norm is not used, and readers take what is before it: it gets neutral weights.
-            let norm = found.name(Part::FinalNorm.weight());
-            found.take_any(&norm);
-            found.take_any(&found.name(Part::FinalNorm.bias()));
-            found.put_back(f32s(name, norm, vec![1.0; hidden]));
-            if spec.layers.norm.kind.is_layer() {
-                found.put_back(f32s(name, found.name(Part::FinalNorm.bias()), vec![0.0; hidden]));
-            }
+            neutral_final_norm(name, &mut found, &spec);
         }
-        let given_norm = match spec.reads.norm {
-            None => None,
-            Some(TowerNorm { from_one, .. }) => {
-                let norm = if from_one { "mm_soft_emb_norm" } else { "norm" };
-                let factors = found.take(&format!("multi_modal_projector.{norm}.weight"), &[hidden])?;
-                Some(match from_one {
-                    true => {
-                        f32s(name, factors.name.clone(), factors.to_f32()?.iter().map(|n| n + 1.0).collect())
-                    }
-                    false => factors,
-                })
-            }
-        };
+        let given_norm =
+            spec.reads.norm.map(|norm| norm_weights(name, &mut found, norm, hidden)).transpose()?;
         let line_end = match spec.lines {
             true => Some(found.take("image_newline", &[spec.text_hidden])?),
             false => None,
@@ -239,20 +197,12 @@ impl TowerFiles {
         let deep = (0..spec.deep.len()).map(|index| joiner_of(&mut found, &spec, index));
         let deep = deep.collect::<Result<Vec<_>, _>>()?;
         let tensors = found.resolve(&spec.layers)?;
-        // Layers after the last one that is read.
-        let behind: Vec<String> = match spec.reads.normed {
-            true => Vec::new(),
-            false => (spec.layers.layers.len()..LAYERS_MAX)
-                .map(|layer| format!("{}{layer}.", names.layer))
-                .collect(),
-        };
-        found.left_out(&spec.layers.architecture, &behind.iter().map(String::as_str).collect::<Vec<_>>())?;
-        let (patch, patch_bias) = (first, patch_bias);
+        check_left_out(found, &spec, names)?;
         Ok(TowerFiles {
             spec,
             processor,
             tensors,
-            patch,
+            patch: first,
             patch_bias,
             learned,
             given_norm,
@@ -301,6 +251,77 @@ impl TowerFiles {
     pub(crate) fn parameters(&self) -> u64 {
         self.tensors.parameters() + self.beside().map(|tensor| tensor.elements() as u64).sum::<u64>()
     }
+}
+
+/// Takes the learned positions, if they are added by frame. Positions of frames of one size are put back in the order of
+/// the patches, for the network to add.
+fn learned_positions(
+    found: &mut Found<'_>,
+    spec: &TowerSpec,
+    names: &Names,
+) -> Result<Option<Tensor>, LoadError> {
+    let Some(table) = spec.learned else { return Ok(None) };
+    let hidden = spec.layers.hidden;
+    let before = usize::from(spec.first);
+    let shape = [table.side * table.side + before, hidden];
+    if table.between {
+        return found.take("visual.pos_embed.weight", &shape).map(Some);
+    }
+    let positions = found.name(Part::PositionEmbedding.weight());
+    let all = found.take(&positions, &shape)?;
+    if spec.frame.is_none() {
+        return Ok(Some(all));
+    }
+    let layout = Layout::new(spec, spec.one_square());
+    let nearest = layout.nearest(table, 0..layout.patches());
+    let order = (0..before).chain(nearest.into_iter().map(|place| before + place));
+    let mut places = in_order(&all, &order.collect::<Vec<_>>(), hidden)?;
+    if spec.first {
+        // The class token always has the first position, so both are added here.
+        let own = found.take(&format!("{}embeddings.class_embedding", names.prefix), &[hidden])?;
+        places = added(&places, &own)?;
+    }
+    found.put_back(places);
+    Ok(None)
+}
+
+/// Replaces a final norm that is not used: readers take the rows before it. The network gets neutral weights.
+fn neutral_final_norm(name: &str, found: &mut Found<'_>, spec: &TowerSpec) {
+    let hidden = spec.layers.hidden;
+    let norm = found.name(Part::FinalNorm.weight());
+    found.take_any(&norm);
+    found.take_any(&found.name(Part::FinalNorm.bias()));
+    found.put_back(f32s(name, norm, vec![1.0; hidden]));
+    if spec.layers.norm.kind.is_layer() {
+        found.put_back(f32s(name, found.name(Part::FinalNorm.bias()), vec![0.0; hidden]));
+    }
+}
+
+/// Takes the weights of the norm between the layers and the projector.
+fn norm_weights(
+    name: &str,
+    found: &mut Found<'_>,
+    norm: TowerNorm,
+    hidden: usize,
+) -> Result<Tensor, LoadError> {
+    let which = if norm.from_one { "mm_soft_emb_norm" } else { "norm" };
+    let factors = found.take(&format!("multi_modal_projector.{which}.weight"), &[hidden])?;
+    if !norm.from_one {
+        return Ok(factors);
+    }
+    Ok(f32s(name, factors.name.clone(), factors.to_f32()?.iter().map(|n| n + 1.0).collect()))
+}
+
+/// Checks that the tensors left over are those of layers after the last one that is read.
+fn check_left_out(found: Found<'_>, spec: &TowerSpec, names: &Names) -> Result<(), LoadError> {
+    let behind: Vec<String> = match spec.reads.normed {
+        true => Vec::new(),
+        false => {
+            (spec.layers.layers.len()..LAYERS_MAX).map(|layer| format!("{}{layer}.", names.layer)).collect()
+        }
+    };
+    found.left_out(&spec.layers.architecture, &behind.iter().map(String::as_str).collect::<Vec<_>>())?;
+    Ok(())
 }
 
 /// Elements of a text model's row, and rotated pairs of its heads.

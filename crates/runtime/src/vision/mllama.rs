@@ -47,27 +47,8 @@ pub(super) fn spec(
     if whole("num_channels", WIDTH_MAX, COLORS)? != COLORS {
         return Err(vision.corrupt("num_channels", "pictures have three colours"));
     }
-    let activation = match vision.string("hidden_act")?.unwrap_or("gelu") {
-        "gelu" => Activation::GeluErf,
-        "gelu_pytorch_tanh" | "gelu_new" | "gelu_fast" => Activation::GeluTanh,
-        "quick_gelu" => Activation::QuickGelu,
-        other => {
-            let reason = "gelu, gelu_pytorch_tanh and quick_gelu are known";
-            return Err(vision.unsupported("hidden_act", other, reason));
-        }
-    };
-    let (image, patch) = (whole("image_size", WIDTH_MAX, 448)?, whole("patch_size", WIDTH_MAX, 14)?);
-    let tile = (image / patch).saturating_mul(image / patch);
-    if image != side || !image.is_multiple_of(patch) || tile.saturating_mul(tiles) > PATCHES_MAX {
-        let reason = format!(
-            "{tiles} tiles of {side} pixels a side, whose places are learned for {image} in patches of {patch}"
-        );
-        return Err(vision.corrupt("image_size", reason));
-    }
-    if whole("max_num_tiles", TILES_MAX, 4)? != tiles || tiles > TILES_MAX {
-        let reason = format!("the image processor makes up to {tiles}, and {TILES_MAX} are possible");
-        return Err(vision.corrupt("max_num_tiles", reason));
-    }
+    let activation = activation(&vision)?;
+    let [patch, tile] = tile(&vision, side, tiles)?;
     let (local, global) =
         (whole("num_hidden_layers", LAYERS_MAX, 32)?, vision.whole("num_global_layers", LAYERS_MAX)?);
     let count = local + global.unwrap_or(8);
@@ -99,22 +80,10 @@ pub(super) fn spec(
         let reason = format!("{ratios}, and {tiles} tiles can be arranged in more ways");
         return Err(vision.corrupt("supported_aspect_ratios", reason));
     }
-    let attention = AttentionSpec {
-        mask: Mask::Whole { reach: None },
-        rope: None,
-        ..AttentionSpec::causal(HeadShape { heads, kv_heads: heads, head_dim: hidden / heads })
-    };
-    let mlp = DenseSpec {
-        ffn: whole("intermediate_size", WIDTH_MAX / 2, 5120)?,
-        activation,
-        gated: false,
-        up_bias: true,
-        down_bias: true,
-    };
-    let layer = LayerSpec { order: NormOrder::Pre, attention, mlp: MlpSpec::Dense(mlp), residual_scale: 1.0 };
-    let norm =
-        NormSpec { kind: NormKind::Layer { bias: true }, eps: vision.positive("norm_eps")?.unwrap_or(1e-5) };
-    let layers = TransformerSpec::bare("mllama_vision", [1, hidden], vec![layer; count], norm, PATCHES_MAX);
+    let ffn = whole("intermediate_size", WIDTH_MAX / 2, 5120)?;
+    let eps = vision.positive("norm_eps")?.unwrap_or(1e-5);
+    let mlp = DenseSpec { ffn, activation, gated: false, up_bias: true, down_bias: true };
+    let layers = layers([hidden, heads, count], mlp, eps);
     let layers = layers.with_layers(|index, layer| layer.attention.gated_halves = index >= local);
     // The image token is outside the vocabulary, so another token stands in prompts; its row is given.
     let padding = config.whole("pad_token_id", VOCAB_MAX)?.or(of_text("pad_token_id")?).unwrap_or(128_004);
@@ -131,6 +100,50 @@ pub(super) fn spec(
         ..TowerSpec::bare(Family::Mllama, layers, text_hidden)
     };
     tower.checked(&vision)
+}
+
+/// Activation of the MLPs.
+fn activation(vision: &Config) -> Result<Activation, LoadError> {
+    match vision.string("hidden_act")?.unwrap_or("gelu") {
+        "gelu" => Ok(Activation::GeluErf),
+        "gelu_pytorch_tanh" | "gelu_new" | "gelu_fast" => Ok(Activation::GeluTanh),
+        "quick_gelu" => Ok(Activation::QuickGelu),
+        other => {
+            let reason = "gelu, gelu_pytorch_tanh and quick_gelu are known";
+            Err(vision.unsupported("hidden_act", other, reason))
+        }
+    }
+}
+
+/// Side of a patch in pixels, and number of patches in a tile. Checks them against the image processor's tiles: up
+/// to `tiles`, with sides of `side` pixels.
+fn tile(vision: &Config, side: usize, tiles: usize) -> Result<[usize; 2], LoadError> {
+    let whole = |key: &str, max, usual| Ok::<_, LoadError>(vision.count(key, max)?.unwrap_or(usual));
+    let (image, patch) = (whole("image_size", WIDTH_MAX, 448)?, whole("patch_size", WIDTH_MAX, 14)?);
+    let tile = (image / patch).saturating_mul(image / patch);
+    if image != side || !image.is_multiple_of(patch) || tile.saturating_mul(tiles) > PATCHES_MAX {
+        let reason = format!(
+            "{tiles} tiles of {side} pixels a side, whose places are learned for {image} in patches of {patch}"
+        );
+        return Err(vision.corrupt("image_size", reason));
+    }
+    if whole("max_num_tiles", TILES_MAX, 4)? != tiles || tiles > TILES_MAX {
+        let reason = format!("the image processor makes up to {tiles}, and {TILES_MAX} are possible");
+        return Err(vision.corrupt("max_num_tiles", reason));
+    }
+    Ok([patch, tile])
+}
+
+/// Layers that attend across all tiles of a picture.
+fn layers([hidden, heads, count]: [usize; 3], mlp: DenseSpec, eps: f32) -> TransformerSpec {
+    let attention = AttentionSpec {
+        mask: Mask::Whole { reach: None },
+        rope: None,
+        ..AttentionSpec::causal(HeadShape { heads, kv_heads: heads, head_dim: hidden / heads })
+    };
+    let layer = LayerSpec { order: NormOrder::Pre, attention, mlp: MlpSpec::Dense(mlp), residual_scale: 1.0 };
+    let norm = NormSpec { kind: NormKind::Layer { bias: true }, eps };
+    TransformerSpec::bare("mllama_vision", [1, hidden], vec![layer; count], norm, PATCHES_MAX)
 }
 
 /// Intermediate layers whose output is read too.

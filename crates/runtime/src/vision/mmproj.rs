@@ -357,6 +357,14 @@ impl Tower<'_> {
         })
     }
 
+    /// Name of the first layer's matrix to the MLP's inner elements; `hidden` is the layers' width.
+    fn up(&self, hidden: usize) -> &'static str {
+        match self.swaps_mlp(hidden) {
+            true => "v.blk.0.ffn_down.weight",
+            false => "v.blk.0.ffn_up.weight",
+        }
+    }
+
     /// Settings of `config.json`.
     fn config(&self, words: &Metadata, text: &TransformerSpec) -> Result<Map<String, Value>, LoadError> {
         let metadata = self.metadata();
@@ -364,11 +372,7 @@ impl Tower<'_> {
         let (heads, patch) = (self.count("attention.head_count")?, self.count("patch_size")?);
         let image = self.count("image_size")?;
         let mut eps = metadata.f32("clip.vision.attention.layer_norm_epsilon")?;
-        let up = match self.swaps_mlp(hidden as usize) {
-            true => "v.blk.0.ffn_down.weight",
-            false => "v.blk.0.ffn_up.weight",
-        };
-        let ffn = self.rows(up)?;
+        let ffn = self.rows(self.up(hidden as usize))?;
         let joined = metadata.u32("clip.vision.spatial_merge_size")?.unwrap_or(2);
         let activation = self.activation()?;
         let place = self.place(words)?;
@@ -384,15 +388,7 @@ impl Tower<'_> {
         let mut whole = json!({"model_type": self.projector.model_type(self), "image_token_id": place});
         match self.projector {
             Mlp => {
-                let count = match metadata.integers("clip.vision.feature_layer")? {
-                    None => i64::from(layers),
-                    Some(list) if list.len() == 1 => list[0],
-                    Some(list) => {
-                        let reason = format!("{} layers, and rows are of one", list.len());
-                        return Err(metadata.corrupt("clip.vision.feature_layer", reason));
-                    }
-                };
-                whole["vision_feature_layer"] = count.into();
+                whole["vision_feature_layer"] = self.feature_layer(layers)?.into();
                 whole["multimodal_projector_bias"] = self.tensor("mm.2.bias").is_some().into();
             }
             Pixtral => {
@@ -432,25 +428,53 @@ impl Tower<'_> {
                 whole["rope_scaling"] = json!({"mrope_section": self.sections(words, text)?});
             }
         }
+        self.put_qwen(&mut vision, text.hidden)?;
+        if let Some(eps) = eps {
+            vision["layer_norm_eps"] = eps.into();
+        }
+        whole["vision_config"] = vision;
+        Ok(object(whole))
+    }
+
+    /// Layer whose output is read; layers are counted from 1.
+    fn feature_layer(&self, layers: u32) -> Result<i64, LoadError> {
+        const KEY: &str = "clip.vision.feature_layer";
+        match self.metadata().integers(KEY)? {
+            None => Ok(i64::from(layers)),
+            Some(list) if list.len() == 1 => Ok(list[0]),
+            Some(list) => {
+                let reason = format!("{} layers, and rows are of one", list.len());
+                Err(self.metadata().corrupt(KEY, reason))
+            }
+        }
+    }
+
+    /// Puts the settings of one version of Qwen's towers, which the other versions lack, into `vision_config`.
+    fn put_qwen(&self, vision: &mut Value, text_hidden: usize) -> Result<(), LoadError> {
+        let metadata = self.metadata();
         match self.projector {
             Qwen2 => {
+                let hidden = self.count("embedding_length")?;
+                let up = self.up(hidden as usize);
+                let ffn = self.rows(up)?;
                 if !ffn.is_multiple_of(hidden as usize) {
                     return Err(metadata.corrupt(up, format!("{ffn} is no multiple of {hidden}")));
                 }
                 vision["embed_dim"] = hidden.into();
-                vision["hidden_size"] = text.hidden.into();
+                vision["hidden_size"] = text_hidden.into();
                 vision["mlp_ratio"] = (ffn / hidden as usize).into();
             }
             Qwen25 => {
-                vision["fullatt_block_indexes"] =
-                    match metadata.integers("clip.vision.fullatt_block_indexes")? {
-                        Some(whole) => whole.into(),
-                        None => {
-                            let every = self.count("n_wa_pattern")?;
-                            let whole = (0..layers).filter(|layer| (layer + 1) % every == 0);
-                            whole.collect::<Vec<u32>>().into()
-                        }
-                    };
+                vision["fullatt_block_indexes"] = match metadata
+                    .integers("clip.vision.fullatt_block_indexes")?
+                {
+                    Some(whole) => whole.into(),
+                    None => {
+                        let every = self.count("n_wa_pattern")?;
+                        let whole = (0..self.count("block_count")?).filter(|layer| (layer + 1) % every == 0);
+                        whole.collect::<Vec<u32>>().into()
+                    }
+                };
                 vision["window_size"] = metadata.u32("clip.vision.window_size")?.unwrap_or(112).into();
             }
             Qwen3 => {
@@ -460,11 +484,7 @@ impl Tower<'_> {
             }
             _ => {}
         }
-        if let Some(eps) = eps {
-            vision["layer_norm_eps"] = eps.into();
-        }
-        whole["vision_config"] = vision;
-        Ok(object(whole))
+        Ok(())
     }
 
     /// Sections of the text model's rotary pairs for time, height and width.

@@ -125,37 +125,69 @@ pub(super) fn spec(
         return Err(vision.corrupt("spatial_merge_size", format!("{joined} patches of {patch} pixels")));
     }
     let count = whole("depth", LAYERS_MAX, if three { 27 } else { 32 })?;
-    let layers_of = |key: &str, usual: &[usize]| match vision.get(key) {
-        None => Ok(usual.to_vec()),
-        Some(value) => {
-            let number = |value: &Value| value.as_u64().map(|layer| layer as usize).filter(|&at| at < count);
-            let list = value.as_array().and_then(|list| list.iter().map(number).collect::<Option<Vec<_>>>());
-            let list = list.filter(|list| list.is_sorted_by(|a, b| a < b));
-            list.ok_or_else(|| vision.corrupt(key, format!("expected layers below {count}, ascending")))
-        }
-    };
     let windows = match version {
-        Version::TwoAndHalf => {
-            let side = whole("window_size", WIDTH_MAX, 112)? / joined / patch;
-            if side == 0 {
-                return Err(vision.corrupt("window_size", "no window holds a row"));
-            }
-            Some(Windows { side, whole: layers_of("fullatt_block_indexes", &[7, 15, 23, 31])? })
-        }
+        Version::TwoAndHalf => Some(windows(&vision, joined * patch, count)?),
         _ => None,
     };
-    let learned = match three {
-        true => {
-            let positions = whole("num_position_embeddings", WIDTH_MAX, 2304)?;
-            let side = positions.isqrt();
-            if side * side != positions {
-                let reason = format!("{positions} positions are no square");
-                return Err(vision.corrupt("num_position_embeddings", reason));
-            }
-            Some(LearnedPositions { side, between: true })
-        }
-        false => None,
+    let learned = if three { Some(learned(&vision)?) } else { None };
+    let mlp = mlp(&vision, version, hidden)?;
+    // One name for models that differ in the text model only.
+    let name = if three { "qwen3_vl" } else { model_type };
+    let mut layers = layers(name, [hidden, heads, count], mlp);
+    layers.ropes = vec![rope_of_places(head_dim, rope_base(&vision)?)];
+    let square = hidden * joined * joined;
+    let tower = TowerSpec {
+        patch,
+        twofold: true,
+        patch_bias: three,
+        joined,
+        learned,
+        windows,
+        reads: Reads { normed: true, inner: square, bias: true, ..Reads::default() },
+        deep: match three {
+            true => layers_of(&vision, "deepstack_visual_indexes", &[8, 16, 24], count)?,
+            false => Vec::new(),
+        },
+        axes: Some(text_axes(config, three, text_pairs)?),
+        image_token: config.whole("image_token_id", VOCAB_MAX)?.unwrap_or(151_655) as u32,
+        ..TowerSpec::bare(Family::Qwen, layers, text_hidden)
     };
+    tower.checked(&vision)
+}
+
+/// Some of the tower's `count` layers, ascending.
+fn layers_of(vision: &Config, key: &str, usual: &[usize], count: usize) -> Result<Vec<usize>, LoadError> {
+    let Some(value) = vision.get(key) else { return Ok(usual.to_vec()) };
+    let number = |value: &Value| value.as_u64().map(|layer| layer as usize).filter(|&at| at < count);
+    let list = value.as_array().and_then(|list| list.iter().map(number).collect::<Option<Vec<_>>>());
+    let list = list.filter(|list| list.is_sorted_by(|a, b| a < b));
+    list.ok_or_else(|| vision.corrupt(key, format!("expected layers below {count}, ascending")))
+}
+
+/// Windows of Qwen2.5-VL, in squares of `square` pixels a side, and the layers of `count` without them.
+fn windows(vision: &Config, square: usize, count: usize) -> Result<Windows, LoadError> {
+    let side = vision.count("window_size", WIDTH_MAX)?.unwrap_or(112) / square;
+    if side == 0 {
+        return Err(vision.corrupt("window_size", "no window holds a row"));
+    }
+    let whole = layers_of(vision, "fullatt_block_indexes", &[7, 15, 23, 31], count)?;
+    Ok(Windows { side, whole })
+}
+
+/// Learned positions of Qwen3-VL.
+fn learned(vision: &Config) -> Result<LearnedPositions, LoadError> {
+    let positions = vision.count("num_position_embeddings", WIDTH_MAX)?.unwrap_or(2304);
+    let side = positions.isqrt();
+    if side * side != positions {
+        let reason = format!("{positions} positions are no square");
+        return Err(vision.corrupt("num_position_embeddings", reason));
+    }
+    Ok(LearnedPositions { side, between: true })
+}
+
+/// MLP of each layer.
+fn mlp(vision: &Config, version: Version, hidden: usize) -> Result<DenseSpec, LoadError> {
+    let whole = |key: &str, max, usual| Ok::<_, LoadError>(vision.count(key, max)?.unwrap_or(usual));
     let ffn = match version {
         Version::Two => hidden * whole("mlp_ratio", 64, 4)?,
         Version::TwoAndHalf => whole("intermediate_size", WIDTH_MAX / 2, 3420)?,
@@ -176,44 +208,28 @@ pub(super) fn spec(
             return Err(vision.unsupported("hidden_act", other, reason));
         }
     };
-    let gated = version == Version::TwoAndHalf;
+    Ok(DenseSpec { ffn, activation, gated: version == Version::TwoAndHalf, up_bias: true, down_bias: true })
+}
+
+/// Layers with mutual attention. The version with gated MLPs has RMS norms.
+fn layers(name: &str, [hidden, heads, count]: [usize; 3], mlp: DenseSpec) -> TransformerSpec {
     let layer = LayerSpec {
         order: NormOrder::Pre,
         attention: AttentionSpec {
             mask: Mask::Whole { reach: None },
             qkv_bias: true,
             output_bias: true,
-            ..AttentionSpec::causal(HeadShape { heads, kv_heads: heads, head_dim })
+            ..AttentionSpec::causal(HeadShape { heads, kv_heads: heads, head_dim: hidden / heads })
         },
-        mlp: MlpSpec::Dense(DenseSpec { ffn, activation, gated, up_bias: true, down_bias: true }),
+        mlp: MlpSpec::Dense(mlp),
         residual_scale: 1.0,
     };
-    let kind = match gated {
+    let kind = match mlp.gated {
         true => NormKind::Rms { from_one: false },
         false => NormKind::Layer { bias: true },
     };
     let norm = NormSpec { kind, eps: 1e-6 };
-    let mut layers = TransformerSpec::bare(model_type, [1, hidden], vec![layer; count], norm, PATCHES_MAX);
-    // One name for models that differ in the text model only.
-    if three {
-        layers.architecture = "qwen3_vl".to_owned();
-    }
-    layers.ropes = vec![rope_of_places(head_dim, rope_base(&vision)?)];
-    let square = hidden * joined * joined;
-    let tower = TowerSpec {
-        patch,
-        twofold: true,
-        patch_bias: three,
-        joined,
-        learned,
-        windows,
-        reads: Reads { normed: true, inner: square, bias: true, ..Reads::default() },
-        deep: if three { layers_of("deepstack_visual_indexes", &[8, 16, 24])? } else { Vec::new() },
-        axes: Some(text_axes(config, three, text_pairs)?),
-        image_token: config.whole("image_token_id", VOCAB_MAX)?.unwrap_or(151_655) as u32,
-        ..TowerSpec::bare(Family::Qwen, layers, text_hidden)
-    };
-    tower.checked(&vision)
+    TransformerSpec::bare(name, [1, hidden], vec![layer; count], norm, PATCHES_MAX)
 }
 
 /// Rotary embedding: pairs in a head's first half rotate by the row, those in its second half by the column, at the

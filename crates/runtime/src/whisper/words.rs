@@ -219,6 +219,33 @@ fn merge_signs(words: &mut [TimedWord]) {
     }
 }
 
+/// Median of the words' lengths, at most [`MEDIAN_MAX_S`]; `None` if no word has a length.
+fn median_length_s(words: &[TimedWord]) -> Option<f64> {
+    let mut lengths: Vec<f64> =
+        words.iter().map(|word| word.end_s - word.start_s).filter(|&length| length != 0.0).collect();
+    lengths.sort_by(f64::total_cmp);
+    let median = match lengths.len() {
+        0 => return None,
+        count if count % 2 == 1 => lengths[count / 2],
+        count => f64::midpoint(lengths[count / 2 - 1], lengths[count / 2]),
+    };
+    Some(median.min(MEDIAN_MAX_S))
+}
+
+/// Shortens words beside the end of a sentence that are longer than `longest` seconds.
+fn shorten_around_ends(words: &mut [TimedWord], longest: f64) {
+    let ends_sentence = |word: &str| !word.is_empty() && SENTENCE_ENDS.contains(word);
+    for at in 1..words.len() {
+        if words[at].end_s - words[at].start_s > longest {
+            if ends_sentence(&words[at].word) {
+                words[at].end_s = words[at].start_s + longest;
+            } else if ends_sentence(&words[at - 1].word) {
+                words[at].start_s = words[at].end_s - longest;
+            }
+        }
+    }
+}
+
 /// Assigns words to segments, and adjusts the segments' times to them. `counts` are the text's tokens in each
 /// segment. `offset_s` is the window's start. `spoken_s` is the end of speech before the window, and is updated.
 pub(crate) fn attach(
@@ -228,28 +255,12 @@ pub(crate) fn attach(
     offset_s: f64,
     spoken_s: &mut f64,
 ) {
-    let mut lengths: Vec<f64> =
-        words.iter().map(|word| word.end_s - word.start_s).filter(|&length| length != 0.0).collect();
-    lengths.sort_by(f64::total_cmp);
-    let median = match lengths.len() {
-        0 => 0.0,
-        count if count % 2 == 1 => lengths[count / 2],
-        count => f64::midpoint(lengths[count / 2 - 1], lengths[count / 2]),
-    };
-    let median = median.min(MEDIAN_MAX_S);
-    let longest = 2.0 * median;
-    let ends_sentence = |word: &str| !word.is_empty() && SENTENCE_ENDS.contains(word);
-    if !lengths.is_empty() {
-        for at in 1..words.len() {
-            if words[at].end_s - words[at].start_s > longest {
-                if ends_sentence(&words[at].word) {
-                    words[at].end_s = words[at].start_s + longest;
-                } else if ends_sentence(&words[at - 1].word) {
-                    words[at].start_s = words[at].end_s - longest;
-                }
-            }
-        }
+    let median = median_length_s(&words);
+    let longest = 2.0 * median.unwrap_or(0.0);
+    if median.is_some() {
+        shorten_around_ends(&mut words, longest);
     }
+    let median = median.unwrap_or(0.0);
     merge_signs(&mut words);
     let mut words = words.into_iter().peekable();
     let hundredths = |time: f64| (time * 100.0).round() / 100.0;

@@ -1,6 +1,6 @@
 //! The encoder families of GGUF files. Keys under the architecture's name that are not known here are refused.
 
-use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
+use hanzo_engine_kernels::{Activation, HeadShape};
 
 use super::{ClassifierPlan, HeadLayerPlan, gated, gguf_local, plain, whole_attention};
 use crate::encoder::head::{HeadActivation, HeadInput};
@@ -11,7 +11,7 @@ use crate::limits::{
 };
 use crate::spec::{
     Alibi, AttentionSpec, DenseSpec, Distance, ExpertNames, ExpertsSpec, GateUp, LayerSpec, MlpSpec, Names,
-    NormKind, NormOrder, NormSpec, Part, PositionTable, QkNorm, RopeScaling, RopeSpec, TransformerSpec,
+    NormKind, NormOrder, NormSpec, Part, PositionTable, QkNorm, TransformerSpec,
 };
 
 /// An architecture's differences.
@@ -288,6 +288,19 @@ impl Keys<'_> {
         Ok(Some((experts, every)))
     }
 
+    /// MLP of each layer; `has` says which tensors the file has.
+    fn mlp(&self, architecture: &Architecture, has: &dyn Fn(&str) -> bool) -> Result<DenseSpec, LoadError> {
+        let mlp = match architecture.gated {
+            Some(activation) => gated(activation, has("blk.0.ffn_down.bias")),
+            // The files do not name it; the models they are made from have this one.
+            None => {
+                let bias = has("blk.0.ffn_up.bias");
+                DenseSpec { up_bias: bias, down_bias: bias, ..plain(Activation::GeluErf) }
+            }
+        };
+        Ok(DenseSpec { ffn: self.required("feed_forward_length", WIDTH_MAX / 2)?, ..mlp })
+    }
+
     fn spec(&self, architecture: &Architecture, gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
         const EPSILON: &str = "attention.layer_norm_epsilon";
         let tensor = |name: &str| gguf.tensors.iter().find(|tensor| tensor.name == name);
@@ -311,27 +324,10 @@ impl Keys<'_> {
                 hint: String::new(),
             });
         };
-        let rope = RopeSpec {
-            kind: RopeKind::Neox,
-            base: self.positive("rope.freq_base")?.unwrap_or(10_000.0),
-            dim: head_dim,
-            scaling: RopeScaling::None,
-            factors: None,
-            magnitude: 1.0,
-            axes: None,
-            long: None,
-        };
+        let rope = super::whole_rope(self.positive("rope.freq_base")?.unwrap_or(10_000.0), head_dim);
         let jina = architecture.distance != Distance::None;
         let rotary = architecture.positions == Positions::Rotary;
-        let mlp = match architecture.gated {
-            Some(activation) => gated(activation, has("blk.0.ffn_down.bias")),
-            // The files do not name it; the models they are made from have this one.
-            None => {
-                let bias = has("blk.0.ffn_up.bias");
-                DenseSpec { up_bias: bias, down_bias: bias, ..plain(Activation::GeluErf) }
-            }
-        };
-        let mlp = DenseSpec { ffn: self.required("feed_forward_length", WIDTH_MAX / 2)?, ..mlp };
+        let mlp = self.mlp(architecture, &has)?;
         let experts = self.experts(architecture, &mlp)?;
         let layer = LayerSpec {
             order: match jina && has("blk.0.attn_norm_2.weight") {

@@ -1,6 +1,6 @@
 //! GGUF files of encoders with local layers between global ones and a rotary base for either: ModernBERT's and EmbeddingGemma's.
 
-use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
+use hanzo_engine_kernels::{Activation, HeadShape};
 
 use super::gguf::{GgufPlan, Keys, classifier};
 use super::{gated, whole_attention};
@@ -9,7 +9,7 @@ use crate::gguf::Gguf;
 use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};
 use crate::spec::{
     AttentionSpec, DenseSpec, GateUp, LayerSpec, Mask, MlpSpec, Names, NormKind, NormOrder, NormSpec, Part,
-    QkNorm, RopeScaling, RopeSpec, TransformerSpec,
+    QkNorm, TransformerSpec,
 };
 
 const MODERN: &str = "modern-bert";
@@ -87,30 +87,40 @@ pub(super) fn plan(gguf: &Gguf, architecture: &'static str) -> Result<GgufPlan, 
     })
 }
 
+/// Positive number that a file may leave out.
+fn optional(keys: &Keys<'_>, name: &str, max: usize) -> Result<Option<usize>, LoadError> {
+    match keys.metadata.integer(&keys.key(name))? {
+        None => Ok(None),
+        Some(_) => keys.required(name, max).map(Some),
+    }
+}
+
+/// Elements of a head, for queries, keys and values alike.
+fn head_dim(keys: &Keys<'_>, hidden: usize, heads: usize) -> Result<usize, LoadError> {
+    let head_dim = match optional(keys, "attention.key_length", HEAD_DIM_MAX)? {
+        Some(dim) => dim,
+        None if hidden.is_multiple_of(heads) && hidden / heads <= HEAD_DIM_MAX => hidden / heads,
+        None => {
+            let reason = format!("embeddings of {hidden} do not split into {heads} heads");
+            return Err(keys.metadata.corrupt(&keys.key("attention.head_count"), reason));
+        }
+    };
+    for same in ["attention.value_length", "rope.dimension_count"] {
+        if let Some(dim) = optional(keys, same, HEAD_DIM_MAX)?.filter(|&dim| dim != head_dim) {
+            return Err(keys.unsupported(same, dim, &format!("heads of {head_dim} have as many")));
+        }
+    }
+    Ok(head_dim)
+}
+
 fn spec(keys: &Keys<'_>, gguf: &Gguf, is_modern: bool) -> Result<TransformerSpec, LoadError> {
     let metadata = keys.metadata;
     let hidden = keys.required("embedding_length", WIDTH_MAX)?;
     let layers = keys.required("block_count", LAYERS_MAX)?;
     let heads = keys.required("attention.head_count", HEADS_MAX)?;
     let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
-    let optional = |name: &str, max: usize| match metadata.integer(&keys.key(name))? {
-        None => Ok(None),
-        Some(_) => keys.required(name, max).map(Some),
-    };
-    let head_dim = match optional("attention.key_length", HEAD_DIM_MAX)? {
-        Some(dim) => dim,
-        None if hidden.is_multiple_of(heads) && hidden / heads <= HEAD_DIM_MAX => hidden / heads,
-        None => {
-            let reason = format!("embeddings of {hidden} do not split into {heads} heads");
-            return Err(metadata.corrupt(&keys.key("attention.head_count"), reason));
-        }
-    };
-    for same in ["attention.value_length", "rope.dimension_count"] {
-        if let Some(dim) = optional(same, HEAD_DIM_MAX)?.filter(|&dim| dim != head_dim) {
-            return Err(keys.unsupported(same, dim, &format!("heads of {head_dim} have as many")));
-        }
-    }
-    let kv_heads = optional("attention.head_count_kv", HEADS_MAX)?.unwrap_or(heads);
+    let head_dim = head_dim(keys, hidden, heads)?;
+    let kv_heads = optional(keys, "attention.head_count_kv", HEADS_MAX)?.unwrap_or(heads);
     let embedding = Names::GGUF.of("", Part::TokenEmbedding.weight());
     let embedding = gguf.tensors.iter().find(|tensor| tensor.name == embedding);
     let Some(vocab) = embedding.map(|tensor| tensor.shape[0]).filter(|&rows| rows <= VOCAB_MAX) else {
@@ -119,16 +129,6 @@ fn spec(keys: &Keys<'_>, gguf: &Gguf, is_modern: bool) -> Result<TransformerSpec
             what: format!("tensor token_embd.weight with at most {VOCAB_MAX} rows"),
             hint: String::new(),
         });
-    };
-    let rope = |base| RopeSpec {
-        kind: RopeKind::Neox,
-        base,
-        dim: head_dim,
-        scaling: RopeScaling::None,
-        factors: None,
-        magnitude: 1.0,
-        axes: None,
-        long: None,
     };
     let default = if is_modern { 160_000.0 } else { 1_000_000.0 };
     let global = keys.positive("rope.freq_base")?.unwrap_or(default);
@@ -158,7 +158,7 @@ fn spec(keys: &Keys<'_>, gguf: &Gguf, is_modern: bool) -> Result<TransformerSpec
     let spec = TransformerSpec {
         embedding_norm: is_modern,
         embedding_scale: if is_modern { 1.0 } else { (hidden as f32).sqrt() },
-        ropes: vec![rope(global), rope(local)],
+        ropes: vec![super::whole_rope(global, head_dim), super::whole_rope(local, head_dim)],
         ..TransformerSpec::bare(keys.architecture, [vocab, hidden], vec![layer; layers], norm, context)
     };
     Ok(spec.with_layers(|index, layer| {

@@ -247,7 +247,12 @@ fn saved_rope(config: &Config, base: f32, head_dim: usize) -> Result<Option<Rope
         }
     }
     let base = settings.positive("rope_theta")?.unwrap_or(base);
-    Ok(Some(RopeSpec {
+    Ok(Some(whole_rope(base, head_dim)))
+}
+
+/// Rope over whole heads, without scaling.
+fn whole_rope(base: f32, head_dim: usize) -> RopeSpec {
+    RopeSpec {
         kind: RopeKind::Neox,
         base,
         dim: head_dim,
@@ -256,7 +261,7 @@ fn saved_rope(config: &Config, base: f32, head_dim: usize) -> Result<Option<Rope
         magnitude: 1.0,
         axes: None,
         long: None,
-    }))
+    }
 }
 
 /// The non-linearity a setting names.

@@ -1,6 +1,5 @@
 //! ModernBERT: norms before its halves, two rotary bases, local layers between global ones, gated MLPs.
 
-use hanzo_engine_kernels::RopeKind;
 use serde_json::Value;
 
 use super::{
@@ -11,8 +10,7 @@ use crate::encoder::head::{HeadActivation, HeadInput};
 use crate::error::LoadError;
 use crate::limits::{CONTEXT_TOKENS_MAX, LAYERS_MAX};
 use crate::spec::{
-    Config, GateUp, Mask, MaskedLmSpec, Names, NormKind, NormOrder, NormSpec, RopeScaling, RopeSpec,
-    TransformerSpec,
+    Config, GateUp, Mask, MaskedLmSpec, Names, NormKind, NormOrder, NormSpec, TransformerSpec,
 };
 
 const NAMES: Names = Names {
@@ -48,20 +46,10 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
     let spec = post_norm(config, &SIZE_KEYS, eps, gated(activation, false))?;
     let (norm_bias, attention_bias) = (truth("norm_bias", false)?, truth("attention_bias", false)?);
     let head_dim = spec.heads().head_dim;
-    let rope = |base| RopeSpec {
-        kind: RopeKind::Neox,
-        base,
-        dim: head_dim,
-        scaling: RopeScaling::None,
-        factors: None,
-        magnitude: 1.0,
-        axes: None,
-        long: None,
-    };
     let [global, local] = rope_bases(config)?;
     let masks = masks(config, spec.layers.len())?;
     let spec = TransformerSpec {
-        ropes: vec![rope(global), rope(local)],
+        ropes: vec![super::whole_rope(global, head_dim), super::whole_rope(local, head_dim)],
         norm: NormSpec { kind: NormKind::Layer { bias: norm_bias }, eps },
         ..spec.with_layers(|index, layer| {
             let attention = &mut layer.attention;

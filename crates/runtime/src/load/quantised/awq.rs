@@ -25,43 +25,12 @@ pub(super) fn matrix(settings: &Settings, parts: &mut Parts, stem: &str) -> Resu
     if settings.method == Method::AwqGemvFast {
         return gemv_fast(settings, stem, weight, zeros, scales);
     }
+    if settings.method == Method::AwqGemv {
+        return gemv(settings, stem, weight, zeros, scales);
+    }
     let [outer, words] = flat(&weight)?;
     let (codes, zero, scale) = (Words::of(&weight)?, Words::of(&zeros)?, Numbers::scales(&scales, None)?);
     let sources = vec![weight.bytes.clone(), zeros.bytes.clone(), scales.bytes.clone()];
-    let name = format!("{stem}.weight");
-    if settings.method == Method::AwqGemv {
-        let (rows, cols) = (outer, 8 * words);
-        let group = settings.group.unwrap_or(cols);
-        if group == 0 || !cols.is_multiple_of(group) {
-            return Err(corrupt(&weight, format!("rows of {cols} weights are no groups of {group}")));
-        }
-        // Rows are padded beyond the number of groups.
-        let ([_, zero_words], [_, scale_cols]) = (flat(&zeros)?, flat(&scales)?);
-        expect(&zeros, &[rows, zero_words])?;
-        expect(&scales, &[rows, scale_cols])?;
-        if scale_cols < cols / group || 8 * zero_words < cols / group {
-            return Err(corrupt(&scales, format!("too few for {} groups", cols / group)));
-        }
-        let affine = Affine {
-            bits: 4,
-            rows,
-            cols,
-            group,
-            group_of: None,
-            codes: move |range: Range<usize>, out: &mut [u8]| {
-                for (row, out) in range.zip(out.chunks_exact_mut(cols)) {
-                    for (at, out) in out.iter_mut().enumerate() {
-                        *out = codes.code(4, row * words, 1, at) as u8;
-                    }
-                }
-            },
-            factors: move |row, of| {
-                let scale = scale.at(row * scale_cols + of);
-                (scale, -(scale * zero.code(4, row * zero_words, 1, of) as f32))
-            },
-        };
-        return Ok(affine.tensor(&weight, name, sources));
-    }
     let (rows, cols) = (8 * words, outer);
     let [groups, _] = flat(&scales)?;
     let group = group_of(&weight, cols, groups)?;
@@ -93,7 +62,51 @@ pub(super) fn matrix(settings: &Settings, parts: &mut Parts, stem: &str) -> Resu
             (scale, -(scale * zero as f32))
         },
     };
-    Ok(affine.tensor(&weight, name, sources))
+    Ok(affine.tensor(&weight, format!("{stem}.weight"), sources))
+}
+
+/// AWQ `gemv` matrix: like GPTQ's, with the outputs outermost and words along the inputs.
+fn gemv(
+    settings: &Settings,
+    stem: &str,
+    weight: Tensor,
+    zeros: Tensor,
+    scales: Tensor,
+) -> Result<Tensor, LoadError> {
+    let [outer, words] = flat(&weight)?;
+    let (codes, zero, scale) = (Words::of(&weight)?, Words::of(&zeros)?, Numbers::scales(&scales, None)?);
+    let sources = vec![weight.bytes.clone(), zeros.bytes.clone(), scales.bytes.clone()];
+    let (rows, cols) = (outer, 8 * words);
+    let group = settings.group.unwrap_or(cols);
+    if group == 0 || !cols.is_multiple_of(group) {
+        return Err(corrupt(&weight, format!("rows of {cols} weights are no groups of {group}")));
+    }
+    // Rows are padded beyond the number of groups.
+    let ([_, zero_words], [_, scale_cols]) = (flat(&zeros)?, flat(&scales)?);
+    expect(&zeros, &[rows, zero_words])?;
+    expect(&scales, &[rows, scale_cols])?;
+    if scale_cols < cols / group || 8 * zero_words < cols / group {
+        return Err(corrupt(&scales, format!("too few for {} groups", cols / group)));
+    }
+    let affine = Affine {
+        bits: 4,
+        rows,
+        cols,
+        group,
+        group_of: None,
+        codes: move |range: Range<usize>, out: &mut [u8]| {
+            for (row, out) in range.zip(out.chunks_exact_mut(cols)) {
+                for (at, out) in out.iter_mut().enumerate() {
+                    *out = codes.code(4, row * words, 1, at) as u8;
+                }
+            }
+        },
+        factors: move |row, of| {
+            let scale = scale.at(row * scale_cols + of);
+            (scale, -(scale * zero.code(4, row * zero_words, 1, of) as f32))
+        },
+    };
+    Ok(affine.tensor(&weight, format!("{stem}.weight"), sources))
 }
 
 /// AWQ `gemv_fast` matrix: words of 16 bits, each with a code of four neighbouring places of the same four rows, and

@@ -68,6 +68,31 @@ impl PackedCodes {
     }
 }
 
+/// Settings beside a matrix that do not change its numbers.
+const UNUSED: [&str; 13] = [
+    "packing",
+    "unpack_view_dtype",
+    "view_as_float",
+    "quant_scale",
+    "quant_zero",
+    "compute_dtype",
+    "stores_quant_config",
+    "channel_wise",
+    "offload_meta",
+    "optimize",
+    "round_zero",
+    "encoded_state_dict",
+    "quant_zero_scale",
+];
+
+/// Rows and columns in `X.shape`.
+fn matrix_shape(tensor: &Tensor) -> Result<[usize; 2], LoadError> {
+    match integers(tensor)?.as_slice() {
+        &[rows, cols] if rows > 0 && cols > 0 && rows.checked_mul(cols).is_some() => Ok([rows, cols]),
+        shape => Err(corrupt(tensor, format!("no shape of a matrix: {shape:?}"))),
+    }
+}
+
 /// `X.W_q`, `X.scale`, `X.zero` and the settings that accompany them. The matrix is divided into groups along its
 /// rows, one a row (axis 1), or into columns of groups (axis 0). These rows are divided into as many parts as codes
 /// fit a byte, or ten of 3 bits a word.
@@ -78,21 +103,7 @@ pub(super) fn matrix(parts: &mut Parts, stem: &str) -> Result<Tensor, LoadError>
     let group = setting(parts, stem, "group_size")?;
     let shape_tensor = parts.take(&format!("{stem}.shape"))?;
     let axis = setting(parts, stem, "axis")?;
-    for key in [
-        "packing",
-        "unpack_view_dtype",
-        "view_as_float",
-        "quant_scale",
-        "quant_zero",
-        "compute_dtype",
-        "stores_quant_config",
-        "channel_wise",
-        "offload_meta",
-        "optimize",
-        "round_zero",
-        "encoded_state_dict",
-        "quant_zero_scale",
-    ] {
+    for key in UNUSED {
         parts.take_if_there(&format!("{stem}.{key}"));
     }
     if !matches!(bits, 1..=6 | 8) {
@@ -101,10 +112,7 @@ pub(super) fn matrix(parts: &mut Parts, stem: &str) -> Result<Tensor, LoadError>
     if !matches!(axis, 0 | 1) {
         return Err(corrupt(&weight, format!("groups along axis {axis} of a matrix")));
     }
-    let [rows, cols] = match integers(&shape_tensor)?.as_slice() {
-        &[rows, cols] if rows > 0 && cols > 0 && rows.checked_mul(cols).is_some() => [rows, cols],
-        shape => return Err(corrupt(&shape_tensor, format!("no shape of a matrix: {shape:?}"))),
-    };
+    let [rows, cols] = matrix_shape(&shape_tensor)?;
     let along = if axis == 1 { cols } else { rows * cols };
     if group == 0 || !along.is_multiple_of(group) {
         return Err(corrupt(&weight, format!("rows of {cols} weights are no groups of {group}")));

@@ -146,21 +146,9 @@ fn matrix(settings: &Settings, parts: &mut Parts, name: &str) -> Result<Option<T
         return hqq::matrix(parts, stem).map(Some);
     }
     if let Some(stem) = name.strip_suffix(".weight_packed") {
-        if parts.dtype(name) != Some(DType::U8) {
-            return packed::pack_quantized(settings, parts, stem).map(Some);
-        }
-        let weight = parts.take(name)?;
-        let scales = parts.take(&format!("{stem}.weight_scale"))?;
-        let whole = format!("{stem}.weight");
-        return match parts.take_if_there(&format!("{stem}.weight_global_scale")) {
-            Some(all) => scaled::nvfp4(&weight, whole, &scales, 1.0 / scaled::factor(&all)?),
-            None => {
-                let sides = match weight.shape.as_slice() {
-                    &[rows, half] => [rows, 2 * half],
-                    shape => return Err(corrupt(&weight, format!("expected a matrix, found {shape:?}"))),
-                };
-                scaled::mxfp4(&weight, whole, &scales, sides)
-            }
+        return match parts.dtype(name) {
+            Some(DType::U8) => packed_floats(parts, name, stem),
+            _ => packed::pack_quantized(settings, parts, stem),
         }
         .map(Some);
     }
@@ -176,6 +164,16 @@ fn matrix(settings: &Settings, parts: &mut Parts, name: &str) -> Result<Option<T
     if let Some(state) = state {
         return codebook::bitsandbytes(parts, stem, state).map(Some);
     }
+    by_element_type(settings, parts, name, stem)
+}
+
+/// The matrix in `X.weight`, whose element type says how it is quantised; `None` if it is not.
+fn by_element_type(
+    settings: &Settings,
+    parts: &mut Parts,
+    name: &str,
+    stem: &str,
+) -> Result<Option<Tensor>, LoadError> {
     match parts.dtype(name) {
         Some(DType::U32) => packed::mlx(settings, parts, stem).map(Some),
         Some(DType::I8) => {
@@ -204,6 +202,21 @@ fn matrix(settings: &Settings, parts: &mut Parts, name: &str) -> Result<Option<T
         }
         _ => Ok(None),
     }
+}
+
+/// `X.weight_packed` U8: compressed-tensors' NVFP4, or MXFP4 where there is no scale of the whole matrix.
+fn packed_floats(parts: &mut Parts, name: &str, stem: &str) -> Result<Tensor, LoadError> {
+    let weight = parts.take(name)?;
+    let scales = parts.take(&format!("{stem}.weight_scale"))?;
+    let whole = format!("{stem}.weight");
+    if let Some(all) = parts.take_if_there(&format!("{stem}.weight_global_scale")) {
+        return scaled::nvfp4(&weight, whole, &scales, 1.0 / scaled::factor(&all)?);
+    }
+    let sides = match weight.shape.as_slice() {
+        &[rows, half] => [rows, 2 * half],
+        shape => return Err(corrupt(&weight, format!("expected a matrix, found {shape:?}"))),
+    };
+    scaled::mxfp4(&weight, whole, &scales, sides)
 }
 
 /// Stacks of matrices in MXFP4: `(experts, rows, groups, 16)` bytes and `(experts, rows, groups)` scales.

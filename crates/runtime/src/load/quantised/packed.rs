@@ -204,27 +204,9 @@ pub(super) fn pack_quantized(
         Some(order) => groups_of_inputs(order, [cols, groups])?,
         None => None,
     };
-    let middle = (1u32 << (bits - 1)) as f32;
     let mut sources = vec![weight.bytes.clone(), scales.bytes.clone()];
-    let zero: Box<dyn Fn(usize, usize) -> f32 + Send + Sync> = match &zeros {
-        None => Box::new(move |_, _| middle),
-        Some(zeros)
-            if zeros.shape == [rows.div_ceil(per) * in_words, groups]
-                || zeros.shape == [(rows * bits as usize).div_ceil(32), groups] =>
-        {
-            let words = Words::of(zeros)?;
-            sources.push(zeros.bytes.clone());
-            Box::new(move |row, of| {
-                words.code(bits, row / per * in_words * groups + of, groups, row % per) as f32
-            })
-        }
-        Some(zeros) => {
-            expect(zeros, &[rows, groups])?;
-            let numbers = Numbers::of(zeros)?;
-            sources.push(zeros.bytes.clone());
-            Box::new(move |row, of| middle + numbers.at(row * groups + of))
-        }
-    };
+    sources.extend(zeros.as_ref().map(|zeros| zeros.bytes.clone()));
+    let zero = zero_points(zeros.as_ref(), [rows, groups], bits, (in_words, per))?;
     let (codes, scale) = (Words::of(&weight)?, Numbers::scales(&scales, None)?);
     let affine = Affine {
         bits,
@@ -247,6 +229,32 @@ pub(super) fn pack_quantized(
         },
     };
     Ok(affine.tensor(&weight, format!("{stem}.weight"), sources))
+}
+
+/// Zero point of a row and group.
+type ZeroPoint = Box<dyn Fn(usize, usize) -> f32 + Send + Sync>;
+
+/// Zero points for `rows` of `groups`: the middle of the codes where there are none, packed like codes along the
+/// rows, with `per` codes in `in_words` words, or numbers relative to the middle.
+fn zero_points(
+    zeros: Option<&Tensor>,
+    [rows, groups]: [usize; 2],
+    bits: u32,
+    (in_words, per): (usize, usize),
+) -> Result<ZeroPoint, LoadError> {
+    let middle = (1u32 << (bits - 1)) as f32;
+    let Some(zeros) = zeros else { return Ok(Box::new(move |_, _| middle)) };
+    if zeros.shape == [rows.div_ceil(per) * in_words, groups]
+        || zeros.shape == [(rows * bits as usize).div_ceil(32), groups]
+    {
+        let words = Words::of(zeros)?;
+        return Ok(Box::new(move |row, of| {
+            words.code(bits, row / per * in_words * groups + of, groups, row % per) as f32
+        }));
+    }
+    expect(zeros, &[rows, groups])?;
+    let numbers = Numbers::of(zeros)?;
+    Ok(Box::new(move |row, of| middle + numbers.at(row * groups + of)))
 }
 
 /// Number of words and of codes in them, for rows of `cols` codes in `words` words; none if neither layout fits.

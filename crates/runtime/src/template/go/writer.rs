@@ -24,6 +24,27 @@ impl Value {
     fn truth(&self) -> &str {
         if self.kind.is_struct() { "true" } else { &self.code }
     }
+
+    /// Part of a list or a text between up to two bounds; `None` if it is neither.
+    fn sliced(&self, bounds: &[Value]) -> Option<Value> {
+        if self.kind.element().is_none() && self.kind != Kind::Text {
+            return None;
+        }
+        let bounds: Vec<&str> = bounds.iter().map(|bound| bound.code.as_str()).collect();
+        let bounds = if bounds.len() == 2 { bounds.join(":") } else { format!("{}:", bounds.concat()) };
+        Some(Value::new(format!("{}[{bounds}]", self.code), self.kind))
+    }
+
+    /// Element at these indices, the outermost first; `None` where there are no elements.
+    fn indexed(&self, indices: &[Value]) -> Option<Value> {
+        indices.iter().try_fold(self.clone(), |of, at| {
+            let kind = match of.kind {
+                Kind::Any => Kind::Any,
+                kind => kind.element()?,
+            };
+            Some(Value::new(format!("{}[{}]", of.code, at.code), kind))
+        })
+    }
 }
 
 #[derive(Default)]
@@ -382,21 +403,9 @@ impl Writer {
                 Ok(Value::new(format!("({}|length)", one.code), Kind::Number))
             }
             ("slice", [of, from @ ..]) if from.len() <= 2 && !of.kind.is_map() => {
-                if of.kind.element().is_none() && of.kind != Kind::Text {
-                    return Err(wrong());
-                }
-                let bounds: Vec<&str> = from.iter().map(|bound| bound.code.as_str()).collect();
-                let bounds =
-                    if bounds.len() == 2 { bounds.join(":") } else { format!("{}:", bounds.concat()) };
-                Ok(Value::new(format!("{}[{bounds}]", of.code), of.kind))
+                of.sliced(from).ok_or_else(wrong)
             }
-            ("index", [of, at @ ..]) if !at.is_empty() => at.iter().try_fold(of.clone(), |of, at| {
-                let kind = match of.kind {
-                    Kind::Any => Kind::Any,
-                    kind => kind.element().ok_or_else(wrong)?,
-                };
-                Ok(Value::new(format!("{}[{}]", of.code, at.code), kind))
-            }),
+            ("index", [of, at @ ..]) if !at.is_empty() => of.indexed(at).ok_or_else(wrong),
             ("json", [one]) => match one.kind.as_json() {
                 Some("") => {
                     self.json = true;
