@@ -308,7 +308,7 @@ impl Models {
         let path = wanted.path.clone();
         let (of, files) = (spec.clone(), served.files.clone());
         let (path, adapter) = blocking(move || {
-            let again = || files.open();
+            let again = || Ok(files.open()?.into_decoder());
             open(&path, &AdapterBase::reopened(&of, &again))
         })
         .await?;

@@ -16,10 +16,10 @@ pub struct Chat {
     pub add_generation_prompt: bool,
     /// Leave the last message open for the model to continue.
     pub continue_final_message: bool,
-    /// Number of pictures in the messages; each is a [`crate::vision::PICTURE`] in their contents. If 0, that
+    /// Number of pictures in the messages; each is a [`crate::media::PICTURE`] in their contents. If 0, that
     /// letter is ordinary text.
     pub pictures: usize,
-    /// Number of sounds in the messages; each is a [`crate::audio::SOUND`] in their contents, as for pictures.
+    /// Number of sounds in the messages; each is a [`crate::media::SOUND`] in their contents, as for pictures.
     pub sounds: usize,
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use crate::{
     error::RequestError,
-    load::{TextFiles, TokenizerSource},
+    text_files::{TextFiles, TokenizerSource},
     tokenizer::Tokenizer,
 };
 

@@ -16,17 +16,10 @@ use crate::opened::{Network, OpenedModel};
 use crate::overrides::Overrides;
 use crate::safetensors;
 use crate::spec::{Config, TransformerSpec};
+use crate::tensor::StoredTensor;
 use crate::text::TextModel;
 use crate::tokenizer::Tokenizer;
 use crate::whisper::WhisperSpec;
-
-/// Tensor as stored in its file.
-#[derive(Clone, Debug)]
-pub(crate) struct StoredTensor {
-    pub(crate) dtype: String,
-    pub(crate) elements: u64,
-    pub(crate) bytes: u64,
-}
 
 /// Result of an inspection, as far as the model could be read.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     adapter::LoadedAdapter,
-    embedding::{EmbedResult, Output},
+    embedding::{EmbedInput, EmbedResult, Output},
     error::RequestError,
     limits::{CHOICES_MAX, STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX, STOP_TOKENS_MAX, TOP_LOGPROBS_MAX},
     media::{self, MediaSpan},
@@ -222,20 +222,6 @@ pub struct EmbedJob {
     pub priority: i32,
     /// Client that sent the job. `None`: the job counts as its own client.
     pub client: Option<ClientId>,
-}
-
-/// Input of an embedding job: tokens of a text, a pair of texts or a conversation, or a picture.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct EmbedInput {
-    /// Tokens, special ones included; not empty.
-    pub tokens: Arc<[u32]>,
-    /// Type ID of each token; empty: all 0.
-    pub types: Vec<u32>,
-    /// Number of tokens at the start that pooling leaves out.
-    pub prompt_tokens: usize,
-    /// For a decoder: spans of tokens whose embeddings are given, in order. For an encoder with one space for texts
-    /// and pictures: the picture to embed instead of the tokens, which then only state the cost.
-    pub media: Arc<[MediaSpan]>,
 }
 
 /// Stop conditions of a completion, besides the end of the context.

@@ -16,6 +16,7 @@ mod tables;
 use std::{
     collections::{HashMap, VecDeque},
     ops::Range,
+    sync::Arc,
 };
 
 use hanzo_engine_kernels::{BLOCK_TOKENS, KvGroups};
@@ -105,6 +106,9 @@ pub struct BlockPool {
     states: Vec<u32>, // free states; the last is taken next
     states_all: usize,
 }
+
+/// Blocks of a prompt's pictures in the cross-attention cache.
+pub type Memory = Arc<[u32]>;
 
 /// Blocks to be saved to the block store before their content is lost.
 #[derive(Debug)]

@@ -18,6 +18,8 @@ pub mod engine;
 pub mod error;
 pub mod fair;
 pub mod gguf;
+pub mod head;
+mod importance;
 pub mod infill;
 pub mod inspect;
 pub mod job;
@@ -27,16 +29,19 @@ pub mod limits;
 pub mod load;
 pub mod mapped;
 pub mod media;
+mod mel;
 mod network;
 pub mod onnx;
 mod opened;
 pub mod output;
 pub mod overflow;
+mod override_record;
 pub mod overrides;
 mod pace;
 pub mod pytorch;
 pub mod quantise;
 mod regular;
+pub mod report;
 mod roles;
 pub mod safetensors;
 pub mod sampler;
@@ -48,6 +53,7 @@ pub mod step;
 pub mod template;
 pub mod tensor;
 pub mod text;
+mod text_files;
 pub mod thinking;
 pub mod tokenizer;
 pub mod vision;
@@ -56,13 +62,13 @@ pub mod whisper;
 mod wire;
 
 pub use adapter::{Adapter, AdapterBase, LoadedAdapter};
-pub use embedding::{EmbedResult, Embedder, EmbeddingSpec, Output, Prompt, Task};
-pub use engine::{EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, StepReport};
+pub use embedding::{EmbedInput, EmbedResult, Embedder, EmbeddingSpec, Output, Prompt, Task};
+pub use engine::{EncoderConfig, EncoderEngine, Engine, EngineConfig};
 pub use error::{LoadError, RequestError, StepError, printable};
 pub use hanzo_engine_formats::{Tool, ToolFormat};
 pub use job::{
-    CallDelta, CallReading, ClientId, EmbedInput, EmbedJob, Event, EventKind, FinishReason, Job, JobId,
-    StopConditions, TextLogprob, TokenLogprob, Usage,
+    CallDelta, CallReading, ClientId, EmbedJob, Event, EventKind, FinishReason, Job, JobId, StopConditions,
+    TextLogprob, TokenLogprob, Usage,
 };
 pub use load::{ModelFiles, ModelInfo};
 pub use media::{LineEnds, MediaSpan};
@@ -70,6 +76,7 @@ pub use network::{Isq, IsqRule};
 pub use opened::{Network, OpenedModel};
 pub use overflow::ContextShift;
 pub use overrides::Overrides;
+pub use report::{EngineStats, StepReport};
 pub use sampler::SamplingParams;
 pub use speculation::Speculation;
 pub use text::TextModel;

@@ -8,13 +8,15 @@ use serde_json::Value;
 
 use crate::audio::{AudioFiles, SoundPreprocessor};
 use crate::embedding::{self, Embedder, EmbeddingSpec, Padding, PairPrompt, Pooling, Task};
-use crate::encoder::{self, Classifier, EncoderFiles, Head, HeadActivation, HeadInput, HeadLayer, Scores};
+use crate::encoder::{self, EncoderFiles};
 use crate::error::LoadError;
+use crate::head::{Classifier, Head, HeadActivation, HeadInput, HeadLayer, Scores};
+use crate::importance::Importance;
 use crate::load::{self, ModelFiles, ModelInfo, TextFiles, TokenizerSource, huggingface};
 use crate::mapped::ModelBytes;
 use crate::network::isq_types;
-use crate::overrides::{Mmproj, OverrideRecord, Overrides};
-use crate::quantise::Importance;
+use crate::override_record::OverrideRecord;
+use crate::overrides::{Mmproj, Overrides};
 use crate::spec::Part;
 use crate::tensor::Tensor;
 use crate::text::TextModel;
@@ -271,18 +273,17 @@ impl OpenedModel {
 
     /// The decoder's files, if it is a decoder.
     pub fn decoder(&self) -> Option<&ModelFiles> {
-        match &self.network {
-            Network::Decoder(files) => Some(files),
-            Network::Encoder(_) | Network::Whisper(_) | Network::Voice(_) => None,
-        }
+        if let Network::Decoder(files) = &self.network { Some(files) } else { None }
+    }
+
+    /// The decoder's files, if it is a decoder.
+    pub fn into_decoder(self) -> Option<ModelFiles> {
+        if let Network::Decoder(files) = self.network { Some(files) } else { None }
     }
 
     /// The files, if the model transcribes speech.
     pub fn whisper(&self) -> Option<&WhisperFiles> {
-        match &self.network {
-            Network::Whisper(files) => Some(files),
-            Network::Decoder(_) | Network::Encoder(_) | Network::Voice(_) => None,
-        }
+        if let Network::Whisper(files) = &self.network { Some(files) } else { None }
     }
 
     #[cfg(test)]

@@ -1,12 +1,10 @@
 //! Overrides for a model's files at load: settings by key, rotary scaling, tokenizer and chat template. Settings
 //! replace those of the files, so the same code reads and checks them. A setting that nothing reads is an error.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -16,6 +14,7 @@ use crate::gguf::{Gguf, Metadata, Value};
 use crate::limits::{OVERRIDE_BYTES_MAX, OVERRIDES_MAX, TOPOLOGY_RULES_MAX};
 use crate::load::{TextFiles, gguf::text_files, huggingface};
 use crate::network::{Isq, IsqRule};
+use crate::override_record::OverrideRecord;
 use crate::spec::Config;
 
 /// Overrides for a model's files. The default overrides nothing.
@@ -264,6 +263,11 @@ impl Overrides {
         }
     }
 
+    /// Record, for a file, of the overridden settings that are read.
+    fn record(&self, file: &str) -> OverrideRecord {
+        OverrideRecord::new(file, self.keys.iter().map(|over| (over.key.clone(), over.to_string())))
+    }
+
     /// Applies the settings to a GGUF file.
     ///
     /// # Errors
@@ -273,7 +277,7 @@ impl Overrides {
             return Ok(OverrideRecord::default());
         }
         let mut metadata = Metadata::clone(&gguf.metadata);
-        let watched = OverrideRecord::of(metadata.file(), &self.keys);
+        let watched = self.record(metadata.file());
         for over in &self.keys {
             let value = as_in_file(&metadata, over)?;
             metadata.set(&over.key, value);
@@ -289,7 +293,7 @@ impl Overrides {
     /// # Errors
     /// For keys that lead into a value that is no object.
     pub(crate) fn over_config(&self, config: &mut Config) -> Result<OverrideRecord, LoadError> {
-        let watched = OverrideRecord::of(&config.file, &self.keys);
+        let watched = self.record(&config.file);
         for over in &self.keys {
             put(config, over)?;
         }
@@ -309,7 +313,7 @@ impl Overrides {
             ("rope_scaling", self.rope != RopeOverrides::default()),
         ];
         match said.iter().find(|(_, said)| *said) {
-            None => Ok(OverrideRecord::of(file, &self.keys)),
+            None => Ok(self.record(file)),
             Some((key, _)) => Err(LoadError::Unsupported {
                 file: file.to_owned(),
                 key: (*key).to_owned(),
@@ -525,46 +529,6 @@ impl RopeOverrides {
 /// Context length in tokens after scaling.
 fn stretched(original: u32, scale: f32) -> u32 {
     (f64::from(original) * f64::from(scale)) as u32
-}
-
-/// Record of which overridden settings were read.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct OverrideRecord {
-    file: String,
-    keys: Arc<BTreeMap<String, (String, AtomicBool)>>,
-}
-
-impl OverrideRecord {
-    fn of(file: &str, keys: &[KeyOverride]) -> Self {
-        // An object's settings are read together.
-        let watched = |over: &KeyOverride| (over.key.clone(), (over.to_string(), AtomicBool::new(false)));
-        Self { file: file.to_owned(), keys: Arc::new(keys.iter().map(watched).collect()) }
-    }
-
-    /// Marks a key as read; in a `config.json`, all keys that start with it.
-    pub(crate) fn read(&self, key: &str) {
-        for (watched, (_, read)) in self.keys.iter() {
-            if watched == key || watched.split_once('.').is_some_and(|(first, _)| first == key) {
-                read.store(true, Relaxed);
-            }
-        }
-    }
-
-    /// Checks that all settings were read.
-    ///
-    /// # Errors
-    /// Naming the first unread one.
-    pub(crate) fn check(&self) -> Result<(), LoadError> {
-        match self.keys.values().find(|(_, read)| !read.load(Relaxed)) {
-            None => Ok(()),
-            Some((over, _)) => Err(LoadError::Unsupported {
-                file: self.file.clone(),
-                key: "override_kv".into(),
-                value: over.clone(),
-                reason: "nothing reads this key of this model; check its spelling with `inspect`".into(),
-            }),
-        }
-    }
 }
 
 #[cfg(test)]

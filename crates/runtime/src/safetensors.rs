@@ -16,13 +16,12 @@ use serde::de::IgnoredAny;
 pub use writer::{Written, begin};
 
 use crate::error::LoadError;
-use crate::inspect::StoredTensor;
 use crate::json;
 use crate::limits::{
     SAFETENSORS_DIMENSIONS_MAX, SAFETENSORS_HEADER_BYTES_MAX, SAFETENSORS_VALUES_MAX, TENSORS_MAX,
 };
 use crate::mapped::ModelBytes;
-use crate::tensor::Tensor;
+use crate::tensor::{StoredTensor, Tensor};
 
 /// Bytes of the length at the start of a file.
 const LENGTH_BYTES: usize = 8;

@@ -13,17 +13,16 @@ mod turns;
 use std::collections::BTreeMap;
 
 use hanzo_engine_kernels::{KernelError, SampledToken};
-use serde::{Deserialize, Serialize};
 
 use crate::{
     embedding::Embedder,
-    engine::Memory,
     fair::{FairLine, NewJob, Order, tokens_of},
     job::{EmbedJob, Event, Job, JobId},
-    kv::{BlockHash, BlockPool},
+    kv::{BlockHash, BlockPool, Memory},
     limits::EXTRA_LOGIT_ROWS,
     output::Hidden,
     pace::Pace,
+    report::StepReport,
     sequence::{Outcome, Sequence, Within},
     speculation::{DraftRequest, Rates, RowCost, Speculation},
     step::{Part, Step, Yields},
@@ -47,19 +46,6 @@ pub struct SchedulerConfig {
     pub speculation: Speculation,
     /// Length in tokens after which LongRoPE's frequencies for long texts apply, for models that have them.
     pub long_after: Option<usize>,
-}
-
-/// Work of a step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StepReport {
-    /// Prompt tokens computed.
-    pub prefill_tokens: usize,
-    /// Sequences that decoded.
-    pub decode_tokens: usize,
-    /// Sequences in the batch.
-    pub sequences: usize,
-    /// Time of scheduling in nanoseconds; 0 without a clock.
-    pub schedule_ns: u64,
 }
 
 /// Counts since the start.

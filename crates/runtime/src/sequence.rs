@@ -16,10 +16,9 @@ use hanzo_engine_kernels::{BLOCK_TOKENS, KernelError, RowSource};
 use crate::{
     adapter::LoadedAdapter,
     embedding::Embedder,
-    engine::Memory,
     fair::{Arrival, Order},
     job::{EmbedJob, Event, EventKind, Job, JobId},
-    kv::{BlockHash, BlockPool, BlockTables},
+    kv::{BlockHash, BlockPool, BlockTables, Memory},
     media::{self, MediaSpan},
     output::{EmbeddingOutput, Generation, Hidden, HiddenRows, Purpose},
     overflow::ContextShift,

@@ -24,6 +24,14 @@ pub struct Tensor {
     pub bytes: ModelBytes,
 }
 
+/// Tensor as stored in its file, of any type.
+#[derive(Clone, Debug)]
+pub(crate) struct StoredTensor {
+    pub(crate) dtype: String,
+    pub(crate) elements: u64,
+    pub(crate) bytes: u64,
+}
+
 impl Tensor {
     /// Number of elements.
     pub fn elements(&self) -> usize {

@@ -16,12 +16,14 @@ use crate::{
     chat::{Chat, ChatOpening},
     error::{LoadError, RequestError},
     infill::Infill,
-    load::{GenerationDefaults, ModelFiles, ModelInfo, TextFiles},
+    load::{ModelFiles, ModelInfo},
+    media::PICTURE,
     roles::{KnownRoles, asks, lacks_a_part, with_spelled_arguments},
     template::{ChatTemplate, Content, RenderedPrompt, turns},
+    text_files::{GenerationDefaults, TextFiles},
     thinking::ThinkingSwitches,
     tokenizer::Tokenizer,
-    vision::{PICTURE, Sight},
+    vision::Sight,
 };
 use ends::{boundary_tokens, end_tokens, reasoning_ends, stops};
 

@@ -13,11 +13,11 @@ use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_runtime::decoder::Decoder;
 use hanzo_engine_runtime::embedding::PairPrompt;
 use hanzo_engine_runtime::encoder::{Encoder, WeightType};
-use hanzo_engine_runtime::job::{EmbedInput, EmbedJob, Job, JobId, StopConditions};
+use hanzo_engine_runtime::job::{EmbedJob, Job, JobId, StopConditions};
 use hanzo_engine_runtime::tokenizer::CutSide;
 use hanzo_engine_runtime::{
-    EncoderConfig, EncoderEngine, Engine, EngineConfig, Network, OpenedModel, Output, Prompt, Speculation,
-    Task,
+    EmbedInput, EncoderConfig, EncoderEngine, Engine, EngineConfig, Network, OpenedModel, Output, Prompt,
+    Speculation, Task,
 };
 use serde_json::{Value, json};
 

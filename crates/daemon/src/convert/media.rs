@@ -2,7 +2,7 @@
 
 use hanzo_engine_media::{Detail, Look};
 use hanzo_engine_proto::v1;
-use hanzo_engine_runtime::{audio::SOUND, vision::PICTURE};
+use hanzo_engine_runtime::media::{PICTURE, SOUND};
 
 use crate::{
     error::{Error, quote},

@@ -441,7 +441,7 @@ impl Child {
         let Some(spec) = &self.spec else {
             return Err(LoadError::Worker(format!("{}: an encoder takes no adapters", file())));
         };
-        let again = || self.files.open();
+        let again = || Ok(self.files.open()?.into_decoder());
         let adapter = Adapter::open(path, &AdapterBase::reopened(spec, &again))?;
         if adapter.digest != digest {
             let reason =

@@ -5,8 +5,8 @@
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use hanzo_engine_runtime::{
-    ClientId, EmbedInput, EmbedJob, EmbedResult, Embedder, Output, RequestError, tokenizer::Tokenizer,
-    vision::PICTURE,
+    ClientId, EmbedInput, EmbedJob, EmbedResult, Embedder, Output, RequestError, media::PICTURE,
+    tokenizer::Tokenizer,
 };
 use tokio::sync::oneshot;
 

@@ -8,7 +8,6 @@ use hanzo_engine_kernels::quant;
 use crate::error::LoadError;
 use crate::load::ModelFiles;
 use crate::network::as_f32;
-use crate::opened::OpenedModel;
 use crate::spec::{TransformerSpec, Weight};
 use crate::tensor::Tensor;
 
@@ -23,8 +22,8 @@ enum BaseFiles<'a> {
     Open(&'a ModelFiles),
     /// Opened at the first use: most adapters need none of the model's weights.
     ToOpen {
-        open: &'a dyn Fn() -> Result<OpenedModel, LoadError>,
-        opened: OnceCell<Box<OpenedModel>>,
+        open: &'a dyn Fn() -> Result<Option<ModelFiles>, LoadError>,
+        opened: OnceCell<Option<Box<ModelFiles>>>,
     },
 }
 
@@ -34,8 +33,12 @@ impl<'a> AdapterBase<'a> {
         Self { spec: &files.spec, files: BaseFiles::Open(files) }
     }
 
-    /// A model whose files `open` opens again, once, if an adapter depends on its weights.
-    pub fn reopened(spec: &'a TransformerSpec, open: &'a dyn Fn() -> Result<OpenedModel, LoadError>) -> Self {
+    /// A model whose files `open` opens again, once, if an adapter depends on its weights. It returns `None` if the model
+    /// is no longer a decoder.
+    pub fn reopened(
+        spec: &'a TransformerSpec,
+        open: &'a dyn Fn() -> Result<Option<ModelFiles>, LoadError>,
+    ) -> Self {
         Self { spec, files: BaseFiles::ToOpen { open, opened: OnceCell::new() } }
     }
 
@@ -48,13 +51,13 @@ impl<'a> AdapterBase<'a> {
             Some(opened) => opened,
             None => {
                 let opened = open()?;
-                kept.get_or_init(|| Box::new(opened))
+                kept.get_or_init(|| opened.map(Box::new))
             }
         };
         let is_same = |files: &&ModelFiles| {
             files.spec.weights() == self.spec.weights() && files.spec.permuted == self.spec.permuted
         };
-        opened.decoder().filter(is_same).ok_or_else(|| LoadError::Corrupt {
+        opened.as_deref().filter(is_same).ok_or_else(|| LoadError::Corrupt {
             file: self.spec.architecture.clone(),
             what: "the model's files".into(),
             reason: "they were changed since the model was loaded; load the model again".into(),

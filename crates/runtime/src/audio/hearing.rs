@@ -10,13 +10,8 @@ use super::spec::{FRAMES_OF_ROW, Family, SAMPLES_MIN};
 use super::{AudioFiles, AudioSpec};
 use crate::error::{LoadError, RequestError};
 use crate::media::MediaSpan;
+use crate::mel::{FRAME, HOP, MelBank, MelFrames, SAMPLE_RATE, SILENCE, normalize};
 use crate::tokenizer::Tokenizer;
-use crate::whisper::SAMPLE_RATE;
-use crate::whisper::mel::{FRAME, HOP, MelBank, MelFrames, SILENCE, normalize};
-
-/// Placeholder for a sound in the content of a message. It is a noncharacter (Unicode 16.0, 23.7), so no text
-/// contains it.
-pub const SOUND: char = '\u{fdd1}';
 
 /// Longest padding, in seconds, that an encoder adds to the end of a sound.
 const PADDING_S: f64 = 0.1;

@@ -14,7 +14,7 @@ mod tests;
 mod tower;
 
 pub use files::AudioFiles;
-pub use hearing::{PreparedSound, SOUND, SoundBuilder, SoundPreprocessor, TooShort};
+pub use hearing::{PreparedSound, SoundBuilder, SoundPreprocessor, TooShort};
 pub use spec::AudioSpec;
 pub(crate) use spec::knows;
 pub use tower::AudioTower;

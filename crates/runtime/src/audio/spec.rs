@@ -5,11 +5,11 @@ use hanzo_engine_kernels::{Activation, HeadShape};
 
 use crate::error::LoadError;
 use crate::limits::{HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};
+use crate::mel::SAMPLE_RATE;
 use crate::spec::{
     AttentionSpec, Config, DenseSpec, LayerSpec, Mask, MlpSpec, NormKind, NormOrder, NormSpec, PositionTable,
     TransformerSpec,
 };
-use crate::whisper::SAMPLE_RATE;
 
 /// Maximum number of bands of a frame.
 const MELS_MAX: usize = 512;

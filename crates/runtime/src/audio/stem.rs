@@ -8,9 +8,9 @@ use super::AudioSpec;
 use super::files::{Affine, StemFiles};
 use super::spec::Planes;
 use crate::error::LoadError;
+use crate::mel::unfold;
 use crate::network::ProgramBuilder;
 use crate::vision::{batch_of, pack};
-use crate::whisper::unfold;
 
 const GELU: Activation = Activation::GeluErf;
 /// Maximum number of output positions that one step computes for a chunk.

@@ -15,6 +15,7 @@ use super::*;
 use crate::chat::{Chat, Message};
 use crate::decoder::Decoder;
 use crate::job::{Event, EventKind, Job, JobId, StopConditions};
+use crate::media::SOUND;
 use crate::vision::{Piece, Towers};
 use crate::{Engine, EngineConfig, MediaSpan, OpenedModel, SamplingParams, Speculation, TextModel};
 

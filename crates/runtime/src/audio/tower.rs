@@ -7,12 +7,12 @@ use hanzo_engine_kernels::{AnyBackend, Batch, BufferRole, KernelError, StepLimit
 
 use super::stem::{self, Stem};
 use super::{AudioFiles, AudioSpec};
-use crate::encoder::WeightType;
-use crate::engine::EngineMemory;
 use crate::error::LoadError;
 use crate::limits::PICTURE_ROWS_BYTES;
 use crate::media::MediaSpan;
+use crate::network::WeightType;
 use crate::network::{self, Loader, Network};
+use crate::report::EngineMemory;
 use crate::tensor::Tensor;
 use crate::vision::{Joiner, JoinerBuffers, JoinerWidths, Piece, Towers, batch_of, means, shape_of};
 

@@ -4,15 +4,14 @@
 use std::sync::Arc;
 
 use crate::{
-    encoder::Classifier,
     error::{LoadError, RequestError},
-    job::EmbedInput,
+    head::Classifier,
     media::MediaSpan,
     tokenizer::{CutSide, Tokenizer, cut},
 };
 
 use super::{
-    EmbeddingSpec, Output, Padding,
+    EmbedInput, EmbeddingSpec, Output, Padding,
     instruction::{DEFAULT_TASK, YesNoPrompt, query_prompt, with_task},
 };
 

@@ -7,9 +7,9 @@ use std::path::{Component, Path, PathBuf};
 use serde_json::Value;
 
 use super::{EmbeddingSpec, Lexical, Module, Pooling, Splade};
-use crate::encoder::{HeadActivation, HeadLayer, HeadNorm};
 use crate::error::{LoadError, shorten};
 use crate::gguf::Metadata;
+use crate::head::{HeadActivation, HeadLayer, HeadNorm};
 use crate::limits::{CONTEXT_TOKENS_MAX, EMBEDDING_MODULES_MAX, WIDTH_MAX};
 use crate::load::{ModelFiles, TextFile, weights};
 use crate::pytorch;

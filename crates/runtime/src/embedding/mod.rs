@@ -3,6 +3,7 @@
 
 mod embedder;
 mod files;
+mod input;
 mod instruction;
 mod modules;
 mod pooling;
@@ -12,6 +13,7 @@ mod spec;
 pub(crate) use embedder::yes_no;
 pub use embedder::{Embedder, PairPrompt, Prompt, Task};
 pub(crate) use files::{asking, network_folder, of_gguf, read};
+pub use input::EmbedInput;
 pub use modules::Module;
 pub use pooling::{Pooler, Pooling};
 pub use readout::{EmbedResult, Output, Readout, Rows};

@@ -1,7 +1,7 @@
 //! Modules after pooling: sentence-transformers' `Dense`, `LayerNorm` and `Normalize`. They are small and run once
 //! per input, so they run on the host, with the layers that classifiers use.
 
-use crate::encoder::{HeadLayer, HeadNorm};
+use crate::head::{HeadLayer, HeadNorm};
 
 /// Step on a pooled vector.
 #[derive(Clone, Debug, PartialEq)]

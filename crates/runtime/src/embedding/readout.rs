@@ -9,7 +9,7 @@ use super::{
     modules::normalize,
     pooling::{Pooler, Pooling},
 };
-use crate::encoder::HeadInput;
+use crate::head::HeadInput;
 
 /// Requested output for an input.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

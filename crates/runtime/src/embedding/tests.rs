@@ -16,7 +16,7 @@ use super::*;
 use crate::decoder::Decoder;
 use crate::encoder::{Encoder, WeightType};
 use crate::error::RequestError;
-use crate::job::{EmbedInput, EmbedJob, EventKind, JobId};
+use crate::job::{EmbedJob, EventKind, JobId};
 use crate::text::TextModel;
 use crate::tokenizer::CutSide;
 use crate::vision::Tower;

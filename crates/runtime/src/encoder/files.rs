@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::families::{self, ClassifierPlan, Task, dual};
-use super::head::{self, Classifier, Head, HeadActivation, HeadLayer, HeadNorm, Scores};
 use crate::embedding::{EmbeddingSpec, Module};
 use crate::error::LoadError;
 use crate::gguf::Gguf;
+use crate::head::{self, Classifier, Head, HeadActivation, HeadLayer, HeadNorm, Scores};
 use crate::limits::LABELS_MAX;
 use crate::load::{
     Found, ModelInfo, Tensors, TextFiles, check_tokens, huggingface, quantised, size_bytes,

@@ -3,9 +3,9 @@
 
 use hanzo_engine_kernels::AnyBackend;
 
-use super::head::{HeadNorm, dense};
 use super::{Convolution, DistanceTables, Encoder, EncoderFiles, EncoderProgram, LayerDistances, MaskedLm};
 use crate::error::LoadError;
+use crate::head::{HeadNorm, dense};
 use crate::network::{Group, Loader, WeightType, as_f32};
 use crate::spec::{DisentangledAttention, Distance, LayerPart, Part, behind_table, learned_table};
 

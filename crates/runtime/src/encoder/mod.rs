@@ -7,7 +7,6 @@
 mod families;
 mod files;
 mod forward;
-mod head;
 mod loader;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -16,8 +15,6 @@ pub(crate) use families::encoders;
 pub(crate) use families::gguf::gguf_encoders;
 pub use families::gguf::is_encoder_gguf;
 pub use files::{EncoderFiles, is_encoder};
-pub use head::{Classifier, Head, HeadActivation, HeadInput, HeadLayer, HeadNorm, Scores};
-pub(crate) use head::{dense, dot, layer as head_layer};
 
 use hanzo_engine_kernels::ops::{self, Buckets, Op};
 use hanzo_engine_kernels::{AnyBackend, BufferRole, KernelError, StepLimits};

@@ -18,6 +18,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::decoder::tests::data;
+use crate::head::{Classifier, Head, HeadActivation, HeadInput, Scores};
 use crate::load::TextFile;
 use crate::spec::{Config, Distance, LayerPart, NormOrder, Part, QkNorm, Weight};
 

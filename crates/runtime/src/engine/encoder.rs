@@ -15,11 +15,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{EngineMemory, EngineStats, StepReport, pictures::RowCache};
 use crate::{
-    embedding::{EmbedResult, Embedder, Output, Readout, Rows},
+    embedding::{EmbedInput, EmbedResult, Embedder, Output, Readout, Rows},
     encoder::{Encoder, EncoderFiles, WeightType},
     error::StepError,
     fair::{FairLine, Order},
-    job::{EmbedInput, EmbedJob, Event, EventKind, JobId},
+    job::{EmbedJob, Event, EventKind, JobId},
     vision::{Piece, Tower, Towers},
 };
 

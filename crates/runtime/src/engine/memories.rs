@@ -13,13 +13,11 @@ use super::{
 };
 use crate::{
     job::JobId,
+    kv::Memory,
     limits::PICTURES_REMEMBERED,
     media::{self, MediaSpan},
     spec::TransformerSpec,
 };
-
-/// Blocks of a prompt's pictures.
-pub type Memory = Arc<[u32]>;
 
 /// The cross-attention cache, and the job that waits for it.
 pub(super) struct Memories {

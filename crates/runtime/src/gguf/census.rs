@@ -6,8 +6,8 @@ use hanzo_engine_kernels::DType;
 use super::{Reader, alignment_of, read_metadata, read_raw, read_version};
 use crate::error::{LoadError, shorten};
 use crate::gguf::Metadata;
-use crate::inspect::StoredTensor;
 use crate::limits::{GGUF_KEYS_MAX, TENSORS_MAX};
+use crate::tensor::StoredTensor;
 
 /// Reads a file's metadata and the entry of each of its tensors.
 ///

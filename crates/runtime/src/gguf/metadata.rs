@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::error::LoadError;
-use crate::overrides::OverrideRecord;
+use crate::override_record::OverrideRecord;
 
 /// A metadata value.
 #[derive(Clone, Debug, PartialEq)]

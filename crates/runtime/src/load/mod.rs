@@ -28,24 +28,19 @@ mod word_pieces;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use serde_json::Value;
-
+pub use crate::text_files::{GenerationDefaults, TextFiles, TokenizerSource};
 pub(crate) use file::TextFile;
 pub(crate) use heads::has_same_numbers;
 pub use resolve::Tensors;
 pub(crate) use resolve::{Found, packed_summary};
 
 use crate::audio::AudioFiles;
-use crate::chat::ChatOpening;
 use crate::error::LoadError;
-use crate::gguf::Metadata;
 use crate::mapped::ModelBytes;
 use crate::overrides::{Mmproj, Overrides};
 use crate::spec::TransformerSpec;
 use crate::tensor::Tensor;
-use crate::tokenizer;
 use crate::vision::{TowerFiles, embedded, mmproj};
 
 /// Description of a model for people.
@@ -87,104 +82,6 @@ impl ModelInfo {
             true => format!(" (this build does not run the tower of {architecture} that reads {input})"),
         }
     }
-}
-
-/// Source of the tokenizer.
-#[derive(Clone, Debug)]
-pub enum TokenizerSource {
-    /// The `tokenizer.ggml.*` keys.
-    Gguf(Arc<Metadata>),
-    /// `tokenizer.json` and `tokenizer_config.json`.
-    HuggingFace {
-        /// Content of the file.
-        tokenizer_json: Vec<u8>,
-        /// Settings next to it.
-        tokenizer_config: Option<Value>,
-    },
-}
-
-impl TokenizerSource {
-    /// An empty placeholder.
-    pub(crate) fn none() -> Self {
-        TokenizerSource::HuggingFace { tokenizer_json: Vec::new(), tokenizer_config: None }
-    }
-
-    /// Kind of tokenizer, and name of its pre-tokenizer.
-    pub fn kind(&self) -> (Option<String>, Option<String>) {
-        match self {
-            TokenizerSource::Gguf(metadata) => {
-                let text = |key| metadata.string(key).ok().flatten().map(str::to_owned);
-                (text("tokenizer.ggml.model"), text("tokenizer.ggml.pre"))
-            }
-            TokenizerSource::HuggingFace { tokenizer_json, .. } => {
-                (tokenizer::hf::kind(tokenizer_json), None)
-            }
-        }
-    }
-}
-
-/// Everything about text: the sources of tokenizer, chat template and sampling defaults.
-#[derive(Clone, Debug)]
-pub struct TextFiles {
-    /// The file or directory, for errors.
-    pub file: String,
-    /// Source of the tokenizer.
-    pub tokenizer: TokenizerSource,
-    /// The default chat template, in Jinja.
-    pub chat_template: Option<String>,
-    /// Begin-of-text token.
-    pub bos: Option<u32>,
-    /// Tokens that end a text or a turn, ascending.
-    pub eos: Vec<u32>,
-    /// Sampling settings recommended by the model's makers.
-    pub generation: GenerationDefaults,
-    /// Text that its makers put before every conversation.
-    pub opening: ChatOpening,
-}
-
-/// Settings of sampling and stopping that come with a model; absent ones are `None` or empty.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct GenerationDefaults {
-    /// False means greedy, whatever the other settings say.
-    pub do_sample: Option<bool>,
-    /// Temperature, which divides logits.
-    pub temperature: Option<f32>,
-    /// Number of most likely tokens to keep.
-    pub top_k: Option<u32>,
-    /// Top-p: total probability of the most likely tokens to keep.
-    pub top_p: Option<f32>,
-    /// Min-p: smallest probability of tokens to keep, relative to the most likely one.
-    pub min_p: Option<f32>,
-    /// Divisor of the logits of tokens that occurred before.
-    pub repetition_penalty: Option<f32>,
-    /// Penalty subtracted for each time a token was generated.
-    pub frequency_penalty: Option<f32>,
-    /// Penalty subtracted once from tokens that were generated.
-    pub presence_penalty: Option<f32>,
-    /// Number of last tokens that penalties look at; -1: all.
-    pub repeat_last_n: Option<i32>,
-    /// Typical-p: total probability of the tokens to keep whose surprise is nearest to the entropy.
-    pub typical_p: Option<f32>,
-    /// XTC: probability of leaving out the top choices.
-    pub xtc_probability: Option<f32>,
-    /// XTC: probability from which a token is a top choice.
-    pub xtc_threshold: Option<f32>,
-    /// Version of mirostat; 0: none.
-    pub mirostat: Option<u32>,
-    /// Target surprise of mirostat, in bits.
-    pub mirostat_tau: Option<f32>,
-    /// Learning rate of mirostat.
-    pub mirostat_eta: Option<f32>,
-    /// Seed of every request.
-    pub seed: Option<u64>,
-    /// Largest number of tokens to generate.
-    pub max_new_tokens: Option<u32>,
-    /// Smallest number of tokens to generate.
-    pub min_new_tokens: Option<u32>,
-    /// Biases added to tokens' logits; a request's own bias for the same token replaces it.
-    pub logit_bias: Vec<(u32, f32)>,
-    /// Stop texts; one that equals a control token stands for that token.
-    pub stop: Vec<String>,
 }
 
 /// An opened model.

@@ -8,8 +8,8 @@ use hanzo_engine_kernels::{DType, HeadShape};
 
 use super::{experts, halves, stacked, turned};
 use crate::error::LoadError;
+use crate::importance::Importance;
 use crate::network::Target;
-use crate::quantise::Importance;
 use crate::spec::{
     ConvolutionSpec, HeadSpec, LayerPart, LayerSpec, LogitsSpec, MlpSpec, Names, Part, Projection, QkNorm,
     TransformerSpec, Weight,

@@ -10,7 +10,7 @@ use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::DType;
 use hanzo_engine_kernels::reference::ReferenceBackend;
 use proptest::prelude::*;
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
 use super::*;
 use crate::decoder::Decoder;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::Tensors;
 use crate::error::LoadError;
+use crate::importance::Importance;
 use crate::network::is_transposed;
-use crate::quantise::Importance;
 use crate::spec::{LayerPart, Part, TransformerSpec, Weight};
 
 impl Tensors {

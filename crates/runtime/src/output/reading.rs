@@ -4,8 +4,8 @@
 use hanzo_engine_kernels::KernelError;
 
 use crate::{
-    embedding::{Embedder, Output, Readout, Rows},
-    job::{EmbedInput, EventKind},
+    embedding::{EmbedInput, Embedder, Output, Readout, Rows},
+    job::EventKind,
 };
 
 /// Output side of an input of an embedding job.

@@ -3,7 +3,6 @@
 //! [`crate::gguf::Writer`] writes the result.
 
 mod folder;
-mod importance;
 mod mixes;
 mod rules;
 #[cfg(test)]
@@ -14,8 +13,8 @@ use std::collections::BTreeMap;
 use hanzo_engine_kernels::DType;
 use hanzo_engine_kernels::quant::{can_dequantize, can_quantize};
 
+pub use crate::importance::Importance;
 pub use folder::{Affine, FolderPlan, FolderTensor};
-pub use importance::Importance;
 pub use mixes::{MIXES, Mix};
 use rules::{Facts, Place, Rules, fitting, is_quantised, layer_of};
 

@@ -6,8 +6,7 @@ use hanzo_engine_kernels::{BLOCK_TOKENS, Draws, RowSource};
 
 use super::*;
 use crate::{
-    embedding::{EmbedResult, Output, Pooling},
-    job::EmbedInput,
+    embedding::{EmbedInput, EmbedResult, Output, Pooling},
     job::{EventKind, StopConditions},
     opened::OpenedModel,
     sampler::SamplingParams,

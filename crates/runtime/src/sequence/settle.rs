@@ -84,11 +84,14 @@ impl Sequence {
         self.draft = draft;
         self.draft.clear();
         self.publish(pool);
-        if !outcome.ends {
-            outcome.shifted = self.shift_context(within.context_tokens_max, pool);
-            outcome.lengthened = self.lengthen(pool);
-        }
-        outcome
+        if outcome.ends { outcome } else { self.fit_context(outcome, within.context_tokens_max, pool) }
+    }
+
+    /// Drops tokens if they fill the context, and switches to the frequencies for long texts if it has become one.
+    fn fit_context(&mut self, outcome: Outcome, context_tokens_max: usize, pool: &mut BlockPool) -> Outcome {
+        let shifted = self.shift_context(context_tokens_max, pool);
+        let lengthened = self.lengthen(pool);
+        Outcome { shifted, lengthened, ..outcome }
     }
 
     /// Adds a sampled token to the completion. Returns its text, and the end if it is the last.

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use crate::error::{LoadError, shorten};
-use crate::overrides::OverrideRecord;
+use crate::override_record::OverrideRecord;
 
 /// Settings of a `config.json`, and the file's name for errors. A setting that is null counts as absent.
 #[derive(Clone, Debug)]

@@ -7,10 +7,9 @@ use super::{
     value::{Function, Value},
 };
 use crate::{
-    audio::SOUND,
     chat::{Chat, Message},
     error::RequestError,
-    vision::PICTURE,
+    media::{PICTURE, SOUND},
 };
 
 /// Variable with the time, in seconds since 1970.

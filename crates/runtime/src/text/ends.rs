@@ -6,7 +6,7 @@ use hanzo_engine_formats::{ReasoningMarkers, ToolFormat};
 
 use super::ReasoningEnd;
 use crate::error::RequestError;
-use crate::load::{TextFiles, TokenizerSource};
+use crate::text_files::{TextFiles, TokenizerSource};
 use crate::tokenizer::{Tokenizer, hf};
 
 /// Control tokens that end a turn or a text, in addition to a GGUF file's `eos_token_id`. Files made from base

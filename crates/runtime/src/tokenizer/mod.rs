@@ -35,7 +35,7 @@ use crate::{
         COUNTED_PIECE_BYTES, COUNTED_PIECE_SLACK_TOKENS, PROMPT_BYTES_MAX, USUAL_TOKEN_BYTES,
         WINDOW_BYTES_MAX,
     },
-    load::{TextFiles, TokenizerSource},
+    text_files::{TextFiles, TokenizerSource},
 };
 
 use affixes::Affixes;
@@ -146,6 +146,19 @@ enum Encoder {
     /// BPE, WordPiece and Unigram.
     Words(Box<Words>),
     SentencePiece(SentencePiece),
+}
+
+impl TokenizerSource {
+    /// Kind of tokenizer, and name of its pre-tokenizer.
+    pub fn kind(&self) -> (Option<String>, Option<String>) {
+        match self {
+            TokenizerSource::Gguf(metadata) => {
+                let text = |key| metadata.string(key).ok().flatten().map(str::to_owned);
+                (text("tokenizer.ggml.model"), text("tokenizer.ggml.pre"))
+            }
+            TokenizerSource::HuggingFace { tokenizer_json, .. } => (hf::kind(tokenizer_json), None),
+        }
+    }
 }
 
 impl Tokenizer {

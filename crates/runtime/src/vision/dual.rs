@@ -6,8 +6,8 @@ use serde_json::Map;
 
 use super::spec::{Family, LearnedPositions, Pooling, Reads, TowerSpec};
 use super::vit;
-use crate::encoder::HeadActivation;
 use crate::error::LoadError;
+use crate::head::HeadActivation;
 use crate::limits::PATCHES_MAX;
 use crate::spec::{Config, DenseSpec};
 

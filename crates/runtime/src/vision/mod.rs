@@ -36,7 +36,7 @@ pub use files::TowerFiles;
 pub(crate) use files::{f32s, no_tokens};
 pub(crate) use joiner::{Joiner, JoinerBuffers, JoinerFiles, JoinerWidths};
 pub(crate) use layout::batch_of;
-pub use sight::{PICTURE, Sight};
+pub use sight::Sight;
 pub use spec::TowerSpec;
 pub(crate) use spec::knows;
 pub use tower::Tower;

@@ -4,8 +4,8 @@
 //! rows.
 
 use super::spec::{Pooling, TowerSpec};
-use crate::encoder::{HeadActivation, HeadLayer, HeadNorm, dense, dot, head_layer};
 use crate::error::LoadError;
+use crate::head::{self, HeadActivation, HeadLayer, HeadNorm, dense, dot};
 use crate::load::Found;
 use crate::tensor::Tensor;
 
@@ -91,11 +91,16 @@ impl PoolingHead {
     /// Reads all weights.
     pub(super) fn load(files: &PooledFiles, spec: &TowerSpec) -> Result<PoolingHead, LoadError> {
         let layer =
-            |[weight, bias]: &[Tensor; 2], activation| head_layer(weight, Some(bias), activation, None);
+            |[weight, bias]: &[Tensor; 2], activation| head::layer(weight, Some(bias), activation, None);
         let (hidden, eps) = (spec.layers.hidden, spec.layers.norm.eps);
         let (files, heads, activation) = match (files, spec.pooled) {
             (PooledFiles::First { projection }, _) => {
-                return Ok(PoolingHead::First(head_layer(projection, None, HeadActivation::Identity, None)?));
+                return Ok(PoolingHead::First(head::layer(
+                    projection,
+                    None,
+                    HeadActivation::Identity,
+                    None,
+                )?));
             }
             (PooledFiles::Probe(files), Some(Pooling::Probe { heads, activation, .. })) => {
                 (files, heads, activation)

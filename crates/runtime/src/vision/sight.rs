@@ -14,10 +14,6 @@ use crate::media::{LineEnds, MediaSpan};
 use crate::template::RenderedPrompt;
 use crate::tokenizer::Tokenizer;
 
-/// Placeholder for a picture in the content of a message. It is a noncharacter (Unicode 16.0, 23.7), so no text
-/// contains it.
-pub const PICTURE: char = '\u{fdd0}';
-
 /// Prepares the pictures in a model's prompts.
 #[derive(Debug)]
 pub struct Sight {

@@ -6,8 +6,8 @@ use hanzo_engine_kernels::{Activation, HeadShape, RopeAxes};
 use super::layout::Grid;
 use super::mosaic::MosaicSpec;
 use super::{dual, gemma3, idefics2, idefics3, llava, mllama, pixtral, qwen};
-use crate::encoder::HeadActivation;
 use crate::error::LoadError;
+use crate::head::HeadActivation;
 use crate::limits::PATCHES_MAX;
 use crate::spec::{AxesSpec, Config, TransformerSpec};
 

@@ -24,6 +24,7 @@ use super::*;
 use crate::chat::{Chat, Message};
 use crate::decoder::Decoder;
 use crate::job::{Event, EventKind, Job, JobId, StopConditions};
+use crate::media::PICTURE;
 use crate::overrides::{Mmproj, Overrides};
 use crate::{Engine, EngineConfig, LineEnds, MediaSpan, OpenedModel, SamplingParams, Speculation, TextModel};
 

@@ -18,12 +18,12 @@ use super::pooled::{PooledFiles, PoolingHead};
 use super::spec::{COLORS, LearnedPositions, TowerNorm};
 use super::towers::{Piece, Products, Towers};
 use super::{TowerFiles, TowerSpec};
-use crate::encoder::WeightType;
-use crate::engine::EngineMemory;
 use crate::error::LoadError;
 use crate::limits::{PICTURE_ROWS_BYTES, PICTURE_VECTORS_BYTES};
 use crate::media::{LineEnds, MediaSpan};
+use crate::network::WeightType;
 use crate::network::{self, Loader, Network, ProgramBuilder};
+use crate::report::EngineMemory;
 use crate::tensor::Tensor;
 
 /// Vision tower: weights on its own backend, and the buffers to run them.

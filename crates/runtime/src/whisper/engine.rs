@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use super::files::WhisperFiles;
 use super::hearing::{Phase, SoundProgress};
-use super::mel::MelBank;
 use super::network::{SlotTokens, Whisper};
 use super::rules;
 use super::transcript::Transcript;
 use super::vocabulary::{DecodingOptions, Vocabulary};
-use crate::encoder::WeightType;
-use crate::engine::{EngineMemory, EngineStats, StepReport};
 use crate::error::{LoadError, StepError};
 use crate::job::{ClientId, Event, EventKind, JobId};
+use crate::mel::MelBank;
+use crate::network::WeightType;
+use crate::report::{EngineMemory, EngineStats, StepReport};
 
 /// Products of a piece of a window, in millions: some 15 ms on two cores, for which another model's token may have
 /// to wait.

@@ -20,7 +20,8 @@ use crate::load::{
 };
 use crate::mapped::ModelBytes;
 use crate::network::{Isq, IsqRule, Target, isq_types_by_name};
-use crate::overrides::{OverrideRecord, Overrides};
+use crate::override_record::OverrideRecord;
+use crate::overrides::Overrides;
 use crate::spec::Config;
 use crate::tensor::Tensor;
 

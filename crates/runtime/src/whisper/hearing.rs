@@ -1,13 +1,12 @@
 //! Progress of one sound through a model: its frames, the start of its next window, and the previous text. Its
 //! [`Phase`] is what it waits for; the engine advances it.
 
-use super::SAMPLE_RATE;
-use super::mel::{self, HOP, MelBank, MelFrames};
 use super::network::AlignmentKeys;
 use super::transcript::{Segment, SpokenToken, Transcript};
 use super::vocabulary::{DecodingOptions, Vocabulary};
 use super::window::{Try, Verdict, WindowParts, WindowResult, cut};
 use super::words;
+use crate::mel::{self, HOP, MelBank, MelFrames, SAMPLE_RATE};
 
 /// Above this temperature a window's text is not used as context for the next one.
 const CONDITION_TEMPERATURE_MAX: f32 = 0.5;

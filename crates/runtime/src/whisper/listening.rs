@@ -7,8 +7,9 @@ use std::ops::Range;
 
 use hanzo_engine_kernels::{AnyBackend, KernelError, QUERIES_PART, RowSource};
 
-use super::network::{AlignmentKeys, Whisper, unfold};
+use super::network::{AlignmentKeys, Whisper};
 use super::spec::WhisperSpec;
+use crate::mel::unfold;
 
 /// Maximum rows of a piece.
 const PIECE_ROWS: usize = if cfg!(test) { QUERIES_PART } else { 10 * QUERIES_PART };
@@ -49,7 +50,7 @@ enum At {
 }
 
 impl Whisper {
-    /// Starts a window: frames as [`super::mel::normalize`] returns them, `(frames, mels)`, into a slot. Keeps the
+    /// Starts a window: frames as [`crate::mel::normalize`] returns them, `(frames, mels)`, into a slot. Keeps the
     /// keys of `heads` (layer and head) for word timestamps. Discards a window in progress.
     pub(crate) fn hear(&mut self, slot: usize, frames: Vec<f32>, heads: &[(usize, usize)]) {
         assert!(slot < self.windows, "slot {slot} of {}", self.windows);

@@ -8,7 +8,6 @@ mod ggml;
 mod hearing;
 mod language;
 mod listening;
-pub(crate) mod mel;
 mod network;
 mod packing;
 mod program;
@@ -25,11 +24,11 @@ mod words;
 use std::path::{Path, PathBuf};
 
 use crate::error::LoadError;
-use crate::inspect::StoredTensor;
+use crate::tensor::StoredTensor;
 
+pub use crate::mel::SAMPLE_RATE;
 pub use engine::{TranscribeJob, WhisperConfig, WhisperEngine};
 pub use files::WhisperFiles;
-pub(crate) use network::unfold;
 pub use request::TranscribeOptions;
 pub use spec::{Stack, WhisperSpec};
 pub use transcript::{Segment, SpokenToken, Transcript, Word};
@@ -59,6 +58,3 @@ pub(crate) fn census(file: &Path) -> Result<Vec<StoredTensor>, LoadError> {
     });
     Ok(stored.collect())
 }
-
-/// Samples per second. Sound is one channel of f32 between -1 and 1.
-pub const SAMPLE_RATE: usize = 16_000;

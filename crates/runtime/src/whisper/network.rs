@@ -12,10 +12,10 @@ use super::listening::{EncoderWindow, rows_at_once};
 use super::packing::{Loader, matrices, shapes_of, vector_lengths};
 use super::program::WhisperProgram;
 use super::spec::WhisperSpec;
-use crate::encoder::WeightType;
-use crate::engine::EngineMemory;
 use crate::error::LoadError;
 use crate::network::Norm;
+use crate::network::WeightType;
+use crate::report::EngineMemory;
 
 /// Tokens of one slot in a step of the decoder.
 #[derive(Clone, Debug)]
@@ -318,19 +318,5 @@ impl Whisper {
         };
         backend.end().and(result).and(computed)?;
         Ok(queries)
-    }
-}
-
-/// Unfolded input of a convolution with three taps: rows `first` to `first + 2` of `x`, with the three neighbours
-/// of each number side by side. Rows outside are zeros.
-pub(crate) fn unfold(x: &[f32], cols: usize, first: isize, out: &mut [f32]) {
-    for tap in 0..3 {
-        let row =
-            usize::try_from(first + tap as isize).ok().and_then(|row| x.get(row * cols..(row + 1) * cols));
-        let to = out.iter_mut().skip(tap).step_by(3);
-        match row {
-            Some(row) => to.zip(row).for_each(|(to, from)| *to = *from),
-            None => to.for_each(|to| *to = 0.0),
-        }
     }
 }

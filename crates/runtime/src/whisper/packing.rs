@@ -5,8 +5,8 @@ use hanzo_engine_kernels::{AnyBackend, DType, KernelError, MatrixShape, MatrixSo
 use super::files::WhisperFiles;
 use super::network::{Cross, Layer, Linear, WhisperWeights};
 use super::spec::{Stack, WhisperSpec};
-use crate::encoder::WeightType;
 use crate::error::LoadError;
+use crate::network::WeightType;
 use crate::network::{Norm, Quantiser, stored_as};
 use crate::tensor::Tensor;
 

@@ -15,11 +15,11 @@ use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::reference::ReferenceBackend;
 use serde_json::Value;
 
-use super::mel::{MelBank, MelFrames, SILENCE, normalize};
 use super::network::{SlotTokens, Whisper};
 use super::*;
-use crate::encoder::WeightType;
 use crate::job::{Event, EventKind, JobId};
+use crate::mel::{MelBank, MelFrames, SILENCE, normalize};
+use crate::network::WeightType;
 use crate::sampler::Random;
 use crate::tokenizer::Tokenizer;
 use crate::{Network, OpenedModel};

@@ -6,8 +6,8 @@ use super::{
     Plan, SIZE_KEYS, SizeKeys, activation, dense, dense_classifier, epsilon, gated, masked_lm, only, plain,
     post_norm, refuse, saved_rope, type_vocab, with_positions,
 };
-use crate::encoder::head::HeadActivation;
 use crate::error::LoadError;
+use crate::head::HeadActivation;
 use crate::limits::{HEADS_MAX, VOCAB_MAX};
 use crate::spec::{
     Alibi, Config, Distance, GateUp, Names, NormOrder, QkNorm, RopeScaling, RopeSpec, TransformerSpec,

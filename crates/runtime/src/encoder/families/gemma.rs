@@ -5,8 +5,8 @@ use hanzo_engine_kernels::{HeadShape, RopeKind};
 use serde_json::Value;
 
 use super::{Plan, SIZE_KEYS, SizeKeys, activation, epsilon, gated, post_norm, refuse, whole_attention};
-use crate::encoder::head::HeadInput;
 use crate::error::LoadError;
+use crate::head::HeadInput;
 use crate::limits::{CONTEXT_TOKENS_MAX, HEADS_MAX, LAYERS_MAX};
 use crate::spec::{
     AttentionSpec, Config, Mask, Names, NormKind, NormOrder, NormSpec, QkNorm, RopeScaling, RopeSpec,

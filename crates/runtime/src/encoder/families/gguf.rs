@@ -3,9 +3,9 @@
 use hanzo_engine_kernels::{Activation, HeadShape};
 
 use super::{ClassifierPlan, HeadLayerPlan, gated, gguf_local, plain, whole_attention};
-use crate::encoder::head::{HeadActivation, HeadInput};
 use crate::error::LoadError;
 use crate::gguf::{Gguf, Metadata, Value};
+use crate::head::{HeadActivation, HeadInput};
 use crate::limits::{
     CONTEXT_TOKENS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX,
 };

@@ -14,8 +14,8 @@ pub(super) use bert::{JINA_CODE_KEY, JINA_CODE_TENSOR};
 use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 use serde_json::Value;
 
-use super::head::{HeadActivation, HeadInput};
 use crate::error::LoadError;
+use crate::head::{HeadActivation, HeadInput};
 use crate::limits::{
     CONTEXT_TOKENS_MAX, ENCODER_TYPES_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX,
 };

@@ -6,8 +6,8 @@ use super::{
     ClassifierPlan, HeadLayerPlan, Plan, SIZE_KEYS, activation, epsilon, gated, head_activation, post_norm,
     refuse, tied,
 };
-use crate::encoder::head::{HeadActivation, HeadInput};
 use crate::error::LoadError;
+use crate::head::{HeadActivation, HeadInput};
 use crate::limits::{CONTEXT_TOKENS_MAX, LAYERS_MAX};
 use crate::spec::{
     Config, GateUp, Mask, MaskedLmSpec, Names, NormKind, NormOrder, NormSpec, TransformerSpec,

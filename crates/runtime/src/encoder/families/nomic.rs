@@ -7,8 +7,8 @@ use super::{
     Plan, SIZE_KEYS, SizeKeys, activation, activation_named, dense, dense_classifier, epsilon, gated,
     masked_lm, plain, post_norm, refuse, saved_rope, type_vocab,
 };
-use crate::encoder::head::HeadActivation;
 use crate::error::LoadError;
+use crate::head::HeadActivation;
 use crate::limits::{CONTEXT_TOKENS_MAX, EXPERTS_MAX, LAYERS_MAX, WIDTH_MAX};
 use crate::spec::{
     Config, DenseSpec, ExpertNames, ExpertsSpec, MlpSpec, Names, RopeScaling, RopeSpec, TransformerSpec,

@@ -1,11 +1,12 @@
 //! Whisper's input features: the logarithm of a sound's power in bands of the mel scale, one frame for every 10 ms
 //! (transformers' `WhisperFeatureExtractor`). Frames are computed as samples arrive. [`normalize`] applies the
-//! floor relative to a window's loudest number, which depends on the whole window.
+//! floor relative to a window's loudest number, which depends on the whole window. [`unfold`] prepares the input of
+//! the convolutions that read the frames.
 
 use std::f32::consts::TAU;
 
-use super::SAMPLE_RATE;
-
+/// Samples per second. Sound is one channel of f32 between -1 and 1.
+pub const SAMPLE_RATE: usize = 16_000;
 /// Samples of a frame.
 pub(crate) const FRAME: usize = 400;
 /// Samples from one frame to the next.
@@ -202,6 +203,20 @@ pub(crate) fn normalize(frames: &mut [f32]) {
 
 /// Logarithm that stands for no power.
 pub(crate) const SILENCE: f32 = -10.0;
+
+/// Unfolded input of a convolution with three taps: rows `first` to `first + 2` of `x`, with the three neighbours
+/// of each number side by side. Rows outside are zeros.
+pub(crate) fn unfold(x: &[f32], cols: usize, first: isize, out: &mut [f32]) {
+    for tap in 0..3 {
+        let row =
+            usize::try_from(first + tap as isize).ok().and_then(|row| x.get(row * cols..(row + 1) * cols));
+        let to = out.iter_mut().skip(tap).step_by(3);
+        match row {
+            Some(row) => to.zip(row).for_each(|(to, from)| *to = *from),
+            None => to.for_each(|to| *to = 0.0),
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {

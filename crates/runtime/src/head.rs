@@ -1,5 +1,5 @@
-//! What stands on top of an encoder for a task: a classifier's layers, computed on the host because they see one row
-//! of a text, or the head of a masked language model, which the encoder computes itself.
+//! Task heads on hidden states: a classifier's layers, computed on the host because they read one row of a text, or the
+//! head of a masked language model, which the encoder computes itself.
 
 use crate::error::LoadError;
 use crate::tensor::Tensor;
@@ -9,24 +9,24 @@ use crate::tensor::Tensor;
 pub enum Head {
     /// Sequence classification.
     Classifier(Classifier),
-    /// A number for each token of the vocabulary and each row: [`super::Encoder::vocabulary_logits`].
+    /// A number for each token of the vocabulary and each row: [`crate::encoder::Encoder::vocabulary_logits`].
     MaskedLm,
 }
 
 /// From hidden states to a number for each label.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Classifier {
-    /// What of a text's rows its first layer sees.
+    /// Input of the first layer, made of a text's rows.
     pub input: HeadInput,
     /// One after another; the last gives a number for each label.
     pub layers: Vec<HeadLayer>,
-    /// What each number is for.
+    /// Names of the labels, one for each number.
     pub labels: Vec<String>,
     /// How they become probabilities.
     pub scores: Scores,
 }
 
-/// What of a text's rows a classifier sees.
+/// Input of a classifier, made of a text's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadInput {
     /// The first row.
