@@ -102,7 +102,7 @@ fn values<T: serde::Serialize>(of: &T) -> Value {
 fn daemon() -> Vec<Section> {
     const CONFIG: &str = include_str!("../../crates/daemon/src/config.rs");
     const SERVER: &str = include_str!("../../crates/daemon/src/config/server.rs");
-    const OVERRIDES: &str = include_str!("../../crates/daemon/src/convert/override_config.rs");
+    const OVERRIDES: &str = include_str!("../../crates/daemon/src/config/overrides.rs");
     const TRACES: &str = include_str!("../../crates/telemetry/src/config.rs");
     let all = values(&Daemon::default());
     let section = |header, about, source, name, environment| Section {

@@ -25,7 +25,8 @@ use crate::{
     served::ServedModel,
     source::ModelSource,
     unix_time::now_unix_ms,
-    worker::{NotGiven, WorkItem},
+    views::AdapterView,
+    worker::{AdapterOrder, NotGiven, WorkItem},
 };
 
 /// An adapter to load.
@@ -35,17 +36,6 @@ pub(crate) struct WantedAdapter {
     pub(crate) name: String,
     /// Directory saved by PEFT, or a GGUF adapter file.
     pub(crate) path: String,
-}
-
-/// Description of a loaded adapter, for clients.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct AdapterView {
-    pub(crate) name: String,
-    pub(crate) path: PathBuf,
-    pub(crate) format: &'static str,
-    pub(crate) rank: usize,
-    pub(crate) bytes: u64,
-    pub(crate) loaded_at_unix_ms: i64,
 }
 
 /// Adapters of one load of a model. Names are normalised with the same `key` as model names.
@@ -68,13 +58,6 @@ pub(crate) struct WantedAdapters {
 struct HeldAdapter {
     view: AdapterView,
     handle: Arc<LoadedAdapter>,
-}
-
-/// A prepared adapter that the worker adds to the engine between two steps.
-pub(crate) struct AdapterOrder {
-    pub(crate) adapter: Box<Adapter>,
-    pub(crate) kept: Reservation,
-    pub(crate) reply: oneshot::Sender<Result<Arc<LoadedAdapter>, LoadError>>,
 }
 
 impl WantedAdapters {

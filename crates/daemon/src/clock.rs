@@ -14,25 +14,8 @@ use std::{
     time::Instant,
 };
 
-use hanzo_engine_runtime::StepError;
 #[cfg(target_os = "linux")]
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
-
-use crate::worker::{TurnResult, Worker};
-
-/// Runs a worker on this thread until it has stopped.
-///
-/// # Errors
-/// Errors of [`Worker::turn`].
-pub(crate) fn run(worker: &mut Worker) -> Result<(), StepError> {
-    loop {
-        match worker.turn(Instant::now)? {
-            TurnResult::Ran => {}
-            TurnResult::Park(until) => worker.rest(until),
-            TurnResult::Left => return Ok(()),
-        }
-    }
-}
 
 /// Nanoseconds since the first call. Engines have no clock and measure parts of a step with this function.
 pub(crate) fn nanoseconds() -> u64 {

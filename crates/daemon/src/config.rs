@@ -1,8 +1,6 @@
 //! Configuration: defaults, then a TOML or YAML file, then `HANZO_ENGINE_{SECTION}_{KEY}`, then flags. An unknown
 //! key is an error that names the key and its layer. Nothing is opened or bound here.
 
-mod server;
-
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -21,7 +19,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 mod names;
+mod overrides;
 mod pictures;
+mod server;
 mod shown;
 
 pub use crate::keep_alive::KeepAlive;
@@ -200,9 +200,9 @@ pub enum OnDemand {
     Never,
 }
 
-pub use crate::convert::override_config::OverrideConfig;
 pub use crate::gpu_layers::{GpuLayers, SplitMode};
 pub use crate::places::{DeviceName, Devices};
+pub use overrides::OverrideConfig;
 pub use server::{MetricsCompat, ServerConfig, parse_host};
 
 impl std::str::FromStr for OnDemand {

@@ -5,7 +5,7 @@ pub(crate) mod client;
 pub(crate) mod embed;
 mod media;
 mod overflow;
-pub(crate) mod override_config;
+mod override_config;
 pub(crate) mod overrides;
 pub(crate) mod reply;
 pub(crate) mod request;

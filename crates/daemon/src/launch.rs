@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use crate::{
     admission::Admission,
     budget::Reservation,
-    clock::{self, Bell},
+    clock::Bell,
     device::{Device, EngineSize, Generator, Origin, Sides, Steps},
     draft::Draft,
     error::{Failure, FailureReason},
@@ -170,7 +170,7 @@ fn run_engine(
     reservation: Reservation,
 ) -> Exit {
     let mut worker = Worker::new(engine, work, vitals, metrics, Instant::now());
-    let ended = catch_unwind(AssertUnwindSafe(|| clock::run(&mut worker)));
+    let ended = catch_unwind(AssertUnwindSafe(|| worker.run()));
     let exit = bury(worker, ended);
     drop(reservation);
     exit

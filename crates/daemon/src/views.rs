@@ -1,11 +1,11 @@
 //! Snapshots of models for other modules; their values do not change afterwards.
 
-use std::{sync::Arc, time::Instant};
+use std::{path::PathBuf, sync::Arc, time::Instant};
 
 use hanzo_engine_kernels::KvType;
 use hanzo_engine_runtime::{Embedder, EngineStats, ModelInfo, TextModel, ToolFormat, engine::EngineMemory};
 
-use crate::{adapters::AdapterView, keep_alive::KeepAlive, source::ModelSource};
+use crate::{keep_alive::KeepAlive, source::ModelSource};
 
 /// Snapshot of a model.
 #[derive(Clone, Debug)]
@@ -115,4 +115,15 @@ pub(crate) struct Counts {
     pub(crate) generated_tokens: u64,
     pub(crate) prefix_hit_tokens: u64,
     pub(crate) preemptions: u64,
+}
+
+/// Description of a loaded adapter, for clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AdapterView {
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+    pub(crate) format: &'static str,
+    pub(crate) rank: usize,
+    pub(crate) bytes: u64,
+    pub(crate) loaded_at_unix_ms: i64,
 }

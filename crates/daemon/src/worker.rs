@@ -1,6 +1,6 @@
 //! Worker that owns one model's engine. [`Worker::turn`] is its loop body: orders, new work, clients, one step. It
 //! never waits for a client. With nothing to run it asks to be parked until it is woken: no polling, and no timers
-//! besides the requests' deadlines. The thread that it runs on, and the clock, are in `clock.rs`.
+//! besides the requests' deadlines. The clock, and how its thread sleeps and wakes, are in `clock.rs`.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -14,11 +14,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hanzo_engine_runtime::{EngineStats, Event, EventKind, JobId, StepError, StepReport};
+use hanzo_engine_runtime::{
+    Adapter, EngineStats, Event, EventKind, JobId, LoadError, LoadedAdapter, StepError, StepReport,
+};
+use tokio::sync::oneshot;
 
 use crate::{
-    adapters::AdapterOrder,
     admission::Admission,
+    budget::Reservation,
     device::Steps,
     error::error_id,
     limits::{ADAPTER_ORDERS_MAX, EMBED_JOBS_MAX, STUCK_AFTER},
@@ -39,6 +42,13 @@ pub(crate) enum WorkItem {
     Speak(SpeakTicket),
     /// Adapter to load.
     Adapter(AdapterOrder),
+}
+
+/// A prepared adapter that the worker adds to the engine between two steps.
+pub(crate) struct AdapterOrder {
+    pub(crate) adapter: Box<Adapter>,
+    pub(crate) kept: Reservation,
+    pub(crate) reply: oneshot::Sender<Result<Arc<LoadedAdapter>, LoadError>>,
 }
 
 /// Reason why work was not given to a worker.
@@ -165,6 +175,20 @@ pub(crate) struct WorkerHandle {
 }
 
 impl Worker {
+    /// Runs turns on this thread until it has stopped.
+    ///
+    /// # Errors
+    /// Errors of [`Worker::turn`].
+    pub(crate) fn run(&mut self) -> Result<(), StepError> {
+        loop {
+            match self.turn(Instant::now)? {
+                TurnResult::Ran => {}
+                TurnResult::Park(until) => self.rest(until),
+                TurnResult::Left => return Ok(()),
+            }
+        }
+    }
+
     /// Runs one turn of the loop: takes orders and work, checks the clients, and runs one step. `now` is called
     /// before and after the step.
     ///

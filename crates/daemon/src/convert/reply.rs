@@ -13,13 +13,12 @@ use hanzo_engine_store::ModelRecord;
 
 use super::sampling;
 use crate::{
-    adapters::AdapterView,
     error::{Error, random_u64},
     on_demand::AwaitedLoad,
     served::ServedModel,
     ticket::{JobEnd, JobEvent, Timings},
     unix_time::unix_ms_of,
-    views::{ModelView, StateView, WorkerView},
+    views::{AdapterView, ModelView, StateView, WorkerView},
 };
 
 /// Data that all events of a request share.
