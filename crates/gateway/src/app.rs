@@ -21,7 +21,8 @@ use crate::{
     media_hosts::MediaHosts,
     metrics::Metrics,
     reload::CurrentSettings,
-    responses::store::Responses,
+    response_store::Responses,
+    until::Until,
 };
 
 /// State of the gateway. It holds nothing of a single request. Only responses on disk outlive the process.
@@ -86,8 +87,8 @@ impl App {
             sounds: Bodies::new(config.bodies_bytes_max.max(config.sound_bytes_max), config.sound_bytes_max),
             bodies_read: Arc::new(Semaphore::new(BODIES_READ_MAX)),
             answers: Answers::new(config.answers_bytes_max),
-            hosts: Hosts::of(&config),
-            media_hosts: MediaHosts::of(&config)?,
+            hosts: Hosts::of(config.address(), &config.allowed_hosts),
+            media_hosts: MediaHosts::of(&config.media_hosts)?,
             vectors: Arc::new(Semaphore::new(config.embeddings_bytes_max)),
             responses: Responses::open(&config)?,
             config: CurrentSettings::new(config),
@@ -102,6 +103,11 @@ impl App {
     /// Engine for requests about the server itself.
     pub(crate) fn own_engine(&self) -> Engine {
         self.engine.clone()
+    }
+
+    /// Time limit of a request that begins now.
+    pub(crate) fn until(&self) -> Until {
+        Until::new(self.config.request_timeout_s, self.drain.cut())
     }
 
     /// Counts a refusal and returns it as an error.

@@ -5,6 +5,7 @@ use std::{
     convert::Infallible,
     net::SocketAddr,
     ops::{Deref, DerefMut},
+    time::Duration,
 };
 
 use hanzo_engine_access::{ClientTls, Secret, lazy_channel, lazy_channel_at, with_key};
@@ -12,6 +13,7 @@ use hanzo_engine_proto::v1::{
     engine_client::EngineClient, speech_client::SpeechClient, store_client::StoreClient,
 };
 use tonic::{
+    Response, Status,
     body::Body,
     codegen::{Service, http},
     transport::{self, Endpoint},
@@ -20,7 +22,7 @@ use tower::{ServiceExt as _, util::BoxCloneSyncService};
 
 use crate::{
     error::GatewayError,
-    limits::{ENGINE_CONNECT_TIMEOUT, ENGINE_MESSAGE_BYTES_MAX, ENGINE_PING_TIMEOUT},
+    limits::{ENGINE_CONNECT_TIMEOUT, ENGINE_MESSAGE_BYTES_MAX, ENGINE_PING_TIMEOUT, ENGINE_STATE_TIMEOUT},
 };
 
 /// Engine in this process: its gRPC services Engine, Store and Speech, called without a connection.
@@ -113,4 +115,25 @@ pub(crate) fn client(carrier: Carrier) -> DaemonClient {
     let store = StoreClient::new(carrier.clone());
     let engine = EngineClient::new(carrier).max_decoding_message_size(ENGINE_MESSAGE_BYTES_MAX);
     DaemonClient { engine, speech, store }
+}
+
+/// Limits the time of a call about state.
+pub(crate) async fn within_state<T>(
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<Response<T>, Status> {
+    within(ENGINE_STATE_TIMEOUT, call).await
+}
+
+/// Limits the time of a call.
+pub(crate) async fn within<T>(
+    limit: Duration,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<Response<T>, Status> {
+    match tokio::time::timeout(limit, call).await {
+        Ok(answer) => answer,
+        Err(_) => {
+            let message = format!("the engine did not answer within {} seconds", limit.as_secs());
+            Err(Status::deadline_exceeded(message))
+        }
+    }
 }

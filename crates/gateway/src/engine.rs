@@ -1,7 +1,7 @@
 //! Client of the engine's contract `hanzo.engine.v1`: one lazily opened connection shared by all requests,
 //! several daemons of which each call goes to one (`fleet`), or an engine in this process.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, future::Either, stream};
 use hanzo_engine_access::{
@@ -15,12 +15,12 @@ use tonic::{Code, Response, Status};
 
 use crate::{
     asker::Asker,
-    carrier::{Carrier, DaemonClient, LocalEngine, client, dial, local},
+    carrier::{Carrier, DaemonClient, LocalEngine, client, dial, local, within, within_state},
     cloud::{Cloud, Payer},
     error::{ApiError, GatewayError},
     fleet::{Fleet, Has, MemberView, Resolve, Route, Upstream},
     head::Head,
-    limits::{ENGINE_STATE_TIMEOUT, ENGINE_TOKENS_TIMEOUT},
+    limits::ENGINE_TOKENS_TIMEOUT,
     metrics::Metrics,
     record::Record,
     silence::{events_while_alive, while_alive},
@@ -482,25 +482,5 @@ fn of_the_gateway(remote: bool, status: Status) -> Status {
             "the engine wants another key of this gateway than it has: set engine_api_key (--engine-api-key)",
         ),
         _ => status,
-    }
-}
-
-/// Limits the time of a call about state.
-pub(crate) async fn within_state<T>(
-    call: impl Future<Output = Result<Response<T>, Status>>,
-) -> Result<Response<T>, Status> {
-    within(ENGINE_STATE_TIMEOUT, call).await
-}
-
-async fn within<T>(
-    limit: Duration,
-    call: impl Future<Output = Result<Response<T>, Status>>,
-) -> Result<Response<T>, Status> {
-    match tokio::time::timeout(limit, call).await {
-        Ok(answer) => answer,
-        Err(_) => {
-            let message = format!("the engine did not answer within {} seconds", limit.as_secs());
-            Err(Status::deadline_exceeded(message))
-        }
     }
 }

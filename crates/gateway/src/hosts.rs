@@ -2,11 +2,11 @@
 //! point to 127.0.0.1, so that the browser takes this server for the page's own. Only the name in `Host`
 //! reveals it.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use axum::http::{HeaderMap, Uri, header, uri::Authority};
 
-use crate::{config::Config, error::ApiError};
+use crate::error::ApiError;
 
 /// Accepted hosts.
 #[derive(Debug)]
@@ -18,13 +18,13 @@ pub(crate) enum Hosts {
 }
 
 impl Hosts {
-    /// Accepted hosts for the address and `allowed_hosts` in `config`.
-    pub(crate) fn of(config: &Config) -> Hosts {
-        let loopback = config.address().is_some_and(|ip| ip.is_loopback());
-        if !loopback && config.allowed_hosts.is_empty() {
+    /// Accepted hosts of a server at `address`; `allowed` are the operator's names.
+    pub(crate) fn of(address: Option<IpAddr>, allowed: &[String]) -> Hosts {
+        let loopback = address.is_some_and(|ip| ip.is_loopback());
+        if !loopback && allowed.is_empty() {
             return Hosts::Any;
         }
-        Hosts::Loopback(config.allowed_hosts.iter().map(|name| plain(name)).collect())
+        Hosts::Loopback(allowed.iter().map(|name| plain(name)).collect())
     }
 
     /// Refuses a request to another host. A request without a host comes from no browser and passes.

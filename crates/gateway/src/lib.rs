@@ -1,7 +1,7 @@
 //! HTTP gateway of Hanzo Engine: OpenAI's API, Anthropic's messages, Ollama's API, and embeddings and reranking
 //! in the formats of TEI, Jina, Cohere and vLLM, over the gRPC contract `hanzo.engine.v1`.
 //!
-//! It keeps no state between requests, except responses that clients may ask for again (`responses::store`),
+//! It keeps no state between requests, except responses that clients may ask for again (`response_store`),
 //! and knows nothing about models. It validates requests, converts them, and converts the events of the answer.
 //! [`Gateway`] is the server, [`Config`] its settings.
 //!
@@ -52,6 +52,7 @@ mod page;
 mod peer;
 mod pictures;
 mod probe;
+mod progress;
 mod query;
 mod quota;
 mod read_deadline;
@@ -60,6 +61,7 @@ mod reload;
 mod request;
 mod request_id;
 mod request_trace;
+mod response_store;
 mod responses;
 mod routes;
 mod scores;

@@ -17,7 +17,6 @@ use reqwest::{
 use tokio::sync::Semaphore;
 
 use crate::{
-    config::Config,
     error::{ApiError, GatewayError},
     limits::{
         MEDIA_CONNECT_TIMEOUT, MEDIA_FETCHES_MAX, MEDIA_HOSTS_MAX, MEDIA_REDIRECTS_MAX, MEDIA_TIMEOUT,
@@ -107,8 +106,8 @@ impl MediaHosts {
     ///
     /// # Errors
     /// An entry is invalid, or no TLS client can be made.
-    pub(crate) fn of(config: &Config) -> Result<MediaHosts, GatewayError> {
-        MediaHosts::with(&config.media_hosts, is_public)
+    pub(crate) fn of(hosts: &[String]) -> Result<MediaHosts, GatewayError> {
+        MediaHosts::with(hosts, is_public)
     }
 
     fn with(hosts: &[String], public: fn(IpAddr) -> bool) -> Result<MediaHosts, GatewayError> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{app::App, error::ApiError};
+use crate::error::ApiError;
 
 /// Time limit that ends work with 504 at the deadline, and with 503 when the drain's time is over.
 #[derive(Debug, Clone)]
@@ -16,10 +16,10 @@ pub(crate) struct Until {
 }
 
 impl Until {
-    /// Limit of a request that begins now.
-    pub(crate) fn of(app: &App) -> Until {
-        let deadline = app.config.request_timeout_s.map(|s| Instant::now() + Duration::from_secs(s));
-        Until { deadline, cut: app.drain.cut() }
+    /// Limit of a request that begins now and may take `timeout_s` seconds; `cut` ends it with the drain.
+    pub(crate) fn new(timeout_s: Option<u64>, cut: CancellationToken) -> Until {
+        let deadline = timeout_s.map(|s| Instant::now() + Duration::from_secs(s));
+        Until { deadline, cut }
     }
 
     /// Result of `work`, if it ends in time.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use axum::{Extension, extract::State, response::Response};
 use hanzo_engine_proto::v1::Capability;
 
-use crate::{app::App, asker::Asker, body::IncomingBody, error::ApiError, select::select, until::Until};
+use crate::{app::App, asker::Asker, body::IncomingBody, error::ApiError, select::select};
 use request::{Task, TranscriptionRequest};
 
 /// Transcribes speech.
@@ -43,7 +43,7 @@ async fn handle(
     incoming: IncomingBody,
     task: Task,
 ) -> Result<Response, ApiError> {
-    let until = Until::of(&app);
+    let until = app.until();
     let peer = incoming.peer();
     let mut form = form::read(&app, incoming).await?;
     let started = async {

@@ -62,7 +62,7 @@ pub(crate) async fn speak(
     request.client = asker.id.client();
     request.model = select(&app, &asker, request.model, &[Capability::Speak]).await?.model;
     let phonemes = matches!(request.input, Some(Input::Phonemes(_)));
-    let until = Until::of(&app);
+    let until = app.until();
     let mut engine = app.engine(&asker);
     let said =
         until.run(engine.speak(request, until.deadline)).await.map_err(|error| named(error, phonemes))?;
@@ -248,7 +248,7 @@ pub(crate) async fn voices(
         }
     }
     let model = select(&app, &asker, model, &[Capability::Speak]).await?.model;
-    let until = Until::of(&app);
+    let until = app.until();
     let engine = app.engine(&asker);
     let answer = until.run(engine.voices(model, until.deadline)).await?;
     let voices: Vec<Value> = answer.voices.iter().map(voice).collect();

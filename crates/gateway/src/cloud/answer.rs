@@ -19,8 +19,8 @@ use crate::{
     asker::Asker,
     error::ApiError,
     limits::{CLOUD_ERROR_BYTES_MAX, CLOUD_EVENT_BYTES_MAX, CLOUD_SILENCE},
-    models::progress::{EVENTS, respond},
     peer::Peer,
+    progress::{EVENTS, respond},
     record::Record,
     until::Until,
 };

@@ -36,7 +36,6 @@ use crate::{
     limits::CLOUD_CONNECT_TIMEOUT,
     peer::Peer,
     request_id::X_REQUEST_ID,
-    until::Until,
 };
 
 /// Header of answers from an upstream server: its URL, its name of the model, and the reason.
@@ -179,7 +178,7 @@ impl Cloud {
         let ForwardReservation { reservation, bound } = reserved.map_err(|refusal| app.refuse(&refusal))?;
         let bytes = renamed(&body, &destination.model.there, answers.bound_to(bound));
         drop(body);
-        let until = Until::of(app);
+        let until = app.until();
         let mut payer = Payer::reserved(asker, reservation);
         payer.sends(need.prompt());
         let answered = match until.run(self.send(&destination, bytes)).await {

@@ -26,7 +26,11 @@ use super::{
     target::{Resolve, Upstream},
     union,
 };
-use crate::{carrier::DaemonClient, engine::within_state, error::GatewayError, silence::while_alive};
+use crate::{
+    carrier::{DaemonClient, within_state},
+    error::GatewayError,
+    silence::while_alive,
+};
 
 /// Several daemons.
 pub(crate) struct Fleet {

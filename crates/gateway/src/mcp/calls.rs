@@ -31,7 +31,6 @@ use crate::{
     request::{filled, keep_alive},
     scores::rerank,
     status::model_of_show,
-    until::Until,
 };
 
 /// Runs `hanzo_embed`.
@@ -116,7 +115,7 @@ pub(super) async fn pull(
             ..v1::PullRequest::default()
         }
     };
-    let until = Until::of(app);
+    let until = app.until();
     let mut events = Box::pin(app.engine(asker).pull(request).await?);
     let mut stored = None;
     while let Some(event) = until.run(async { events.next().await.transpose() }).await? {
@@ -160,7 +159,7 @@ pub(super) async fn load(
             ..v1::LoadRequest::default()
         }
     };
-    let until = Until::of(app);
+    let until = app.until();
     let mut engine = app.engine(asker);
     let name = if request.alias.is_empty() { &request.model } else { &request.alias }.clone();
     let work = until.run(engine.load(request, until.deadline));
@@ -184,7 +183,7 @@ pub(super) async fn unload(
         let mut fields = Fields::of_body(body::parse(&text)?, false)?;
         v1::UnloadRequest { model: filled(fields.require("model")?)?, force: fields.flag("force")? }
     };
-    let until = Until::of(app);
+    let until = app.until();
     let mut engine = app.engine(asker);
     let unloaded = until.run(engine.unload(request, until.deadline)).await?;
     let (model, state) = shown(unloaded.model.unwrap_or_default());

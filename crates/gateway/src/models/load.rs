@@ -17,7 +17,6 @@ use crate::{
     names::SentFields,
     request::{either, filled, keep_alive},
     status::model_of_status,
-    until::Until,
 };
 
 /// Loads a model, and answers when it is ready.
@@ -30,7 +29,7 @@ pub(crate) async fn load(
     let received = body::read(&app, incoming).await?;
     let ((request, sent), _room) =
         received.into(SentFields::beside(|fields, _| load_request(fields))).await?;
-    let (until, mut engine) = (Until::of(&app), app.engine(&asker));
+    let (until, mut engine) = (app.until(), app.engine(&asker));
     let answer = until.run(engine.load(request, until.deadline)).await;
     let answer = answer.map_err(|error| error.renamed(|field| sent.name(field)))?;
     let mut shown = json!({"success": true, "load_ms": answer.load_ms});
@@ -51,7 +50,7 @@ pub(crate) async fn unload(
     let received = body::read(&app, incoming).await?;
     let ((request, sent), _room) =
         received.into(SentFields::beside(|fields, _| unload_request(fields))).await?;
-    let (until, mut engine) = (Until::of(&app), app.engine(&asker));
+    let (until, mut engine) = (app.until(), app.engine(&asker));
     let answer = until.run(engine.unload(request, until.deadline)).await;
     let answer = answer.map_err(|error| error.renamed(|field| sent.name(field)))?;
     Ok(Json(json!({"success": true, "model": answer.model.map(model_of_status)})))

@@ -2,6 +2,5 @@
 //! `/v1/models/pull`, and `DELETE /v1/models/{id}`. All need the admin scope.
 
 pub(crate) mod load;
-pub(crate) mod progress;
 pub(crate) mod pull;
 pub(crate) mod remove;

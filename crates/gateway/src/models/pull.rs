@@ -14,10 +14,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use hanzo_engine_proto::v1::{self, pull_progress::Phase};
 use serde_json::{Value, json};
 
-use super::{
-    load::admin,
-    progress::{EVENTS, LINES, NDJSON, bounded, line, respond},
-};
+use super::load::admin;
 use crate::{
     app::App,
     asker::Asker,
@@ -26,9 +23,9 @@ use crate::{
     fields::{Field, Fields},
     limits::PULL_GLOBS_MAX,
     names::SentFields,
+    progress::{EVENTS, LINES, NDJSON, bounded, line, respond},
     request::{either, filled},
     status::model_of_store,
-    until::Until,
 };
 
 /// Handler of the route.
@@ -43,7 +40,7 @@ pub(crate) async fn handle(
     let received = body::read(&app, incoming).await?;
     let (((request, streamed), sent), _room) =
         received.into(SentFields::beside(|fields, _| read(fields))).await?;
-    let until = Until::of(&app);
+    let until = app.until();
     let progress = until.run(app.engine(&asker).pull(request)).await;
     let progress = progress.map_err(|error| error.renamed(|field| sent.name(field)))?;
     let progress = bounded(progress, until);

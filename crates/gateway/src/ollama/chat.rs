@@ -38,7 +38,6 @@ use crate::{
     peer::Peer,
     request::keep_alive,
     request_id::RequestId,
-    until::Until,
 };
 
 /// Handler of the route.
@@ -215,7 +214,7 @@ async fn bring(
     alive: Option<String>,
     reply: &Reply,
 ) -> Result<Value, ApiError> {
-    let (until, mut engine) = (Until::of(app), app.engine(asker));
+    let (until, mut engine) = (app.until(), app.engine(asker));
     if alive.as_deref().is_some_and(is_no_time) {
         // A missing model is an error; one that is not loaded is not.
         engine.show(model.to_owned()).await?;

@@ -25,7 +25,8 @@ use crate::{
     error::ApiError,
     fields::{Field, Fields},
     limits::CHAT_MESSAGES_MAX,
-    models::{load::admin, progress::line},
+    models::load::admin,
+    progress::line,
     request::filled,
 };
 

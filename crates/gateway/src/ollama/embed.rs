@@ -27,7 +27,6 @@ use crate::{
     fields::{Field, Fields},
     names::SentFields,
     request::{at_most, keep_alive},
-    until::Until,
     vectors::{
         calls::Caller,
         inputs::{field_name, text_input},
@@ -96,7 +95,7 @@ async fn answered(
     let old = input == "prompt";
     if inputs.is_empty() {
         // Without inputs, the request only loads the model.
-        let (until, nothing) = (Until::of(app), Some(Input::Text(String::new())));
+        let (until, nothing) = (app.until(), Some(Input::Text(String::new())));
         let (model, keep_alive) = (request.model, request.keep_alive);
         let nothing = v1::TokenizeRequest { model, input: nothing, keep_alive, ..Default::default() };
         until.run(app.engine(asker).awake(nothing, until.deadline)).await?;

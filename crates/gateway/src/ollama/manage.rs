@@ -23,12 +23,9 @@ use crate::{
     body::{self, IncomingBody},
     error::ApiError,
     fields::{Field, Fields},
-    models::{
-        load::admin,
-        progress::{LINES, bounded, line, respond},
-    },
+    models::load::admin,
+    progress::{LINES, bounded, line, respond},
     request::filled,
-    until::Until,
 };
 
 /// `POST /api/pull`. A name without a scheme is one of Ollama's registry.
@@ -45,7 +42,7 @@ pub(crate) async fn pull(
     let reference =
         reference(&called, |name| aliases.iter().any(|alias| alias.alias.eq_ignore_ascii_case(name)))?;
     let request = v1::PullRequest { reference, ..v1::PullRequest::default() };
-    let until = Until::of(&app);
+    let until = app.until();
     let progress = until.run(app.engine(&asker).pull(request)).await;
     let named = move |error: ApiError| of_model(error, &called);
     let progress = bounded(progress.map_err(&named)?, until).map_err(named);
@@ -184,7 +181,7 @@ pub(crate) async fn remove(
 
 /// Unloads a model of exactly this name, if it is loaded.
 async fn unload(app: &App, asker: &Asker, name: &str) -> Result<(), ApiError> {
-    let (until, mut engine) = (Until::of(app), app.engine(asker));
+    let (until, mut engine) = (app.until(), app.engine(asker));
     let stats = engine.stats().await?;
     let mut loaded = stats.models.into_iter().filter_map(|model| model.status).map(|status| status.name);
     let Some(model) = loaded.find(|loaded| loaded.eq_ignore_ascii_case(name)) else { return Ok(()) };

@@ -166,7 +166,7 @@ fn logprob(token: &TokenLogprob) -> Value {
 
 impl AnswerShape for Reply {
     const ID_PREFIX: &'static str = "";
-    const CONTENT_TYPE: &'static str = crate::models::progress::NDJSON;
+    const CONTENT_TYPE: &'static str = crate::progress::NDJSON;
     // White space before a line is ignored.
     const KEEP_ALIVE: &'static [u8] = b" ";
     type Choice = ();

@@ -83,7 +83,7 @@ impl Generation {
         mut plan: RequestPlan,
     ) -> Result<Generation, ApiError> {
         app.media_hosts.fetch(&mut plan.requests, app.config.body_bytes_max).await?;
-        let until = plan.until.unwrap_or_else(|| Until::of(app));
+        let until = plan.until.unwrap_or_else(|| app.until());
         let deadline = until.deadline;
         let engine = app.engine(asker);
         if plan.requests.len() > 1 {

@@ -17,7 +17,6 @@ use crate::{
     limits::{CHAT_TOOLS_MAX, MCP_CALLS_OF_TURN_MAX, MCP_CALLS_RUNNING_MAX, MCP_TOOLS_MAX, MCP_TURNS_MAX},
     openai::{generation::Event, plan::RequestPlan},
     select::sole,
-    until::Until,
 };
 
 /// MCP tools that are offered to a request's model.
@@ -67,7 +66,7 @@ pub(crate) async fn offer(
     if chat.continue_final_message || !calls_tools(app, asker, &request.model).await {
         return Ok(());
     }
-    let until = plan.until.insert(Until::of(app));
+    let until = plan.until.insert(app.until());
     let started = async {
         servers.started().await;
         Ok::<_, ApiError>(())

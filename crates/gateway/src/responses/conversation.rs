@@ -10,17 +10,15 @@ use std::collections::HashMap;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use hanzo_engine_proto::v1::{self, content_part::Part};
 
-use super::{
-    custom,
-    stored::{StoredResponse, member, quoted},
-    tools::name_shown,
-};
+use super::{custom, tools::name_shown};
 use crate::{
     error::{ApiError, quote},
     fields::{Field, Fields},
     json::Json,
     limits::{CHAT_MESSAGES_MAX, CHAT_PARTS_MAX},
-    pictures, sounds,
+    pictures,
+    response_store::stored::{StoredResponse, member, quoted},
+    sounds,
 };
 
 /// Prefix of reasoning in `encrypted_content` that this gateway wrote. It is not secret: readers have the plain

@@ -8,7 +8,6 @@ use super::{
     conversation::Before,
     reply::{Reply, StorePlan},
     request::{self, CreateRequest, References},
-    stored::{StoredResponse, response_of},
     truncation::drop_oldest,
 };
 use crate::{
@@ -28,6 +27,7 @@ use crate::{
         shape::{AnswerShape as _, Head},
         turns::offer,
     },
+    response_store::stored::{StoredResponse, response_of},
 };
 
 /// Stored response and items that a request references.

@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
-use super::stored::quoted;
 use crate::json::partial::partial_object;
+use crate::response_store::stored::quoted;
 
 /// Name of the parameter.
 const INPUT: &str = "input";

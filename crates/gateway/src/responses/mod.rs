@@ -4,18 +4,18 @@ mod conversation;
 pub(crate) mod count;
 pub(crate) mod create;
 mod custom;
-mod disk;
 mod object;
 mod reply;
 mod request;
 pub(crate) mod saved;
 mod server_call;
-pub(crate) mod store;
-mod stored;
 mod tools;
 mod truncation;
 
-use crate::{config::Config, error::ApiError, fields::Fields, json::Json, request_id::RequestId};
+use crate::{
+    config::Config, error::ApiError, fields::Fields, json::Json, request_id::RequestId,
+    response_store::stored,
+};
 
 /// Parses a body as the routes do, and checks that its items could be stored. For fuzzing.
 pub(crate) fn read(fields: Fields, config: &Config, id: &RequestId) -> Result<(), ApiError> {

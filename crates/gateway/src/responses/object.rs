@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::stored::quoted;
+use crate::response_store::stored::quoted;
 use crate::{
     error::ApiError,
     fields::Fields,

@@ -11,8 +11,6 @@ use super::{
     custom,
     object::{Frame, ResponseState},
     server_call,
-    store::Responses,
-    stored::{RESPONSE, StoredResponse, item_id, quoted},
     tools::ClientTool,
 };
 use crate::{
@@ -26,6 +24,10 @@ use crate::{
         shape::{AnswerShape, CollectedChoice, Head},
         turns::ServerCall,
         usage_count::UsageCount,
+    },
+    response_store::{
+        Responses,
+        stored::{RESPONSE, StoredResponse, item_id, quoted},
     },
 };
 

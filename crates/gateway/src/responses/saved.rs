@@ -10,10 +10,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use super::{
-    create::owner,
-    stored::{StoredResponse, member, quoted},
-};
+use super::create::owner;
 use crate::{
     answers::{self, AnswerRoom},
     app::App,
@@ -22,6 +19,7 @@ use crate::{
     json::Json as Text,
     limits::{ITEMS_LISTED, ITEMS_LISTED_MAX},
     query,
+    response_store::stored::{StoredResponse, member, quoted},
 };
 
 type Id = Result<Path<String>, PathRejection>;

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 
 use hanzo_engine_proto::v1::{ToolChoice, ToolUse};
 
-use super::{custom, stored::quoted};
+use super::custom;
+use crate::response_store::stored::quoted;
 use crate::{
     error::{ApiError, quote},
     fields::{Field, Fields},

@@ -116,12 +116,7 @@ pub(crate) struct Caller {
 impl Caller {
     /// Caller for a request that begins now; `room` is the memory of its body.
     pub(crate) fn new(app: &App, asker: &Asker, room: Room) -> Caller {
-        Caller {
-            engine: app.engine(asker),
-            until: Until::of(app),
-            id: asker.id.clone(),
-            room: Arc::new(room),
-        }
+        Caller { engine: app.engine(asker), until: app.until(), id: asker.id.clone(), room: Arc::new(room) }
     }
 
     /// Calls that may run at the same time. If the key's tokens are limited, each call reserves all that it may

@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 use crate::json::Json;
 
 /// Prefix of a response's id.
-pub(super) const RESPONSE: &str = "resp_";
+pub(crate) const RESPONSE: &str = "resp_";
 /// Number of digits after the prefix of a response's id.
 const ID_DIGITS: usize = 32;
 /// Head of a file; a digest of the rest follows.
@@ -27,19 +27,19 @@ pub(crate) struct StoredResponse {
 
 impl StoredResponse {
     /// Estimated bytes in memory.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.owner.len() + self.input.len() + self.response.len() + RECORD_BYTES
     }
 
     /// Items of the response itself: a JSON array.
-    pub(super) fn output(&self) -> String {
+    pub(crate) fn output(&self) -> String {
         let response = Json::parse(&self.response).ok();
         let output = response.and_then(|json| member(json, "output"));
         output.map_or_else(|| "[]".to_owned(), Json::to_text)
     }
 
     /// Items before the response and those of it, as members of an array.
-    pub(super) fn items(&self) -> String {
+    pub(crate) fn items(&self) -> String {
         let output = self.output();
         let inner = |list: &str| {
             let list = list.strip_prefix('[').and_then(|list| list.strip_suffix(']'));
@@ -50,7 +50,7 @@ impl StoredResponse {
     }
 
     /// Item of that id, before the response or in it.
-    pub(super) fn item(&self, id: &str) -> Option<String> {
+    pub(crate) fn item(&self, id: &str) -> Option<String> {
         let found = |list: &str| {
             let list = Json::parse(list).ok()?;
             let is = |item: &Json<'_>| {
@@ -62,14 +62,14 @@ impl StoredResponse {
     }
 
     /// Content of its file.
-    pub(super) fn to_file(&self) -> Vec<u8> {
+    pub(crate) fn to_file(&self) -> Vec<u8> {
         let owner = quoted(&self.owner);
         let body = format!("{{\"owner\":{owner},\"input\":{},\"response\":{}}}", self.input, self.response);
         format!("{HEADING}{}\n{body}", digest(body.as_bytes())).into_bytes()
     }
 
     /// Parses a file. None: it is damaged or not a response.
-    pub(super) fn of_file(bytes: Vec<u8>) -> Option<StoredResponse> {
+    pub(crate) fn of_file(bytes: Vec<u8>) -> Option<StoredResponse> {
         let text = String::from_utf8(bytes).ok()?;
         let (written, body) = text.strip_prefix(HEADING)?.split_once('\n')?;
         if written != digest(body.as_bytes()) {
@@ -84,28 +84,28 @@ impl StoredResponse {
 }
 
 /// Member of an object by name.
-pub(super) fn member<'a>(json: Json<'a>, name: &str) -> Option<Json<'a>> {
+pub(crate) fn member<'a>(json: Json<'a>, name: &str) -> Option<Json<'a>> {
     json.members()?.find(|member| member.0 == name).map(|member| member.1)
 }
 
 /// Text as a JSON string.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     serde_json::to_string(text).expect("a text is always JSON")
 }
 
 /// Whether a text has the form of this gateway's response ids; no other text names a file.
-pub(super) fn is_id(id: &str) -> bool {
+pub(crate) fn is_id(id: &str) -> bool {
     let digits = id.strip_prefix(RESPONSE).unwrap_or_default();
     digits.len() == ID_DIGITS && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Id of the item at a position among all items of a response, input first.
-pub(super) fn item_id(kind: &str, response: &str, place: usize) -> String {
+pub(crate) fn item_id(kind: &str, response: &str, place: usize) -> String {
     format!("{kind}_{}{place:04x}", response.strip_prefix(RESPONSE).unwrap_or(response))
 }
 
 /// Id of the response that an item belongs to.
-pub(super) fn response_of(item: &str) -> Option<String> {
+pub(crate) fn response_of(item: &str) -> Option<String> {
     let (_, digits) = item.split_once('_')?;
     let id = format!("{RESPONSE}{}", digits.get(..ID_DIGITS)?);
     is_id(&id).then_some(id)

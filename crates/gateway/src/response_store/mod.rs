@@ -1,15 +1,17 @@
 //! Store of responses, bounded in number and bytes; the least recently used are removed first. They are kept in
 //! memory, or as files that survive a restart.
 
+mod disk;
+pub(crate) mod stored;
+
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use super::{
-    disk::Disk,
-    stored::{StoredResponse, is_id},
-};
+use disk::Disk;
+use stored::{StoredResponse, is_id};
+
 use crate::{
     config::Config,
     error::GatewayError,
@@ -117,7 +119,7 @@ impl Responses {
 
     /// Stores a response under its id. False: it is larger than the whole store, or its file could not be
     /// written.
-    pub(super) async fn keep(&self, id: String, stored: StoredResponse) -> bool {
+    pub(crate) async fn keep(&self, id: String, stored: StoredResponse) -> bool {
         self.aside(false, move |shared| {
             let bytes = stored.bytes();
             if bytes > shared.order().bytes_max {
@@ -146,7 +148,7 @@ impl Responses {
     }
 
     /// Bytes of the response of that id, of any owner; 0 if there is none.
-    pub(super) async fn bytes(&self, id: &str) -> usize {
+    pub(crate) async fn bytes(&self, id: &str) -> usize {
         if !is_id(id) {
             return 0;
         }
@@ -159,7 +161,7 @@ impl Responses {
     }
 
     /// Response of that id, if it has this owner.
-    pub(super) async fn load(&self, owner: &str, id: &str) -> Option<Arc<StoredResponse>> {
+    pub(crate) async fn load(&self, owner: &str, id: &str) -> Option<Arc<StoredResponse>> {
         if !is_id(id) {
             return None;
         }
@@ -168,7 +170,7 @@ impl Responses {
     }
 
     /// Removes the response of that id. False: this owner has none.
-    pub(super) async fn remove(&self, owner: &str, id: &str) -> bool {
+    pub(crate) async fn remove(&self, owner: &str, id: &str) -> bool {
         if self.load(owner, id).await.is_none() {
             return false;
         }
