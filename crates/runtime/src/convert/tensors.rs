@@ -64,7 +64,7 @@ fn regrouped_heads(files: &ModelFiles, weight: Weight, architecture: &Architectu
     let Part::Layer(layer, of) = weight.part else { return None };
     let attention = &files.spec.layers[layer].attention;
     let kind = files.spec.ropes.get(attention.rope?)?.kind;
-    if (kind, architecture.rope) != (RopeKind::Neox, RopeKind::Interleaved) {
+    if kind != RopeKind::Neox || !architecture.permuted {
         return None;
     }
     let shape = attention.projection.cache_shape();

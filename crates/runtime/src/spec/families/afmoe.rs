@@ -26,13 +26,12 @@ pub(super) const AFMOE: Family = Family {
     gguf: &[Architecture {
         name: "afmoe",
         names: &Names { state: StateNames { query_gate: "attn_gate.", ..StateNames::NONE }, ..Names::GGUF },
-        order: NormOrder::Sandwich,
-        // llama.cpp assumes it.
-        embeds_by_root: true,
         full_each: 4,
         turns: Turns::WindowsIfAny,
         scoring: ExpertScoring::Sigmoid,
         own: |_, spec| {
+            // llama.cpp assumes it.
+            spec.embedding_scale = (spec.hidden as f32).sqrt();
             spec.layers.iter_mut().for_each(|layer| layer.attention.output_gate = true);
             Ok(())
         },

@@ -30,8 +30,6 @@ pub(super) const APERTUS: Family = Family {
         name: "apertus",
         // Names of the parameters in metadata.
         names: &Names { curve: "xielu.", ..Names::GGUF },
-        qk_norm: QkNorm::Heads,
-        gated: false,
         own: |_, spec| {
             spec.curved = true;
             Ok(())

@@ -14,11 +14,6 @@ pub(super) const ARCEE: Family = Family {
         refused: &[],
         ..ModelType::DENSE
     }],
-    gguf: &[Architecture {
-        name: "arcee",
-        activation: Activation::ReluSquared,
-        gated: false,
-        ..Architecture::PERMUTED
-    }],
+    gguf: &[Architecture { name: "arcee", ..Architecture::PERMUTED }],
     goldens: &[both("dense/arcee")],
 };

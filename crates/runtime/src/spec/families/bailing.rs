@@ -25,12 +25,7 @@ const TYPE: ModelType = ModelType {
 pub(super) const BAILING_MOE: Family = Family {
     title: "Ling lite, plus",
     hugging_face: &[TYPE],
-    gguf: &[Architecture {
-        name: "bailingmoe",
-        permuted: true,
-        rope: RopeKind::Interleaved,
-        ..Architecture::MIXTURE
-    }],
+    gguf: &[Architecture { name: "bailingmoe", permuted: true, ..Architecture::MIXTURE }],
     goldens: &[both("mixtures/bailing-moe")],
 };
 

@@ -36,8 +36,7 @@ pub(super) const BLOOM: Family = Family {
         name: "bloom",
         names: &Names::GGUF_FUSED,
         positions: Positions::Alibi,
-        activation: Activation::GeluTanh,
-        ..Architecture::NEOX
+        ..Architecture::DENSE
     }],
     goldens: &[both("dense/bloom")],
 };

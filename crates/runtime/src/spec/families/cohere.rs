@@ -17,15 +17,8 @@ const TYPE: ModelType = ModelType {
     ..ModelType::DENSE
 };
 
-const ARCHITECTURE: Architecture = Architecture {
-    name: "command-r",
-    order: NormOrder::Parallel,
-    norm: NormKind::Layer { bias: false },
-    rope: RopeKind::Interleaved,
-    qk_norm: QkNorm::HeadsApart,
-    qk_norm_if_stored: true,
-    ..Architecture::DENSE
-};
+const ARCHITECTURE: Architecture =
+    Architecture { name: "command-r", qk_norm_if_stored: Some(QkNorm::HeadsApart), ..Architecture::DENSE };
 
 pub(super) const COHERE: Family = Family {
     title: "Command R, R+",
@@ -51,7 +44,7 @@ pub(super) const COHERE2: Family = Family {
     }],
     gguf: &[Architecture {
         name: "cohere2",
-        qk_norm: QkNorm::None,
+        qk_norm_if_stored: None,
         full_each: 4,
         turns: Turns::Windows,
         ..ARCHITECTURE
@@ -73,8 +66,6 @@ pub(super) const COHERE2_MOE: Family = Family {
     }],
     gguf: &[Architecture {
         name: "cohere2moe",
-        order: NormOrder::Parallel,
-        rope: RopeKind::Interleaved,
         norms: |_, keys| {
             const NAME: &str = "attention.layer_norm_epsilon";
             if keys.positive("attention.layer_norm_rms_epsilon")?.is_some() {

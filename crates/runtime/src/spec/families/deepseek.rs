@@ -13,7 +13,6 @@ pub(super) const DEEPSEEK: Family = Family {
     gguf: &[Architecture {
         name: "deepseek",
         permuted: true,
-        rope: RopeKind::Interleaved,
         normalized: Some(false),
         ..Architecture::MIXTURE
     }],
@@ -33,7 +32,6 @@ pub(super) const DEEPSEEK_V2: Family = Family {
         name: "deepseek2",
         predicts_more: true,
         attention: latent_of_metadata,
-        rope: RopeKind::Interleaved,
         ..Architecture::MIXTURE
     }],
     goldens: &[both("mixtures/deepseek-v2-lite"), alone("mixtures/deepseek-v2")],
@@ -156,7 +154,7 @@ fn latent_of_metadata(
         value_dim: length("attention.value_length_mla", "attention.value_length")?,
         split_up: keys.has(Part::Layer(0, LayerPart::LatentKeyUp).weight()),
     };
-    let mut rope = keys.rope(of.rope, rope_dim, context, None)?;
+    let mut rope = keys.rope(of.rope_kind(keys), rope_dim, context, None)?;
     let mut scale = 1.0 / (query_dim as f32).sqrt();
     if let (Some(multiplier), RopeScaling::Yarn { factor, .. }) =
         (keys.positive("rope.scaling.yarn_log_multiplier")?, &rope.scaling)

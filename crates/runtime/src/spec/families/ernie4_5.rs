@@ -15,8 +15,7 @@ pub(super) const ERNIE4_5: Family = Family {
         refused: &["use_bias"],
         ..ModelType::DENSE
     }],
-    // It is trained with neighbours that rotate together.
-    gguf: &[Architecture { name: "ernie4_5", rope: RopeKind::Interleaved, ..Architecture::DENSE }],
+    gguf: &[Architecture { name: "ernie4_5", ..Architecture::DENSE }],
     goldens: &[both("dense/ernie4_5")],
 };
 
@@ -37,7 +36,6 @@ pub(super) const ERNIE4_5_MOE: Family = Family {
     }],
     gguf: &[Architecture {
         name: "ernie4_5-moe",
-        rope: RopeKind::Interleaved,
         normalized: Some(true),
         reads: &[EXPERT_KEYS, LATENT_KEYS, &["interleave_moe_layer_step"]],
         ..Architecture::MIXTURE

@@ -46,14 +46,7 @@ pub(super) const EXAONE4: Family = Family {
         },
         ..ModelType::DENSE
     }],
-    gguf: &[Architecture {
-        name: "exaone4",
-        order: NormOrder::Branch,
-        qk_norm: QkNorm::Heads,
-        full_each: 4,
-        turns: Turns::Windows,
-        ..Architecture::DENSE
-    }],
+    gguf: &[Architecture { name: "exaone4", full_each: 4, turns: Turns::Windows, ..Architecture::DENSE }],
     goldens: &[both("dense/exaone4")],
 };
 

@@ -60,7 +60,6 @@ pub(super) const FALCON: Family = Family {
             apart: Some(&Names { attention_norm: "attn_norm_2", mlp_norm: "attn_norm", ..Names::GGUF_FUSED }),
             ..Names::GGUF_FUSED
         },
-        order: NormOrder::Parallel,
         own: |keys, spec| {
             let said = keys.metadata.get(&keys.key("use_parallel_residual")).is_some();
             if !said && keys.find("blk.0.attn_norm_2.weight").is_some() {
@@ -68,7 +67,7 @@ pub(super) const FALCON: Family = Family {
             }
             Ok(())
         },
-        ..Architecture::NEOX
+        ..Architecture::DENSE
     }],
     goldens: &[both("dense/falcon"), both("dense/falcon-grouped"), both("dense/falcon-apart")],
 };

@@ -109,7 +109,7 @@ fn from_metadata(of: &Architecture, keys: &Keys<'_>) -> Result<TransformerSpec, 
     };
     let layers = with_states(vec![layer; keys.required("block_count", LAYERS_MAX)?], state);
     Ok(TransformerSpec {
-        ropes: vec![keys.rope(of.rope, heads.head_dim, context, None)?],
+        ropes: vec![keys.rope(of.rope_kind(keys), heads.head_dim, context, None)?],
         head: HeadSpec::plain(!keys.has(Part::Head.weight())),
         ..TransformerSpec::bare(of.name, sizes, layers, norm, context)
     })

@@ -15,12 +15,7 @@ pub(super) const GEMMA_TYPE: ModelType = ModelType {
     ..ModelType::DENSE
 };
 
-const ARCHITECTURE: Architecture = Architecture {
-    name: "gemma",
-    activation: Activation::GeluTanh,
-    embeds_by_root: true,
-    ..Architecture::DENSE
-};
+const ARCHITECTURE: Architecture = Architecture { name: "gemma", ..Architecture::DENSE };
 
 pub(super) const GEMMA: Family = Family {
     title: "Gemma",
@@ -40,14 +35,7 @@ pub(super) const GEMMA2: Family = Family {
         own: gemma2,
         ..GEMMA_TYPE
     }],
-    gguf: &[Architecture {
-        name: "gemma2",
-        order: NormOrder::Sandwich,
-        full_each: 2,
-        window: Some(4096),
-        largest: 46,
-        ..ARCHITECTURE
-    }],
+    gguf: &[Architecture { name: "gemma2", full_each: 2, window: Some(4096), largest: 46, ..ARCHITECTURE }],
     goldens: &[both("dense/gemma2")],
 };
 
@@ -66,8 +54,6 @@ pub(super) const GEMMA3: Family = Family {
     }],
     gguf: &[Architecture {
         name: "gemma3",
-        order: NormOrder::Sandwich,
-        qk_norm: QkNorm::Heads,
         full_each: 6,
         turns: Turns::WindowsApart(Some(1e4)),
         largest: 62,

@@ -374,11 +374,11 @@ pub(super) fn read_gguf(
     // Optional in files of Gemma 3n.
     let usual = streams.as_ref().map(|_| 30.0);
     let inputs = keys.whole("embedding_length_per_layer_input", WIDTH_MAX)?.unwrap_or(0);
-    let full = keys.rope(of.rope, kinds.heads[0].head_dim, context, keys.find(ROPE_FACTORS))?;
+    let full = keys.rope(of.rope_kind(keys), kinds.heads[0].head_dim, context, keys.find(ROPE_FACTORS))?;
     let base = keys.positive("rope.freq_base_swa")?.unwrap_or(if usual.is_some() { 1e4 } else { full.base });
     let dim = keys.count("rope.dimension_count_swa", HEAD_DIM_MAX)?.unwrap_or(kinds.heads[1].head_dim);
-    let local = RopeSpec::plain(of.rope, base, dim);
-    let norm = NormSpec { kind: of.norm, eps: keys.epsilon()? };
+    let local = RopeSpec::plain(of.rope_kind(keys), base, dim);
+    let norm = NormSpec { kind: keys.norm_kind(), eps: keys.epsilon()? };
     Ok(TransformerSpec {
         ropes: vec![full, local],
         embedding_scale: (hidden as f32).sqrt(),

@@ -34,13 +34,7 @@ pub(super) const GLM4: Family = Family {
         order: NormOrder::Sandwich,
         ..TYPE
     }],
-    gguf: &[Architecture {
-        name: "glm4",
-        names: &Names::GGUF_GATE_UP,
-        order: NormOrder::Sandwich,
-        rope: RopeKind::Interleaved,
-        ..Architecture::DENSE
-    }],
+    gguf: &[Architecture { name: "glm4", names: &Names::GGUF_GATE_UP, ..Architecture::DENSE }],
     goldens: &[both("dense/glm4")],
 };
 
@@ -76,7 +70,6 @@ pub(super) const CHATGLM: Family = Family {
     gguf: &[Architecture {
         name: "chatglm",
         names: &Names { qkv: Some("attn_qkv"), ..Names::GGUF_GATE_UP },
-        rope: RopeKind::Interleaved,
         ..Architecture::DENSE
     }],
     goldens: &[both("dense/chatglm")],

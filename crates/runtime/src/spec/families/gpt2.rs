@@ -52,8 +52,7 @@ const ARCHITECTURE: Architecture = Architecture {
     name: "gpt2",
     names: &Names::GGUF_FUSED,
     positions: Positions::Learned,
-    activation: Activation::GeluTanh,
-    ..Architecture::NEOX
+    ..Architecture::DENSE
 };
 
 pub(super) const GPT2: Family =

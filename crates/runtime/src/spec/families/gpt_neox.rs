@@ -28,20 +28,9 @@ pub(super) const GPT_NEOX: Family = Family {
         activation: ("hidden_act", "gelu"),
         turned: 0.25,
         renames: &[("rotary_pct", "partial_rotary_factor"), ("rotary_emb_base", "rope_theta")],
-        own: |config, spec| {
-            if !config.bool("use_parallel_residual")?.unwrap_or(true) {
-                set_order(spec, NormOrder::Pre);
-            }
-            Ok(())
-        },
+        parallel: [Some(NormOrder::Pre), None],
         ..ModelType::DENSE
     }],
-    gguf: &[Architecture {
-        name: "gptneox",
-        names: &Names::GGUF_FUSED,
-        order: NormOrder::ParallelApart,
-        parallel: [Some(NormOrder::Pre), None],
-        ..Architecture::NEOX
-    }],
+    gguf: &[Architecture { name: "gptneox", names: &Names::GGUF_FUSED, ..Architecture::DENSE }],
     goldens: &[both("dense/gpt-neox"), both("dense/gpt-neox-sequential")],
 };

@@ -26,7 +26,6 @@ pub(super) const GRANITE_HYBRID: Family = Family {
         name: "granitehybrid",
         names: &Names::GGUF_MAMBA,
         permuted: true,
-        rope: RopeKind::Interleaved,
         read: from_metadata,
         ..Architecture::HYBRID
     }],

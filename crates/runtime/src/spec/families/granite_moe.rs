@@ -53,7 +53,6 @@ pub(super) const GRANITE_MOE: Family = Family {
     gguf: &[Architecture {
         name: "granitemoe",
         permuted: true,
-        rope: RopeKind::Interleaved,
         expert_ffn: "feed_forward_length",
         normalized: Some(true),
         reads: &[EXPERT_KEYS, LATENT_KEYS, FACTOR_KEYS],

@@ -25,12 +25,7 @@ pub(super) const HUNYUAN_DENSE: Family = Family {
         norm_after_rope: true,
         ..ModelType::DENSE
     }],
-    gguf: &[Architecture {
-        name: "hunyuan-dense",
-        qk_norm: QkNorm::Heads,
-        norm_after_rope: true,
-        ..Architecture::DENSE
-    }],
+    gguf: &[Architecture { name: "hunyuan-dense", ..Architecture::DENSE }],
     goldens: &[both("dense/hunyuan-dense")],
 };
 
@@ -47,12 +42,7 @@ pub(super) const HUNYUAN_MOE: Family = Family {
         settle: settle_rope,
         ..ModelType::OWN
     }],
-    gguf: &[Architecture {
-        name: "hunyuan-moe",
-        norm_after_rope: true,
-        normalized: Some(true),
-        ..Architecture::MIXTURE
-    }],
+    gguf: &[Architecture { name: "hunyuan-moe", normalized: Some(true), ..Architecture::MIXTURE }],
     goldens: &[both("mixtures/hunyuan-moe")],
 };
 

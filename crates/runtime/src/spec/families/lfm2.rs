@@ -33,6 +33,7 @@ const TYPE: ModelType = ModelType {
     },
     read: dense,
     eps: ("norm_eps", 1e-5),
+    qk_norm: QkNorm::Heads,
     rope_base: 1e6,
     ..ModelType::OWN
 };
@@ -49,7 +50,6 @@ const ARCHITECTURE: Architecture = Architecture {
         },
         ..Names::GGUF
     },
-    qk_norm: QkNorm::Heads,
     read: |of, keys| {
         let (spec, _) = read_hybrid(of, keys, |hidden, _, _| {
             let taps = keys.required("shortconv.l_cache", StateShape::TAPS_MAX)?;

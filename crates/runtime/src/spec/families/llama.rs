@@ -17,7 +17,6 @@ pub(super) const LLAMA: Family = Family {
         Architecture {
             name: "llama",
             permuted: true,
-            rope: RopeKind::Interleaved,
             full_each: 1,
             experts: Experts::IfCounted,
             reads: &[EXPERT_KEYS],
@@ -26,7 +25,6 @@ pub(super) const LLAMA: Family = Family {
         Architecture {
             name: "mllama",
             permuted: true,
-            rope: RopeKind::Interleaved,
             qkv_bias: Some(false),
             reads: &[&[CROSSING]],
             own: |keys, spec| {

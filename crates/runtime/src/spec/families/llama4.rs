@@ -40,7 +40,6 @@ pub(super) const LLAMA4: Family = Family {
     }],
     gguf: &[Architecture {
         name: "llama4",
-        rope: RopeKind::Interleaved,
         windows: |_, keys, layers| {
             // No window: every layer sees everything and rotates. No key: the chunks of training.
             let window = match keys.whole("attention.sliding_window", CONTEXT_TOKENS_MAX)? {

@@ -17,7 +17,7 @@ pub(super) const MINIMAX_M2: Family = Family {
     }],
     gguf: &[Architecture {
         name: "minimax-m2",
-        qk_norm: QkNorm::Whole,
+        qk_norm_if_stored: Some(QkNorm::Whole),
         scoring: ExpertScoring::Sigmoid,
         normalized: Some(true),
         ..Architecture::MIXTURE

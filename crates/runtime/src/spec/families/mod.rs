@@ -255,6 +255,13 @@ pub(crate) fn architecture(name: &str) -> Option<&'static Architecture> {
     architectures().find(|of| of.name == name)
 }
 
+/// The architecture of this name, and the model type whose network its files have.
+pub(super) fn written(name: &str) -> Option<(&'static ModelType, &'static Architecture)> {
+    let mut all = FAMILIES.iter().flat_map(|family| family.gguf.iter().map(move |of| (family, of)));
+    let (family, of) = all.find(|(_, of)| of.name == name)?;
+    Some((family.hugging_face.first()?, of))
+}
+
 /// Names of the tensors of a model type, or of the first model type of an architecture's family.
 pub(crate) fn huggingface_names(name: &str) -> &'static Names {
     let of_architecture = || {

@@ -41,9 +41,8 @@ pub(super) const MPT: Family = Family {
     gguf: &[Architecture {
         name: "mpt",
         names: &Names::GGUF_FUSED,
-        norm: NormKind::Layer { bias: false },
         positions: Positions::AlibiByKey,
-        ..Architecture::NEOX
+        ..Architecture::DENSE
     }],
     goldens: &[both("dense/mpt")],
 };

@@ -16,6 +16,6 @@ pub(super) const NEMOTRON: Family = Family {
         refused: &[],
         ..ModelType::DENSE
     }],
-    gguf: &[Architecture { name: "nemotron", activation: Activation::ReluSquared, ..Architecture::NEOX }],
+    gguf: &[Architecture { name: "nemotron", ..Architecture::DENSE }],
     goldens: &[both("dense/nemotron")],
 };

@@ -13,6 +13,6 @@ pub(super) const OLMO: Family = Family {
         refused: &["clip_qkv", "mlp_bias"],
         ..ModelType::DENSE
     }],
-    gguf: &[Architecture { name: "olmo", norm: NormKind::LayerUnit, ..Architecture::PERMUTED }],
+    gguf: &[Architecture { name: "olmo", ..Architecture::PERMUTED }],
     goldens: &[both("dense/olmo")],
 };

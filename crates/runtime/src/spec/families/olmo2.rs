@@ -24,8 +24,6 @@ pub(super) const OLMO2: Family = Family {
     hugging_face: &[TYPE],
     gguf: &[Architecture {
         name: "olmo2",
-        order: NormOrder::Branch,
-        qk_norm: QkNorm::Whole,
         full_each: 4,
         turns: Turns::WindowsApart(None),
         ..Architecture::DENSE

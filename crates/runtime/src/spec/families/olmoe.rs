@@ -17,7 +17,7 @@ pub(super) const OLMOE: Family = Family {
     hugging_face: &[TYPE],
     gguf: &[Architecture {
         name: "olmoe",
-        qk_norm: QkNorm::Whole,
+        qk_norm_if_stored: Some(QkNorm::Whole),
         expert_ffn: "feed_forward_length",
         normalized: Some(false),
         ..Architecture::MIXTURE

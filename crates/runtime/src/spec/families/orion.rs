@@ -11,6 +11,6 @@ pub(super) const ORION: Family = Family {
         eps: ("rms_norm_eps", 1e-5),
         ..ModelType::DENSE
     }],
-    gguf: &[Architecture { name: "orion", norm: NormKind::Layer { bias: true }, ..Architecture::DENSE }],
+    gguf: &[Architecture { name: "orion", ..Architecture::DENSE }],
     goldens: &[both("dense/orion")],
 };

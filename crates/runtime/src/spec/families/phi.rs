@@ -29,9 +29,7 @@ pub(super) const PHI: Family = Family {
     gguf: &[Architecture {
         name: "phi2",
         names: &Names { qkv_or_apart: true, ..Names::GGUF_FUSED },
-        order: NormOrder::Parallel,
-        activation: Activation::GeluTanh,
-        ..Architecture::NEOX
+        ..Architecture::DENSE
     }],
     goldens: &[both("dense/phi"), both("dense/phi-fused")],
 };

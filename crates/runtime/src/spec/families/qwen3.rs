@@ -13,8 +13,8 @@ pub(super) const QWEN3: Family = Family {
         ..ModelType::LLAMA
     }],
     gguf: &[
-        Architecture { name: "qwen3", qk_norm: QkNorm::Heads, ..Architecture::LLAMA },
-        Architecture { name: "qwen3vl", qk_norm: QkNorm::Heads, ..Architecture::DENSE },
+        Architecture { name: "qwen3", ..Architecture::LLAMA },
+        Architecture { name: "qwen3vl", ..Architecture::DENSE },
     ],
     goldens: &[both("tiny/qwen3"), alone("tiny/qwen3-windows")],
 };

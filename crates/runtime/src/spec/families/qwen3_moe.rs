@@ -4,13 +4,8 @@ use super::*;
 
 const KEYS: &[&str] = &["expert_count", "expert_feed_forward_length", "expert_used_count"];
 
-const ARCHITECTURE: Architecture = Architecture {
-    name: "qwen3moe",
-    qk_norm: QkNorm::Heads,
-    experts: Experts::Always,
-    reads: &[KEYS],
-    ..Architecture::LLAMA
-};
+const ARCHITECTURE: Architecture =
+    Architecture { name: "qwen3moe", experts: Experts::Always, reads: &[KEYS], ..Architecture::LLAMA };
 
 /// The transformers library's Qwen3VLMoe class.
 pub(crate) const VISION_NAMES: Names = Names {

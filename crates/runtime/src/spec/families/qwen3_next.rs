@@ -170,7 +170,7 @@ fn from_metadata(of: &Architecture, keys: &Keys<'_>, tiled: bool) -> Result<Tran
     let [count, _] = keys.layers()?;
     let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
     let heads = keys.heads(hidden)?;
-    let norm = NormSpec { kind: NormKind::Rms { from_one: false }, eps: keys.epsilon()? };
+    let norm = NormSpec { kind: keys.norm_kind(), eps: keys.epsilon()? };
     let state = StateSpec { decay_as_log: false, ..StateSpec::delta(shape(keys, tiled)?, norm.eps) };
     let recurs = recurrent_layers(keys, count)?;
     let mlp = mlp(keys)?;
@@ -187,7 +187,7 @@ fn from_metadata(of: &Architecture, keys: &Keys<'_>, tiled: bool) -> Result<Tran
     };
     let layers = (0..count).map(layer).collect();
     Ok(TransformerSpec {
-        ropes: vec![keys.rope(of.rope, heads.head_dim, context, None)?],
+        ropes: vec![keys.rope(of.rope_kind(keys), heads.head_dim, context, None)?],
         head: HeadSpec::plain(!keys.has(Part::Head.weight())),
         ..TransformerSpec::bare(of.name, [vocab, hidden], layers, norm, context)
     })

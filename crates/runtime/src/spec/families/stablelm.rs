@@ -16,10 +16,8 @@ pub(super) const STABLELM: Family = Family {
         eps: ("layer_norm_eps", 1e-5),
         biases: [Choice::By("use_qkv_bias", false), Choice::Always(false)],
         turned: 0.25,
+        parallel: [None, Some(NormOrder::Parallel)],
         own: |config, spec| {
-            if config.bool("use_parallel_residual")?.unwrap_or(false) {
-                set_order(spec, NormOrder::Parallel);
-            }
             if config.bool("qk_layernorm")?.unwrap_or(false) {
                 norm_heads_apart(spec);
             }
@@ -29,10 +27,7 @@ pub(super) const STABLELM: Family = Family {
     }],
     gguf: &[Architecture {
         name: "stablelm",
-        norm: NormKind::Layer { bias: true },
-        qk_norm: QkNorm::HeadsApart,
-        qk_norm_if_stored: true,
-        parallel: [None, Some(NormOrder::Parallel)],
+        qk_norm_if_stored: Some(QkNorm::HeadsApart),
         ..Architecture::DENSE
     }],
     goldens: &[both("dense/stablelm"), both("dense/stablelm-parallel"), both("dense/stablelm-heads")],

@@ -18,11 +18,6 @@ pub(super) const STARCODER2: Family = Family {
         tied: true,
         ..ModelType::DENSE
     }],
-    gguf: &[Architecture {
-        name: "starcoder2",
-        activation: Activation::GeluTanh,
-        full_each: 1,
-        ..Architecture::NEOX
-    }],
+    gguf: &[Architecture { name: "starcoder2", full_each: 1, ..Architecture::DENSE }],
     goldens: &[both("dense/starcoder2")],
 };

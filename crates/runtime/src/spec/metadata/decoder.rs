@@ -56,7 +56,7 @@ pub(crate) fn read(of: &Architecture, keys: &Keys<'_>) -> Result<TransformerSpec
         ropes.push(plain);
     }
     let scale = keys.positive("logit_scale")?.unwrap_or(1.0);
-    let root = if of.embeds_by_root { (hidden as f32).sqrt() } else { 1.0 };
+    let root = if keys.form.embeds_by_root { (hidden as f32).sqrt() } else { 1.0 };
     let stores_more = !of.is_llama();
     let mut spec = TransformerSpec {
         ropes,
@@ -88,13 +88,13 @@ impl Architecture {
 }
 
 /// Settings of an architecture's norms.
-pub(super) fn norms(of: &Architecture, keys: &Keys<'_>) -> Result<NormSpec, LoadError> {
+pub(super) fn norms(_: &Architecture, keys: &Keys<'_>) -> Result<NormSpec, LoadError> {
     const NAME: &str = "attention.layer_norm_epsilon";
-    let eps = match of.norm {
+    let eps = match keys.form.norm {
         NormKind::Rms { .. } => keys.epsilon()?,
         _ => keys.positive(NAME)?.ok_or_else(|| keys.metadata.missing(&keys.key(NAME)))?,
     };
-    Ok(NormSpec { kind: of.norm, eps })
+    Ok(NormSpec { kind: keys.norm_kind(), eps })
 }
 
 /// Attention with keys and values of heads, and the rotary embedding.
@@ -108,7 +108,7 @@ pub(crate) fn heads(
     let in_first = |part| Part::Layer(0, part);
     // Files of vision models have rows of queries and keys regrouped.
     let regrouped = of.is_dense() && keys.metadata.get(&keys.key("rope.dimension_sections")).is_some();
-    let kind = if regrouped { RopeKind::Neox } else { of.rope };
+    let kind = if regrouped { RopeKind::Neox } else { of.rope_kind(keys) };
     let mut rope = keys.rope_of(kind, shape.head_dim, context)?;
     let query_scale = if of.is_dense() { query_scale(of, keys, &mut rope)? } else { None };
     let fused = keys.names.qkv.map(|stem| keys.names.in_layer("", 0, &format!("{stem}.bias")));
@@ -121,11 +121,11 @@ pub(crate) fn heads(
     let attention = AttentionSpec {
         qkv_bias: of.qkv_bias.unwrap_or_else(biased),
         output_bias: keys.has(in_first(LayerPart::AttentionOutput).bias()),
-        qk_norm: match of.qk_norm_if_stored && !keys.has(in_first(LayerPart::QueryNorm).weight()) {
-            true => QkNorm::None,
-            false => of.qk_norm,
+        qk_norm: match of.qk_norm_if_stored {
+            Some(_) if !keys.has(in_first(LayerPart::QueryNorm).weight()) => QkNorm::None,
+            stored => stored.unwrap_or(keys.form.qk_norm),
         },
-        norm_after_rope: of.norm_after_rope,
+        norm_after_rope: keys.form.norm_after_rope,
         softcap: keys.positive("attn_logit_softcapping")?,
         query_scale,
         scale: keys.positive("attention.scale")?.unwrap_or(1.0 / (usual as f32).sqrt()),
@@ -165,12 +165,12 @@ fn query_scale(
 fn order(of: &Architecture, keys: &Keys<'_>) -> Result<NormOrder, LoadError> {
     const PARALLEL: &str = "use_parallel_residual";
     let said = if of.is_dense() { keys.metadata.bool(&keys.key(PARALLEL))? } else { None };
-    match said.and_then(|said| of.parallel[usize::from(said)]) {
+    match said.and_then(|said| keys.form.parallel[usize::from(said)]) {
         Some(order) => Ok(order),
-        None if said == Some(true) && !of.order.is_parallel() => {
+        None if said == Some(true) && !keys.form.order.is_parallel() => {
             Err(keys.unsupported(PARALLEL, true, "this architecture has none"))
         }
-        None => Ok(of.order),
+        None => Ok(keys.form.order),
     }
 }
 

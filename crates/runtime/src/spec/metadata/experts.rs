@@ -24,8 +24,8 @@ impl Architecture {
                 let in_first = |part| keys.has(Part::Layer(0, part).bias());
                 return Ok(of_all(MlpSpec::Dense(DenseSpec {
                     ffn: keys.required(FFN, WIDTH_MAX)? / if self.halved { 2 } else { 1 },
-                    activation: self.activation,
-                    gated: self.gated,
+                    activation: keys.form.usual_activation(),
+                    gated: keys.form.gated,
                     up_bias: in_first(LayerPart::Up),
                     down_bias: in_first(LayerPart::Down),
                 })));

@@ -7,7 +7,8 @@ use crate::error::{LoadError, shorten};
 use crate::gguf::{Array, Gguf, Metadata, Value};
 use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX};
 use crate::spec::rope::yarn_magnitude;
-use crate::spec::{LongRope, Names, Part, RopeScaling, RopeSpec, Weight};
+use crate::spec::settings::ModelType;
+use crate::spec::{LongRope, Names, NormKind, Part, RopeScaling, RopeSpec, Weight};
 use crate::tensor::Tensor;
 
 /// Keys that every decoder's reader reads.
@@ -66,11 +67,22 @@ pub(crate) struct Keys<'a> {
     pub(crate) gguf: &'a Gguf,
     pub(crate) metadata: &'a Metadata,
     pub(crate) architecture: &'a str,
+    /// Model type whose network the file has.
+    pub(crate) form: &'a ModelType,
     /// Names of the architecture's tensors.
     pub(crate) names: &'a Names,
 }
 
 impl Keys<'_> {
+    /// Kind of the norms. Converters add the one to weights that are stored less one.
+    pub(crate) fn norm_kind(&self) -> NormKind {
+        match self.form.norm {
+            NormKind::Rms { .. } => NormKind::Rms { from_one: false },
+            NormKind::LayerFromOne => NormKind::Layer { bias: true },
+            other => other,
+        }
+    }
+
     /// A tensor of the file.
     pub(crate) fn find(&self, name: &str) -> Option<&Tensor> {
         self.gguf.tensors.iter().find(|tensor| tensor.name == name)

@@ -15,10 +15,7 @@ pub(crate) use keys::{LONG_FACTORS, ROPE_FACTORS};
 pub(super) use states::{hybrid_heads, mamba, read_hybrid};
 
 use super::unknown::unknown;
-use super::{
-    AttentionSpec, ExpertsSpec, Names, NormKind, NormOrder, NormSpec, QkNorm, RopeSpec, TransformerSpec,
-    families,
-};
+use super::{AttentionSpec, ExpertsSpec, Names, NormSpec, QkNorm, RopeSpec, TransformerSpec, families};
 use crate::error::{LoadError, shorten};
 use crate::gguf::{Gguf, Metadata};
 
@@ -27,7 +24,7 @@ type ReadAttention = fn(&Architecture, &Keys<'_>, usize) -> Result<(AttentionSpe
 /// Reader of the window of each of so many layers.
 type ReadWindows = fn(&Architecture, &Keys<'_>, usize) -> Result<Vec<Option<u32>>, LoadError>;
 
-/// Architecture of a family's GGUF files. Properties without a key in the format are those that llama.cpp assumes.
+/// Architecture of a family's GGUF files: how they differ from the family's first model type. Properties without a key in the format are those that llama.cpp assumes.
 pub(crate) struct Architecture {
     /// Value of `general.architecture`.
     pub(crate) name: &'static str,
@@ -44,23 +41,11 @@ pub(crate) struct Architecture {
     /// Settings of the norms.
     pub(crate) norms: fn(&Architecture, &Keys<'_>) -> Result<NormSpec, LoadError>,
     pub(crate) windows: ReadWindows,
-    pub(crate) order: NormOrder,
-    /// Order if `use_parallel_residual` is false, and if it is true, if that differs.
-    pub(crate) parallel: [Option<NormOrder>; 2],
-    pub(crate) norm: NormKind,
-    pub(crate) rope: RopeKind,
     pub(crate) positions: Positions,
-    pub(crate) qk_norm: QkNorm,
-    /// Whether queries and keys are normed only if the file has such norms.
-    pub(crate) qk_norm_if_stored: bool,
-    /// Whether queries and keys are normed after rotation.
-    pub(crate) norm_after_rope: bool,
+    /// Norm of queries and keys if the file has such norms, in files that may lack them.
+    pub(crate) qk_norm_if_stored: Option<QkNorm>,
     /// Biases of queries, keys and values, if the tensors do not decide.
     pub(crate) qkv_bias: Option<bool>,
-    pub(crate) activation: super::Activation,
-    pub(crate) gated: bool,
-    /// Whether token embeddings are multiplied by the square root of their size.
-    pub(crate) embeds_by_root: bool,
     /// Period of the layers without the window of `attention.sliding_window` tokens; 0: no layer has it, 1: all.
     pub(crate) full_each: usize,
     /// Default window, if the file has none.
@@ -203,18 +188,9 @@ impl Architecture {
         attention: heads,
         norms: decoder::norms,
         windows: decoder::windows,
-        order: NormOrder::Pre,
-        parallel: [None; 2],
-        norm: NormKind::Rms { from_one: false },
-        rope: RopeKind::Neox,
         positions: Positions::Rotary,
-        qk_norm: QkNorm::None,
-        qk_norm_if_stored: false,
-        norm_after_rope: false,
+        qk_norm_if_stored: None,
         qkv_bias: None,
-        activation: super::Activation::Silu,
-        gated: true,
-        embeds_by_root: false,
         full_each: 0,
         window: None,
         turns: Turns::All,
@@ -234,16 +210,7 @@ impl Architecture {
     };
 
     /// A dense decoder whose converter permutes rows of queries and keys, so that neighbours rotate together.
-    pub(crate) const PERMUTED: Architecture =
-        Architecture { permuted: true, rope: RopeKind::Interleaved, ..Architecture::DENSE };
-
-    /// A dense decoder with layer norms, and an MLP without a gate.
-    pub(crate) const NEOX: Architecture = Architecture {
-        norm: NormKind::Layer { bias: true },
-        activation: super::Activation::GeluErf,
-        gated: false,
-        ..Architecture::DENSE
-    };
+    pub(crate) const PERMUTED: Architecture = Architecture { permuted: true, ..Architecture::DENSE };
 
     /// A decoder that computes as Llama or Qwen 2 and 3 do. It knows no keys but those of every decoder.
     pub(crate) const LLAMA: Architecture =
@@ -252,8 +219,7 @@ impl Architecture {
     /// A mixture of experts.
     pub(crate) const MIXTURE: Architecture = Architecture {
         reads: &[EXPERT_KEYS, LATENT_KEYS],
-        qk_norm: QkNorm::Heads,
-        qk_norm_if_stored: true,
+        qk_norm_if_stored: Some(QkNorm::Heads),
         logit_scale: LogitScale::Divisor,
         experts: Experts::Mixture,
         ..Architecture::DENSE
@@ -269,6 +235,13 @@ impl Architecture {
         ],
         ..Architecture::DENSE
     };
+}
+
+impl Architecture {
+    /// Pairing of a head's elements, given the model type's.
+    pub(crate) fn rope_kind(&self, keys: &Keys<'_>) -> RopeKind {
+        if self.permuted { RopeKind::Interleaved } else { keys.form.rope_kind }
+    }
 }
 
 /// Reads a decoder's spec from a GGUF file's metadata, and from its tensors if those decide.
@@ -290,11 +263,11 @@ pub fn from_gguf(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
                      model itself, whose text this build runs";
         return Err(unsupported(reason.into()));
     }
-    let Some(of) = families::architecture(architecture) else {
+    let Some((form, of)) = families::written(architecture) else {
         let known = families::architectures().map(|known| known.name);
         return Err(unsupported(unknown(architecture, known.chain(crate::encoder::gguf_encoders()))));
     };
-    let keys = Keys { gguf, metadata, architecture, names: of.names };
+    let keys = Keys { gguf, metadata, architecture, form, names: of.names };
     keys.refuse_unknown(|name| of.reads.iter().any(|keys| keys.contains(&name)))?;
     let spec = (of.read)(of, &keys)?.checked(metadata.file())?;
     Ok(TransformerSpec { permuted: of.permuted, ..spec })

@@ -22,13 +22,13 @@ pub(crate) fn read_hybrid(
     let count = keys.required("block_count", LAYERS_MAX)?;
     let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
     let (heads, recurs) = hybrid_heads(keys, hidden, count)?;
-    let norm = NormSpec { kind: of.norm, eps: keys.epsilon()? };
+    let norm = NormSpec { kind: keys.norm_kind(), eps: keys.epsilon()? };
     let state = state(hidden, norm, recurs.iter().position(|&recurs| recurs).unwrap_or(0))?;
-    let rope = keys.rope(of.rope, heads.head_dim, context, keys.find(ROPE_FACTORS))?;
+    let rope = keys.rope(of.rope_kind(keys), heads.head_dim, context, keys.find(ROPE_FACTORS))?;
     let scale = keys.positive("attention.scale")?;
     let mlp = mlp(keys)?;
     let residual_scale = keys.positive("residual_scale")?.unwrap_or(1.0);
-    let plain = AttentionSpec { qk_norm: of.qk_norm, ..AttentionSpec::causal(heads) };
+    let plain = AttentionSpec { qk_norm: keys.form.qk_norm, ..AttentionSpec::causal(heads) };
     let attention = AttentionSpec { scale: scale.unwrap_or(plain.scale), ..plain };
     let layer = |index: usize| LayerSpec {
         order: NormOrder::Pre,

@@ -8,7 +8,8 @@ use crate::error::LoadError;
 use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};
 use crate::spec::rope::{check_settings, settings_of, stretch, stretched_context};
 use crate::spec::{
-    AttentionSpec, Config, HeadSpec, LayerSpec, LogitsSpec, MlpSpec, NormSpec, RopeSpec, TransformerSpec,
+    AttentionSpec, Config, HeadSpec, LayerSpec, LogitsSpec, MlpSpec, NormOrder, NormSpec, RopeSpec,
+    TransformerSpec,
 };
 
 /// Settings common to all decoders.
@@ -103,6 +104,14 @@ impl<'a> Base<'a> {
         Ok((head_dim as f32 * factor) as usize)
     }
 
+    fn order(&self) -> Result<NormOrder, LoadError> {
+        if self.of.parallel == [None; 2] {
+            return Ok(self.of.order);
+        }
+        let said = self.config.bool("use_parallel_residual")?;
+        Ok(said.and_then(|said| self.of.parallel[usize::from(said)]).unwrap_or(self.of.order))
+    }
+
     /// A network of these layers.
     pub(crate) fn spec(
         &self,
@@ -110,9 +119,10 @@ impl<'a> Base<'a> {
         layer: impl Fn(usize) -> (AttentionSpec, MlpSpec),
     ) -> Result<TransformerSpec, LoadError> {
         let (of, config) = (self.of, self.config);
+        let order = self.order()?;
         let layers = (0..self.layers).map(|index| {
             let (attention, mlp) = layer(index);
-            LayerSpec { order: of.order, attention, mlp, residual_scale: 1.0 }
+            LayerSpec { order, attention, mlp, residual_scale: 1.0 }
         });
         let norm = NormSpec { kind: of.norm, eps: self.eps()? };
         let sizes = [config.required("vocab_size", VOCAB_MAX)?, self.hidden];

@@ -76,21 +76,36 @@ pub(super) fn activation(of: &ModelType, config: &Config) -> Result<Activation, 
         None if key == "hidden_activation" => usual,
         None => config.string("hidden_act")?.unwrap_or(usual),
     };
+    let unknown = |named: &str| {
+        let known = match dense {
+            true => "silu, gelu, gelu_new, gelu_pytorch_tanh, relu and relu2 are known",
+            false => "silu, gelu, gelu_new and gelu_pytorch_tanh are known",
+        };
+        config.unsupported(key, named, known)
+    };
     match named {
         // It has parameters for each layer, so it is no activation of the kernels.
         XIELU if usual == XIELU => Ok(Activation::Silu),
-        "silu" | "swish" => Ok(Activation::Silu),
-        "gelu_pytorch_tanh" | "gelu_new" => Ok(Activation::GeluTanh),
-        "gelu" => Ok(Activation::GeluErf),
-        "relu" if dense => Ok(Activation::Relu),
-        "relu2" if dense => Ok(Activation::ReluSquared),
-        other => {
-            let known = match dense {
-                true => "silu, gelu, gelu_new, gelu_pytorch_tanh, relu and relu2 are known",
-                false => "silu, gelu, gelu_new and gelu_pytorch_tanh are known",
-            };
-            Err(config.unsupported(key, other, known))
-        }
+        "relu" | "relu2" if !dense => Err(unknown(named)),
+        named => by_name(named).ok_or_else(|| unknown(named)),
+    }
+}
+
+fn by_name(name: &str) -> Option<Activation> {
+    match name {
+        "silu" | "swish" => Some(Activation::Silu),
+        "gelu_pytorch_tanh" | "gelu_new" => Some(Activation::GeluTanh),
+        "gelu" => Some(Activation::GeluErf),
+        "relu" => Some(Activation::Relu),
+        "relu2" => Some(Activation::ReluSquared),
+        _ => None,
+    }
+}
+
+impl ModelType {
+    /// Non-linearity if no setting says: silu also for one with parameters, which is none of the kernels.
+    pub(crate) fn usual_activation(&self) -> Activation {
+        by_name(self.activation.1).unwrap_or(Activation::Silu)
     }
 }
 

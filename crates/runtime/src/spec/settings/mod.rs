@@ -48,6 +48,8 @@ pub(crate) struct ModelType {
     pub(crate) refused_by_many: &'static [&'static str],
     pub(crate) refused: &'static [&'static str],
     pub(crate) order: NormOrder,
+    /// Order if `use_parallel_residual` is false, and if it is true, if that differs.
+    pub(crate) parallel: [Option<NormOrder>; 2],
     pub(crate) norm: NormKind,
     /// Setting with the norms' epsilon, and its default.
     pub(crate) eps: (&'static str, f32),
@@ -147,6 +149,7 @@ impl ModelType {
         ],
         refused: &["mlp_bias"],
         order: NormOrder::Pre,
+        parallel: [None; 2],
         norm: NormKind::Rms { from_one: false },
         eps: ("rms_norm_eps", 1e-6),
         biases: [Choice::By("attention_bias", false); 2],
