@@ -2,17 +2,20 @@
 //! weights it needs. Decoders are read from GGUF metadata (`metadata`) or a Hugging Face `config.json` (`settings`), as
 //! `families` say; encoders by `crate::encoder`'s families. A setting that cannot be expressed or run is a load error.
 
+mod base;
 mod config;
 mod crossing;
 mod distance;
 mod families;
 mod gemma_parts;
 mod layer;
+mod mamba;
 mod metadata;
 mod multimodal;
 mod names;
 mod rope;
 mod runnable;
+mod setting;
 mod settings;
 mod state;
 #[cfg(test)]

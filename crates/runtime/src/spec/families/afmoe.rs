@@ -40,8 +40,7 @@ pub(super) const AFMOE: Family = Family {
     goldens: &[both("mixtures/afmoe")],
 };
 
-fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
+fn from_settings(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
     refuse_unless(config, "attention_bias", false)?;
     refuse_unless(config, "route_norm", true)?;
     refuse_unless_named(config, "score_func", "sigmoid")?;
@@ -54,8 +53,8 @@ fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, Loa
             (1..=base.layers).map(|number| (!number.is_multiple_of(each)).then_some(window)).collect()
         }
     };
-    let mut experts = softmax(&base, EXPERTS, true)?;
-    experts.shared = shared_of(config, "num_shared_experts", experts.ffn)?;
+    let mut experts = softmax(base, &EXPERTS, true)?;
+    experts.shared = shared_of(base.file, &SHARED_EXPERTS, experts.ffn)?;
     experts.scoring = ExpertScoring::Sigmoid;
     experts.correction_bias = true;
     experts.scale = config.positive("route_scale")?.unwrap_or(1.0);
@@ -63,7 +62,7 @@ fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, Loa
     let is_dense = (0..base.layers).map(|layer| layer < dense).collect();
     let mlp = among(is_dense, MlpSpec::gated(base.ffn(dense > 0)?, base.activation), experts);
     let attention = AttentionSpec { output_gate: true, ..base.attention(heads)? };
-    let (rope, _) = base.rope(heads.head_dim)?;
+    let rope = base.rope(heads.head_dim)?;
     let spec = base.spec(rope, |layer| {
         let attention = AttentionSpec {
             mask: Mask::Causal { window: windows[layer] },

@@ -58,19 +58,17 @@ pub(super) const BAILING_MOE_V2: Family = Family {
     goldens: &[both("mixtures/bailing-moe-v2")],
 };
 
-fn first(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
+fn first(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
     for key in ["use_qk_norm", "norm_head", "use_sliding_window"] {
         refuse_unless(config, key, false)?;
     }
     let normalized = config.bool("norm_topk_prob")?.unwrap_or(true);
-    let mut experts = softmax(&base, EXPERTS, normalized)?;
-    experts.shared = shared_of(config, "num_shared_experts", experts.ffn)?;
-    base.with_mlps(after_dense(&base, 0, experts)?)
+    let mut experts = softmax(base, &EXPERTS, normalized)?;
+    experts.shared = shared_of(base.file, &SHARED_EXPERTS, experts.ffn)?;
+    base.with_mlps(after_dense(base, config, 0, experts)?)
 }
 
-fn second(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
+fn second(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
     for (key, known) in [
         ("use_qk_norm", true),
         ("moe_router_enable_expert_bias", true),
@@ -86,17 +84,17 @@ fn second(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError>
     let mut experts = ExpertsSpec {
         scoring: ExpertScoring::Sigmoid,
         correction_bias: true,
-        groups: groups(config)?,
+        groups: groups(base.file, 2)?,
         scale: config.positive("routed_scaling_factor")?.unwrap_or(1.0),
-        ..softmax(&base, EXPERTS, true)?
+        ..softmax(base, &EXPERTS, true)?
     };
     let one = or(config, "moe_shared_expert_intermediate_size", WIDTH_MAX, experts.ffn)?;
-    experts.shared = shared_of(config, "num_shared_experts", one)?;
-    let mlp = after_dense(&base, 0, experts)?;
+    experts.shared = shared_of(base.file, &SHARED_EXPERTS, one)?;
+    let mlp = after_dense(base, config, 0, experts)?;
     let dim = match config.count("rotary_dim", heads.head_dim)? {
         Some(dim) => dim,
         None => base.turned(heads.head_dim)?,
     };
-    let (rope, _) = base.rope(dim)?;
+    let rope = base.rope(dim)?;
     base.spec(rope, |layer| (attention.clone(), mlp(layer)))
 }

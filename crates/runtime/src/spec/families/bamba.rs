@@ -20,7 +20,8 @@ pub(super) const BAMBA: Family = Family {
         name: "bamba",
         class: "BambaForCausalLM",
         names: &NAMES,
-        read: from_settings,
+        spec: Some(spec),
+        settle: settle_mamba,
         eps: ("rms_norm_eps", 1e-5),
         turned: 0.5,
         ..ModelType::OWN
@@ -29,19 +30,14 @@ pub(super) const BAMBA: Family = Family {
     goldens: &[alone("states/bamba")],
 };
 
-fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
+fn spec(base: &Base<'_>) -> Result<TransformerSpec, LoadError> {
     let heads = base.heads()?;
-    let attends = layers_in(config, "attn_layer_indices", base.layers)?;
-    let attends = attends.unwrap_or_else(|| vec![false; base.layers]);
-    let mlp = MlpSpec::gated(config.required("intermediate_size", WIDTH_MAX)?, base.activation);
-    let (rope, _) = base.rope(base.turned(heads.head_dim)?)?;
-    let state = mamba(&base, base.eps()?)?;
-    base.spec(rope, |layer| {
-        let attention = match attends[layer] {
-            true => AttentionSpec::causal(heads),
-            false => AttentionSpec::of_state(state),
-        };
-        (attention, mlp.clone())
-    })
+    let attends = match base.file {
+        SettingsFile::HuggingFace(config) => layers_in(config, "attn_layer_indices", base.layers)?,
+        SettingsFile::Gguf(_) => None,
+    };
+    let recurs = attends.map_or(vec![true; base.layers], |of| of.iter().map(|attends| !attends).collect());
+    let mlp = MlpSpec::gated(base.ffn(true)?, base.activation);
+    let rope = base.rope(base.turned(heads.head_dim)?)?;
+    base.hybrid(rope, &recurs, (MAMBA.ssd(base, 0)?, base.attention(heads)?), |_| mlp.clone())
 }

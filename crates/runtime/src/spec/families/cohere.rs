@@ -66,7 +66,7 @@ pub(super) const COHERE2_MOE: Family = Family {
     }],
     gguf: &[Architecture {
         name: "cohere2moe",
-        norms: |_, keys| {
+        norms: |keys| {
             const NAME: &str = "attention.layer_norm_epsilon";
             if keys.positive("attention.layer_norm_rms_epsilon")?.is_some() {
                 return Ok(NormSpec { kind: NormKind::Rms { from_one: false }, eps: keys.epsilon()? });
@@ -110,13 +110,12 @@ fn scale_logits(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadE
 
 /// Experts in parallel with attention, after dense layers. Layers without a window have no rotation unless they are
 /// dense.
-fn mixture(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
+fn mixture(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
     let heads = base.heads()?;
     let attention = base.attention(heads)?;
-    let experts = averaged_experts(&base)?;
+    let experts = averaged_experts(base, config)?;
     let dense_ffn = config.count("prefix_dense_intermediate_size", WIDTH_MAX)?.unwrap_or(experts.ffn);
-    let mlp = after_dense(&base, 0, experts)?;
+    let mlp = after_dense(base, config, 0, experts)?;
     let is_dense = |layer: usize| mlp(layer).dense().is_some();
     let each = config.count("prefix_dense_sliding_window_pattern", LAYERS_MAX)?.unwrap_or(1);
     let window = config.count("sliding_window", CONTEXT_TOKENS_MAX)?.unwrap_or(4096) as u32;
@@ -132,7 +131,7 @@ fn mixture(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError
             (0..base.layers).map(|layer| (!sees_all(layer)).then_some(window)).collect()
         }
     };
-    let (rope, _) = base.rope(heads.head_dim)?;
+    let rope = base.rope(heads.head_dim)?;
     let spec = base.spec(rope, |layer| {
         let turns = windows[layer].is_some() || is_dense(layer) && each == 1;
         let attention = AttentionSpec {
@@ -160,10 +159,9 @@ fn mixture(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError
 }
 
 /// Experts whose sum may be averaged with that of the shared ones.
-fn averaged_experts(base: &Base<'_>) -> Result<ExpertsSpec, LoadError> {
+fn averaged_experts(base: &Base<'_>, config: &Config) -> Result<ExpertsSpec, LoadError> {
     const SHARED: &str = "shared_expert_combination_strategy";
-    let config = base.config;
-    let mut experts = softmax(base, ["num_experts", "num_experts_per_tok", "intermediate_size"], true)?;
+    let mut experts = softmax(base, &[EXPERTS[0], EXPERTS[1], FFN], true)?;
     match config.string("expert_selection_fn")?.unwrap_or("softmax") {
         "softmax" => {}
         "sigmoid" => {
@@ -174,7 +172,7 @@ fn averaged_experts(base: &Base<'_>) -> Result<ExpertsSpec, LoadError> {
             return Err(config.unsupported("expert_selection_fn", other, "softmax and sigmoid are known"));
         }
     }
-    experts.shared = shared_of(config, "num_shared_experts", experts.ffn)?;
+    experts.shared = shared_of(base.file, &SHARED_EXPERTS, experts.ffn)?;
     experts.averaged = match config.string(SHARED)?.unwrap_or("average") {
         "average" => experts.shared.is_some(),
         "sum" => false,

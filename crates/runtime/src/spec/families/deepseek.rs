@@ -54,19 +54,17 @@ pub(super) const DEEPSEEK_V3: Family = Family {
     goldens: &[both("mixtures/deepseek-v3")],
 };
 
-fn first(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
+fn first(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
     refuse_unless_named(config, "scoring_func", "softmax")?;
     if let Some(scale) = config.positive("routed_scaling_factor")?.filter(|&scale| scale != 1.0) {
         return Err(config.unsupported("routed_scaling_factor", scale, "this family has no such factor"));
     }
     let normalized = config.bool("norm_topk_prob")?.unwrap_or(false);
-    base.with_mlps(after_dense(&base, 0, ExpertsSpec { normalized, ..routed(&base)? })?)
+    base.with_mlps(after_dense(base, config, 0, ExpertsSpec { normalized, ..routed(base, config)? })?)
 }
 
-fn second(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
-    let mut experts = routed(&base)?;
+fn second(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
+    let mut experts = routed(base, config)?;
     refuse_unless_named(config, "scoring_func", "softmax")?;
     if config.bool("norm_topk_prob")? == Some(true) {
         return Err(config.unsupported("norm_topk_prob", true, "the family's own class does not read it"));
@@ -83,30 +81,33 @@ fn second(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError>
             return Err(config.unsupported("topk_method", other, known));
         }
     }
-    latent(&base, experts, 0)
+    latent(base, config, experts, 0)
 }
 
-fn third(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
-    latent(&base, routed_by_sigmoid(&base)?, 3)
+fn third(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
+    latent(base, config, routed_by_sigmoid(base, config)?, 3)
 }
 
 /// A network of latent attention, with so many dense layers before the mixtures.
-fn latent(base: &Base<'_>, experts: ExpertsSpec, dense: usize) -> Result<TransformerSpec, LoadError> {
-    let config = base.config;
+fn latent(
+    base: &Base<'_>,
+    config: &Config,
+    experts: ExpertsSpec,
+    dense: usize,
+) -> Result<TransformerSpec, LoadError> {
     if config.bool("attention_bias")? == Some(true) {
         return Err(config.unsupported("attention_bias", true, "latents without biases are known"));
     }
     let shape = LatentShape {
-        heads: config.required("num_attention_heads", HEADS_MAX)?,
-        query_rank: config.count("q_lora_rank", WIDTH_MAX)?,
-        rank: config.required("kv_lora_rank", WIDTH_MAX)?,
+        heads: base.file.required(&HEADS)?,
+        query_rank: base.file.count(&QUERY_RANK)?,
+        rank: base.file.required(&LATENT_RANK)?,
         nope_dim: config.required("qk_nope_head_dim", HEAD_DIM_MAX)?,
         rope_dim: config.required("qk_rope_head_dim", HEAD_DIM_MAX)?,
         value_dim: config.required("v_head_dim", HEAD_DIM_MAX)?,
         split_up: false,
     };
-    let (mut rope, settings) = base.rope(shape.rope_dim)?;
+    let (mut rope, settings) = (base.rope(shape.rope_dim)?, settings_of(config, "")?);
     // Interleaved pairs, unless the setting says halves; DeepSeek's own files have no setting.
     if config.bool("rope_interleave")? == Some(false) {
         rope.kind = RopeKind::Neox;
@@ -117,7 +118,7 @@ fn latent(base: &Base<'_>, experts: ExpertsSpec, dense: usize) -> Result<Transfo
         scale *= magnitude * magnitude;
     }
     let attention = latent_attention(shape, scale);
-    let mlp = after_dense(base, dense, experts)?;
+    let mlp = after_dense(base, config, dense, experts)?;
     base.spec(rope, |layer| (attention.clone(), mlp(layer)))
 }
 
@@ -129,11 +130,7 @@ fn latent_attention(shape: LatentShape, scale: f32) -> AttentionSpec {
     }
 }
 
-fn latent_of_metadata(
-    of: &Architecture,
-    keys: &Keys<'_>,
-    context: usize,
-) -> Result<(AttentionSpec, RopeSpec), LoadError> {
+fn latent_of_metadata(base: &Base<'_>, keys: &Keys<'_>) -> Result<(AttentionSpec, RopeSpec), LoadError> {
     let rope_dim = keys.required("rope.dimension_count", HEAD_DIM_MAX)?;
     // Files from before latent caches give the lengths of whole heads under the plain names.
     let length = |of_mla: &str, plain: &str| match keys.count(of_mla, HEAD_DIM_MAX)? {
@@ -146,15 +143,15 @@ fn latent_of_metadata(
         return Err(keys.unsupported("attention.key_length_mla", query_dim, &reason));
     }
     let shape = LatentShape {
-        heads: keys.required("attention.head_count", HEADS_MAX)?,
-        query_rank: keys.count("attention.q_lora_rank", WIDTH_MAX)?,
-        rank: keys.required("attention.kv_lora_rank", WIDTH_MAX)?,
+        heads: base.file.required(&HEADS)?,
+        query_rank: base.file.count(&QUERY_RANK)?,
+        rank: base.file.required(&LATENT_RANK)?,
         nope_dim: query_dim - rope_dim,
         rope_dim,
         value_dim: length("attention.value_length_mla", "attention.value_length")?,
         split_up: keys.has(Part::Layer(0, LayerPart::LatentKeyUp).weight()),
     };
-    let mut rope = keys.rope(of.rope_kind(keys), rope_dim, context, None)?;
+    let mut rope = base.rope(rope_dim)?;
     let mut scale = 1.0 / (query_dim as f32).sqrt();
     if let (Some(multiplier), RopeScaling::Yarn { factor, .. }) =
         (keys.positive("rope.scaling.yarn_log_multiplier")?, &rope.scaling)

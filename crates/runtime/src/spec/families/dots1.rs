@@ -22,13 +22,17 @@ pub(super) const DOTS1: Family = Family {
     goldens: &[both("mixtures/dots1")],
 };
 
-fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
+fn from_settings(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
     let types = config.get("layer_types").and_then(Value::as_array);
     if types.is_some_and(|types| types.iter().any(|of| of != "full_attention")) {
         let reason = "windows of this family are not known";
         return Err(config.unsupported("layer_types", "sliding_attention", reason));
     }
     let normalized = config.bool("norm_topk_prob")?.unwrap_or(false);
-    base.with_mlps(after_dense(&base, 0, ExpertsSpec { normalized, ..routed_by_sigmoid(&base)? })?)
+    base.with_mlps(after_dense(
+        base,
+        config,
+        0,
+        ExpertsSpec { normalized, ..routed_by_sigmoid(base, config)? },
+    )?)
 }

@@ -43,13 +43,14 @@ pub(super) const ERNIE4_5_MOE: Family = Family {
     goldens: &[both("mixtures/ernie4_5-moe")],
 };
 
-fn mixture(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
+fn mixture(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
     refuse_unless(config, "use_bias", false)?;
-    let mut experts = softmax(&base, ["moe_num_experts", "moe_k", "moe_intermediate_size"], true)?;
+    const SHARED: Setting<usize> = SHARED_EXPERTS.named("moe_num_shared_experts");
+    let rows = [EXPERTS[0].named("moe_num_experts"), EXPERTS[1].named("moe_k"), EXPERTS[2]];
+    let mut experts = softmax(base, &rows, true)?;
     experts.correction_bias = true;
-    experts.shared = match config.get("moe_num_shared_experts") {
-        Some(_) => shared_of(config, "moe_num_shared_experts", experts.ffn)?,
+    experts.shared = match config.get(SHARED.hugging_face) {
+        Some(_) => shared_of(base.file, &SHARED, experts.ffn)?,
         None => Some(SharedExpert { ffn: 2 * experts.ffn, gate: false }),
     };
     let first = or(config, "moe_layer_start_index", LAYERS_MAX, 1)?;

@@ -75,12 +75,11 @@ pub(super) const EXAONE_MOE: Family = Family {
     goldens: &[both("mixtures/exaone-moe")],
 };
 
-fn mixture(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
+fn mixture(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
     refuse_unless_named(config, "scoring_func", "sigmoid")?;
     let heads = base.heads()?;
-    let experts = routed_by_sigmoid(&base)?;
-    let shared = shared_of(config, "num_shared_experts", experts.ffn)?;
+    let experts = routed_by_sigmoid(base, config)?;
+    let shared = shared_of(base.file, &SHARED_EXPERTS, experts.ffn)?;
     let window = config.count("sliding_window", CONTEXT_TOKENS_MAX)?.map(|window| window as u32);
     let windows = match windows_by_type(config, window, base.layers)? {
         Some(windows) => windows,
@@ -95,9 +94,9 @@ fn mixture(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError
             _ => return Err(config.missing("layer_types")),
         },
     };
-    let mlp = after_dense(&base, 1, ExpertsSpec { shared, ..experts })?;
+    let mlp = after_dense(base, config, 1, ExpertsSpec { shared, ..experts })?;
     let attention = base.attention(heads)?;
-    let (rope, _) = base.rope(heads.head_dim)?;
+    let rope = base.rope(heads.head_dim)?;
     base.spec(rope, |layer| {
         let attention = AttentionSpec {
             mask: Mask::Causal { window: windows[layer] },
@@ -110,11 +109,7 @@ fn mixture(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError
 }
 
 /// A window in the layers of a list, or in all but each fourth.
-pub(super) fn listed_windows(
-    _: &Architecture,
-    keys: &Keys<'_>,
-    layers: usize,
-) -> Result<Vec<Option<u32>>, LoadError> {
+pub(super) fn listed_windows(keys: &Keys<'_>, layers: usize) -> Result<Vec<Option<u32>>, LoadError> {
     const PATTERN: &str = "attention.sliding_window_pattern";
     let window = || keys.required("attention.sliding_window", CONTEXT_TOKENS_MAX);
     match keys.metadata.get(&keys.key(PATTERN)) {

@@ -2,7 +2,7 @@
 
 use GemmaPart::*;
 
-use super::gemma4::{INPUTS, Kinds};
+use super::gemma4::{INPUTS, Kinds, Parts};
 use super::*;
 
 pub(super) const GEMMA3N: Family = Family {
@@ -31,7 +31,7 @@ pub(super) const GEMMA3N: Family = Family {
             ],
             ..Names::GEMMA
         },
-        read: from_settings,
+        spec: Some(spec),
         ..gemma4::TYPE
     }],
     gguf: &[Architecture {
@@ -58,59 +58,55 @@ pub(super) const GEMMA3N: Family = Family {
             ],
             ..Names::GGUF
         },
-        read: |of, keys| gemma4::read_gguf(of, keys, Some(streams(keys)?)),
         ..gemma4::ARCHITECTURE
     }],
     goldens: &[both("dense/gemma3n")],
 };
 
-fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    gemma4::check_settings(config)?;
-    let base = Base::read(of, config)?;
+const COUNT: Setting<usize> = count("altup_num_inputs", "altup.num_inputs", LAYERS_MAX).or_of_class(4);
+const ACTIVE: Setting<usize> = count("altup_active_idx", "altup.active_idx", LAYERS_MAX);
+
+fn spec(base: &Base<'_>) -> Result<TransformerSpec, LoadError> {
+    let (count, active) = (base.file.required(&COUNT)?, base.file.whole(&ACTIVE)?);
+    let (parts, streams) = match base.file {
+        SettingsFile::HuggingFace(config) => {
+            let streams = StreamsSpec {
+                count,
+                active,
+                scaled: config.bool("altup_correct_scale")?.unwrap_or(true),
+                laurel_rank: config.count("laurel_rank", WIDTH_MAX)?.unwrap_or(64),
+                outliers: outliers(config, base.layers)?,
+            };
+            (of_settings(base, config)?, streams)
+        }
+        SettingsFile::Gguf(keys) => {
+            (gemma4::of_metadata(base, keys)?, streams(keys, base.layers, [count, active])?)
+        }
+    };
+    Ok(TransformerSpec { streams: Some(streams), ..gemma4::network(base, parts)? })
+}
+
+fn of_settings(base: &Base<'_>, config: &Config) -> Result<Parts, LoadError> {
     let layers = base.layers;
     let shape = HeadShape {
         heads: config.required("num_attention_heads", HEADS_MAX)?,
         kv_heads: config.count("num_key_value_heads", HEADS_MAX)?.unwrap_or(2),
         head_dim: config.count("head_dim", HEAD_DIM_MAX)?.unwrap_or(256),
     };
-    let kinds = Kinds {
-        windows: gemma4::windows(config, layers, 5)?,
-        heads: [shape; 2],
-        sharing: gemma4::sharing(config, layers, 15)?,
-    };
-    let ffn = widths(config, layers)?;
-    let layer_of = |layer: usize| LayerSpec {
-        order: NormOrder::Sandwich,
-        attention: kinds.attention(layer, false),
-        mlp: MlpSpec::gated(ffn[layer], base.activation),
-        residual_scale: 1.0,
-    };
-    let count = config.count("altup_num_inputs", LAYERS_MAX)?.unwrap_or(4);
-    let streams = StreamsSpec {
-        count,
-        active: config.whole("altup_active_idx", LAYERS_MAX)?.unwrap_or(0),
-        scaled: config.bool("altup_correct_scale")?.unwrap_or(true),
-        laurel_rank: config.count("laurel_rank", WIDTH_MAX)?.unwrap_or(64),
-        outliers: outliers(config, layers)?,
-    };
-    let norm = NormSpec { kind: of.norm, eps: base.eps()? };
-    let rope = |kind, key, usual| rope(config, shape.head_dim, (kind, key, usual));
-    let ropes =
-        vec![rope(gemma4::FULL, "rope_theta", 1e6)?, rope(gemma4::SLIDING, "rope_local_base_freq", 1e4)?];
-    let all = (0..layers).map(layer_of).collect();
-    let sizes = [config.required("vocab_size", VOCAB_MAX)?, base.hidden];
     // Tokens past the table's end, those of images and sound, use the row of padding.
     config.count("vocab_size_per_layer_input", VOCAB_MAX)?;
-    Ok(TransformerSpec {
-        ropes,
-        embedding_scale: (base.hidden as f32).sqrt(),
-        layer_inputs: Some(config.count(INPUTS, WIDTH_MAX)?.unwrap_or(256)),
-        streams: Some(streams),
-        head: HeadSpec::Logits(LogitsSpec {
-            softcap: Some(config.positive("final_logit_softcapping")?.unwrap_or(30.0)),
-            ..LogitsSpec::plain(config.bool("tie_word_embeddings")?.unwrap_or(of.tied))
-        }),
-        ..TransformerSpec::bare(of.name, sizes, all, norm, base.context)
+    let rope = |kind, key, usual| rope(config, shape.head_dim, (kind, key, usual));
+    Ok(Parts {
+        kinds: Kinds {
+            windows: gemma4::windows(config, layers, 5)?,
+            heads: [shape; 2],
+            sharing: gemma4::sharing(base, &gemma4::SHARING.or_of_class(15))?,
+        },
+        values_are_keys: vec![false; layers],
+        ffn: widths(config, layers)?,
+        ropes: [rope(gemma4::FULL, "rope_theta", 1e6)?, rope(gemma4::SLIDING, "rope_local_base_freq", 1e4)?],
+        inputs: config.count(INPUTS, WIDTH_MAX)?.unwrap_or(256),
+        softcap: Some(config.positive("final_logit_softcapping")?.unwrap_or(30.0)),
     })
 }
 
@@ -194,10 +190,9 @@ fn deviations(share: f64) -> f32 {
 }
 
 /// Streams of a GGUF file.
-fn streams(keys: &Keys<'_>) -> Result<StreamsSpec, LoadError> {
+fn streams(keys: &Keys<'_>, layers: usize, [count, active]: [usize; 2]) -> Result<StreamsSpec, LoadError> {
     const SCALE: &str = "activation_sparsity_scale";
-    let layers = keys.required("block_count", LAYERS_MAX)?;
-    let name_of = |part| keys.names.of("", Part::Layer(0, LayerPart::Gemma(part)).weight());
+    let name_of = |part| keys.of.names.of("", Part::Layer(0, LayerPart::Gemma(part)).weight());
     let find = |part| keys.find(&name_of(part));
     let rank = find(LaurelDown).map(|tensor| tensor.shape[0]);
     let Some(laurel_rank) = rank else {
@@ -213,13 +208,7 @@ fn streams(keys: &Keys<'_>) -> Result<StreamsSpec, LoadError> {
         Some(value) => return Err(keys.unsupported(SCALE, value, "a number for each layer is known")),
         None => return Err(keys.metadata.missing(&key)),
     };
-    Ok(StreamsSpec {
-        count: keys.required("altup.num_inputs", LAYERS_MAX)?,
-        active: keys.whole("altup.active_idx", LAYERS_MAX)?.unwrap_or(0),
-        scaled: find(StreamScale).is_some(),
-        laurel_rank,
-        outliers,
-    })
+    Ok(StreamsSpec { count, active, scaled: find(StreamScale).is_some(), laurel_rank, outliers })
 }
 
 #[cfg(test)]

@@ -45,7 +45,10 @@ pub(super) const TYPE: ModelType = ModelType {
         ],
         ..Names::GEMMA
     },
-    read: from_settings,
+    spec: Some(spec),
+    settle: check_settings,
+    order: NormOrder::Sandwich,
+    embeds_by_root: true,
     refused_by_many: &["attention_bias", "is_encoder_decoder", "quantization_config", "vision_config"],
     activation: ("hidden_activation", "gelu_pytorch_tanh"),
     tied: true,
@@ -95,7 +98,6 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         "rope.dimension_count_swa",
         "rope.freq_base_swa",
     ]],
-    read: |of, keys| read_gguf(of, keys, None),
     ..Architecture::DENSE
 };
 
@@ -116,7 +118,7 @@ pub(super) struct Kinds {
 
 impl Kinds {
     /// Attention of a layer, with the rope of its kind.
-    pub(super) fn attention(&self, layer: usize, values_are_keys: bool) -> AttentionSpec {
+    fn attention(&self, layer: usize) -> AttentionSpec {
         let window = self.windows[layer];
         let kind = usize::from(window.is_some());
         AttentionSpec {
@@ -125,7 +127,6 @@ impl Kinds {
             qk_norm: QkNorm::Heads,
             scale: 1.0,
             values_normed: true,
-            values_are_keys: values_are_keys && window.is_none(),
             shares: self.shares(layer),
             ..AttentionSpec::causal(self.heads[kind])
         }
@@ -140,45 +141,74 @@ impl Kinds {
     }
 }
 
-fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    check_settings(config)?;
-    let base = Base::read(of, config)?;
-    let (layers, activation) = (base.layers, base.activation);
+/// Parts of a network, as the settings of a file give them.
+pub(super) struct Parts {
+    pub(super) kinds: Kinds,
+    /// Whether the values of each layer are its keys.
+    pub(super) values_are_keys: Vec<bool>, // (layers)
+    /// Widths of MLPs.
+    pub(super) ffn: Vec<usize>, // (layers)
+    /// Ropes of layers without a window, and of those with one.
+    pub(super) ropes: [RopeSpec; 2],
+    /// Width of each layer's input of a token; 0 without such inputs.
+    pub(super) inputs: usize,
+    pub(super) softcap: Option<f32>,
+}
+
+/// A network of these parts.
+pub(super) fn network(base: &Base<'_>, parts: Parts) -> Result<TransformerSpec, LoadError> {
+    let experts = experts(base)?;
+    let mut spec = base.spec(None, |layer| {
+        let values_are_keys = parts.values_are_keys[layer];
+        let ffn = parts.ffn[layer];
+        let mlp = match experts {
+            Some(experts) => {
+                let shared = Some(SharedExpert { ffn, gate: false });
+                MlpSpec::Experts(ExpertsSpec { apart: true, shared, ..experts })
+            }
+            None => MlpSpec::gated(ffn, base.activation),
+        };
+        (AttentionSpec { values_are_keys, ..parts.kinds.attention(layer) }, mlp)
+    })?;
+    spec.ropes = parts.ropes.into();
+    spec.layer_inputs = (parts.inputs > 0).then_some(parts.inputs);
+    set_logits(&mut spec, 1.0, parts.softcap);
+    Ok(spec)
+}
+
+fn spec(base: &Base<'_>) -> Result<TransformerSpec, LoadError> {
+    match base.file {
+        SettingsFile::HuggingFace(config) => {
+            let spec = network(base, of_settings(base, config)?)?;
+            Ok(TransformerSpec { layers_scaled: true, ..spec })
+        }
+        SettingsFile::Gguf(keys) => {
+            let scale = Part::Layer(0, LayerPart::Gemma(GemmaPart::OutputScale)).weight();
+            let spec = network(base, of_metadata(base, keys)?)?;
+            Ok(TransformerSpec { layers_scaled: keys.has(scale), ..spec })
+        }
+    }
+}
+
+fn of_settings(base: &Base<'_>, config: &Config) -> Result<Parts, LoadError> {
+    let layers = base.layers;
     let mut windows = windows(config, layers, 6)?;
     // Whatever the setting says.
     if let Some(last) = windows.last_mut() {
         *last = None;
     }
-    let sharing = sharing(config, layers, 0)?;
+    let sharing = sharing(base, &SHARING)?;
     let values_are_keys = config.bool("attention_k_eq_v")?.unwrap_or(false);
-    let kinds = Kinds { heads: heads(config, &windows, values_are_keys)?, windows, sharing };
-    let ffn = config.required("intermediate_size", WIDTH_MAX)?;
+    let heads = heads(config, &windows, values_are_keys)?;
+    let ffn = base.ffn(true)?;
     let wide = config.bool("use_double_wide_mlp")?.unwrap_or(false);
-    let experts = experts(config)?;
-    let layer_of = |layer: usize| {
-        let sharing = layer >= layers - kinds.sharing;
-        let ffn = if wide && sharing { 2 * ffn } else { ffn };
-        let mlp = match experts {
-            Some(experts) => MlpSpec::Experts(apart(experts, activation, ffn)),
-            None => MlpSpec::gated(ffn, activation),
-        };
-        let attention = kinds.attention(layer, values_are_keys);
-        LayerSpec { order: NormOrder::Sandwich, attention, mlp, residual_scale: 1.0 }
-    };
-    let norm = NormSpec { kind: of.norm, eps: base.eps()? };
-    let vocab = config.required("vocab_size", VOCAB_MAX)?;
-    let inputs = inputs(config, vocab)?;
-    let all = (0..layers).map(layer_of).collect();
-    Ok(TransformerSpec {
-        ropes: ropes(config, kinds.heads.map(|shape| shape.head_dim))?.into(),
-        embedding_scale: (base.hidden as f32).sqrt(),
-        layer_inputs: (inputs > 0).then_some(inputs),
-        layers_scaled: true,
-        head: HeadSpec::Logits(LogitsSpec {
-            softcap: config.positive("final_logit_softcapping")?,
-            ..LogitsSpec::plain(config.bool("tie_word_embeddings")?.unwrap_or(of.tied))
-        }),
-        ..TransformerSpec::bare(of.name, [vocab, base.hidden], all, norm, base.context)
+    Ok(Parts {
+        values_are_keys: windows.iter().map(|window| values_are_keys && window.is_none()).collect(),
+        ffn: (0..layers).map(|at| if wide && at >= layers - sharing { 2 * ffn } else { ffn }).collect(),
+        ropes: ropes(config, heads.map(|shape| shape.head_dim))?,
+        inputs: inputs(config, config.required("vocab_size", VOCAB_MAX)?)?,
+        softcap: config.positive("final_logit_softcapping")?,
+        kinds: Kinds { heads, windows, sharing },
     })
 }
 
@@ -198,7 +228,7 @@ fn inputs(config: &Config, vocab: usize) -> Result<usize, LoadError> {
 }
 
 /// Refuses attention to both sides.
-pub(super) fn check_settings(config: &Config) -> Result<(), LoadError> {
+fn check_settings(config: &mut Config) -> Result<(), LoadError> {
     refuse_unless_named(config, "hidden_activation", "gelu_pytorch_tanh")?;
     // For images alone: a text is always causal.
     if let Some(value) = config.string("use_bidirectional_attention")?.filter(|value| *value != "vision") {
@@ -212,11 +242,13 @@ pub(super) fn check_settings(config: &Config) -> Result<(), LoadError> {
 }
 
 /// Number of layers at the end that share the keys and values of others.
-pub(super) fn sharing(config: &Config, layers: usize, usual: usize) -> Result<usize, LoadError> {
-    const KEY: &str = "num_kv_shared_layers";
-    match config.whole(KEY, LAYERS_MAX)?.unwrap_or(usual) {
-        sharing if sharing < layers => Ok(sharing),
-        sharing => Err(config.corrupt(KEY, format!("{sharing} of {layers} layers"))),
+pub(super) const SHARING: Setting<usize> =
+    count("num_kv_shared_layers", "attention.shared_kv_layers", LAYERS_MAX);
+
+pub(super) fn sharing(base: &Base<'_>, setting: &Setting<usize>) -> Result<usize, LoadError> {
+    match base.file.whole(setting)? {
+        sharing if sharing < base.layers => Ok(sharing),
+        sharing => Err(base.file.corrupt(setting, format!("{sharing} of {} layers", base.layers))),
     }
 }
 
@@ -314,82 +346,37 @@ fn not_turned(turned: usize, head_dim: usize) -> Vec<f32> {
 }
 
 /// Experts beside the MLP, if there are any.
-fn experts(config: &Config) -> Result<Option<ExpertsSpec>, LoadError> {
-    if !config.bool("enable_moe_block")?.unwrap_or(false) {
-        return Ok(None);
-    }
-    let width = match config.count("moe_intermediate_size", WIDTH_MAX)? {
-        Some(width) => width,
-        None => config.required("expert_intermediate_size", WIDTH_MAX)?,
+fn experts(base: &Base<'_>) -> Result<Option<ExpertsSpec>, LoadError> {
+    let [count, used, mut width] = [EXPERTS[0], EXPERTS[1].named("top_k_experts"), EXPERTS[2]];
+    let any = match base.file {
+        SettingsFile::HuggingFace(config) => config.bool("enable_moe_block")?.unwrap_or(false),
+        SettingsFile::Gguf(_) => base.file.whole(&count)? > 0,
     };
-    let count = config.required("num_experts", EXPERTS_MAX)?;
-    let used = config.required("top_k_experts", EXPERTS_MAX)?;
-    Ok(Some(ExpertsSpec::softmax(count, used, width, true)))
-}
-
-/// Experts beside an MLP in the form of this family.
-fn apart(plain: ExpertsSpec, activation: Activation, ffn: usize) -> ExpertsSpec {
-    ExpertsSpec { activation, apart: true, shared: Some(SharedExpert { ffn, gate: false }), ..plain }
-}
-
-/// Reads a file with parallel streams or without.
-pub(super) fn read_gguf(
-    of: &Architecture,
-    keys: &Keys<'_>,
-    streams: Option<StreamsSpec>,
-) -> Result<TransformerSpec, LoadError> {
-    const SHARED: &str = "attention.shared_kv_layers";
-    let vocab = keys.vocab()?;
-    let hidden = keys.required("embedding_length", WIDTH_MAX)?;
-    let layers = keys.required("block_count", LAYERS_MAX)?;
-    let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
-    let windows = windows_of_metadata(keys, layers)?;
-    let sharing = keys.whole(SHARED, LAYERS_MAX)?.unwrap_or(0);
-    if sharing >= layers {
-        let reason = format!("{sharing} of {layers} layers");
-        return Err(keys.metadata.corrupt(&keys.key(SHARED), reason));
+    if any && base.file.count(&width)?.is_none() {
+        width = width.named("expert_intermediate_size");
     }
+    any.then(|| softmax(base, &[count, used, width], true)).transpose()
+}
+
+pub(super) fn of_metadata(base: &Base<'_>, keys: &Keys<'_>) -> Result<Parts, LoadError> {
+    let windows = windows_of_metadata(keys, base.layers)?;
+    let sharing = sharing(base, &SHARING)?;
     let kinds = Kinds { heads: heads_of_metadata(keys, &windows)?, windows, sharing };
-    let ffn = each(keys, "feed_forward_length", WIDTH_MAX, layers)?;
-    let activation = Activation::GeluTanh;
-    let experts = match keys.whole("expert_count", EXPERTS_MAX)?.unwrap_or(0) {
-        0 => None,
-        count => {
-            let used = keys.required("expert_used_count", EXPERTS_MAX)?;
-            let width = keys.required("expert_feed_forward_length", WIDTH_MAX)?;
-            Some(ExpertsSpec::softmax(count, used, width, true))
-        }
-    };
-    let layer_of = |layer: usize| {
-        let values = keys.has(Part::Layer(layer, LayerPart::Value).weight());
-        let mut attention = kinds.attention(layer, true);
-        attention.values_are_keys = !values && attention.shares.is_none();
-        let mlp = match experts {
-            Some(experts) => MlpSpec::Experts(apart(experts, activation, ffn[layer])),
-            None => MlpSpec::gated(ffn[layer], activation),
-        };
-        LayerSpec { order: NormOrder::Sandwich, attention, mlp, residual_scale: 1.0 }
-    };
-    let all = (0..layers).map(layer_of).collect();
-    // Optional in files of Gemma 3n.
-    let usual = streams.as_ref().map(|_| 30.0);
-    let inputs = keys.whole("embedding_length_per_layer_input", WIDTH_MAX)?.unwrap_or(0);
-    let full = keys.rope(of.rope_kind(keys), kinds.heads[0].head_dim, context, keys.find(ROPE_FACTORS))?;
-    let base = keys.positive("rope.freq_base_swa")?.unwrap_or(if usual.is_some() { 1e4 } else { full.base });
+    let streams = keys.form.name == "gemma3n_text";
+    let values = |layer| keys.has(Part::Layer(layer, LayerPart::Value).weight());
+    let full = base.rope(kinds.heads[0].head_dim)?;
+    let theta = keys.positive("rope.freq_base_swa")?.unwrap_or(if streams { 1e4 } else { full.base });
     let dim = keys.count("rope.dimension_count_swa", HEAD_DIM_MAX)?.unwrap_or(kinds.heads[1].head_dim);
-    let local = RopeSpec::plain(of.rope_kind(keys), base, dim);
-    let norm = NormSpec { kind: keys.norm_kind(), eps: keys.epsilon()? };
-    Ok(TransformerSpec {
-        ropes: vec![full, local],
-        embedding_scale: (hidden as f32).sqrt(),
-        layer_inputs: (inputs > 0).then_some(inputs),
-        streams,
-        layers_scaled: keys.has(Part::Layer(0, LayerPart::Gemma(GemmaPart::OutputScale)).weight()),
-        head: HeadSpec::Logits(LogitsSpec {
-            softcap: keys.positive("final_logit_softcapping")?.or(usual),
-            ..LogitsSpec::plain(!keys.has(Part::Head.weight()))
-        }),
-        ..TransformerSpec::bare(of.name, [vocab, hidden], all, norm, context)
+    Ok(Parts {
+        values_are_keys: (0..base.layers)
+            .map(|layer| !values(layer) && kinds.shares(layer).is_none())
+            .collect(),
+        ffn: each(keys, "feed_forward_length", WIDTH_MAX, base.layers)?,
+        ropes: [full, RopeSpec::plain(keys.rope_kind(), theta, dim)],
+        inputs: keys.whole("embedding_length_per_layer_input", WIDTH_MAX)?.unwrap_or(0),
+        // Optional in files of Gemma 3n.
+        softcap: keys.positive("final_logit_softcapping")?.or(streams.then_some(30.0)),
+        kinds,
     })
 }
 

@@ -32,13 +32,12 @@ pub(super) const GLM4_MOE_LITE: Family = Family {
     goldens: &[both("mixtures/glm4-moe-lite")],
 };
 
-fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
+fn from_settings(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
     let heads = base.heads()?;
     let normed = config.bool("use_qk_norm")?.unwrap_or(false);
     let qk_norm = if normed { QkNorm::Heads } else { QkNorm::None };
     let attention = AttentionSpec { qk_norm, ..base.attention(heads)? };
-    let (rope, _) = base.rope(base.turned(heads.head_dim)?)?;
-    let mlp = after_dense(&base, 1, routed_by_sigmoid(&base)?)?;
+    let rope = base.rope(base.turned(heads.head_dim)?)?;
+    let mlp = after_dense(base, config, 1, routed_by_sigmoid(base, config)?)?;
     base.spec(rope, |layer| (attention.clone(), mlp(layer)))
 }

@@ -29,7 +29,7 @@ pub(super) const GPT_OSS: Family = Family {
     gguf: &[Architecture {
         name: "gpt-oss",
         names: &Names { router_bias: "ffn_gate_inp.bias", ..Names::GGUF_POST_ATTENTION },
-        windows: |_, keys, layers| {
+        windows: |keys, layers| {
             let window = keys.required("attention.sliding_window", CONTEXT_TOKENS_MAX)? as u32;
             Ok((0..layers).map(|layer| layer.is_multiple_of(2).then_some(window)).collect())
         },
@@ -53,8 +53,7 @@ pub(super) const GPT_OSS: Family = Family {
     goldens: &[both("mixtures/gpt-oss")],
 };
 
-fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
+fn from_settings(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
     for (key, known) in [("swiglu_limit", 7.0), ("swiglu_alpha", 1.702)] {
         if let Some(value) = config.f32(key)?.filter(|&value| value != known) {
             return Err(config.unsupported(key, value, format!("{known} is known")));
@@ -70,10 +69,10 @@ fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, Loa
         activation: Activation::ClampedSwish,
         router_bias: true,
         expert_bias: true,
-        ..softmax(&base, LOCAL_EXPERTS, true)?
+        ..softmax(base, &LOCAL_EXPERTS, true)?
     };
     let attention = AttentionSpec { sinks: true, ..base.attention(heads)? };
-    let (rope, _) = base.rope(heads.head_dim)?;
+    let rope = base.rope(heads.head_dim)?;
     base.spec(rope, |layer| {
         let mask = Mask::Causal { window: windows[layer] };
         (AttentionSpec { mask, ..attention.clone() }, MlpSpec::Experts(experts))

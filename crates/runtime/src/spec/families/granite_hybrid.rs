@@ -19,68 +19,78 @@ pub(super) const GRANITE_HYBRID: Family = Family {
             down: "shared_mlp.output_linear",
             ..granite_moe::NAMES
         },
-        read: from_settings,
+        spec: Some(spec),
+        settle: settle_mamba,
         ..ModelType::OWN
     }],
     gguf: &[Architecture {
         name: "granitehybrid",
         names: &Names::GGUF_MAMBA,
         permuted: true,
-        read: from_metadata,
         ..Architecture::HYBRID
     }],
     goldens: &[both("states/granite-hybrid"), both("states/granite-hybrid-dense")],
 };
 
-fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
-    let turns = match config.string("position_embedding_type")? {
-        Some("rope") => true,
-        None | Some("nope") => false,
-        Some(other) => {
-            return Err(config.unsupported("position_embedding_type", other, "rope and nope are known"));
+const ROPE_DIM: Setting<usize> = count("", "rope.dimension_count", HEAD_DIM_MAX);
+
+fn spec(base: &Base<'_>) -> Result<TransformerSpec, LoadError> {
+    let (heads, recurs, turns) = match base.file {
+        SettingsFile::HuggingFace(config) => (base.heads()?, recurring(config, base.layers)?, turns(config)?),
+        SettingsFile::Gguf(keys) => {
+            let (heads, recurs) = hybrid_heads(keys, base.hidden)?;
+            // The flag of tuned scaling tells whether heads are rotated.
+            let finetuned = keys.metadata.bool(&keys.key("rope.scaling.finetuned"))?;
+            (heads, recurs, finetuned.unwrap_or(true))
         }
     };
-    let heads = base.heads()?;
-    let recurs = match layers_by_type(config, "layer_types", base.layers, TYPES)? {
-        Some(recurs) => recurs,
-        None => layers_by_type(config, "layers_block_type", base.layers, TYPES)?
-            .unwrap_or_else(|| vec![true; base.layers]),
-    };
-    let ffn = config.required("shared_intermediate_size", WIDTH_MAX)?;
-    let mlp = match config.whole("num_local_experts", EXPERTS_MAX)?.unwrap_or(0) {
-        0 => MlpSpec::gated(ffn, base.activation),
-        _ => MlpSpec::Experts(ExpertsSpec {
-            shared: Some(SharedExpert { ffn, gate: false }),
-            ..softmax(&base, LOCAL_EXPERTS, true)?
-        }),
-    };
-    let (rope, _) = base.rope(heads.head_dim)?;
-    let state = mamba(&base, base.eps()?)?;
-    let attention = AttentionSpec { rope: turns.then_some(0), ..AttentionSpec::causal(heads) };
-    let mut spec = base.spec(rope, |layer| {
-        let attention = match recurs[layer] {
-            true => AttentionSpec::of_state(state),
-            false => attention.clone(),
-        };
-        (attention, mlp.clone())
-    })?;
-    multiply(config, &mut spec)?;
+    let mlp = mlps(base)?;
+    let state = MAMBA.ssd(base, recurs.iter().position(|&recurs| recurs).unwrap_or(0))?;
+    let rope = base.rope(heads.head_dim)?;
+    if turns && rope.dim != heads.head_dim {
+        // The converter has arranged the rows of queries and keys so that neighbours are rotated.
+        let reason = "the converter has put the rows of queries and keys as if whole heads were turned";
+        return Err(base.file.unsupported(&ROPE_DIM, rope.dim, reason));
+    }
+    let attention = AttentionSpec { rope: turns.then_some(0), ..base.attention(heads)? };
+    let mut spec = base.hybrid(rope, &recurs, (state, attention), mlp)?;
+    if let SettingsFile::HuggingFace(config) = base.file {
+        multiply(config, &mut spec)?;
+    }
     Ok(spec)
 }
 
-fn from_metadata(of: &Architecture, keys: &Keys<'_>) -> Result<TransformerSpec, LoadError> {
-    let (spec, heads) = read_hybrid(of, keys, |_, norm, first| metadata::mamba(keys, norm.eps, first))?;
-    // The flag of tuned scaling tells whether heads are rotated.
-    let finetuned = keys.metadata.bool(&keys.key("rope.scaling.finetuned"))?;
-    let dim = spec.ropes[0].dim;
-    if !finetuned.unwrap_or(true) {
-        return Ok(spec.with_layers(|_, layer| layer.attention.rope = None));
+fn turns(config: &Config) -> Result<bool, LoadError> {
+    match config.string("position_embedding_type")? {
+        Some("rope") => Ok(true),
+        None | Some("nope") => Ok(false),
+        Some(other) => Err(config.unsupported("position_embedding_type", other, "rope and nope are known")),
     }
-    if dim != heads.head_dim {
-        // The converter has arranged the rows of queries and keys so that neighbours are rotated.
-        let reason = "the converter has put the rows of queries and keys as if whole heads were turned";
-        return Err(keys.unsupported("rope.dimension_count", dim, reason));
+}
+
+fn recurring(config: &Config, layers: usize) -> Result<Vec<bool>, LoadError> {
+    match layers_by_type(config, "layer_types", layers, TYPES)? {
+        Some(recurs) => Ok(recurs),
+        None => {
+            Ok(layers_by_type(config, "layers_block_type", layers, TYPES)?
+                .unwrap_or_else(|| vec![true; layers]))
+        }
     }
-    Ok(spec)
+}
+
+/// The MLP of each layer.
+fn mlps(base: &Base<'_>) -> Result<Box<dyn Fn(usize) -> MlpSpec>, LoadError> {
+    let config = match base.file {
+        SettingsFile::HuggingFace(config) => config,
+        SettingsFile::Gguf(keys) => return metadata::mlps(keys),
+    };
+    let ffn = config.required("shared_intermediate_size", WIDTH_MAX)?;
+    let mlp = match base.file.whole(&LOCAL_EXPERTS[0])? {
+        0 => MlpSpec::gated(ffn, base.activation),
+        _ => MlpSpec::Experts(ExpertsSpec {
+            shared: Some(SharedExpert { ffn, gate: false }),
+            ..softmax(base, &LOCAL_EXPERTS, true)?
+        }),
+    };
+    Ok(Box::new(move |_| mlp.clone()))
 }

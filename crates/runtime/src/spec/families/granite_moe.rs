@@ -61,11 +61,10 @@ pub(super) const GRANITE_MOE: Family = Family {
     goldens: &[both("mixtures/granite-moe-shared"), alone("mixtures/granite-moe")],
 };
 
-fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
-    let experts = softmax(&base, LOCAL_EXPERTS, true)?;
+fn from_settings(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
+    let experts = softmax(base, &LOCAL_EXPERTS, true)?;
     let mut spec = base.with_mlps(|_| MlpSpec::Experts(experts))?;
     multiply(config, &mut spec)?;
-    (of.own)(config, &mut spec)?;
+    (base.of.own)(config, &mut spec)?;
     Ok(spec)
 }

@@ -61,8 +61,7 @@ fn settle_rope(config: &mut Config) -> Result<(), LoadError> {
     Ok(())
 }
 
-fn mixture(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
+fn mixture(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
     refuse_unless(config, "use_qk_norm", true)?;
     refuse_unless(config, "use_cla", false)?;
     // Some settings are lists with a number for each layer.

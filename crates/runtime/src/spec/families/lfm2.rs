@@ -31,7 +31,16 @@ const TYPE: ModelType = ModelType {
         mlp_norm: "ffn_norm",
         ..Names::HUGGING_FACE
     },
-    read: dense,
+    spec: Some(|base| spec(base, dense)),
+    biases: Choice::NEVER,
+    tied: true,
+    settle: |config| {
+        refuse_true(config, &["conv_bias"])?;
+        if let Some(tied) = config.bool("tie_embedding")? {
+            config.set("tie_word_embeddings", tied.into());
+        }
+        Ok(())
+    },
     eps: ("norm_eps", 1e-5),
     qk_norm: QkNorm::Heads,
     rope_base: 1e6,
@@ -50,13 +59,6 @@ const ARCHITECTURE: Architecture = Architecture {
         },
         ..Names::GGUF
     },
-    read: |of, keys| {
-        let (spec, _) = read_hybrid(of, keys, |hidden, _, _| {
-            let taps = keys.required("shortconv.l_cache", StateShape::TAPS_MAX)?;
-            Ok(StateSpec::convolution(hidden, taps))
-        })?;
-        Ok(spec)
-    },
     ..Architecture::HYBRID
 };
 
@@ -69,40 +71,51 @@ pub(super) const LFM2: Family = Family {
 
 pub(super) const LFM2_MOE: Family = Family {
     title: "LFM2 MoE",
-    hugging_face: &[ModelType { name: "lfm2_moe", class: "Lfm2MoeForCausalLM", read: mixture, ..TYPE }],
+    hugging_face: &[ModelType {
+        name: "lfm2_moe",
+        class: "Lfm2MoeForCausalLM",
+        spec: Some(|base| spec(base, mixture)),
+        ..TYPE
+    }],
     gguf: &[Architecture { name: "lfm2moe", ..ARCHITECTURE }],
     goldens: &[both("states/lfm2-moe")],
 };
 
-/// A model with these MLPs.
-fn with_mlps(base: &Base<'_>, mlp: impl Fn(usize) -> MlpSpec) -> Result<TransformerSpec, LoadError> {
-    let config = base.config;
-    refuse_true(config, &["conv_bias"])?;
-    let heads = base.heads()?;
-    let taps = config.count("conv_L_cache", StateShape::TAPS_MAX)?.unwrap_or(3);
-    let state = StateSpec::convolution(base.hidden, taps);
-    let types: (&[&str], &[&str]) = (&["full_attention"], &["conv"]);
-    let attends = match layers_by_type(config, "layer_types", base.layers, types)? {
-        Some(attends) => attends,
-        None => layers_in(config, "full_attn_idxs", base.layers)?.unwrap_or_else(|| vec![true; base.layers]),
+const TAPS: Setting<usize> = count("conv_L_cache", "shortconv.l_cache", StateShape::TAPS_MAX).or_of_class(3);
+
+/// The MLP of each layer.
+type Mlps = Box<dyn Fn(usize) -> MlpSpec>;
+
+/// A model, with the MLPs of `config.json` that a function reads.
+fn spec(
+    base: &Base<'_>,
+    mlps: fn(&Base<'_>, &Config) -> Result<Mlps, LoadError>,
+) -> Result<TransformerSpec, LoadError> {
+    let state = StateSpec::convolution(base.hidden, base.file.required(&TAPS)?);
+    let (heads, recurs, mlp) = match base.file {
+        SettingsFile::HuggingFace(config) => {
+            (base.heads()?, recurring(config, base.layers)?, mlps(base, config)?)
+        }
+        SettingsFile::Gguf(keys) => {
+            let (heads, recurs) = hybrid_heads(keys, base.hidden)?;
+            (heads, recurs, metadata::mlps(keys)?)
+        }
     };
-    let (rope, _) = base.rope(heads.head_dim)?;
-    let spec = base.spec(rope, |layer| {
-        let attention = match attends[layer] {
-            true => AttentionSpec { qk_norm: QkNorm::Heads, ..AttentionSpec::causal(heads) },
-            false => AttentionSpec::of_state(state),
-        };
-        (attention, mlp(layer))
-    })?;
-    let tied = match config.bool("tie_embedding")? {
-        Some(tied) => tied,
-        None => config.bool("tie_word_embeddings")?.unwrap_or(true),
-    };
-    Ok(TransformerSpec { head: HeadSpec::plain(tied), ..spec })
+    let rope = base.rope(heads.head_dim)?;
+    base.hybrid(rope, &recurs, (state, base.attention(heads)?), mlp)
 }
 
-fn dense(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
+/// Layers with a convolution.
+fn recurring(config: &Config, layers: usize) -> Result<Vec<bool>, LoadError> {
+    let types: (&[&str], &[&str]) = (&["conv"], &["full_attention"]);
+    match layers_by_type(config, "layer_types", layers, types)? {
+        Some(recurs) => Ok(recurs),
+        None => Ok(layers_in(config, "full_attn_idxs", layers)?
+            .map_or(vec![false; layers], |attends| attends.iter().map(|attends| !attends).collect())),
+    }
+}
+
+fn dense(base: &Base<'_>, config: &Config) -> Result<Mlps, LoadError> {
     let mut ffn = match config.count("block_ff_dim", WIDTH_MAX)? {
         Some(ffn) => ffn,
         None => config.required("intermediate_size", WIDTH_MAX)?,
@@ -121,11 +134,11 @@ fn dense(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> 
     if !(1..=WIDTH_MAX).contains(&ffn) {
         return Err(config.corrupt("intermediate_size", format!("an MLP of {ffn} elements")));
     }
-    with_mlps(&base, |_| MlpSpec::gated(ffn, base.activation))
+    let activation = base.activation;
+    Ok(Box::new(move |_| MlpSpec::gated(ffn, activation)))
 }
 
-fn mixture(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
+fn mixture(base: &Base<'_>, config: &Config) -> Result<Mlps, LoadError> {
     let dense = config.whole("num_dense_layers", LAYERS_MAX)?.unwrap_or(2);
     let mlp = MlpSpec::gated(base.ffn(dense > 0)?, base.activation);
     let experts = ExpertsSpec {
@@ -133,7 +146,7 @@ fn mixture(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError
         scoring: ExpertScoring::Sigmoid,
         scale: config.positive("routed_scaling_factor")?.unwrap_or(1.0),
         correction_bias: config.bool("use_expert_bias")?.unwrap_or(true),
-        ..softmax(&base, EXPERTS, config.bool("norm_topk_prob")?.unwrap_or(true))?
+        ..softmax(base, &EXPERTS, config.bool("norm_topk_prob")?.unwrap_or(true))?
     };
-    with_mlps(&base, among((0..base.layers).map(|layer| layer < dense).collect(), mlp, experts))
+    Ok(Box::new(among((0..base.layers).map(|layer| layer < dense).collect(), mlp, experts)))
 }

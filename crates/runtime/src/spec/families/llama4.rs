@@ -40,7 +40,7 @@ pub(super) const LLAMA4: Family = Family {
     }],
     gguf: &[Architecture {
         name: "llama4",
-        windows: |_, keys, layers| {
+        windows: |keys, layers| {
             // No window: every layer sees everything and rotates. No key: the chunks of training.
             let window = match keys.whole("attention.sliding_window", CONTEXT_TOKENS_MAX)? {
                 Some(0) => None,
@@ -84,8 +84,7 @@ fn chunk(keys: &Keys<'_>, spec: &mut TransformerSpec) -> Result<(), LoadError> {
     Ok(())
 }
 
-fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
+fn from_settings(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
     let heads = base.heads()?;
     let turned = rotated_layers(config, base.layers)?;
     // Layers with chunked attention: as a list says, or those with rotation.
@@ -107,7 +106,7 @@ fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, Loa
         scoring: ExpertScoring::Sigmoid,
         scales_input: true,
         shared: Some(SharedExpert { ffn, gate: false }),
-        ..softmax(&base, LOCAL_EXPERTS, false)?
+        ..softmax(base, &LOCAL_EXPERTS, false)?
     };
     let mlp = among(is_dense, MlpSpec::gated(dense, base.activation), experts);
     let query_scale = match config.bool("attn_temperature_tuning")?.unwrap_or(true) {
@@ -124,7 +123,7 @@ fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, Loa
     };
     let normed = config.bool("use_qk_norm")?.unwrap_or(true);
     let attention = base.attention(heads)?;
-    let (rope, _) = base.rope(heads.head_dim)?;
+    let rope = base.rope(heads.head_dim)?;
     base.spec(rope, |layer| {
         let attention = AttentionSpec {
             mask: Mask::Causal { window: chunk.filter(|_| chunked[layer]) },

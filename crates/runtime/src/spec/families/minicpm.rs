@@ -96,12 +96,13 @@ fn latent_of_settings(config: &Config, spec: &mut TransformerSpec) -> Result<(),
         depth: unless_null(config, "scale_depth", third.depth)?,
     }
     .set(spec);
-    let heads = config.required("num_attention_heads", HEADS_MAX)?;
+    let file = SettingsFile::from(config);
+    let heads = file.required(&HEADS)?;
     let shape = LatentShape {
         heads,
         // Published files have it; null means that there is none.
-        query_rank: config.count("q_lora_rank", WIDTH_MAX)?,
-        rank: config.required("kv_lora_rank", WIDTH_MAX)?,
+        query_rank: file.count(&QUERY_RANK)?,
+        rank: file.required(&LATENT_RANK)?,
         nope_dim: config.required("qk_nope_head_dim", HEAD_DIM_MAX)?,
         rope_dim: config.required("qk_rope_head_dim", HEAD_DIM_MAX)?,
         value_dim: match config.count("v_head_dim", HEAD_DIM_MAX)? {
@@ -117,6 +118,7 @@ fn latent_of_settings(config: &Config, spec: &mut TransformerSpec) -> Result<(),
 /// Sets the latent shape and the factors, for which the format has no keys. Values have the length that hidden states
 /// imply.
 fn latent_of_metadata(keys: &Keys<'_>, spec: &mut TransformerSpec) -> Result<(), LoadError> {
+    let file = SettingsFile::from(keys);
     let whole = spec.heads();
     let rope_dim = spec.ropes[0].dim;
     let Some(nope_dim) = whole.head_dim.checked_sub(rope_dim).filter(|&left| left > 0) else {
@@ -125,8 +127,8 @@ fn latent_of_metadata(keys: &Keys<'_>, spec: &mut TransformerSpec) -> Result<(),
     };
     let shape = LatentShape {
         heads: whole.heads,
-        query_rank: keys.count("attention.q_lora_rank", WIDTH_MAX)?,
-        rank: keys.required("attention.kv_lora_rank", WIDTH_MAX)?,
+        query_rank: file.count(&QUERY_RANK)?,
+        rank: file.required(&LATENT_RANK)?,
         nope_dim,
         rope_dim,
         value_dim: spec.hidden / whole.heads,

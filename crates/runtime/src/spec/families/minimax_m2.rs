@@ -25,9 +25,8 @@ pub(super) const MINIMAX_M2: Family = Family {
     goldens: &[both("mixtures/minimax-m2")],
 };
 
-fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
+fn from_settings(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
     const SHARED: &str = "shared_intermediate_size";
-    let base = Base::read(of, config)?;
     refuse_unless(config, "use_qk_norm", true)?;
     refuse_unless(config, "use_routing_bias", true)?;
     refuse_unless_named(config, "qk_norm_type", "per_layer")?;
@@ -39,13 +38,13 @@ fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, Loa
     let experts = ExpertsSpec {
         scoring: ExpertScoring::Sigmoid,
         correction_bias: true,
-        ..softmax(&base, LOCAL_EXPERTS, true)?
+        ..softmax(base, &LOCAL_EXPERTS, true)?
     };
     let dim = match config.count("rotary_dim", heads.head_dim)? {
         Some(dim) => dim,
         None => base.turned(heads.head_dim)?,
     };
     let attention = base.attention(heads)?;
-    let (rope, _) = base.rope(dim)?;
+    let rope = base.rope(dim)?;
     base.spec(rope, |_| (attention.clone(), MlpSpec::Experts(experts)))
 }

@@ -72,23 +72,29 @@ use hanzo_engine_kernels::{
 pub(super) use qwen3_moe::VISION_NAMES as QWEN3_VL_MOE_NAMES;
 use serde_json::{Map, Value};
 
+use super::base::Base;
+use super::mamba::{MAMBA, MAMBA_ALONE, StateSettings};
 use super::metadata::{
     self, Architecture, DENSE_KEYS, EXPERT_KEYS, Experts, FACTOR_KEYS, Keys, LATENT_KEYS, LogitScale,
-    Positions, STATE_KEYS, Turns, every, hybrid_heads, read_hybrid,
+    Positions, STATE_KEYS, Turns, every, hybrid_heads,
 };
 use super::rope::{is_long, lengthen, query_scale, settings_of, yarn_magnitude};
+use super::setting::{
+    EXPERTS, EXPERTS_SCALE, FFN, HEADS, LATENT_RANK, LOCAL_EXPERTS, QUERY_RANK, ROUTED_EXPERTS,
+    SHARED_EXPERTS, Setting, SettingsFile, count, flag,
+};
 use super::settings::{
-    Base, Choice, MixtureLayers, ModelType, Windows, XIELU, after_dense, among, groups, layers_by_type,
-    layers_in, learn_positions, mamba, norm_heads_apart, or, refuse_steps, refuse_true, refuse_unless,
-    refuse_unless_named, rename, rotated_layers, routed, routed_by_sigmoid, set_alibi, set_ffn, set_logits,
-    set_order, shared_of, softmax, sparse_layers, turn_windows_alone, turn_windows_apart, unless_null,
+    Choice, MixtureLayers, ModelType, Windows, XIELU, after_dense, among, groups, layers_by_type, layers_in,
+    learn_positions, norm_heads_apart, or, refuse_steps, refuse_true, refuse_unless, refuse_unless_named,
+    rename, rotated_layers, routed, routed_by_sigmoid, set_alibi, set_ffn, set_logits, set_order,
+    settle_mamba, shared_of, softmax, sparse_layers, turn_windows_alone, turn_windows_apart, unless_null,
     windows_by_type,
 };
 use super::{
     Alibi, AttentionSpec, Config, DenseSpec, ExpertNames, ExpertPack, ExpertsSpec, GateUp, GemmaPart,
     HeadSpec, LatentShape, LayerPart, LayerSpec, LogitsSpec, Mask, MlpSpec, Names, NormKind, NormOrder,
-    NormSpec, Part, Projection, QkNorm, ROPE_FACTORS, RopeScaling, RopeSpec, RowFactor, SharedExpert,
-    StateNames, StateSpec, StateStack, StreamsSpec, TransformerSpec,
+    NormSpec, Part, Projection, QkNorm, RopeScaling, RopeSpec, RowFactor, SharedExpert, StateNames,
+    StateSpec, StateStack, StreamsSpec, TransformerSpec,
 };
 use crate::error::LoadError;
 use crate::gguf;
@@ -216,11 +222,6 @@ pub const FAMILIES: &[Family] = &[
     minicpm::MINICPM,
     minicpm::MINICPM3,
 ];
-
-/// Settings of the number of experts, of those used, and of the width of each, as most families name them.
-const EXPERTS: [&str; 3] = ["num_experts", "num_experts_per_tok", "moe_intermediate_size"];
-/// Settings of the same, as Mixtral names them.
-const LOCAL_EXPERTS: [&str; 3] = ["num_local_experts", "num_experts_per_tok", "intermediate_size"];
 
 impl Family {
     /// Values of `model_type` in its `config.json` files.

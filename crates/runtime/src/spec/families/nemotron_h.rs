@@ -47,7 +47,6 @@ const ARCHITECTURE: Architecture = Architecture {
     names: &Names { halves_apart: true, ..Names::GGUF_MAMBA },
     permuted: true,
     predicts_more: true,
-    read: |of, keys| from_metadata(of, keys, false),
     ..Architecture::HYBRID
 };
 
@@ -58,18 +57,12 @@ pub(super) const NEMOTRON_H: Family = Family {
         class: "NemotronHForCausalLM",
         names: &NAMES,
         predicts_more: true,
-        read: from_settings,
+        spec: Some(spec),
+        settle,
         eps: ("layer_norm_epsilon", 1e-5),
         ..ModelType::OWN
     }],
-    gguf: &[
-        ARCHITECTURE,
-        Architecture {
-            name: "nemotron_h_moe",
-            read: |of, keys| from_metadata(of, keys, true),
-            ..ARCHITECTURE
-        },
-    ],
+    gguf: &[ARCHITECTURE, Architecture { name: "nemotron_h_moe", ..ARCHITECTURE }],
     goldens: &[both("states/nemotron-h"), both("states/nemotron-h-moe")],
 };
 
@@ -104,9 +97,11 @@ fn dense(ffn: usize) -> MlpSpec {
     MlpSpec::Dense(DenseSpec { ffn, activation, gated: false, up_bias: false, down_bias: false })
 }
 
-const PATTERN: &str = "hybrid_override_pattern";
+/// Kinds of the file's layers; in GGUF, the widths of their MLPs.
+const PATTERN: Setting<usize> = count("hybrid_override_pattern", "feed_forward_length", 0);
 
 fn halves(config: &Config) -> Result<Vec<Half>, LoadError> {
+    const MARKS: &str = PATTERN.hugging_face;
     let half = |of: &str| match of {
         "M" | "mamba" | "linear_attention" => Some(Half::State),
         "*" | "attention" | "full_attention" => Some(Half::Attention),
@@ -116,15 +111,15 @@ fn halves(config: &Config) -> Result<Vec<Half>, LoadError> {
     };
     let unknown =
         |key: &str, of: &str| config.unsupported(key, of, "states, attention, MLPs and mixtures are known");
-    let halves: Vec<Half> = match config.string(PATTERN)? {
+    let halves: Vec<Half> = match config.string(MARKS)? {
         Some(pattern) => {
             let marks = pattern.char_indices().map(|(at, mark)| &pattern[at..at + mark.len_utf8()]);
-            marks.map(|mark| half(mark).ok_or_else(|| unknown(PATTERN, mark))).collect::<Result<_, _>>()?
+            marks.map(|mark| half(mark).ok_or_else(|| unknown(MARKS, mark))).collect::<Result<_, _>>()?
         }
         None => {
             const TYPES: &str = "layers_block_type";
             let types =
-                config.typed(TYPES, "a list", Value::as_array)?.ok_or_else(|| config.missing(PATTERN))?;
+                config.typed(TYPES, "a list", Value::as_array)?.ok_or_else(|| config.missing(MARKS))?;
             let of = |value: &Value| {
                 value.as_str().and_then(half).ok_or_else(|| unknown(TYPES, &value.to_string()))
             };
@@ -132,20 +127,15 @@ fn halves(config: &Config) -> Result<Vec<Half>, LoadError> {
         }
     };
     if halves.is_empty() || halves.len() > LAYERS_MAX {
-        return Err(
-            config.corrupt(PATTERN, format!("{} layers; 1 to {LAYERS_MAX} are possible", halves.len()))
-        );
+        return Err(config.corrupt(MARKS, format!("{} layers; 1 to {LAYERS_MAX} are possible", halves.len())));
     }
     Ok(halves)
 }
 
-fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
+fn settle(config: &mut Config) -> Result<(), LoadError> {
     refuse_true(config, &["attention_bias", "mamba_proj_bias", "use_bias"])?;
-    for (key, known) in [("mlp_hidden_act", "relu2"), ("mamba_hidden_act", "silu")] {
-        if let Some(value) = config.string(key)?.filter(|&value| value != known) {
-            return Err(config.unsupported(key, value, format!("{known} is known")));
-        }
-    }
+    refuse_unless_named(config, "mlp_hidden_act", "relu2")?;
+    refuse_unless_named(config, "mamba_hidden_act", "silu")?;
     if let Some(latent) = config.count("moe_latent_size", WIDTH_MAX)? {
         return Err(config.unsupported(
             "moe_latent_size",
@@ -153,148 +143,108 @@ fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, Loa
             "experts that read hidden states are known",
         ));
     }
-    let hidden = config.required("hidden_size", WIDTH_MAX)?;
-    let layers = joined(&halves(config)?).map_err(|number| {
-        config.unsupported(PATTERN, number, "an MLP follows what attends or keeps a state, and no other MLP")
-    })?;
-    let heads = config.required("num_attention_heads", HEADS_MAX)?;
-    let head_dim = match config.count("head_dim", HEAD_DIM_MAX)? {
-        Some(head_dim) => head_dim,
-        None => config.required("attention_head_dim", HEAD_DIM_MAX)?,
-    };
-    let heads = HeadShape { heads, kv_heads: config.required("num_key_value_heads", HEADS_MAX)?, head_dim };
-    let eps = config.positive(of.eps.0)?.unwrap_or(of.eps.1);
-    let shape = StateShape {
-        rule: StateRule::Ssd,
-        key_heads: config.required("n_groups", HEADS_MAX)?,
-        value_heads: config.required("mamba_num_heads", HEADS_MAX)?,
-        key_dim: config.required("ssm_state_size", HEAD_DIM_MAX)?,
-        value_dim: config.required("mamba_head_dim", HEAD_DIM_MAX)?,
-        taps: config.required("conv_kernel", StateShape::TAPS_MAX)?,
-        tiled: false,
-    };
-    let state = StateSpec::ssd(shape, config.bool("use_conv_bias")?.unwrap_or(true), eps);
-    let mlps = || layers.iter().filter_map(|&(_, mlp)| mlp);
-    let ffn = if mlps().any(|mlp| mlp == Half::Dense) {
-        config.required("intermediate_size", WIDTH_MAX)?
-    } else {
-        0
-    };
-    let experts = if mlps().any(|mlp| mlp == Half::Experts) { Some(experts(config)?) } else { None };
-    let layers = layers_of(&layers, (heads, state), (ffn, experts));
-    let sizes = [config.required("vocab_size", VOCAB_MAX)?, hidden];
-    let context = config.required("max_position_embeddings", CONTEXT_TOKENS_MAX)?;
-    let norm = NormSpec { kind: NormKind::Rms { from_one: false }, eps };
-    Ok(TransformerSpec {
-        head: HeadSpec::plain(config.bool("tie_word_embeddings")?.unwrap_or(false)),
-        ..TransformerSpec::bare(of.name, sizes, layers, norm, context)
-    })
+    // The list of layers says how many there are.
+    config.set("num_hidden_layers", halves(config)?.len().into());
+    Ok(())
 }
 
-/// A network's layers of these sublayers.
-fn layers_of(
-    layers: &[(Half, Option<Half>)],
-    (heads, state): (HeadShape, StateSpec),
-    (ffn, experts): (usize, Option<ExpertsSpec>),
-) -> Vec<LayerSpec> {
-    let layer = |&(first, mlp): &(Half, Option<Half>)| LayerSpec {
-        order: NormOrder::Pre,
-        attention: match first {
+const STATE: StateSettings = StateSettings {
+    key_heads: count("n_groups", "ssm.group_count", HEADS_MAX),
+    value_heads: count("mamba_num_heads", "ssm.time_step_rank", HEADS_MAX),
+    key_dim: count("ssm_state_size", "ssm.state_size", HEAD_DIM_MAX),
+    value_dim: count("mamba_head_dim", "", HEAD_DIM_MAX),
+    expand: count("", "", 0),
+    taps: count("conv_kernel", "ssm.conv_kernel", StateShape::TAPS_MAX),
+    ..MAMBA_ALONE
+};
+const NORMALIZED: Setting<bool> = flag("norm_topk_prob", "expert_weights_norm").or_of_class(true);
+const SHARED: Setting<usize> =
+    count("moe_shared_expert_intermediate_size", "expert_shared_feed_forward_length", WIDTH_MAX);
+
+fn spec(base: &Base<'_>) -> Result<TransformerSpec, LoadError> {
+    let (halves, heads, ffn) = match base.file {
+        SettingsFile::HuggingFace(config) => {
+            let halves = halves(config)?;
+            let ffn = base.ffn(halves.contains(&Half::Dense))?;
+            (halves, heads(config)?, ffn)
+        }
+        SettingsFile::Gguf(keys) => of_lists(base, keys)?,
+    };
+    let layers = joined(&halves).map_err(|number| {
+        let reason = "an MLP follows what attends or keeps a state, and no other MLP";
+        base.file.unsupported(&PATTERN, number, reason)
+    })?;
+    let state = STATE.ssd(base, halves.iter().position(|&half| half == Half::State).unwrap_or(0))?;
+    let experts = if halves.contains(&Half::Experts) { Some(experts(base)?) } else { None };
+    let layer = |index: usize| {
+        let (first, mlp) = layers[index];
+        let attention = match first {
             Half::State => AttentionSpec::of_state(state),
             _ => AttentionSpec { rope: None, ..AttentionSpec::causal(heads) },
-        },
-        mlp: match (mlp, experts) {
+        };
+        let mlp = match (mlp, experts) {
             (None, _) => MlpSpec::None,
             (Some(Half::Experts), Some(experts)) => MlpSpec::Experts(experts),
             _ => dense(ffn),
-        },
-        residual_scale: 1.0,
+        };
+        (attention, mlp)
     };
-    layers.iter().map(layer).collect()
+    Base { layers: layers.len(), ..*base }.spec(None, layer)
 }
 
-fn experts(config: &Config) -> Result<ExpertsSpec, LoadError> {
-    Ok(ExpertsSpec {
-        activation: Activation::ReluSquared,
-        gated: false,
-        scoring: ExpertScoring::Sigmoid,
-        scale: config.positive("routed_scaling_factor")?.unwrap_or(1.0),
-        correction_bias: true,
-        groups: groups(config)?,
-        // A single one, whatever number the settings give.
-        shared: Some(SharedExpert {
-            ffn: config.required("moe_shared_expert_intermediate_size", WIDTH_MAX)?,
-            gate: false,
-        }),
-        ..ExpertsSpec::softmax(
-            config.required("n_routed_experts", EXPERTS_MAX)?,
-            config.required("num_experts_per_tok", EXPERTS_MAX)?,
-            config.required("moe_intermediate_size", WIDTH_MAX)?,
-            config.bool("norm_topk_prob")?.unwrap_or(true),
-        )
+fn heads(config: &Config) -> Result<HeadShape, LoadError> {
+    Ok(HeadShape {
+        heads: config.required("num_attention_heads", HEADS_MAX)?,
+        kv_heads: config.required("num_key_value_heads", HEADS_MAX)?,
+        head_dim: match config.count("head_dim", HEAD_DIM_MAX)? {
+            Some(head_dim) => head_dim,
+            None => config.required("attention_head_dim", HEAD_DIM_MAX)?,
+        },
     })
 }
 
-const FFN: &str = "feed_forward_length";
-
-/// Reads a file whose lists number attention, states and MLPs as separate layers.
-fn from_metadata(of: &Architecture, keys: &Keys<'_>, moe: bool) -> Result<TransformerSpec, LoadError> {
-    let [vocab, hidden] = [keys.vocab()?, keys.required("embedding_length", WIDTH_MAX)?];
-    let [count, all] = keys.layers()?;
-    let (heads, without_heads) = hybrid_heads(keys, hidden, all)?;
-    let widths = keys.metadata.integers(&keys.key(FFN))?;
+/// Attention, states and MLPs from lists that number them as separate layers, with the heads and the width of MLPs.
+fn of_lists(base: &Base<'_>, keys: &Keys<'_>) -> Result<(Vec<Half>, HeadShape, usize), LoadError> {
+    let [_, all] = keys.layers()?;
+    let (heads, without_heads) = hybrid_heads(keys, base.hidden)?;
+    let widths = keys.metadata.integers(&keys.key(PATTERN.gguf))?;
     let Some(widths) = widths.filter(|widths| widths.len() == all) else {
-        return Err(keys.unsupported(FFN, "another list", "a number for each layer is known"));
+        return Err(keys.unsupported(PATTERN.gguf, "another list", "a number for each layer is known"));
     };
+    let sparse = base.file.whole(&ROUTED_EXPERTS[0])? > 0;
     let half = |(&width, &without): (&i64, &bool)| match (width, without) {
         (0, true) => Half::State,
         (0, false) => Half::Attention,
-        _ if moe => Half::Experts,
+        _ if sparse => Half::Experts,
         _ => Half::Dense,
     };
-    let halves: Vec<Half> = widths.iter().zip(&without_heads).map(half).take(count).collect();
-    let layers = joined(&halves).map_err(|number| {
-        keys.unsupported(FFN, number, "an MLP follows what attends or keeps a state, and no other MLP")
-    })?;
-    let norm = NormSpec { kind: NormKind::Rms { from_one: false }, eps: keys.epsilon()? };
-    let first = halves.iter().position(|&half| half == Half::State).unwrap_or(0);
-    let state = metadata::mamba(keys, norm.eps, first)?;
-    let experts = if moe { Some(experts_of_metadata(keys)?) } else { None };
+    let halves = widths.iter().zip(&without_heads).map(half).take(base.layers).collect();
     let ffn = widths.iter().copied().find(|&width| width != 0).unwrap_or(0);
     let ffn = usize::try_from(ffn).ok().filter(|&ffn| ffn <= WIDTH_MAX);
     let alike = widths.iter().all(|&width| width == 0 || usize::try_from(width).ok() == ffn);
-    let Some(ffn) = ffn.filter(|_| alike) else {
-        return Err(keys.unsupported(FFN, format!("{widths:?}"), "all MLPs must have the same"));
-    };
-    let layers = layers_of(&layers, (heads, state), (ffn, experts));
-    let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
-    Ok(TransformerSpec {
-        head: HeadSpec::plain(!keys.has(Part::Head.weight())),
-        ..TransformerSpec::bare(of.name, [vocab, hidden], layers, norm, context)
-    })
+    match ffn.filter(|_| alike) {
+        Some(ffn) => Ok((halves, heads, ffn)),
+        None => Err(keys.unsupported(PATTERN.gguf, format!("{widths:?}"), "all MLPs must have the same")),
+    }
 }
 
-fn experts_of_metadata(keys: &Keys<'_>) -> Result<ExpertsSpec, LoadError> {
-    if let Some(other) = keys.whole("expert_gating_func", 4)?.filter(|&func| func != 0 && func != 2) {
-        return Err(keys.unsupported("expert_gating_func", other, "2 is known"));
+fn experts(base: &Base<'_>) -> Result<ExpertsSpec, LoadError> {
+    let file = base.file;
+    if let SettingsFile::Gguf(keys) = file
+        && keys.scoring()? == Some(ExpertScoring::Softmax)
+    {
+        return Err(keys.unsupported("expert_gating_func", 1, "2 is known"));
     }
     Ok(ExpertsSpec {
         activation: Activation::ReluSquared,
         gated: false,
         scoring: ExpertScoring::Sigmoid,
-        scale: keys.positive("expert_weights_scale")?.unwrap_or(1.0),
+        scale: file.factor(&EXPERTS_SCALE)?,
         correction_bias: true,
-        groups: metadata::groups(keys, 2)?,
-        shared: Some(SharedExpert {
-            ffn: keys.required("expert_shared_feed_forward_length", WIDTH_MAX)?,
-            gate: false,
-        }),
-        ..ExpertsSpec::softmax(
-            keys.required("expert_count", EXPERTS_MAX)?,
-            keys.required("expert_used_count", EXPERTS_MAX)?,
-            keys.required("expert_feed_forward_length", WIDTH_MAX)?,
-            keys.metadata.bool(&keys.key("expert_weights_norm"))?.unwrap_or(false),
-        )
+        groups: groups(file, 2)?,
+        // A single one, whatever number the settings give.
+        shared: Some(SharedExpert { ffn: file.required(&SHARED)?, gate: false }),
+        ..softmax(base, &ROUTED_EXPERTS, file.bool(&NORMALIZED)?.unwrap_or(false))?
     })
 }
 

@@ -40,13 +40,11 @@ pub(super) const FLEX_OLMO: Family = Family {
     goldens: &[alone("mixtures/flex-olmo")],
 };
 
-fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
+fn from_settings(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
     if let Some(clip) = config.get("clip_qkv") {
         return Err(config.unsupported("clip_qkv", clip, "this build clips no queries, keys and values"));
     }
     let normalized = config.bool("norm_topk_prob")?.unwrap_or(false);
-    let names = ["num_experts", "num_experts_per_tok", "intermediate_size"];
-    let experts = softmax(&base, names, normalized)?;
+    let experts = softmax(base, &[EXPERTS[0], EXPERTS[1], FFN], normalized)?;
     base.with_mlps(|_| MlpSpec::Experts(experts))
 }

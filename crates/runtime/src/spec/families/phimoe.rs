@@ -21,13 +21,13 @@ pub(super) const PHIMOE: Family = Family {
     gguf: &[Architecture {
         name: "phimoe",
         // Files have its epsilon under the name of another norm's.
-        norms: |_, keys| {
+        norms: |keys| {
             let eps = keys.positive("attention.layer_norm_epsilon")?;
             let eps = eps.map_or_else(|| keys.epsilon(), Ok)?;
             Ok(NormSpec { kind: NormKind::Layer { bias: true }, eps })
         },
         // In published files the window is the context.
-        windows: |_, keys, layers| {
+        windows: |keys, layers| {
             let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
             let window = keys.whole("attention.sliding_window", CONTEXT_TOKENS_MAX)?;
             let window = window.filter(|window| (1..context).contains(window));
@@ -43,13 +43,12 @@ pub(super) const PHIMOE: Family = Family {
     goldens: &[both("mixtures/phimoe")],
 };
 
-fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
+fn from_settings(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
     let heads = base.heads()?;
-    let mut experts = softmax(&base, LOCAL_EXPERTS, false)?;
+    let mut experts = softmax(base, &LOCAL_EXPERTS, false)?;
     if experts.used != 2 {
         let known = "the family's own class knows 2 alone";
-        return Err(config.unsupported(LOCAL_EXPERTS[1], experts.used, known));
+        return Err(base.file.unsupported(&LOCAL_EXPERTS[1], experts.used, known));
     }
     let noise = config.positive("router_jitter_noise")?.unwrap_or(NOISE);
     experts.scoring = ExpertScoring::Near { reach: 2.0 * noise };
@@ -63,11 +62,11 @@ fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, Loa
     };
     let rope = if is_long(named) {
         let theta = settings.positive("rope_theta")?.or(config.positive("rope_theta")?);
-        let plain = RopeSpec::plain(of.rope_kind, theta.unwrap_or(of.rope_base), heads.head_dim);
+        let plain = RopeSpec::plain(base.of.rope_kind, theta.unwrap_or(base.of.rope_base), heads.head_dim);
         let magnitudes = Some(["short_mscale", "long_mscale"]);
         lengthen(plain, (config, &settings), base.context, magnitudes)?
     } else {
-        base.rope(heads.head_dim)?.0
+        base.rope(heads.head_dim)?
     };
     let spec = base.spec(rope, |_| (attention.clone(), MlpSpec::Experts(experts)))?;
     let bias = config.bool("lm_head_bias")?.unwrap_or(false);

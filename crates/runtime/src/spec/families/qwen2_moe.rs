@@ -32,15 +32,14 @@ pub(super) const QWEN2_MOE: Family = Family {
     goldens: &[both("mixtures/qwen2-moe")],
 };
 
-fn from_settings(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
+fn from_settings(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
     if config.bool("use_sliding_window")? == Some(true) {
         return Err(config.unsupported("use_sliding_window", true, "windows of this family are not known"));
     }
     let shared =
         SharedExpert { ffn: config.required("shared_expert_intermediate_size", WIDTH_MAX)?, gate: true };
     let normalized = config.bool("norm_topk_prob")?.unwrap_or(false);
-    let experts = ExpertsSpec { shared: Some(shared), ..softmax(&base, EXPERTS, normalized)? };
+    let experts = ExpertsSpec { shared: Some(shared), ..softmax(base, &EXPERTS, normalized)? };
     let is_dense: Vec<bool> = sparse_layers(config, base.layers)?.into_iter().map(|sparse| !sparse).collect();
     let mlp = MlpSpec::gated(base.ffn(is_dense.contains(&true))?, base.activation);
     base.with_mlps(among(is_dense, mlp, experts))

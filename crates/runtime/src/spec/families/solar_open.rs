@@ -8,12 +8,11 @@ pub(super) const SOLAR_OPEN: Family = Family {
         name: "solar_open",
         class: "SolarOpenForCausalLM",
         written_as: "glm4moe",
-        read: |of, config| {
-            let base = Base::read(of, config)?;
+        read: |base, config| {
             let heads = base.heads()?;
             let attention = base.attention(heads)?;
-            let experts = routed_by_sigmoid(&base)?;
-            let (rope, _) = base.rope(base.turned(heads.head_dim)?)?;
+            let experts = routed_by_sigmoid(base, config)?;
+            let rope = base.rope(base.turned(heads.head_dim)?)?;
             base.spec(rope, |_| (attention.clone(), MlpSpec::Experts(experts)))
         },
         eps: ("rms_norm_eps", 1e-5),

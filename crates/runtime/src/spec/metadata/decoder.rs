@@ -1,83 +1,56 @@
 //! Reader of decoders whose architecture is data alone: dense ones and mixtures of experts.
 
-use hanzo_engine_kernels::{QueryScale, RopeKind};
+use hanzo_engine_kernels::QueryScale;
 
 use super::{Architecture, Experts, Keys, LogitScale, Positions, Turns};
 use crate::error::LoadError;
 use crate::gguf::{Array, Value};
-use crate::limits::{CONTEXT_TOKENS_MAX, LAYERS_MAX, WIDTH_MAX};
+use crate::limits::{CONTEXT_TOKENS_MAX, LAYERS_MAX};
+use crate::spec::base::Base;
 use crate::spec::rope::yarn_magnitude;
 use crate::spec::{
-    Alibi, AttentionSpec, Distance, HeadSpec, LayerPart, LayerSpec, LogitsSpec, Mask, NormKind, NormOrder,
-    NormSpec, Part, PositionTable, QkNorm, RopeScaling, RopeSpec, TransformerSpec,
+    Alibi, AttentionSpec, Distance, LayerPart, LogitsSpec, Mask, NormKind, NormSpec, Part, PositionTable,
+    QkNorm, RopeScaling, RopeSpec, TransformerSpec,
 };
 
 /// Reads a file whose architecture is data alone.
-pub(crate) fn read(of: &Architecture, keys: &Keys<'_>) -> Result<TransformerSpec, LoadError> {
-    let vocab = keys.vocab()?;
-    let hidden = keys.required("embedding_length", WIDTH_MAX)?;
-    let [count, _] = keys.layers()?;
+pub(crate) fn read(keys: &Keys<'_>) -> Result<TransformerSpec, LoadError> {
+    let (of, base) = (keys.of, Base::read(keys.form, keys)?);
     for key in of.required {
         keys.positive(key)?.ok_or_else(|| keys.metadata.missing(&keys.key(key)))?;
     }
-    let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
-    let windows = (of.windows)(of, keys, count)?;
-    let mlp = of.mlp(keys, count)?;
-    let (attention, rope) = (of.attention)(of, keys, context)?;
-    let (positions, distance) = positions(of, keys, count)?;
+    let windows = (of.windows)(keys, base.layers)?;
+    let mlp = of.mlp(keys, &base)?;
+    let (attention, rope) = (of.attention)(&base, keys)?;
+    let (positions, distance) = positions(of, keys, base.layers)?;
     let turns_nothing = positions.is_some() || distance != Distance::None;
-    let order = order(of, keys)?;
-    let residual_scale = keys.positive("residual_scale")?.unwrap_or(1.0);
     let has_window = keys.metadata.get(&keys.key("attention.sliding_window")).is_some();
     let any_window = windows.iter().any(Option::is_some);
-    let layers = windows.into_iter().enumerate().map(|(index, window)| LayerSpec {
-        order,
-        attention: AttentionSpec {
-            mask: Mask::Causal { window },
-            rope: match of.turns {
-                _ if turns_nothing => None,
-                Turns::WindowsApart(_) => Some(usize::from(window.is_some())),
-                Turns::Windows if has_window => window.map(|_| 0),
-                Turns::WindowsIfAny if any_window => window.map(|_| 0),
-                Turns::AllButEach(each) => (!(index + 1).is_multiple_of(each)).then_some(0),
-                Turns::All | Turns::Windows | Turns::WindowsIfAny => Some(0),
-            },
-            ..attention.clone()
-        },
-        mlp: mlp(index),
-        residual_scale,
-    });
-    let layers: Vec<LayerSpec> = layers.collect();
-    let mut ropes = if turns_nothing { Vec::new() } else { vec![rope] };
-    if let Turns::WindowsApart(base) = of.turns {
-        let base = keys.positive("rope.freq_base_swa")?.or(base).unwrap_or(ropes[0].base);
-        let factors = ropes[0].factors.clone();
-        let plain = RopeSpec { base, factors, ..ropes[0].unstretched() };
-        ropes.push(plain);
+    let mut spec = base.spec(Some(rope).filter(|_| !turns_nothing), |index| {
+        let window = windows[index];
+        let rope = match of.turns {
+            _ if turns_nothing => None,
+            Turns::WindowsApart(_) => Some(usize::from(window.is_some())),
+            Turns::Windows if has_window => window.map(|_| 0),
+            Turns::WindowsIfAny if any_window => window.map(|_| 0),
+            Turns::AllButEach(each) => (!(index + 1).is_multiple_of(each)).then_some(0),
+            Turns::All | Turns::Windows | Turns::WindowsIfAny => Some(0),
+        };
+        (AttentionSpec { mask: Mask::Causal { window }, rope, ..attention.clone() }, mlp(index))
+    })?;
+    if let (Turns::WindowsApart(base), Some(full)) = (of.turns, spec.ropes.first()) {
+        let base = keys.positive("rope.freq_base_swa")?.or(base).unwrap_or(full.base);
+        let local = RopeSpec { base, factors: full.factors.clone(), ..full.unstretched() };
+        spec.ropes.push(local);
     }
-    let scale = keys.positive("logit_scale")?.unwrap_or(1.0);
-    let root = if keys.form.embeds_by_root { (hidden as f32).sqrt() } else { 1.0 };
-    let stores_more = !of.is_llama();
-    let mut spec = TransformerSpec {
-        ropes,
-        positions,
-        distance,
-        embedding_norm: of.is_dense() && keys.has(Part::EmbeddingNorm.weight()),
-        embedding_scale: keys.positive("embedding_scale")?.unwrap_or(root),
-        head: HeadSpec::Logits(LogitsSpec {
-            scale: if of.logit_scale == LogitScale::Divisor { 1.0 / scale } else { scale },
-            softcap: keys.positive("final_logit_softcapping")?,
-            bias: stores_more && keys.has(Part::Head.bias()),
-            ..LogitsSpec::plain(!keys.has(Part::Head.weight()))
-        }),
-        ..TransformerSpec::bare(of.name, [vocab, hidden], layers, (of.norms)(of, keys)?, context)
-    };
+    spec.embedding_norm = of.is_dense() && keys.has(Part::EmbeddingNorm.weight());
+    (spec.positions, spec.distance) = (positions, distance);
     (of.own)(keys, &mut spec)?;
     Ok(spec)
 }
 
 impl Architecture {
-    pub(super) fn is_dense(&self) -> bool {
+    pub(crate) fn is_dense(&self) -> bool {
         matches!(self.experts, Experts::Dense)
     }
 
@@ -88,7 +61,7 @@ impl Architecture {
 }
 
 /// Settings of an architecture's norms.
-pub(super) fn norms(_: &Architecture, keys: &Keys<'_>) -> Result<NormSpec, LoadError> {
+pub(super) fn norms(keys: &Keys<'_>) -> Result<NormSpec, LoadError> {
     const NAME: &str = "attention.layer_norm_epsilon";
     let eps = match keys.form.norm {
         NormKind::Rms { .. } => keys.epsilon()?,
@@ -98,40 +71,54 @@ pub(super) fn norms(_: &Architecture, keys: &Keys<'_>) -> Result<NormSpec, LoadE
 }
 
 /// Attention with keys and values of heads, and the rotary embedding.
-pub(crate) fn heads(
-    of: &Architecture,
-    keys: &Keys<'_>,
-    context: usize,
-) -> Result<(AttentionSpec, RopeSpec), LoadError> {
-    let hidden = keys.required("embedding_length", WIDTH_MAX)?;
-    let shape = keys.heads(hidden)?;
-    let in_first = |part| Part::Layer(0, part);
-    // Files of vision models have rows of queries and keys regrouped.
-    let regrouped = of.is_dense() && keys.metadata.get(&keys.key("rope.dimension_sections")).is_some();
-    let kind = if regrouped { RopeKind::Neox } else { of.rope_kind(keys) };
-    let mut rope = keys.rope_of(kind, shape.head_dim, context)?;
-    let query_scale = if of.is_dense() { query_scale(of, keys, &mut rope)? } else { None };
-    let fused = keys.names.qkv.map(|stem| keys.names.in_layer("", 0, &format!("{stem}.bias")));
-    let biased = || {
-        keys.has(in_first(LayerPart::Query).bias()) || fused.is_some_and(|name| keys.find(&name).is_some())
-    };
-    // In Gemma's largest files the factor on scores does not follow from the size of a head, and no key says so.
-    let [count, _] = keys.layers()?;
-    let usual = if count == of.largest { hidden / shape.heads } else { shape.head_dim };
-    let attention = AttentionSpec {
-        qkv_bias: of.qkv_bias.unwrap_or_else(biased),
-        output_bias: keys.has(in_first(LayerPart::AttentionOutput).bias()),
-        qk_norm: match of.qk_norm_if_stored {
-            Some(_) if !keys.has(in_first(LayerPart::QueryNorm).weight()) => QkNorm::None,
-            stored => stored.unwrap_or(keys.form.qk_norm),
-        },
-        norm_after_rope: keys.form.norm_after_rope,
-        softcap: keys.positive("attn_logit_softcapping")?,
-        query_scale,
-        scale: keys.positive("attention.scale")?.unwrap_or(1.0 / (usual as f32).sqrt()),
-        ..AttentionSpec::causal(shape)
-    };
-    Ok((attention, rope))
+pub(super) fn heads(base: &Base<'_>, keys: &Keys<'_>) -> Result<(AttentionSpec, RopeSpec), LoadError> {
+    let shape = base.heads()?;
+    let mut rope = base.rope(shape.head_dim)?;
+    let query_scale = if keys.of.is_dense() { query_scale(keys.of, keys, &mut rope)? } else { None };
+    Ok((AttentionSpec { query_scale, ..base.attention(shape)? }, rope))
+}
+
+impl Keys<'_> {
+    /// Attention with the biases and norms of its tensors.
+    pub(crate) fn attention(
+        &self,
+        base: &Base<'_>,
+        plain: AttentionSpec,
+    ) -> Result<AttentionSpec, LoadError> {
+        let (of, in_first) = (self.of, |part| Part::Layer(0, part));
+        let fused = of.names.qkv.map(|stem| of.names.in_layer("", 0, &format!("{stem}.bias")));
+        let biased = || {
+            self.has(in_first(LayerPart::Query).bias())
+                || fused.is_some_and(|name| self.find(&name).is_some())
+        };
+        // In Gemma's largest files the factor on scores does not follow from the size of a head, and no key says so.
+        let usual = match base.layers == of.largest {
+            true => 1.0 / ((base.hidden / plain.projection.head_shape().heads) as f32).sqrt(),
+            false => plain.scale,
+        };
+        Ok(AttentionSpec {
+            qkv_bias: of.qkv_bias.unwrap_or_else(biased),
+            output_bias: self.has(in_first(LayerPart::AttentionOutput).bias()),
+            qk_norm: match of.qk_norm_if_stored {
+                Some(_) if !self.has(in_first(LayerPart::QueryNorm).weight()) => QkNorm::None,
+                stored => stored.unwrap_or(plain.qk_norm),
+            },
+            softcap: self.positive("attn_logit_softcapping")?,
+            scale: self.positive("attention.scale")?.unwrap_or(usual),
+            ..plain
+        })
+    }
+
+    /// The head, with the biases of its tensors.
+    pub(crate) fn head(&self) -> Result<LogitsSpec, LoadError> {
+        let scale = self.positive("logit_scale")?.unwrap_or(1.0);
+        Ok(LogitsSpec {
+            scale: if self.of.logit_scale == LogitScale::Divisor { 1.0 / scale } else { scale },
+            softcap: self.positive("final_logit_softcapping")?,
+            bias: !self.of.is_llama() && self.has(Part::Head.bias()),
+            ..LogitsSpec::plain(!self.has(Part::Head.weight()))
+        })
+    }
 }
 
 /// Growth of queries beyond the original context, and the matching factor on cosine and sine.
@@ -159,18 +146,6 @@ fn query_scale(
         (None, _) => Ok(None),
         (Some(factor), Some(original)) => Ok(Some(QueryScale { factor, every: original as u32, offset: 0 })),
         (Some(_), None) => Err(keys.metadata.missing(&keys.key(ORIGINAL))),
-    }
-}
-
-fn order(of: &Architecture, keys: &Keys<'_>) -> Result<NormOrder, LoadError> {
-    const PARALLEL: &str = "use_parallel_residual";
-    let said = if of.is_dense() { keys.metadata.bool(&keys.key(PARALLEL))? } else { None };
-    match said.and_then(|said| keys.form.parallel[usize::from(said)]) {
-        Some(order) => Ok(order),
-        None if said == Some(true) && !keys.form.order.is_parallel() => {
-            Err(keys.unsupported(PARALLEL, true, "this architecture has none"))
-        }
-        None => Ok(keys.form.order),
     }
 }
 
@@ -213,11 +188,8 @@ pub(crate) fn every(window: Option<u32>, each: usize, layers: usize) -> Vec<Opti
 }
 
 /// Window of each layer.
-pub(super) fn windows(
-    of: &Architecture,
-    keys: &Keys<'_>,
-    layers: usize,
-) -> Result<Vec<Option<u32>>, LoadError> {
+pub(super) fn windows(keys: &Keys<'_>, layers: usize) -> Result<Vec<Option<u32>>, LoadError> {
+    let of = keys.of;
     const PATTERN: &str = "attention.sliding_window_pattern";
     const WINDOW: &str = "attention.sliding_window";
     let window = keys.whole(WINDOW, CONTEXT_TOKENS_MAX)?.map(|window| window as u32);

@@ -1,11 +1,14 @@
 //! MLPs and mixtures of experts from metadata.
 
-use hanzo_engine_kernels::{Activation, ExpertGroups, ExpertScoring};
+use hanzo_engine_kernels::{Activation, ExpertScoring};
 
 use super::keys::is_zero;
 use super::{Architecture, Experts, Keys};
 use crate::error::LoadError;
-use crate::limits::{EXPERT_GROUPS_MAX, EXPERTS_MAX, LAYERS_MAX, WIDTH_MAX};
+use crate::limits::{EXPERTS_MAX, LAYERS_MAX, WIDTH_MAX};
+use crate::spec::base::Base;
+use crate::spec::setting::{EXPERTS, EXPERTS_SCALE};
+use crate::spec::settings::{groups, softmax};
 use crate::spec::{DenseSpec, ExpertsSpec, LayerPart, MlpSpec, Part, SharedExpert};
 
 const FFN: &str = "feed_forward_length";
@@ -15,17 +18,17 @@ impl Architecture {
     pub(super) fn mlp(
         &self,
         keys: &Keys<'_>,
-        layers: usize,
+        base: &Base<'_>,
     ) -> Result<Box<dyn Fn(usize) -> MlpSpec>, LoadError> {
         let of_all = |mlp: MlpSpec| -> Box<dyn Fn(usize) -> MlpSpec> { Box::new(move |_| mlp.clone()) };
         let ffn = match self.experts {
-            Experts::Mixture => return self.mixture(keys, layers),
+            Experts::Mixture => return self.mixture(keys, base),
             Experts::Dense => {
                 let in_first = |part| keys.has(Part::Layer(0, part).bias());
                 return Ok(of_all(MlpSpec::Dense(DenseSpec {
                     ffn: keys.required(FFN, WIDTH_MAX)? / if self.halved { 2 } else { 1 },
-                    activation: keys.form.usual_activation(),
-                    gated: keys.form.gated,
+                    activation: base.activation,
+                    gated: base.of.gated,
                     up_bias: in_first(LayerPart::Up),
                     down_bias: in_first(LayerPart::Down),
                 })));
@@ -49,7 +52,7 @@ impl Architecture {
     }
 
     /// Mixtures after dense layers, or in each nth layer.
-    fn mixture(&self, keys: &Keys<'_>, layers: usize) -> Result<Box<dyn Fn(usize) -> MlpSpec>, LoadError> {
+    fn mixture(&self, keys: &Keys<'_>, base: &Base<'_>) -> Result<Box<dyn Fn(usize) -> MlpSpec>, LoadError> {
         const STEP: &str = "interleave_moe_layer_step";
         let dense = keys.whole("leading_dense_block_count", LAYERS_MAX)?.unwrap_or(0);
         let step = keys.count(STEP, LAYERS_MAX)?.unwrap_or(1);
@@ -57,27 +60,25 @@ impl Architecture {
             return Err(keys.unsupported(STEP, step, "only 1 is known"));
         }
         let sparse = move |layer: usize| layer >= dense && (layer + 1).is_multiple_of(step);
-        let ffn = if (0..layers).all(sparse) { 0 } else { keys.required(FFN, WIDTH_MAX)? };
-        let experts = self.read_experts(keys, layers)?;
+        let ffn = base.ffn(!(0..base.layers).all(sparse))?;
+        let experts = self.read_experts(keys, base)?;
         Ok(Box::new(move |layer| match sparse(layer) {
             false => MlpSpec::gated(ffn, Activation::Silu),
             true => MlpSpec::Experts(experts),
         }))
     }
 
-    fn read_experts(&self, keys: &Keys<'_>, layers: usize) -> Result<ExpertsSpec, LoadError> {
-        let ffn = keys.required(self.expert_ffn, WIDTH_MAX)?;
+    fn read_experts(&self, keys: &Keys<'_>, base: &Base<'_>) -> Result<ExpertsSpec, LoadError> {
+        let [count, used] = [EXPERTS[0], EXPERTS[1]];
+        let ffn = EXPERTS[2].stored(self.expert_ffn);
         let many = keys.whole("expert_shared_count", EXPERTS_MAX)?;
         let shared = match keys.whole("expert_shared_feed_forward_length", WIDTH_MAX)? {
             Some(shared) => shared,
-            None => many.unwrap_or(0) * ffn,
+            None => many.unwrap_or(0) * base.file.required(&ffn)?,
         };
         let scoring = match keys.whole("expert_gating_func", 4)? {
-            None | Some(0) => self.scoring,
-            Some(1) => ExpertScoring::Softmax,
             Some(3) if self.softmax_of_chosen => ExpertScoring::Softmax,
-            Some(2) => ExpertScoring::Sigmoid,
-            Some(other) => return Err(keys.unsupported("expert_gating_func", other, "1 and 2 are known")),
+            _ => keys.scoring()?.unwrap_or(self.scoring),
         };
         let best = if scoring == ExpertScoring::Sigmoid { 2 } else { 1 };
         let said = keys.metadata.bool(&keys.key("expert_weights_norm"))?;
@@ -89,26 +90,28 @@ impl Architecture {
             (said, known) => said.or(known).unwrap_or(false),
         };
         let mut experts = ExpertsSpec {
+            activation: Activation::Silu,
             scoring,
-            scale: keys.positive("expert_weights_scale")?.unwrap_or(1.0),
-            correction_bias: keys.has(Part::Layer(layers - 1, LayerPart::Router).bias()),
-            groups: groups(keys, best)?,
+            scale: base.file.factor(&EXPERTS_SCALE)?,
+            correction_bias: keys.has(Part::Layer(base.layers - 1, LayerPart::Router).bias()),
+            groups: groups(base.file, best)?,
             shared: (shared > 0).then_some(SharedExpert { ffn: shared, gate: false }),
-            ..ExpertsSpec::softmax(
-                keys.required("expert_count", EXPERTS_MAX)?,
-                keys.required("expert_used_count", EXPERTS_MAX)?,
-                ffn,
-                normalized,
-            )
+            ..softmax(base, &[count, used, ffn], normalized)?
         };
         (self.own_experts)(keys, &mut experts)?;
         Ok(experts)
     }
 }
 
-/// Groups of experts, each weighed by its `best`.
-pub(crate) fn groups(keys: &Keys<'_>, best: usize) -> Result<Option<ExpertGroups>, LoadError> {
-    let groups = keys.whole("expert_group_count", EXPERT_GROUPS_MAX)?.filter(|&groups| groups > 1);
-    let used = keys.whole("expert_group_used_count", EXPERT_GROUPS_MAX)?.unwrap_or(1);
-    Ok(groups.map(|count| ExpertGroups { count, used, best }))
+impl Keys<'_> {
+    /// Conversion of scores into weights, if the file says.
+    pub(crate) fn scoring(&self) -> Result<Option<ExpertScoring>, LoadError> {
+        const KEY: &str = "expert_gating_func";
+        match self.whole(KEY, 4)? {
+            None | Some(0) => Ok(None),
+            Some(1) => Ok(Some(ExpertScoring::Softmax)),
+            Some(2) => Ok(Some(ExpertScoring::Sigmoid)),
+            Some(other) => Err(self.unsupported(KEY, other, "1 and 2 are known")),
+        }
+    }
 }

@@ -1,14 +1,16 @@
 //! Typed access to the metadata under an architecture's name: a value of the wrong type or out of its range is an error
 //! that names file and key. Unknown keys are refused, because they could change the computation.
 
-use hanzo_engine_kernels::{HeadShape, RopeKind};
+use hanzo_engine_kernels::RopeKind;
+
+use super::Architecture;
 
 use crate::error::{LoadError, shorten};
 use crate::gguf::{Array, Gguf, Metadata, Value};
-use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX};
+use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, LAYERS_MAX, VOCAB_MAX};
 use crate::spec::rope::yarn_magnitude;
 use crate::spec::settings::ModelType;
-use crate::spec::{LongRope, Names, NormKind, Part, RopeScaling, RopeSpec, Weight};
+use crate::spec::{LongRope, NormKind, Part, RopeScaling, RopeSpec, Weight};
 use crate::tensor::Tensor;
 
 /// Keys that every decoder's reader reads.
@@ -66,14 +68,24 @@ pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
 pub(crate) struct Keys<'a> {
     pub(crate) gguf: &'a Gguf,
     pub(crate) metadata: &'a Metadata,
-    pub(crate) architecture: &'a str,
     /// Model type whose network the file has.
     pub(crate) form: &'a ModelType,
-    /// Names of the architecture's tensors.
-    pub(crate) names: &'a Names,
+    /// Architecture of the file.
+    pub(crate) of: &'a Architecture,
 }
 
 impl Keys<'_> {
+    /// Pairing of a head's elements. Files of vision models have rows of queries and keys regrouped.
+    pub(crate) fn rope_kind(&self) -> RopeKind {
+        let regrouped =
+            self.of.is_dense() && self.metadata.get(&self.key("rope.dimension_sections")).is_some();
+        match self.of.permuted {
+            _ if regrouped => RopeKind::Neox,
+            true => RopeKind::Interleaved,
+            false => self.form.rope_kind,
+        }
+    }
+
     /// Kind of the norms. Converters add the one to weights that are stored less one.
     pub(crate) fn norm_kind(&self) -> NormKind {
         match self.form.norm {
@@ -90,11 +102,11 @@ impl Keys<'_> {
 
     /// Whether the file has a weight.
     pub(crate) fn has(&self, weight: Weight) -> bool {
-        self.find(&self.names.of("", weight)).is_some()
+        self.find(&self.of.names.of("", weight)).is_some()
     }
 
     pub(crate) fn key(&self, name: &str) -> String {
-        format!("{}.{name}", self.architecture)
+        format!("{}.{name}", self.of.name)
     }
 
     pub(crate) fn unsupported(&self, name: &str, value: impl ToString, reason: &str) -> LoadError {
@@ -108,7 +120,7 @@ impl Keys<'_> {
 
     /// Vocabulary size: the number of the embedding's rows.
     pub(crate) fn vocab(&self) -> Result<usize, LoadError> {
-        let (file, name) = (self.metadata.file(), self.names.of("", Part::TokenEmbedding.weight()));
+        let (file, name) = (self.metadata.file(), self.of.names.of("", Part::TokenEmbedding.weight()));
         match self.find(&name).map(|tensor| tensor.shape[0]) {
             Some(rows) if rows <= VOCAB_MAX => Ok(rows),
             Some(rows) => Err(LoadError::Corrupt {
@@ -207,27 +219,6 @@ impl Keys<'_> {
     pub(crate) fn epsilon(&self) -> Result<f32, LoadError> {
         const NAME: &str = "attention.layer_norm_rms_epsilon";
         self.positive(NAME)?.ok_or_else(|| self.metadata.missing(&self.key(NAME)))
-    }
-
-    pub(crate) fn heads(&self, hidden: usize) -> Result<HeadShape, LoadError> {
-        let heads = self.required("attention.head_count", HEADS_MAX)?;
-        let kv_heads = self.count("attention.head_count_kv", HEADS_MAX)?.unwrap_or(heads);
-        let head_dim = match self.count("attention.key_length", HEAD_DIM_MAX)? {
-            Some(length) => length,
-            None if hidden.is_multiple_of(heads) && hidden / heads <= HEAD_DIM_MAX => hidden / heads,
-            None => {
-                return Err(self.metadata.corrupt(
-                    &self.key("attention.head_count"),
-                    format!("embeddings of {hidden} do not split into {heads} heads"),
-                ));
-            }
-        };
-        let value_length = self.count("attention.value_length", HEAD_DIM_MAX)?.unwrap_or(head_dim);
-        if value_length != head_dim {
-            let reason = format!("values must be as long as keys, {head_dim}");
-            return Err(self.unsupported("attention.value_length", value_length, &reason));
-        }
-        Ok(HeadShape { heads, kv_heads, head_dim })
     }
 
     fn divisors(&self, tensor: &Tensor) -> Result<Vec<f32>, LoadError> {

@@ -7,22 +7,22 @@ mod experts;
 mod keys;
 mod states;
 
-pub(super) use decoder::{every, heads, read};
-pub(super) use experts::groups;
-use hanzo_engine_kernels::{ExpertScoring, RopeKind};
+pub(super) use decoder::{every, read};
+use hanzo_engine_kernels::ExpertScoring;
 pub(super) use keys::Keys;
 pub(crate) use keys::{LONG_FACTORS, ROPE_FACTORS};
-pub(super) use states::{hybrid_heads, mamba, read_hybrid};
+pub(super) use states::{hybrid_heads, mlps};
 
+use super::base::Base;
 use super::unknown::unknown;
 use super::{AttentionSpec, ExpertsSpec, Names, NormSpec, QkNorm, RopeSpec, TransformerSpec, families};
 use crate::error::{LoadError, shorten};
 use crate::gguf::{Gguf, Metadata};
 
-/// Reader of a layer's attention, and of the rotary embedding in a context of so many tokens.
-type ReadAttention = fn(&Architecture, &Keys<'_>, usize) -> Result<(AttentionSpec, RopeSpec), LoadError>;
+/// Reader of a layer's attention, and of the rotary embedding.
+type ReadAttention = fn(&Base<'_>, &Keys<'_>) -> Result<(AttentionSpec, RopeSpec), LoadError>;
 /// Reader of the window of each of so many layers.
-type ReadWindows = fn(&Architecture, &Keys<'_>, usize) -> Result<Vec<Option<u32>>, LoadError>;
+type ReadWindows = fn(&Keys<'_>, usize) -> Result<Vec<Option<u32>>, LoadError>;
 
 /// Architecture of a family's GGUF files: how they differ from the family's first model type. Properties without a key in the format are those that llama.cpp assumes.
 pub(crate) struct Architecture {
@@ -36,10 +36,10 @@ pub(crate) struct Architecture {
     pub(crate) predicts_more: bool,
     /// Keys that its files may have in addition to those of every decoder.
     pub(crate) reads: &'static [&'static [&'static str]],
-    pub(crate) read: fn(&Architecture, &Keys<'_>) -> Result<TransformerSpec, LoadError>,
+    pub(crate) read: fn(&Keys<'_>) -> Result<TransformerSpec, LoadError>,
     pub(crate) attention: ReadAttention,
     /// Settings of the norms.
-    pub(crate) norms: fn(&Architecture, &Keys<'_>) -> Result<NormSpec, LoadError>,
+    pub(crate) norms: fn(&Keys<'_>) -> Result<NormSpec, LoadError>,
     pub(crate) windows: ReadWindows,
     pub(crate) positions: Positions,
     /// Norm of queries and keys if the file has such norms, in files that may lack them.
@@ -185,7 +185,7 @@ impl Architecture {
         predicts_more: false,
         reads: &[DENSE_KEYS],
         read,
-        attention: heads,
+        attention: decoder::heads,
         norms: decoder::norms,
         windows: decoder::windows,
         positions: Positions::Rotary,
@@ -227,6 +227,7 @@ impl Architecture {
 
     /// A decoder most of whose layers have recurrent states and few have attention.
     pub(crate) const HYBRID: Architecture = Architecture {
+        logit_scale: LogitScale::Divisor,
         reads: &[
             EXPERT_KEYS,
             FACTOR_KEYS,
@@ -235,13 +236,6 @@ impl Architecture {
         ],
         ..Architecture::DENSE
     };
-}
-
-impl Architecture {
-    /// Pairing of a head's elements, given the model type's.
-    pub(crate) fn rope_kind(&self, keys: &Keys<'_>) -> RopeKind {
-        if self.permuted { RopeKind::Interleaved } else { keys.form.rope_kind }
-    }
 }
 
 /// Reads a decoder's spec from a GGUF file's metadata, and from its tensors if those decide.
@@ -267,8 +261,12 @@ pub fn from_gguf(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
         let known = families::architectures().map(|known| known.name);
         return Err(unsupported(unknown(architecture, known.chain(crate::encoder::gguf_encoders()))));
     };
-    let keys = Keys { gguf, metadata, architecture, form, names: of.names };
+    let keys = Keys { gguf, metadata, form, of };
     keys.refuse_unknown(|name| of.reads.iter().any(|keys| keys.contains(&name)))?;
-    let spec = (of.read)(of, &keys)?.checked(metadata.file())?;
+    let spec = match form.spec {
+        Some(spec) => spec(&Base::read(form, &keys)?)?,
+        None => (of.read)(&keys)?,
+    };
+    let spec = spec.checked(metadata.file())?;
     Ok(TransformerSpec { permuted: of.permuted, ..spec })
 }

@@ -10,17 +10,16 @@ use crate::limits::{EXPERTS_MAX, WIDTH_MAX};
 use crate::spec::{AttentionSpec, Config, DenseSpec, ExpertsSpec, Mask, MlpSpec, TransformerSpec};
 
 /// Reads a model whose type is data alone.
-pub(crate) fn read(of: &ModelType, config: &Config) -> Result<TransformerSpec, LoadError> {
-    let base = Base::read(of, config)?;
-    let heads = base.heads()?;
+pub(crate) fn read(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
+    let (of, heads) = (base.of, base.heads()?);
     refuse_biases(of, config)?;
     let attention = base.attention(heads)?;
     let turned = match of.checks {
         // The check of a rotary embedding's settings has refused another fraction.
         Checks::Llama => heads.head_dim,
-        _ => turned(&base, heads.head_dim)?,
+        _ => turned(of, config, heads.head_dim)?,
     };
-    let (rope, _) = base.rope(turned)?;
+    let rope = base.rope(turned)?;
     let experts = experts(of, config, base.layers)?;
     let sparse =
         |layer: usize| experts.as_ref().filter(|(_, sparse)| sparse[layer]).map(|&(experts, _)| experts);
@@ -53,21 +52,19 @@ fn refuse_biases(of: &ModelType, config: &Config) -> Result<(), LoadError> {
 }
 
 /// Number of rotated elements of a head.
-fn turned(base: &Base<'_>, head_dim: usize) -> Result<usize, LoadError> {
-    let settings = crate::spec::rope::settings_of(base.config, "full_attention")?;
-    match settings.positive("partial_rotary_factor")? {
-        Some(turned) => Ok((head_dim as f32 * turned) as usize),
-        None => {
-            let turned = base.config.positive("partial_rotary_factor")?.unwrap_or(base.of.turned);
-            Ok((head_dim as f32 * turned) as usize)
-        }
-    }
+fn turned(of: &ModelType, config: &Config, head_dim: usize) -> Result<usize, LoadError> {
+    let settings = crate::spec::rope::settings_of(config, "full_attention")?;
+    let turned = match settings.positive("partial_rotary_factor")? {
+        Some(turned) => turned,
+        None => config.positive("partial_rotary_factor")?.unwrap_or(of.turned),
+    };
+    Ok((head_dim as f32 * turned) as usize)
 }
 
 /// Name of a non-linearity with parameters for each layer.
 pub(crate) const XIELU: &str = "xielu";
 
-pub(super) fn activation(of: &ModelType, config: &Config) -> Result<Activation, LoadError> {
+pub(crate) fn activation(of: &ModelType, config: &Config) -> Result<Activation, LoadError> {
     let (key, usual) = of.activation;
     let dense = of.checks == Checks::Dense;
     let named = match config.string(key)? {

@@ -4,7 +4,10 @@ use hanzo_engine_kernels::{ExpertGroups, ExpertScoring};
 
 use super::{Base, layers_by_type};
 use crate::error::LoadError;
-use crate::limits::{EXPERT_GROUPS_MAX, EXPERTS_MAX, LAYERS_MAX, WIDTH_MAX};
+use crate::limits::LAYERS_MAX;
+use crate::spec::setting::{
+    EXPERTS, EXPERTS_SCALE, GROUPS, ROUTED_EXPERTS, SHARED_EXPERTS, Setting, SettingsFile,
+};
 use crate::spec::{Config, ExpertsSpec, MlpSpec, SharedExpert};
 
 /// A setting, or the family's default.
@@ -15,44 +18,40 @@ pub(crate) fn or(config: &Config, key: &str, max: usize, default: usize) -> Resu
 /// Softmax experts: the settings of their number, of those used, and the width of each.
 pub(crate) fn softmax(
     base: &Base<'_>,
-    [count, used, ffn]: [&str; 3],
+    [count, used, ffn]: &[Setting<usize>; 3],
     normalized: bool,
 ) -> Result<ExpertsSpec, LoadError> {
-    Ok(ExpertsSpec {
-        activation: base.activation,
-        ..ExpertsSpec::softmax(
-            base.config.required(count, EXPERTS_MAX)?,
-            base.config.required(used, EXPERTS_MAX)?,
-            base.config.required(ffn, WIDTH_MAX)?,
-            normalized,
-        )
-    })
+    let [count, used] = [base.file.required(count)?, base.file.required(used)?];
+    let ffn = base.file.required(ffn)?;
+    Ok(ExpertsSpec { activation: base.activation, ..ExpertsSpec::softmax(count, used, ffn, normalized) })
 }
 
-/// Shared experts of so many elements each.
-pub(crate) fn shared_of(config: &Config, count: &str, ffn: usize) -> Result<Option<SharedExpert>, LoadError> {
-    let ffn = or(config, count, EXPERTS_MAX, 0)? * ffn;
+/// Shared experts, as many as a setting says, of so many elements each.
+pub(crate) fn shared_of(
+    file: SettingsFile<'_>,
+    count: &Setting<usize>,
+    ffn: usize,
+) -> Result<Option<SharedExpert>, LoadError> {
+    let ffn = file.whole(count)? * ffn;
     Ok((ffn > 0).then_some(SharedExpert { ffn, gate: false }))
 }
 
 /// Routed experts under DeepSeek's names, with the shared experts.
-pub(crate) fn routed(base: &Base<'_>) -> Result<ExpertsSpec, LoadError> {
-    let config = base.config;
-    let count = match config.get("n_routed_experts") {
-        None if config.get("num_experts").is_some() => "num_experts",
-        _ => "n_routed_experts",
+pub(crate) fn routed(base: &Base<'_>, config: &Config) -> Result<ExpertsSpec, LoadError> {
+    let experts = match config.get("n_routed_experts") {
+        None if config.get("num_experts").is_some() => softmax(base, &EXPERTS, false)?,
+        _ => softmax(base, &ROUTED_EXPERTS, false)?,
     };
-    let experts = softmax(base, [count, "num_experts_per_tok", "moe_intermediate_size"], false)?;
+    let shared = SHARED_EXPERTS.named("n_shared_experts");
     Ok(ExpertsSpec {
-        scale: config.positive("routed_scaling_factor")?.unwrap_or(1.0),
-        shared: shared_of(config, "n_shared_experts", experts.ffn)?,
+        scale: base.file.factor(&EXPERTS_SCALE)?,
+        shared: shared_of(base.file, &shared, experts.ffn)?,
         ..experts
     })
 }
 
 /// As `routed`, with DeepSeek-V3's scores and choice.
-pub(crate) fn routed_by_sigmoid(base: &Base<'_>) -> Result<ExpertsSpec, LoadError> {
-    let config = base.config;
+pub(crate) fn routed_by_sigmoid(base: &Base<'_>, config: &Config) -> Result<ExpertsSpec, LoadError> {
     for (key, known) in [("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")] {
         super::refuse_unless_named(config, key, known)?;
     }
@@ -60,26 +59,25 @@ pub(crate) fn routed_by_sigmoid(base: &Base<'_>) -> Result<ExpertsSpec, LoadErro
         scoring: ExpertScoring::Sigmoid,
         normalized: config.bool("norm_topk_prob")?.unwrap_or(true),
         correction_bias: true,
-        groups: groups(config)?,
-        ..routed(base)?
+        groups: groups(base.file, 2)?,
+        ..routed(base, config)?
     })
 }
 
-/// Groups of experts, each weighed by its best two.
-pub(crate) fn groups(config: &Config) -> Result<Option<ExpertGroups>, LoadError> {
-    let count = or(config, "n_group", EXPERT_GROUPS_MAX, 1)?;
-    let used = or(config, "topk_group", EXPERT_GROUPS_MAX, 1)?;
-    Ok((count > 1).then_some(ExpertGroups { count, used, best: 2 }))
+/// Groups of experts, each weighed by its `best`.
+pub(crate) fn groups(file: SettingsFile<'_>, best: usize) -> Result<Option<ExpertGroups>, LoadError> {
+    let [count, used] = [file.whole(&GROUPS[0])?, file.whole(&GROUPS[1])?];
+    Ok((count > 1).then_some(ExpertGroups { count, used, best }))
 }
 
 /// Dense layers first, then mixtures; or as a list says.
 pub(crate) fn after_dense(
     base: &Base<'_>,
+    config: &Config,
     dense: usize,
     experts: ExpertsSpec,
 ) -> Result<impl Fn(usize) -> MlpSpec + use<>, LoadError> {
     const TYPES: &str = "mlp_layer_types";
-    let config = base.config;
     if let Some(step) = config.whole("moe_layer_freq", LAYERS_MAX)?.filter(|&step| step != 1) {
         return Err(config.unsupported("moe_layer_freq", step, "only 1 is known"));
     }

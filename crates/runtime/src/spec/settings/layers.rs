@@ -1,12 +1,11 @@
 //! Settings of layers: windows, types, lists of layers, and Mamba 2's states.
 
-use hanzo_engine_kernels::{Activation, StateRule, StateShape};
 use serde_json::Value;
 
-use super::{Base, Checks, ModelType, Windows, refuse_true};
+use super::{Checks, ModelType, Windows, refuse_true};
 use crate::error::LoadError;
-use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, WIDTH_MAX};
-use crate::spec::{Config, StateSpec};
+use crate::limits::{CONTEXT_TOKENS_MAX, LAYERS_MAX};
+use crate::spec::Config;
 
 const FULL: &str = "full_attention";
 
@@ -129,37 +128,15 @@ pub(crate) fn refuse_steps(config: &Config) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// State of Mamba 2's layers, from settings named separately from attention's.
-pub(crate) fn mamba(base: &Base<'_>, eps: f32) -> Result<StateSpec, LoadError> {
-    let config = base.config;
+/// Settles the settings of Mamba 2's layers among others.
+pub(crate) fn settle_mamba(config: &mut Config) -> Result<(), LoadError> {
     refuse_true(config, &["attention_bias", "mamba_proj_bias"])?;
-    if base.activation != Activation::Silu {
-        let name = config.string("hidden_act")?.unwrap_or_default();
-        return Err(config.unsupported("hidden_act", name, "convolutions through silu are known"));
+    if let Some(other) = config.string("hidden_act")?.filter(|named| !["silu", "swish"].contains(named)) {
+        return Err(config.unsupported("hidden_act", other, "convolutions through silu are known"));
     }
     refuse_steps(config)?;
-    let value_heads = config.required("mamba_n_heads", HEADS_MAX)?;
-    let inner = match config.count("mamba_d_ssm", WIDTH_MAX)? {
-        Some(inner) => inner,
-        None => config.count("mamba_expand", WIDTH_MAX)?.unwrap_or(2).saturating_mul(base.hidden),
-    };
-    let value_dim = match config.get("mamba_d_head") {
-        None => inner / value_heads,
-        Some(Value::String(auto)) if auto == "auto" => inner / value_heads,
-        Some(_) => config.required("mamba_d_head", HEAD_DIM_MAX)?,
-    };
-    if value_heads * value_dim != inner {
-        let reason = format!("{value_heads} heads of {value_dim} for a width of {inner}");
-        return Err(config.corrupt("mamba_n_heads", reason));
+    if config.get("mamba_d_head").is_some_and(|value| value == "auto") {
+        config.set("mamba_d_head", Value::Null);
     }
-    let shape = StateShape {
-        rule: StateRule::Ssd,
-        key_heads: config.count("mamba_n_groups", HEADS_MAX)?.unwrap_or(1),
-        value_heads,
-        key_dim: config.required("mamba_d_state", HEAD_DIM_MAX)?,
-        value_dim,
-        taps: config.required("mamba_d_conv", StateShape::TAPS_MAX)?,
-        tiled: false,
-    };
-    Ok(StateSpec::ssd(shape, config.bool("mamba_conv_bias")?.unwrap_or(true), eps))
+    Ok(())
 }

@@ -3,31 +3,33 @@
 //! known to make another model of it (experts that the family does not have, quantised weights, soft caps) are
 //! refused. Family files say how their classes differ from Llama's, as data, or have a reader that calls these parts.
 
-mod base;
 mod changes;
 mod dense;
 mod experts;
 mod layers;
 
-pub(super) use base::Base;
 pub(super) use changes::{
     learn_positions, norm_heads_apart, refuse_true, refuse_unless, refuse_unless_named, rename, set_alibi,
     set_ffn, set_logits, set_order, turn_windows_alone, turn_windows_apart, unless_null,
 };
-pub(super) use dense::{XIELU, read};
+pub(super) use dense::{XIELU, activation, read};
 pub(super) use experts::{after_dense, among, groups, or, routed, routed_by_sigmoid, shared_of, softmax};
 use hanzo_engine_kernels::RopeKind;
 pub(super) use layers::{
-    layers_by_type, layers_in, mamba, refuse_steps, rotated_layers, sparse_layers, windows_by_type,
+    layers_by_type, layers_in, refuse_steps, rotated_layers, settle_mamba, sparse_layers, windows_by_type,
 };
 use serde_json::Value;
 
+use super::base::Base;
 use super::unknown::unknown;
 use super::{Config, Names, NormKind, NormOrder, QkNorm, TransformerSpec, families, multimodal};
 use crate::error::LoadError;
 
-/// Reader of a model type's settings.
-pub(crate) type ReadSettings = fn(&ModelType, &Config) -> Result<TransformerSpec, LoadError>;
+/// Reader of a model type's settings in `config.json`.
+pub(crate) type ReadSettings = fn(&Base<'_>, &Config) -> Result<TransformerSpec, LoadError>;
+
+/// Reader of a file in either format.
+pub(crate) type ReadBoth = fn(&Base<'_>) -> Result<TransformerSpec, LoadError>;
 
 /// Model type of a family: how its class differs from Llama's.
 pub(crate) struct ModelType {
@@ -42,6 +44,8 @@ pub(crate) struct ModelType {
     /// Whether files may have layers after the last that predict several tokens at once. They are skipped.
     pub(crate) predicts_more: bool,
     pub(crate) read: ReadSettings,
+    /// Reader of files in both formats, instead of `read` and of the architecture's reader.
+    pub(crate) spec: Option<ReadBoth>,
     pub(crate) checks: Checks,
     /// Settings that are refused unless they are neutral, because they would make another model of it: those of many
     /// families, and those of this one.
@@ -137,6 +141,7 @@ impl ModelType {
         names: &Names::HUGGING_FACE,
         predicts_more: false,
         read,
+        spec: None,
         checks: Checks::Dense,
         refused_by_many: &[
             "add_cross_attention",
@@ -245,7 +250,9 @@ pub fn from_config(config: &Config) -> Result<TransformerSpec, LoadError> {
     rename(&mut config, found.renames);
     (found.settle)(&mut config)?;
     found.check_settings(&config)?;
-    (found.read)(found, &config)?.checked(&config.file)
+    let base = Base::read(found, &config)?;
+    let spec = found.spec.map_or_else(|| (found.read)(&base, &config), |spec| spec(&base))?;
+    spec.checked(&config.file)
 }
 
 impl ModelType {
@@ -287,7 +294,7 @@ impl Choice {
     pub(crate) const NEVER: [Choice; 2] = [Choice::Always(false); 2];
     pub(crate) const ALWAYS: [Choice; 2] = [Choice::Always(true); 2];
 
-    fn read(&self, config: &Config) -> Result<bool, LoadError> {
+    pub(crate) fn read(&self, config: &Config) -> Result<bool, LoadError> {
         match *self {
             Choice::Always(is) => Ok(is),
             Choice::By(key, usual) => Ok(config.bool(key)?.unwrap_or(usual)),
