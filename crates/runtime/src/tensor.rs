@@ -46,11 +46,13 @@ impl Tensor {
         if self.shape == expected {
             return Ok(());
         }
-        Err(LoadError::Corrupt {
-            file: self.file.to_string(),
-            what: format!("tensor {}", self.name),
-            reason: format!("expected {expected:?}, file has {:?}", self.shape),
-        })
+        Err(self.corrupt(format!("expected {expected:?}, file has {:?}", self.shape)))
+    }
+
+    /// Error for a tensor that makes no sense.
+    pub(crate) fn corrupt(&self, reason: impl Into<String>) -> LoadError {
+        let what = format!("tensor {}", self.name);
+        LoadError::Corrupt { file: self.file.to_string(), what, reason: reason.into() }
     }
 
     /// Checks the shape, or sets it: for a matrix whose codes lie in groups, some formats do not state the length

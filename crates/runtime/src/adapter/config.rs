@@ -163,14 +163,10 @@ impl Settings {
         let alpha = of_module(&self.alpha_of, module).unwrap_or(self.alpha);
         if b.shape.get(1) != Some(&rank) {
             let inputs = a.shape.get(1).map_or_else(|| "inputs".to_owned(), usize::to_string);
-            return Err(LoadError::Corrupt {
-                file: a.file.to_string(),
-                what: format!("tensor {}", a.name),
-                reason: format!(
-                    "expected [{rank}, {inputs}] by adapter_config.json (r or rank_pattern), file has {:?}",
-                    a.shape
-                ),
-            });
+            return Err(a.corrupt(format!(
+                "expected [{rank}, {inputs}] by adapter_config.json (r or rank_pattern), file has {:?}",
+                a.shape
+            )));
         }
         let rank = rank as f32;
         Ok(alpha / if self.by_root { rank.sqrt() } else { rank })

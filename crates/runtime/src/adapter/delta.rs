@@ -81,11 +81,7 @@ impl FileDelta {
     /// `Corrupt` if there already is one.
     pub(super) fn put(place: &mut Option<Tensor>, tensor: Tensor) -> Result<(), LoadError> {
         if place.is_some() {
-            return Err(LoadError::Corrupt {
-                file: tensor.file.to_string(),
-                what: format!("tensor {}", tensor.name),
-                reason: "its matrix is there twice".into(),
-            });
+            return Err(tensor.corrupt("its matrix is there twice"));
         }
         *place = Some(tensor);
         Ok(())
@@ -420,14 +416,10 @@ fn check_rows(tensor: &Tensor, rows: usize) -> Result<(), LoadError> {
     if tensor.elements() == rows && quant::can_dequantize(tensor.dtype) {
         return Ok(());
     }
-    Err(LoadError::Corrupt {
-        file: tensor.file.to_string(),
-        what: format!("tensor {}", tensor.name),
-        reason: format!(
-            "expected {rows} floats, file has {:?}; it is of an adapter for another model",
-            tensor.shape
-        ),
-    })
+    Err(tensor.corrupt(format!(
+        "expected {rows} floats, file has {:?}; it is of an adapter for another model",
+        tensor.shape
+    )))
 }
 
 /// Checks the shape of a matrix. If it has more tokens than the model, the error says what to do.
@@ -435,16 +427,12 @@ fn check_whole(tensor: &Tensor, [rows, cols]: [usize; 2]) -> Result<(), LoadErro
     if tensor.shape == [rows, cols] && quant::can_dequantize(tensor.dtype) {
         return Ok(());
     }
-    Err(LoadError::Corrupt {
-        file: tensor.file.to_string(),
-        what: format!("tensor {}", tensor.name),
-        reason: format!(
+    Err(tensor.corrupt(format!(
             "expected {:?}, file has {:?}; an adapter with another number of tokens, or other widths, than the model's is \
              merged into its model and loaded as one",
             [rows, cols],
             tensor.shape
-        ),
-    })
+        )))
 }
 
 /// Reason why a head supports no adapters, if it does not.

@@ -316,14 +316,10 @@ fn check_pair(a: &Tensor, b: &Tensor, [outputs, inputs]: [usize; 2]) -> Result<(
     let expected = [(a, [rank, inputs], "(rank, inputs)"), (b, [outputs, rank], "(outputs, rank)")];
     for (tensor, expected, of) in expected {
         if tensor.shape != expected {
-            return Err(LoadError::Corrupt {
-                file: tensor.file.to_string(),
-                what: format!("tensor {}", tensor.name),
-                reason: format!(
-                    "expected {expected:?} {of}, file has {:?}; it is of an adapter for another model",
-                    tensor.shape
-                ),
-            });
+            return Err(tensor.corrupt(format!(
+                "expected {expected:?} {of}, file has {:?}; it is of an adapter for another model",
+                tensor.shape
+            )));
         }
         if !hanzo_engine_kernels::quant::can_dequantize(tensor.dtype) {
             return Err(refused(tensor, format!("matrices of {} cannot be computed", tensor.dtype)));

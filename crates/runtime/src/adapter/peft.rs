@@ -206,11 +206,7 @@ fn named(module: &str) -> FileDelta {
 }
 
 fn under_two_names(tensor: &Tensor) -> LoadError {
-    LoadError::Corrupt {
-        file: tensor.file.to_string(),
-        what: format!("tensor {}", tensor.name),
-        reason: "its matrix is there twice, under two names".into(),
-    }
+    tensor.corrupt("its matrix is there twice, under two names")
 }
 
 fn is_number(part: &str) -> bool {

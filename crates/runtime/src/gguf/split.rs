@@ -102,11 +102,7 @@ fn join(mut parts: Vec<Gguf>) -> Result<Gguf, LoadError> {
     model.tensors.extend(rest.into_iter().flat_map(|part| part.tensors));
     let mut names = HashSet::new();
     if let Some(twice) = model.tensors.iter().find(|tensor| !names.insert(tensor.name.as_str())) {
-        return Err(LoadError::Corrupt {
-            file: twice.file.to_string(),
-            what: format!("tensor {}", twice.name),
-            reason: "another part has it too".into(),
-        });
+        return Err(twice.corrupt("another part has it too"));
     }
     if let Some(expected) = model.metadata.integer(TENSORS)?
         && usize::try_from(expected) != Ok(model.tensors.len())

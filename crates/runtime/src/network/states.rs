@@ -75,11 +75,8 @@ impl Loader<'_> {
         }
         if let Some(&wrong) = decay.iter().find(|&&decay| !(decay.is_finite() && decay <= 0.0)) {
             let tensor = self.tensors.get(part(LayerPart::StateDecay).weight());
-            return Err(LoadError::Corrupt {
-                file: tensor.file.to_string(),
-                what: format!("tensor {}", tensor.name),
-                reason: format!("a state that is multiplied by exp({wrong}) at each step does not last"),
-            });
+            return Err(tensor
+                .corrupt(format!("a state that is multiplied by exp({wrong}) at each step does not last")));
         }
         let mut vector_if = |present: bool, weight| present.then(|| self.vector(weight)).transpose();
         Ok(Recurrence {

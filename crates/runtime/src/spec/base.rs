@@ -3,14 +3,14 @@
 
 use hanzo_engine_kernels::{Activation, HeadShape};
 
-use super::rope::{check_settings, settings_of, stretch, stretched_context};
+use super::rope::{check_settings, rope_type, settings_of, stretch, stretched_context};
 use super::setting::{
     CONTEXT, FFN, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, LAYERS, PARALLEL, SettingsFile, VALUE_DIM, factor,
 };
 use super::settings::{Checks, ModelType, activation};
 use super::{
-    AttentionSpec, HeadSpec, LayerSpec, LogitsSpec, MlpSpec, NormOrder, NormSpec, RopeSpec, StateSpec,
-    TransformerSpec,
+    AttentionSpec, Config, HeadSpec, LayerSpec, LogitsSpec, Mask, MlpSpec, NormOrder, NormSpec, RopeSpec,
+    StateSpec, TransformerSpec,
 };
 use crate::error::LoadError;
 use crate::limits::{HEAD_DIM_MAX, VOCAB_MAX};
@@ -108,12 +108,8 @@ impl<'a> Base<'a> {
             SettingsFile::HuggingFace(config) => config,
             SettingsFile::Gguf(keys) => return keys.rope_of(keys.rope_kind(), dim, self.context),
         };
-        let kind_of_layers = if of.checks == Checks::Dense { "full_attention" } else { "" };
-        let settings = settings_of(config, kind_of_layers)?;
-        let rope_type = match settings.string("rope_type")? {
-            Some(rope_type) => rope_type,
-            None => settings.string("type")?.unwrap_or("default"),
-        };
+        let settings = self.rope_settings(config)?;
+        let rope_type = rope_type(&settings)?.unwrap_or("default");
         if of.checks == Checks::Llama {
             check_settings(&settings, rope_type)?;
         }
@@ -126,16 +122,21 @@ impl<'a> Base<'a> {
 
     /// Number of rotated elements of a head; in GGUF files the rotary embedding's own setting says.
     pub(crate) fn turned(&self, head_dim: usize) -> Result<usize, LoadError> {
-        let SettingsFile::HuggingFace(config) = self.file else { return Ok(head_dim) };
-        let inside = match config.object("rope_parameters")? {
-            Some(settings) => settings.positive("partial_rotary_factor")?,
-            None => None,
+        const FRACTION: &str = "partial_rotary_factor";
+        let config = match self.file {
+            // The check of a Llama's rotary embedding refuses another fraction.
+            SettingsFile::HuggingFace(config) if self.of.checks != Checks::Llama => config,
+            _ => return Ok(head_dim),
         };
-        let factor = match inside {
-            Some(factor) => factor,
-            None => config.positive("partial_rotary_factor")?.unwrap_or(self.of.turned),
+        let fraction = match self.rope_settings(config)?.positive(FRACTION)? {
+            Some(fraction) => fraction,
+            None => config.positive(FRACTION)?.unwrap_or(self.of.turned),
         };
-        Ok((head_dim as f32 * factor) as usize)
+        Ok((head_dim as f32 * fraction) as usize)
+    }
+
+    fn rope_settings(&self, config: &Config) -> Result<Config, LoadError> {
+        settings_of(config, if self.of.checks == Checks::Dense { "full_attention" } else { "" })
     }
 
     fn order(&self) -> Result<NormOrder, LoadError> {
@@ -183,6 +184,21 @@ impl<'a> Base<'a> {
             embedding_scale: file.factor(&factor("", "embedding_scale").or(root))?,
             head: HeadSpec::Logits(head),
             ..TransformerSpec::bare(name, sizes, layers.collect(), self.norm()?, context)
+        })
+    }
+
+    /// A network of layers with these windows. `turns` gives the rope of each, if it rotates queries and keys.
+    pub(crate) fn with_windows(
+        &self,
+        rope: impl Into<Option<RopeSpec>>,
+        attention: &AttentionSpec,
+        windows: &[Option<u32>],
+        turns: impl Fn(usize) -> Option<usize>,
+        mlp: impl Fn(usize) -> MlpSpec,
+    ) -> Result<TransformerSpec, LoadError> {
+        self.spec(rope, |layer| {
+            let mask = Mask::Causal { window: windows[layer] };
+            (AttentionSpec { mask, rope: turns(layer), ..attention.clone() }, mlp(layer))
         })
     }
 

@@ -17,7 +17,7 @@ pub(crate) struct StateSettings {
     pub(crate) value_dim: Setting<usize>,
     /// Width of all values together.
     pub(crate) inner: Setting<usize>,
-    /// That width over the hidden size, if the width is absent.
+    /// Ratio of that width to the hidden size, if the width is absent.
     pub(crate) expand: Setting<usize>,
     pub(crate) taps: Setting<usize>,
     /// Whether the convolution has biases; in GGUF files its tensors say.

@@ -1,6 +1,7 @@
 //! A transformer as data: everything that the one network must know to run a family, decoder or encoder, and the
 //! weights it needs. Decoders are read from GGUF metadata (`metadata`) or a Hugging Face `config.json` (`settings`), as
-//! `families` say; encoders by `crate::encoder`'s families. A setting that cannot be expressed or run is a load error.
+//! `families` say, by parts for both (`base`) that read rows of settings (`setting`); encoders by `crate::encoder`'s
+//! families. A setting that cannot be expressed or run is a load error.
 
 mod base;
 mod config;

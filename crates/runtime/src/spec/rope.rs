@@ -267,6 +267,14 @@ pub(super) fn settings_of(config: &Config, kind_of_layers: &str) -> Result<Confi
     Ok(settings.object(kind_of_layers)?.unwrap_or(settings))
 }
 
+/// Name of the stretching, which older files call its type.
+pub(super) fn rope_type(settings: &Config) -> Result<Option<&str>, LoadError> {
+    match settings.string("rope_type")? {
+        None => settings.string("type"),
+        named => Ok(named),
+    }
+}
+
 /// Divisors of frequencies, which LongRoPE alone has.
 const LONG_SETTINGS: &[&str] = &["long_factor", "short_factor"];
 /// Settings of `rope_scaling` and `rope_parameters` that are known.

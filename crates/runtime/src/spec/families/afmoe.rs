@@ -63,15 +63,8 @@ fn from_settings(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, Lo
     let mlp = among(is_dense, MlpSpec::gated(base.ffn(dense > 0)?, base.activation), experts);
     let attention = AttentionSpec { output_gate: true, ..base.attention(heads)? };
     let rope = base.rope(heads.head_dim)?;
-    let spec = base.spec(rope, |layer| {
-        let attention = AttentionSpec {
-            mask: Mask::Causal { window: windows[layer] },
-            // Layers without a window have no rotation.
-            rope: windows[layer].map(|_| 0),
-            ..attention.clone()
-        };
-        (attention, mlp(layer))
-    })?;
+    // Layers without a window have no rotation.
+    let spec = base.with_windows(rope, &attention, &windows, |layer| windows[layer].map(|_| 0), mlp)?;
     let by_root = config.bool("mup_enabled")?.unwrap_or(false);
     let embedding_scale = if by_root { (base.hidden as f32).sqrt() } else { 1.0 };
     Ok(TransformerSpec { embedding_scale, ..spec })

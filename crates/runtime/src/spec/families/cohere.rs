@@ -132,19 +132,12 @@ fn mixture(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadErro
         }
     };
     let rope = base.rope(heads.head_dim)?;
-    let spec = base.spec(rope, |layer| {
-        let turns = windows[layer].is_some() || is_dense(layer) && each == 1;
-        let attention = AttentionSpec {
-            mask: Mask::Causal { window: windows[layer] },
-            rope: turns.then_some(0),
-            ..attention.clone()
-        };
-        let mlp = match is_dense(layer) {
-            true => MlpSpec::gated(dense_ffn, base.activation),
-            false => mlp(layer),
-        };
-        (attention, mlp)
-    })?;
+    let turns = |layer: usize| (windows[layer].is_some() || is_dense(layer) && each == 1).then_some(0);
+    let mlps = |layer: usize| match is_dense(layer) {
+        true => MlpSpec::gated(dense_ffn, base.activation),
+        false => mlp(layer),
+    };
+    let spec = base.with_windows(rope, &attention, &windows, turns, mlps)?;
     // RMS norms if their epsilon is given.
     let norm = match config.positive("rms_norm_eps")? {
         Some(_) => spec.norm,

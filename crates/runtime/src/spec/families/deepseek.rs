@@ -66,9 +66,8 @@ fn first(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError>
 fn second(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
     let mut experts = routed(base, config)?;
     refuse_unless_named(config, "scoring_func", "softmax")?;
-    if config.bool("norm_topk_prob")? == Some(true) {
-        return Err(config.unsupported("norm_topk_prob", true, "the family's own class does not read it"));
-    }
+    // The family's own class does not read it.
+    refuse_true(config, &["norm_topk_prob"])?;
     match config.string("topk_method")?.unwrap_or("greedy") {
         "greedy" => {}
         "group_limited_greedy" => {
@@ -95,9 +94,7 @@ fn latent(
     experts: ExpertsSpec,
     dense: usize,
 ) -> Result<TransformerSpec, LoadError> {
-    if config.bool("attention_bias")? == Some(true) {
-        return Err(config.unsupported("attention_bias", true, "latents without biases are known"));
-    }
+    refuse_true(config, &["attention_bias"])?;
     let shape = LatentShape {
         heads: base.file.required(&HEADS)?,
         query_rank: base.file.count(&QUERY_RANK)?,

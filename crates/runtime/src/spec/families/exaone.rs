@@ -97,28 +97,17 @@ fn mixture(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadErro
     let mlp = after_dense(base, config, 1, ExpertsSpec { shared, ..experts })?;
     let attention = base.attention(heads)?;
     let rope = base.rope(heads.head_dim)?;
-    base.spec(rope, |layer| {
-        let attention = AttentionSpec {
-            mask: Mask::Causal { window: windows[layer] },
-            // If some layers have a window, only those rotate queries and keys.
-            rope: (window.is_none() || windows[layer].is_some()).then_some(0),
-            ..attention.clone()
-        };
-        (attention, mlp(layer))
-    })
+    // If some layers have a window, only those rotate queries and keys.
+    let turns = |layer: usize| (window.is_none() || windows[layer].is_some()).then_some(0);
+    base.with_windows(rope, &attention, &windows, turns, mlp)
 }
 
 /// A window in the layers of a list, or in all but each fourth.
 pub(super) fn listed_windows(keys: &Keys<'_>, layers: usize) -> Result<Vec<Option<u32>>, LoadError> {
     const PATTERN: &str = "attention.sliding_window_pattern";
-    let window = || keys.required("attention.sliding_window", CONTEXT_TOKENS_MAX);
-    match keys.metadata.get(&keys.key(PATTERN)) {
-        // The list may also have entries for layers after the last.
-        Some(gguf::Value::Array(gguf::Array::Bool(of))) if of.len() >= layers => {
-            let window = window()? as u32;
-            Ok(of[..layers].iter().map(|&sees| sees.then_some(window)).collect())
-        }
-        Some(_) => Err(keys.unsupported(PATTERN, "another list", "a truth value for each layer is known")),
-        None => Ok(metadata::every(Some(window()? as u32), 4, layers)),
+    let window = keys.required("attention.sliding_window", CONTEXT_TOKENS_MAX)? as u32;
+    match keys.truths(PATTERN, layers)? {
+        Some(sees) => Ok(sees.into_iter().map(|sees| sees.then_some(window)).collect()),
+        None => Ok(metadata::every(Some(window), 4, layers)),
     }
 }

@@ -2,7 +2,7 @@
 
 use GemmaPart::*;
 
-use super::gemma4::{INPUTS, Kinds, Parts};
+use super::gemma4::{GemmaSettings, INPUTS, Kinds};
 use super::*;
 
 pub(super) const GEMMA3N: Family = Family {
@@ -86,7 +86,7 @@ fn spec(base: &Base<'_>) -> Result<TransformerSpec, LoadError> {
     Ok(TransformerSpec { streams: Some(streams), ..gemma4::network(base, parts)? })
 }
 
-fn of_settings(base: &Base<'_>, config: &Config) -> Result<Parts, LoadError> {
+fn of_settings(base: &Base<'_>, config: &Config) -> Result<GemmaSettings, LoadError> {
     let layers = base.layers;
     let shape = HeadShape {
         heads: config.required("num_attention_heads", HEADS_MAX)?,
@@ -96,7 +96,7 @@ fn of_settings(base: &Base<'_>, config: &Config) -> Result<Parts, LoadError> {
     // Tokens past the table's end, those of images and sound, use the row of padding.
     config.count("vocab_size_per_layer_input", VOCAB_MAX)?;
     let rope = |kind, key, usual| rope(config, shape.head_dim, (kind, key, usual));
-    Ok(Parts {
+    Ok(GemmaSettings {
         kinds: Kinds {
             windows: gemma4::windows(config, layers, 5)?,
             heads: [shape; 2],

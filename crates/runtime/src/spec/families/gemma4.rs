@@ -141,8 +141,8 @@ impl Kinds {
     }
 }
 
-/// Parts of a network, as the settings of a file give them.
-pub(super) struct Parts {
+/// Settings of a network, as files of either format give them.
+pub(super) struct GemmaSettings {
     pub(super) kinds: Kinds,
     /// Whether the values of each layer are its keys.
     pub(super) values_are_keys: Vec<bool>, // (layers)
@@ -155,8 +155,8 @@ pub(super) struct Parts {
     pub(super) softcap: Option<f32>,
 }
 
-/// A network of these parts.
-pub(super) fn network(base: &Base<'_>, parts: Parts) -> Result<TransformerSpec, LoadError> {
+/// A network with these settings.
+pub(super) fn network(base: &Base<'_>, parts: GemmaSettings) -> Result<TransformerSpec, LoadError> {
     let experts = experts(base)?;
     let mut spec = base.spec(None, |layer| {
         let values_are_keys = parts.values_are_keys[layer];
@@ -190,7 +190,7 @@ fn spec(base: &Base<'_>) -> Result<TransformerSpec, LoadError> {
     }
 }
 
-fn of_settings(base: &Base<'_>, config: &Config) -> Result<Parts, LoadError> {
+fn of_settings(base: &Base<'_>, config: &Config) -> Result<GemmaSettings, LoadError> {
     let layers = base.layers;
     let mut windows = windows(config, layers, 6)?;
     // Whatever the setting says.
@@ -202,7 +202,7 @@ fn of_settings(base: &Base<'_>, config: &Config) -> Result<Parts, LoadError> {
     let heads = heads(config, &windows, values_are_keys)?;
     let ffn = base.ffn(true)?;
     let wide = config.bool("use_double_wide_mlp")?.unwrap_or(false);
-    Ok(Parts {
+    Ok(GemmaSettings {
         values_are_keys: windows.iter().map(|window| values_are_keys && window.is_none()).collect(),
         ffn: (0..layers).map(|at| if wide && at >= layers - sharing { 2 * ffn } else { ffn }).collect(),
         ropes: ropes(config, heads.map(|shape| shape.head_dim))?,
@@ -231,14 +231,7 @@ fn inputs(config: &Config, vocab: usize) -> Result<usize, LoadError> {
 fn check_settings(config: &mut Config) -> Result<(), LoadError> {
     refuse_unless_named(config, "hidden_activation", "gelu_pytorch_tanh")?;
     // For images alone: a text is always causal.
-    if let Some(value) = config.string("use_bidirectional_attention")?.filter(|value| *value != "vision") {
-        return Err(config.unsupported(
-            "use_bidirectional_attention",
-            value,
-            "a decoder sees what is before it",
-        ));
-    }
-    Ok(())
+    refuse_unless_named(config, "use_bidirectional_attention", "vision")
 }
 
 /// Number of layers at the end that share the keys and values of others.
@@ -358,7 +351,7 @@ fn experts(base: &Base<'_>) -> Result<Option<ExpertsSpec>, LoadError> {
     any.then(|| softmax(base, &[count, used, width], true)).transpose()
 }
 
-pub(super) fn of_metadata(base: &Base<'_>, keys: &Keys<'_>) -> Result<Parts, LoadError> {
+pub(super) fn of_metadata(base: &Base<'_>, keys: &Keys<'_>) -> Result<GemmaSettings, LoadError> {
     let windows = windows_of_metadata(keys, base.layers)?;
     let sharing = sharing(base, &SHARING)?;
     let kinds = Kinds { heads: heads_of_metadata(keys, &windows)?, windows, sharing };
@@ -367,7 +360,7 @@ pub(super) fn of_metadata(base: &Base<'_>, keys: &Keys<'_>) -> Result<Parts, Loa
     let full = base.rope(kinds.heads[0].head_dim)?;
     let theta = keys.positive("rope.freq_base_swa")?.unwrap_or(if streams { 1e4 } else { full.base });
     let dim = keys.count("rope.dimension_count_swa", HEAD_DIM_MAX)?.unwrap_or(kinds.heads[1].head_dim);
-    Ok(Parts {
+    Ok(GemmaSettings {
         values_are_keys: (0..base.layers)
             .map(|layer| !values(layer) && kinds.shares(layer).is_none())
             .collect(),
@@ -401,11 +394,8 @@ fn each(keys: &Keys<'_>, name: &str, max: usize, layers: usize) -> Result<Vec<us
 fn windows_of_metadata(keys: &Keys<'_>, layers: usize) -> Result<Vec<Option<u32>>, LoadError> {
     const PATTERN: &str = "attention.sliding_window_pattern";
     let window = keys.required("attention.sliding_window", CONTEXT_TOKENS_MAX)? as u32;
-    match keys.metadata.get(&keys.key(PATTERN)) {
-        Some(gguf::Value::Array(gguf::Array::Bool(of))) if of.len() == layers => {
-            Ok(of.iter().map(|&sees| sees.then_some(window)).collect())
-        }
-        Some(value) => Err(keys.unsupported(PATTERN, value, "a truth for each layer is known")),
+    match keys.truths(PATTERN, layers)? {
+        Some(sees) => Ok(sees.into_iter().map(|sees| sees.then_some(window)).collect()),
         None => Err(keys.metadata.missing(&keys.key(PATTERN))),
     }
 }

@@ -84,11 +84,8 @@ fn chatglm(config: &mut Config) -> Result<(), LoadError> {
     if config.bool("multi_query_attention")?.unwrap_or(false) {
         rename(config, &[("multi_query_group_num", "num_key_value_heads")]);
     }
-    for (key, usual) in [("rmsnorm", true), ("post_layer_norm", true)] {
-        if config.bool(key)?.is_some_and(|is| is != usual) {
-            return Err(config.unsupported(key, !usual, "this build cannot run models that say so"));
-        }
-    }
+    refuse_unless(config, "rmsnorm", true)?;
+    refuse_unless(config, "post_layer_norm", true)?;
     let ratio = config.positive("rope_ratio")?.unwrap_or(1.0);
     config.set("rope_theta", (1e4 * f64::from(ratio)).into());
     if config.bool("tie_word_embeddings")?.is_some() {

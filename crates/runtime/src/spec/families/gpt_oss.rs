@@ -73,8 +73,5 @@ fn from_settings(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, Lo
     };
     let attention = AttentionSpec { sinks: true, ..base.attention(heads)? };
     let rope = base.rope(heads.head_dim)?;
-    base.spec(rope, |layer| {
-        let mask = Mask::Causal { window: windows[layer] };
-        (AttentionSpec { mask, ..attention.clone() }, MlpSpec::Experts(experts))
-    })
+    base.with_windows(rope, &attention, &windows, |_| Some(0), |_| MlpSpec::Experts(experts))
 }

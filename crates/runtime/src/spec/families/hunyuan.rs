@@ -49,8 +49,9 @@ pub(super) const HUNYUAN_MOE: Family = Family {
 /// Files say "dynamic" for a base that does not depend on the length.
 fn settle_rope(config: &mut Config) -> Result<(), LoadError> {
     let settings = settings_of(config, "full_attention")?;
-    let named = settings.string("rope_type")?.or(settings.string("type")?);
-    let (Some("dynamic"), Some(alpha)) = (named, settings.positive("alpha")?) else { return Ok(()) };
+    let (Some("dynamic"), Some(alpha)) = (rope_type(&settings)?, settings.positive("alpha")?) else {
+        return Ok(());
+    };
     let heads = config.required("num_attention_heads", HEADS_MAX)?;
     let of_hidden = config.required("hidden_size", WIDTH_MAX)? / heads;
     let dim = config.count("head_dim", HEAD_DIM_MAX)?.unwrap_or(of_hidden) as f64;

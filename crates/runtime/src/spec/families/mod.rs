@@ -78,7 +78,7 @@ use super::metadata::{
     self, Architecture, DENSE_KEYS, EXPERT_KEYS, Experts, FACTOR_KEYS, Keys, LATENT_KEYS, LogitScale,
     Positions, STATE_KEYS, Turns, every, hybrid_heads,
 };
-use super::rope::{is_long, lengthen, query_scale, settings_of, yarn_magnitude};
+use super::rope::{is_long, lengthen, query_scale, rope_type, settings_of, yarn_magnitude};
 use super::setting::{
     EXPERTS, EXPERTS_SCALE, FFN, HEADS, LATENT_RANK, LOCAL_EXPERTS, QUERY_RANK, ROUTED_EXPERTS,
     SHARED_EXPERTS, Setting, SettingsFile, count, flag,

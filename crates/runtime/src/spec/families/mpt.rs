@@ -50,9 +50,7 @@ pub(super) const MPT: Family = Family {
 fn mpt(config: &mut Config) -> Result<(), LoadError> {
     // The makers' class and the library's differ in upper and lower case.
     config.set("architectures", Value::Null);
-    if config.bool("no_bias")? == Some(false) {
-        return Err(config.unsupported("no_bias", false, "this build cannot run models that have biases"));
-    }
+    refuse_unless(config, "no_bias", true)?;
     if config.get("expansion_ratio").is_some_and(|ratio| ratio.as_f64() != Some(4.0)) {
         let value = config.get("expansion_ratio").map(ToString::to_string).unwrap_or_default();
         return Err(config.unsupported("expansion_ratio", value, "4 is known"));
@@ -73,12 +71,8 @@ fn set_attention(config: &Config, spec: &mut TransformerSpec) -> Result<(), Load
             return Err(attention.unsupported(key, value, "this build cannot run models that have it"));
         }
     }
-    if let Some(kind) = attention.string("attn_type")?.filter(|kind| *kind != "multihead_attention") {
-        return Err(attention.unsupported("attn_type", kind, "multihead_attention is known"));
-    }
-    if attention.bool("alibi")? == Some(false) {
-        return Err(attention.unsupported("alibi", false, "this build knows this family's ALiBi alone"));
-    }
+    refuse_unless_named(&attention, "attn_type", "multihead_attention")?;
+    refuse_unless(&attention, "alibi", true)?;
     if let Some(scale) = attention.positive("softmax_scale")? {
         spec.layers.iter_mut().for_each(|layer| layer.attention.scale = scale);
     }

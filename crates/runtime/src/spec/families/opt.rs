@@ -40,11 +40,8 @@ pub(super) const OPT: Family = Family {
 };
 
 fn opt(config: &mut Config) -> Result<(), LoadError> {
-    for key in ["do_layer_norm_before", "layer_norm_elementwise_affine"] {
-        if config.bool(key)? == Some(false) {
-            return Err(config.unsupported(key, false, "this build cannot run models that say so"));
-        }
-    }
+    refuse_unless(config, "do_layer_norm_before", true)?;
+    refuse_unless(config, "layer_norm_elementwise_affine", true)?;
     let hidden = config.required("hidden_size", WIDTH_MAX)?;
     match config.count("word_embed_proj_dim", WIDTH_MAX)? {
         Some(embedded) if embedded != hidden => {

@@ -56,11 +56,7 @@ fn from_settings(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, Lo
     let mask = Mask::Causal { window: window.map(|window| window as u32) };
     let attention = AttentionSpec { mask, ..base.attention(heads)? };
     let settings = settings_of(config, "")?;
-    let named = match settings.string("rope_type")? {
-        Some(named) => named,
-        None => settings.string("type")?.unwrap_or("default"),
-    };
-    let rope = if is_long(named) {
+    let rope = if rope_type(&settings)?.is_some_and(is_long) {
         let theta = settings.positive("rope_theta")?.or(config.positive("rope_theta")?);
         let plain = RopeSpec::plain(base.of.rope_kind, theta.unwrap_or(base.of.rope_base), heads.head_dim);
         let magnitudes = Some(["short_mscale", "long_mscale"]);

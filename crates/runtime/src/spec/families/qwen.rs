@@ -37,9 +37,7 @@ fn qwen(config: &mut Config) -> Result<(), LoadError> {
     if let Some(trained) = trained {
         config.set("max_position_embeddings", trained.into());
     }
-    if config.bool("no_bias")? == Some(false) {
-        return Err(config.unsupported("no_bias", false, "this build cannot run models that have biases"));
-    }
+    refuse_unless(config, "no_bias", true)?;
     let both = config.required("intermediate_size", WIDTH_MAX)?;
     config.set("intermediate_size", (both / 2).into());
     Ok(())

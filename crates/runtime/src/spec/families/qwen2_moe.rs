@@ -33,9 +33,7 @@ pub(super) const QWEN2_MOE: Family = Family {
 };
 
 fn from_settings(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
-    if config.bool("use_sliding_window")? == Some(true) {
-        return Err(config.unsupported("use_sliding_window", true, "windows of this family are not known"));
-    }
+    refuse_true(config, &["use_sliding_window"])?;
     let shared =
         SharedExpert { ffn: config.required("shared_expert_intermediate_size", WIDTH_MAX)?, gate: true };
     let normalized = config.bool("norm_topk_prob")?.unwrap_or(false);

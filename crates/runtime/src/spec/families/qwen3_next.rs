@@ -138,7 +138,10 @@ fn spec(base: &Base<'_>, mlps: Mlps) -> Result<TransformerSpec, LoadError> {
             state.decay_as_log = false;
             // Heads of keys repeat as a whole, so that value heads of the same key head are far apart.
             state.shape.tiled = mlps != Mlps::Some;
-            (listed(keys, base.layers)?, vec![file.whole(&EXPERTS[0])? > 0; base.layers])
+            (
+                keys.truths("attention.recurrent_layers", base.layers)?,
+                vec![file.whole(&EXPERTS[0])? > 0; base.layers],
+            )
         }
     };
     let recurs = match listed {
@@ -170,17 +173,4 @@ fn experts(base: &Base<'_>, mlps: Mlps) -> Result<ExpertsSpec, LoadError> {
         (SettingsFile::Gguf(_), None) => (true, base.ffn(true)?),
     };
     Ok(ExpertsSpec { shared: Some(SharedExpert { ffn, gate: true }), ..softmax(base, &EXPERTS, normalized)? })
-}
-
-/// Layers with recurrent states, if the file lists them.
-fn listed(keys: &Keys<'_>, layers: usize) -> Result<Option<Vec<bool>>, LoadError> {
-    const LAYERS: &str = "attention.recurrent_layers";
-    match keys.metadata.get(&keys.key(LAYERS)) {
-        // The list may also have entries for layers after the last.
-        Some(gguf::Value::Array(gguf::Array::Bool(of))) if of.len() >= layers => {
-            Ok(Some(of[..layers].to_vec()))
-        }
-        Some(_) => Err(keys.unsupported(LAYERS, "another list", "a truth value for each layer is known")),
-        None => Ok(None),
-    }
 }

@@ -4,40 +4,38 @@ use hanzo_engine_kernels::QueryScale;
 
 use super::{Architecture, Experts, Keys, LogitScale, Positions, Turns};
 use crate::error::LoadError;
-use crate::gguf::{Array, Value};
+use crate::gguf::Value;
 use crate::limits::{CONTEXT_TOKENS_MAX, LAYERS_MAX};
 use crate::spec::base::Base;
 use crate::spec::rope::yarn_magnitude;
 use crate::spec::{
-    Alibi, AttentionSpec, Distance, LayerPart, LogitsSpec, Mask, NormKind, NormSpec, Part, PositionTable,
-    QkNorm, RopeScaling, RopeSpec, TransformerSpec,
+    Alibi, AttentionSpec, Distance, LayerPart, LogitsSpec, NormKind, NormSpec, Part, PositionTable, QkNorm,
+    RopeScaling, RopeSpec, TransformerSpec,
 };
 
 /// Reads a file whose architecture is data alone.
-pub(crate) fn read(keys: &Keys<'_>) -> Result<TransformerSpec, LoadError> {
-    let (of, base) = (keys.of, Base::read(keys.form, keys)?);
+pub(super) fn read(base: &Base<'_>, keys: &Keys<'_>) -> Result<TransformerSpec, LoadError> {
+    let of = keys.of;
     for key in of.required {
         keys.positive(key)?.ok_or_else(|| keys.metadata.missing(&keys.key(key)))?;
     }
     let windows = (of.windows)(keys, base.layers)?;
-    let mlp = of.mlp(keys, &base)?;
-    let (attention, rope) = (of.attention)(&base, keys)?;
-    let (positions, distance) = positions(of, keys, base.layers)?;
+    let mlp = of.mlp(keys, base)?;
+    let (attention, rope) = (of.attention)(base, keys)?;
+    let (positions, distance) = positions(keys, base.layers)?;
     let turns_nothing = positions.is_some() || distance != Distance::None;
     let has_window = keys.metadata.get(&keys.key("attention.sliding_window")).is_some();
     let any_window = windows.iter().any(Option::is_some);
-    let mut spec = base.spec(Some(rope).filter(|_| !turns_nothing), |index| {
-        let window = windows[index];
-        let rope = match of.turns {
-            _ if turns_nothing => None,
-            Turns::WindowsApart(_) => Some(usize::from(window.is_some())),
-            Turns::Windows if has_window => window.map(|_| 0),
-            Turns::WindowsIfAny if any_window => window.map(|_| 0),
-            Turns::AllButEach(each) => (!(index + 1).is_multiple_of(each)).then_some(0),
-            Turns::All | Turns::Windows | Turns::WindowsIfAny => Some(0),
-        };
-        (AttentionSpec { mask: Mask::Causal { window }, rope, ..attention.clone() }, mlp(index))
-    })?;
+    let turns = |layer: usize| match of.turns {
+        _ if turns_nothing => None,
+        Turns::WindowsApart(_) => Some(usize::from(windows[layer].is_some())),
+        Turns::Windows if has_window => windows[layer].map(|_| 0),
+        Turns::WindowsIfAny if any_window => windows[layer].map(|_| 0),
+        Turns::AllButEach(each) => (!(layer + 1).is_multiple_of(each)).then_some(0),
+        Turns::All | Turns::Windows | Turns::WindowsIfAny => Some(0),
+    };
+    let rope = Some(rope).filter(|_| !turns_nothing);
+    let mut spec = base.with_windows(rope, &attention, &windows, turns, mlp)?;
     if let (Turns::WindowsApart(base), Some(full)) = (of.turns, spec.ropes.first()) {
         let base = keys.positive("rope.freq_base_swa")?.or(base).unwrap_or(full.base);
         let local = RopeSpec { base, factors: full.factors.clone(), ..full.unstretched() };
@@ -74,7 +72,7 @@ pub(super) fn norms(keys: &Keys<'_>) -> Result<NormSpec, LoadError> {
 pub(super) fn heads(base: &Base<'_>, keys: &Keys<'_>) -> Result<(AttentionSpec, RopeSpec), LoadError> {
     let shape = base.heads()?;
     let mut rope = base.rope(shape.head_dim)?;
-    let query_scale = if keys.of.is_dense() { query_scale(keys.of, keys, &mut rope)? } else { None };
+    let query_scale = if keys.of.is_dense() { query_scale(keys, &mut rope)? } else { None };
     Ok((AttentionSpec { query_scale, ..base.attention(shape)? }, rope))
 }
 
@@ -122,17 +120,13 @@ impl Keys<'_> {
 }
 
 /// Growth of queries beyond the original context, and the matching factor on cosine and sine.
-fn query_scale(
-    of: &Architecture,
-    keys: &Keys<'_>,
-    rope: &mut RopeSpec,
-) -> Result<Option<QueryScale>, LoadError> {
+fn query_scale(keys: &Keys<'_>, rope: &mut RopeSpec) -> Result<Option<QueryScale>, LoadError> {
     const FACTOR: &str = "attention.temperature_scale";
     const MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
     const ORIGINAL: &str = "rope.scaling.original_context_length";
     let set = |name| Ok::<_, LoadError>(keys.metadata.f32(&keys.key(name))?.filter(|&value| value != 0.0));
     let (factor, multiplier) = (set(FACTOR)?, set(MULTIPLIER)?);
-    if !of.queries_grow {
+    if !keys.of.queries_grow {
         let found = [(FACTOR, factor), (MULTIPLIER, multiplier)];
         return match found.into_iter().find_map(|(name, value)| Some((name, value?))) {
             None => Ok(None),
@@ -150,11 +144,8 @@ fn query_scale(
 }
 
 /// Embedding of positions, or the decrease of scores with distance.
-fn positions(
-    of: &Architecture,
-    keys: &Keys<'_>,
-    layers: usize,
-) -> Result<(Option<PositionTable>, Distance), LoadError> {
+fn positions(keys: &Keys<'_>, layers: usize) -> Result<(Option<PositionTable>, Distance), LoadError> {
+    let of = keys.of;
     const ALIBI: &str = "attention.max_alibi_bias";
     if !of.is_dense() {
         return Ok((None, Distance::None));
@@ -204,11 +195,9 @@ pub(super) fn windows(keys: &Keys<'_>, layers: usize) -> Result<Vec<Option<u32>>
             Err(keys.unsupported(WINDOW, window, "this architecture has none"))
         }
         (None, window) => Ok(every(window, of.full_each, layers)),
-        (Some(Value::Array(Array::Bool(of))), window) if of.len() == layers => {
-            Ok(of.iter().map(|&sees| window.filter(|_| sees)).collect())
-        }
-        (Some(Value::Array(_)), _) => {
-            Err(keys.unsupported(PATTERN, "a list", "a number or a truth for each layer is known"))
+        (Some(Value::Array(_)), window) => {
+            let sees = keys.truths(PATTERN, layers)?.unwrap_or_default();
+            Ok(sees.into_iter().map(|sees| window.filter(|_| sees)).collect())
         }
         (Some(_), window) => Ok(every(window, keys.required(PATTERN, LAYERS_MAX)?, layers)),
     }

@@ -146,6 +146,20 @@ impl Keys<'_> {
         }
     }
 
+    /// A truth value for each of so many layers. The list may also have entries for layers after the last that predict
+    /// several tokens at once.
+    pub(crate) fn truths(&self, name: &str, layers: usize) -> Result<Option<Vec<bool>>, LoadError> {
+        match self.metadata.get(&self.key(name)) {
+            None => Ok(None),
+            Some(Value::Array(Array::Bool(of)))
+                if of.len() == layers || self.of.predicts_more && of.len() > layers =>
+            {
+                Ok(Some(of[..layers].to_vec()))
+            }
+            Some(_) => Err(self.unsupported(name, "another list", "a truth value for each layer is known")),
+        }
+    }
+
     /// A whole number up to `max`.
     pub(crate) fn whole(&self, name: &str, max: usize) -> Result<Option<usize>, LoadError> {
         match self.metadata.get(&self.key(name)) {
@@ -225,11 +239,7 @@ impl Keys<'_> {
         let factors = tensor.to_f32()?;
         match factors.iter().all(|factor| factor.is_finite() && *factor > 0.0) {
             true => Ok(factors),
-            false => Err(LoadError::Corrupt {
-                file: self.metadata.file().to_owned(),
-                what: format!("tensor {}", tensor.name),
-                reason: "a factor is not a number above 0".into(),
-            }),
+            false => Err(tensor.corrupt("a factor is not a number above 0")),
         }
     }
 
@@ -288,16 +298,9 @@ impl Keys<'_> {
             }
         };
         let factors = factors.map(|factors| self.divisors(factors)).transpose()?;
-        Ok(RopeSpec {
-            kind,
-            base: self.positive("rope.freq_base")?.unwrap_or(10_000.0),
-            dim: self.count("rope.dimension_count", HEAD_DIM_MAX)?.unwrap_or(head_dim),
-            scaling,
-            factors,
-            magnitude,
-            axes: None,
-            long: None,
-        })
+        let base = self.positive("rope.freq_base")?.unwrap_or(10_000.0);
+        let dim = self.count("rope.dimension_count", HEAD_DIM_MAX)?.unwrap_or(head_dim);
+        Ok(RopeSpec { scaling, factors, magnitude, ..RopeSpec::plain(kind, base, dim) })
     }
 }
 

@@ -7,7 +7,7 @@ mod experts;
 mod keys;
 mod states;
 
-pub(super) use decoder::{every, read};
+pub(super) use decoder::every;
 use hanzo_engine_kernels::ExpertScoring;
 pub(super) use keys::Keys;
 pub(crate) use keys::{LONG_FACTORS, ROPE_FACTORS};
@@ -36,7 +36,6 @@ pub(crate) struct Architecture {
     pub(crate) predicts_more: bool,
     /// Keys that its files may have in addition to those of every decoder.
     pub(crate) reads: &'static [&'static [&'static str]],
-    pub(crate) read: fn(&Keys<'_>) -> Result<TransformerSpec, LoadError>,
     pub(crate) attention: ReadAttention,
     /// Settings of the norms.
     pub(crate) norms: fn(&Keys<'_>) -> Result<NormSpec, LoadError>,
@@ -184,7 +183,6 @@ impl Architecture {
         permuted: false,
         predicts_more: false,
         reads: &[DENSE_KEYS],
-        read,
         attention: decoder::heads,
         norms: decoder::norms,
         windows: decoder::windows,
@@ -263,10 +261,8 @@ pub fn from_gguf(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
     };
     let keys = Keys { gguf, metadata, form, of };
     keys.refuse_unknown(|name| of.reads.iter().any(|keys| keys.contains(&name)))?;
-    let spec = match form.spec {
-        Some(spec) => spec(&Base::read(form, &keys)?)?,
-        None => (of.read)(&keys)?,
-    };
+    let base = Base::read(form, &keys)?;
+    let spec = form.spec.map_or_else(|| decoder::read(&base, &keys), |spec| spec(&base))?;
     let spec = spec.checked(metadata.file())?;
     Ok(TransformerSpec { permuted: of.permuted, ..spec })
 }

@@ -7,19 +7,14 @@ use super::sparse_layers;
 use super::{Base, Checks, Choice, MixtureLayers, ModelType};
 use crate::error::LoadError;
 use crate::limits::{EXPERTS_MAX, WIDTH_MAX};
-use crate::spec::{AttentionSpec, Config, DenseSpec, ExpertsSpec, Mask, MlpSpec, TransformerSpec};
+use crate::spec::{Config, DenseSpec, ExpertsSpec, MlpSpec, TransformerSpec};
 
 /// Reads a model whose type is data alone.
 pub(crate) fn read(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, LoadError> {
     let (of, heads) = (base.of, base.heads()?);
     refuse_biases(of, config)?;
     let attention = base.attention(heads)?;
-    let turned = match of.checks {
-        // The check of a rotary embedding's settings has refused another fraction.
-        Checks::Llama => heads.head_dim,
-        _ => turned(of, config, heads.head_dim)?,
-    };
-    let rope = base.rope(turned)?;
+    let rope = base.rope(base.turned(heads.head_dim)?)?;
     let experts = experts(of, config, base.layers)?;
     let sparse =
         |layer: usize| experts.as_ref().filter(|(_, sparse)| sparse[layer]).map(|&(experts, _)| experts);
@@ -31,14 +26,11 @@ pub(crate) fn read(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, 
         down_bias: of.mlp_bias.read(config)?,
     };
     let windows = windows(of, config, base.layers)?;
-    let mut spec = base.spec(rope, |layer| {
-        let mlp = match sparse(layer) {
-            Some(experts) => MlpSpec::Experts(ExpertsSpec { activation: base.activation, ..experts }),
-            None => MlpSpec::Dense(dense),
-        };
-        let mask = Mask::Causal { window: windows[layer] };
-        (AttentionSpec { mask, ..attention.clone() }, mlp)
-    })?;
+    let mlp = |layer| match sparse(layer) {
+        Some(experts) => MlpSpec::Experts(ExpertsSpec { activation: base.activation, ..experts }),
+        None => MlpSpec::Dense(dense),
+    };
+    let mut spec = base.with_windows(rope, &attention, &windows, |_| Some(0), mlp)?;
     (of.own)(config, &mut spec)?;
     Ok(spec)
 }
@@ -49,16 +41,6 @@ fn refuse_biases(of: &ModelType, config: &Config) -> Result<(), LoadError> {
         return Err(config.unsupported("attention_bias", true, "this family has no such biases"));
     }
     Ok(())
-}
-
-/// Number of rotated elements of a head.
-fn turned(of: &ModelType, config: &Config, head_dim: usize) -> Result<usize, LoadError> {
-    let settings = crate::spec::rope::settings_of(config, "full_attention")?;
-    let turned = match settings.positive("partial_rotary_factor")? {
-        Some(turned) => turned,
-        None => config.positive("partial_rotary_factor")?.unwrap_or(of.turned),
-    };
-    Ok((head_dim as f32 * turned) as usize)
 }
 
 /// Name of a non-linearity with parameters for each layer.

@@ -125,11 +125,7 @@ fn with(tensor: &Tensor, shape: Vec<usize>, values: Vec<f32>) -> Tensor {
 fn beside_each_other(first: &Tensor, second: &Tensor) -> Result<Tensor, LoadError> {
     second.check_shape(&first.shape)?;
     let &[hidden, COLORS, height, width] = first.shape.as_slice() else {
-        return Err(LoadError::Corrupt {
-            file: first.file.to_string(),
-            what: format!("tensor {}", first.name),
-            reason: format!("{:?} are no patches of three colours", first.shape),
-        });
+        return Err(first.corrupt(format!("{:?} are no patches of three colours", first.shape)));
     };
     let pixels = height * width;
     let (first_values, second_values) = (first.to_f32()?, second.to_f32()?);
@@ -154,11 +150,7 @@ fn less_one(tensor: &Tensor) -> Result<Tensor, LoadError> {
 pub(in crate::vision) fn halves_behind(tensor: &Tensor, heads: usize) -> Result<Tensor, LoadError> {
     let rows = tensor.shape.first().copied().unwrap_or(0);
     if heads == 0 || rows == 0 || !rows.is_multiple_of(2 * heads) {
-        return Err(LoadError::Corrupt {
-            file: tensor.file.to_string(),
-            what: format!("tensor {}", tensor.name),
-            reason: format!("{rows} rows are no {heads} heads of pairs"),
-        });
+        return Err(tensor.corrupt(format!("{rows} rows are no {heads} heads of pairs")));
     }
     let pairs = rows / heads / 2;
     let bytes = tensor.bytes.read();
