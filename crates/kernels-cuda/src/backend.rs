@@ -208,6 +208,7 @@ impl<D: Device> Backend for CudaBackend<D> {
     fn bytes(&self, of: &Allocation<'_>) -> usize {
         match *of {
             Allocation::Matrix(parts) => self.matrix_bytes(parts),
+            Allocation::Kernel(shape, _) => self.matrix_bytes(&[*shape]),
             Allocation::Experts(experts) => self.experts_bytes(experts),
             Allocation::LowRank { pairs, changes } => self.low_rank_bytes(pairs, changes),
             Allocation::Vector(length) => self.vector_bytes(length),

@@ -19,7 +19,7 @@
 mod attention;
 mod encoder;
 mod experts;
-mod grid;
+pub(crate) mod grid;
 mod kv_groups;
 mod kv_layout;
 mod kv_type;
@@ -42,7 +42,7 @@ pub use attention::{
 };
 pub use encoder::{LayerNormParams, PositionBias, QUERIES_PART, RowIds, SelfAttentionParams};
 pub use experts::{ExpertGroups, ExpertParts, ExpertScoring, MoeOperands, MoeParams, MoeWeights, NO_EXPERT};
-pub use grid::ConvParams;
+pub use grid::{ConvParams, KernelUse};
 pub use kv_groups::{KvGroups, KvPlace};
 pub use kv_layout::{KvLayout, KvSpec};
 pub use kv_type::KvType;
@@ -53,7 +53,7 @@ pub use stage::Stage;
 pub use states::{
     ConvolutionParams, GateKind, OutputGateParams, OutputNorm, RecurrenceParams, StateRule, StateShape,
 };
-pub use vocoder::PointActivation;
+pub use vocoder::{PointActivation, RelativeParams};
 
 /// Shape of one part of a matrix: `rows` outputs, each the dot product of `cols` inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +139,7 @@ pub struct StepLimits {
     pub logit_rows: usize,
     /// Tokens of the longest context.
     pub context: usize,
-    /// Widest input or output of any matrix but the head.
+    /// Widest input or output of any matrix but the head and the kernels of convolutions.
     pub width: usize,
     /// Rows of the head: the vocabulary.
     pub vocab: usize,
@@ -205,6 +205,12 @@ pub trait Backend: OperandTypes + Sized {
     /// Packs one matrix whose `parts` are stacked by rows (query, key and value projections; or gate and up). The
     /// parts have equal `cols` and may differ in type.
     fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<Self::Matrix, KernelError>;
+
+    /// Packs the kernel of a convolution, in the shape that [`Op::Conv`](crate::ops::Op::Conv) or
+    /// [`Op::ConvTranspose`](crate::ops::Op::ConvTranspose) states, for that op alone.
+    fn pack_kernel(&self, source: &MatrixSource<'_>, _of: &KernelUse) -> Result<Self::Matrix, KernelError> {
+        self.pack(std::slice::from_ref(source))
+    }
 
     /// Packed matrices, one for each head.
     fn heads(&self, matrices: Vec<Self::Matrix>) -> Self::Heads;

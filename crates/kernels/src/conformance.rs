@@ -16,10 +16,12 @@
 mod attention;
 mod bounds;
 mod by_method;
+mod convolution;
 mod decoder;
 mod encoder;
 mod extent;
 mod latent;
+mod line;
 mod linear;
 mod low_rank;
 mod mlp;
@@ -45,10 +47,12 @@ pub use attention::{
     check_attention, check_attention_invariance, check_attention_long_contexts, check_memory_attention,
     check_mutual_attention,
 };
+pub use convolution::{check_activate, check_convolutions};
 pub use decoder::check_decoder;
 pub use encoder::{check_add_embedding, check_matmul_activated};
 pub use extent::{EXTENT_VARIABLE, briefly};
 pub use latent::{check_heads_matmul, check_latent_attention};
+pub use line::{check_instance_affine, check_lstm, check_mirror, check_relative_attention};
 pub use linear::{
     check_add_bias, check_embed, check_logits, check_matmul, check_matmul_invariance, check_mixed_matrix,
 };
@@ -143,4 +147,17 @@ pub fn check_encoder_ops(make: &dyn Fn() -> AnyBackend) {
     check_self_attention(make);
     check_self_attention_invariance(make);
     check_self_attention_parts(make);
+}
+
+/// Runs the checks of ops of vocoders, which only some backends compute.
+///
+/// # Panics
+/// If the backend is wrong.
+pub fn check_vocoder_ops(make: &dyn Fn() -> AnyBackend) {
+    check_activate(make);
+    check_convolutions(make);
+    check_instance_affine(make);
+    check_mirror(make);
+    check_lstm(make);
+    check_relative_attention(make);
 }

@@ -12,6 +12,7 @@ pub mod formulas;
 mod grid;
 mod heads;
 mod latent;
+mod line;
 mod low_rank;
 mod ops;
 mod rows;
@@ -178,6 +179,7 @@ impl Backend for ReferenceBackend {
     fn bytes(&self, of: &Allocation<'_>) -> usize {
         match *of {
             Allocation::Matrix(parts) => self.matrix_bytes(parts),
+            Allocation::Kernel(shape, _) => self.matrix_bytes(&[*shape]),
             Allocation::Experts(experts) => self.experts_bytes(experts),
             Allocation::LowRank { pairs, changes } => self.low_rank_bytes(pairs, changes),
             Allocation::Vector(length) => self.vector_bytes(length),

@@ -1,11 +1,21 @@
 //! Convolutions over grids: sounds, pictures, and pictures over time.
 
+/// Use of a packed kernel. Devices lay a kernel out for its convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelUse {
+    /// Sizes of the convolution. The extents of the input do not count, except that they tell lines from other grids.
+    pub params: ConvParams,
+    /// Whether it is transposed.
+    pub transposed: bool,
+}
+
 /// Sizes of a convolution over the grid of a sequence. A grid has three axes: depth, height, width. An axis that is not there
 /// has extent 1 on all sides, as [`ConvParams::plane`] and [`ConvParams::line`] make it. The sequence's rows are the grid's
 /// places, the last axis running fastest, and their columns are the channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvParams {
-    /// Extents of the input. Their product is the rows of each sequence of the batch.
+    /// Extents of the input. Their product is the places of each sequence of the batch; where rows hold several places, it may be
+    /// less. A last extent of 0 stands for as many places as the sequence has ([`ConvParams::along`]).
     pub input: [usize; 3],
     /// Extents of the kernel.
     pub kernel: [usize; 3],
@@ -34,6 +44,44 @@ impl ConvParams {
     /// The same over lines of `length` places.
     pub fn line(length: usize, taps: usize) -> Self {
         Self::new([1, 1, length], [1, 1, taps])
+    }
+
+    /// The same along sequences of any length.
+    pub fn along(taps: usize) -> Self {
+        Self::line(0, taps)
+    }
+
+    /// The same for a sequence of so many rows, each of which holds so many places.
+    ///
+    /// # Panics
+    /// If the extents are those of another number of places. The last of several places of a row may be left over.
+    pub fn of(&self, rows: usize, places: usize) -> Self {
+        let (mut input, held) = (self.input, rows * places);
+        if input[2] == 0 {
+            input[2] = held / (input[0] * input[1]);
+        }
+        let wanted: usize = input.iter().product();
+        assert!(
+            wanted == held || wanted < held && places > 1,
+            "{wanted} places of a grid in {rows} rows of {places}"
+        );
+        Self { input, ..*self }
+    }
+
+    /// Whether it is a convolution along lines.
+    pub(crate) fn is_line(&self) -> bool {
+        self.input[..2] == [1; 2] && self.kernel[..2] == [1; 2] && self.padding[..2] == [[0; 2]; 2]
+    }
+
+    /// Place at the other side of a tap, `at * stride + tap * dilation - padding`; none outside of `extents`.
+    pub(crate) fn moved(&self, extents: [usize; 3], at: [usize; 3], tap: [usize; 3]) -> Option<[usize; 3]> {
+        let mut place = [0; 3];
+        for axis in 0..3 {
+            let whole = at[axis] * self.stride[axis] + tap[axis] * self.dilation[axis];
+            let own = whole.checked_sub(self.padding[axis][0])?;
+            place[axis] = Some(own).filter(|&own| own < extents[axis])?;
+        }
+        Some(place)
     }
 
     /// Taps of a channel.
@@ -69,4 +117,19 @@ impl ConvParams {
             all.checked_sub(cut).filter(|&left| left > 0).expect("padding smaller than the output")
         })
     }
+}
+
+/// Places of a grid, in their order.
+pub(crate) fn places([depth, height, width]: [usize; 3]) -> impl Iterator<Item = [usize; 3]> {
+    (0..depth * height * width).map(move |at| place_of(at, [depth, height, width]))
+}
+
+/// Place with a number.
+pub(crate) fn place_of(at: usize, [_, height, width]: [usize; 3]) -> [usize; 3] {
+    [at / width / height, at / width % height, at % width]
+}
+
+/// Number of a place.
+pub(crate) fn number_of([z, y, x]: [usize; 3], [_, height, width]: [usize; 3]) -> usize {
+    (z * height + y) * width + x
 }

@@ -25,11 +25,13 @@ fn faulty(fault: Fault, declared: Option<Rounding>) -> impl Fn() -> AnyBackend {
 #[test]
 fn the_reference_conforms() {
     briefly(|| check_all(&|| AnyBackend::new(ReferenceBackend::new())));
+    briefly(|| check_vocoder_ops(&|| AnyBackend::new(ReferenceBackend::new())));
 }
 
 #[test]
 fn allowed_rounding_conforms() {
     briefly(|| check_all(&faulty(Fault::None, None)));
+    briefly(|| check_vocoder_ops(&faulty(Fault::None, None)));
 }
 
 #[test]
@@ -283,6 +285,28 @@ fn faulty_unfolding_is_caught() {
         UnfoldedBackwards by check_unfold: "unfold of";
         NeighboursSeen by check_unfold: "unfold of";
         RowBehindBatchWritten by check_unfold: "rows behind the batch";
+    }
+}
+
+#[test]
+fn faulty_convolutions_are_caught() {
+    caught! {
+        TapsReversed by check_convolutions: "conv of";
+        BiasIgnored by check_convolutions: "added true";
+        AddendsIgnored by check_convolutions: "added true";
+        ActivationSkipped by check_convolutions: "conv of";
+        PaddingSwapped by check_convolutions: "conv of";
+        NeighboursSeen by check_convolutions: "conv of";
+        WeightsIgnored by check_instance_affine: "instance_affine of";
+        NeighboursSeen by check_instance_affine: "instance_affine of";
+        LastOutputsSkipped by check_mirror: "mirror of";
+        DecayIgnored by check_lstm: "lstm of";
+        NeighboursSeen by check_lstm: "lstm of";
+        KeyTermDropped by check_relative_attention: "relative_attention of";
+        AddendsIgnored by check_relative_attention: "relative_attention of";
+        NeighboursSeen by check_relative_attention: "relative_attention of";
+        ActivationSkipped by check_activate: "activate";
+        RowBehindBatchWritten by check_activate: "rows behind the batch";
     }
 }
 

@@ -1,5 +1,6 @@
 //! The CPU implementation of the contract's ops.
 
+mod convolution;
 mod embeddings;
 mod encoder;
 mod experts;
@@ -11,12 +12,13 @@ mod states;
 mod windows;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::activations::Input;
 use super::adapted_rows::AdapterTiles;
 use super::aligned::AlignedArray;
 use super::attention::{self, AttentionJob, AttentionLimits};
+use super::convolution::CpuKernel;
 use super::gate;
 use super::kv::CpuKv;
 use super::low_rank::CpuLowRank;
@@ -29,10 +31,11 @@ use super::scratch::Scratch;
 use super::tier::Tier;
 use crate::ops::{Allocation, DeviceOp, Op};
 use crate::{
-    Activation, AttentionParams, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvSpec,
-    LayerNormParams, LogitsHead, LowRankShape, MatrixShape, MatrixSource, OperandTypes, Operands,
-    OutputDelta, Rounding, SampleSpecs, StepLimits,
+    Activation, AttentionParams, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError,
+    KernelUse, KvSpec, LayerNormParams, LogitsHead, LowRankShape, MatrixShape, MatrixSource, OperandTypes,
+    Operands, OutputDelta, Rounding, SampleSpecs, StepLimits,
 };
+use convolution::ConvJob;
 use rotation::qkv_job;
 
 /// Backend that runs steps on CPU cores. Between `begin` and `end` it holds a turn of its pool, so models that share a
@@ -48,7 +51,8 @@ pub struct CpuBackend {
     adapted: AdapterTiles,    // rows with an adapter
     draws: Draws,
     lookahead: usize,
-    written: Vec<u32>, // scratch of `Batch::check`
+    written: Vec<u32>,                // scratch of `Batch::check`
+    kernel_scratch: [AtomicUsize; 4], // what the packed kernels of convolutions need
 }
 
 /// A vector of f32.
@@ -95,6 +99,7 @@ impl CpuBackend {
             draws: Draws::default(),
             lookahead: 0,
             written: Vec::new(),
+            kernel_scratch: Default::default(),
         }
     }
 
@@ -163,6 +168,13 @@ impl OpenStep<'_> {
     }
 }
 
+impl CpuVector {
+    /// The numbers.
+    pub(super) fn numbers(&self) -> &[f32] {
+        &self.values
+    }
+}
+
 impl CpuBuffer {
     /// Asserts that the buffer holds the batch's rows and is `cols` wide.
     fn check(&self, rows: usize, cols: usize, name: &str) {
@@ -198,6 +210,7 @@ impl Backend for CpuBackend {
     fn bytes(&self, of: &Allocation<'_>) -> usize {
         match *of {
             Allocation::Matrix(parts) => self.matrix_bytes(parts),
+            Allocation::Kernel(shape, of) => CpuKernel::bytes(shape, of),
             Allocation::Experts(experts) => self.experts_bytes(experts),
             Allocation::LowRank { pairs, changes } => self.low_rank_bytes(pairs, changes),
             Allocation::Vector(length) => self.vector_bytes(length),
@@ -211,6 +224,10 @@ impl Backend for CpuBackend {
     fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<CpuMatrix, KernelError> {
         assert!(self.turn.is_none(), "pack inside a step");
         CpuMatrix::pack(parts, &mut self.pool.turn(), &self.device())
+    }
+
+    fn pack_kernel(&self, source: &MatrixSource<'_>, of: &KernelUse) -> Result<CpuMatrix, KernelError> {
+        self.pack_grid_kernel(source, of)
     }
 
     fn heads(&self, matrices: Vec<CpuMatrix>) -> Vec<CpuMatrix> {
@@ -275,6 +292,7 @@ impl Backend for CpuBackend {
 
     fn begin(&mut self, batch: &Batch) -> Result<(), KernelError> {
         assert!(self.turn.is_none(), "begin inside a step");
+        self.reserve_kernels()?;
         let Some(scratch) = &mut self.scratch else { panic!("begin before reserve") };
         // Ops rely on this when they write rows and slots from several threads.
         batch.check(&scratch.limits, &mut self.written);
@@ -322,6 +340,7 @@ impl Backend for CpuBackend {
             Op::Moe { weights, params, x, hidden, out } => {
                 self.step().moe(&weights, &params, x, (hidden, out))
             }
+            Op::Activate { activation, out } => self.step().activate(&activation, out),
             Op::AllReduce { .. } => {}
             op => self.run_over_sequences(op),
         }
@@ -531,6 +550,24 @@ impl CpuBackend {
             Op::SelfAttention { qkv, params, out } => self.self_attention(qkv, &params, out),
             Op::AttendPart { qkv, rows_and_queries, params, out } => {
                 self.attend_part(qkv, rows_and_queries, &params, out);
+            }
+            Op::InstanceAffine { x, places, params, out } => {
+                self.step().instance_affine(x, places, &params, out);
+            }
+            Op::Mirror { x, channels, places, before, out } => {
+                self.step().mirror(x, (channels, places), before, out);
+            }
+            Op::Lstm { gates, recurrent, out } => self.step().lstm(gates, recurrent, out),
+            Op::RelativeAttention { qkv, params, out } => self.step().relative_attention(qkv, &params, out),
+            Op::Conv { x, affine, before, weight, bias, params, add, out } => {
+                let transposed = false;
+                let job = ConvJob { x, affine, before, weight, bias, params, transposed, add, out };
+                self.step().convolve_grids(job);
+            }
+            Op::ConvTranspose { x, affine, before, weight, bias, params, out } => {
+                let (transposed, add) = (true, None);
+                let job = ConvJob { x, affine, before, weight, bias, params, transposed, add, out };
+                self.step().convolve_grids(job);
             }
             _ => panic!("{} does not compute this op", self.device()),
         }

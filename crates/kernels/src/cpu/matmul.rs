@@ -87,6 +87,13 @@ impl PanelScratch {
     }
 }
 
+impl PanelScratch {
+    /// Numbers that a loop may use between products.
+    pub(super) fn numbers(&mut self) -> &mut [f32] {
+        &mut self.sums
+    }
+}
+
 /// Resources of a product.
 pub(super) struct Product<'a> {
     pub(super) tier: Tier,

@@ -15,6 +15,7 @@ mod pack;
 mod unpack;
 
 use super::aligned::{ALIGN, AlignedArray};
+use super::convolution::CpuKernel;
 use super::pool::PoolTurn;
 use crate::quant::{FP4_VALUES, IQ4_VALUES, has_groups};
 use crate::{DType, KernelError, MatrixShape, MatrixSource};
@@ -33,6 +34,7 @@ pub struct CpuMatrix {
     rows: usize,
     cols: usize,
     segments: Vec<Segment>,
+    kernel: Option<Box<CpuKernel>>, // of a convolution; then there are no segments
 }
 
 /// Rows of one element type.
@@ -400,7 +402,26 @@ impl CpuMatrix {
 
     /// Bytes of memory.
     pub fn bytes(&self) -> usize {
-        self.segments.iter().map(|segment| segment.data.len()).sum()
+        let kernel = self.kernel.as_ref().map_or(0, |kernel| kernel.held_bytes());
+        kernel + self.segments.iter().map(|segment| segment.data.len()).sum::<usize>()
+    }
+
+    /// A kernel of a convolution, with weights of this shape.
+    pub(super) fn of_kernel(shape: MatrixShape, kernel: CpuKernel) -> CpuMatrix {
+        CpuMatrix { rows: shape.rows, cols: shape.cols, segments: Vec::new(), kernel: Some(Box::new(kernel)) }
+    }
+
+    /// The kernel of a convolution.
+    ///
+    /// # Panics
+    /// If it was packed as a matrix.
+    pub(super) fn kernel(&self) -> &CpuKernel {
+        self.kernel.as_ref().expect("a convolution of a kernel that was packed as such")
+    }
+
+    /// Checks that a tensor can be packed.
+    pub(super) fn check_source(source: &MatrixSource<'_>, device: &str) -> Result<(), KernelError> {
+        check(source, source.shape.cols, device)
     }
 
     /// Form in which activations must be prepared, if it is the same for all rows.
@@ -410,6 +431,7 @@ impl CpuMatrix {
     }
 
     pub(super) fn segments(&self) -> &[Segment] {
+        assert!(self.kernel.is_none(), "a product with the kernel of a convolution");
         &self.segments
     }
 
@@ -434,7 +456,7 @@ impl CpuMatrix {
             segments.push(Segment { kind, row_first, rows, cols, panel_bytes, finite, data });
             row_first += rows;
         }
-        Ok(CpuMatrix { rows: row_first, cols, segments })
+        Ok(CpuMatrix { rows: row_first, cols, segments, kernel: None })
     }
 }
 

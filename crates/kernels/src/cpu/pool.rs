@@ -208,6 +208,21 @@ impl PoolTurn {
         }
     }
 
+    /// Lets the steps that wait for the pool run first, if there are any.
+    pub(super) fn pass(&mut self) {
+        let mut line = lock(&self.pool.shared.line);
+        if line.ticket_next == line.serving + 1 {
+            return;
+        }
+        let ticket = line.ticket_next;
+        line.ticket_next += 1;
+        line.serving += 1;
+        self.pool.shared.line_moved.notify_all();
+        while line.serving != ticket {
+            line = self.pool.shared.line_moved.wait(line).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     /// Number of threads that work on a loop.
     pub(super) fn threads(&self) -> usize {
         self.pool.threads()

@@ -2,6 +2,7 @@
 
 use super::activations::Activations;
 use super::attention::{AttentionLimits, AttentionScratch};
+use super::convolution::ConvScratch;
 use super::latent::LatentScratch;
 use super::matmul::{PanelScratch, Plan};
 use super::moe::MoeScratch;
@@ -23,7 +24,8 @@ pub(super) struct Scratch {
     pub(super) rope: RopeTables,
     pub(super) attention: AttentionScratch,
     pub(super) self_attention: SelfAttentionScratch,
-    pub(super) draws: Vec<DrawScratch>, // one a thread
+    pub(super) convolution: ConvScratch, // as large as the packed kernels need
+    pub(super) draws: Vec<DrawScratch>,  // one a thread
 }
 
 impl Scratch {
@@ -69,6 +71,7 @@ impl Scratch {
                 limits.sequences,
                 attention.threads,
             )?,
+            convolution: ConvScratch::new([0; 4])?,
             draws: (0..attention.threads)
                 .map(|_| DrawScratch::new("cpu", drawn_vocab(limits)))
                 .collect::<Result<_, _>>()?,

@@ -5,9 +5,9 @@ use super::executor::{Allocation, Executor};
 use super::op::{HeadOperands, Op};
 use super::operands::{Buffer, BufferId, Experts, Handle, Heads, Kv, LowRank, Matrix, Vector, VectorId};
 use crate::{
-    Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvSpec, LogitsHead, LowRankShape,
-    MatrixShape, MatrixSource, OperandTypes, OutputDelta, Rounding, SampleSpecs, SampledToken, Stage,
-    StepLimits, Ticket,
+    Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KernelUse, KvSpec, LogitsHead,
+    LowRankShape, MatrixShape, MatrixSource, OperandTypes, OutputDelta, Rounding, SampleSpecs, SampledToken,
+    Stage, StepLimits, Ticket,
 };
 
 /// A device of any kind. Each call becomes an [`Op`] or a request of its [`Executor`].
@@ -164,6 +164,16 @@ impl AnyBackend {
     /// See [`Backend::pack`].
     pub fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<Matrix, KernelError> {
         self.executor.pack(parts)
+    }
+
+    /// Bytes of device memory that a packed kernel would take.
+    pub fn kernel_bytes(&self, shape: &MatrixShape, of: &KernelUse) -> usize {
+        self.executor.bytes(&Allocation::Kernel(shape, of))
+    }
+
+    /// See [`Backend::pack_kernel`].
+    pub fn pack_kernel(&self, source: &MatrixSource<'_>, of: &KernelUse) -> Result<Matrix, KernelError> {
+        self.executor.pack_kernel(source, of)
     }
 
     /// See [`Backend::heads`].

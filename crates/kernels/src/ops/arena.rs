@@ -13,9 +13,9 @@ use super::operands::{
 };
 use super::slots::{Cells, Slots};
 use crate::{
-    AdaptedLogits, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvSpec, LogitsHead,
-    MatrixShape, MatrixSource, OperandTypes, OutputDelta, Rounding, SampleSpecs, SampledToken, Stage,
-    StepLimits, Ticket,
+    AdaptedLogits, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KernelUse, KvSpec,
+    LogitsHead, MatrixShape, MatrixSource, OperandTypes, OutputDelta, Rounding, SampleSpecs, SampledToken,
+    Stage, StepLimits, Ticket,
 };
 
 /// A backend and its operands.
@@ -192,6 +192,10 @@ impl<B: Backend> Executor for Arena<B> {
 
     fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<Matrix, KernelError> {
         Ok(self.matrices.insert(self.backend.pack(parts)?))
+    }
+
+    fn pack_kernel(&self, source: &MatrixSource<'_>, of: &KernelUse) -> Result<Matrix, KernelError> {
+        Ok(self.matrices.insert(self.backend.pack_kernel(source, of)?))
     }
 
     fn heads(&self, matrices: Vec<Matrix>) -> Heads {

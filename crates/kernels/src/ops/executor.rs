@@ -5,7 +5,7 @@ use std::any::Any;
 use super::op::{HeadOperands, Op};
 use super::operands::{Buffer, BufferId, Experts, ExpertsId, Heads, Kv, KvId, LowRank, Matrix, Vector};
 use crate::{
-    Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvSpec, LowRankShape, MatrixShape,
+    Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KernelUse, KvSpec, LowRankShape, MatrixShape,
     MatrixSource, OutputDelta, Rounding, SampleSpecs, SampledToken, Stage, StepLimits, Ticket,
 };
 
@@ -14,6 +14,8 @@ use crate::{
 pub enum Allocation<'a> {
     /// A packed matrix of these parts.
     Matrix(&'a [MatrixShape]),
+    /// A packed kernel of a convolution.
+    Kernel(&'a MatrixShape, &'a KernelUse),
     /// Experts of one layer.
     Experts(&'a [ExpertParts<MatrixShape>]),
     /// Change by one adapter to the outputs of one matrix.
@@ -59,6 +61,8 @@ pub trait Executor: Send {
     fn bytes(&self, of: &Allocation<'_>) -> usize;
     /// See [`Backend::pack`](crate::Backend::pack).
     fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<Matrix, KernelError>;
+    /// See [`Backend::pack_kernel`](crate::Backend::pack_kernel).
+    fn pack_kernel(&self, source: &MatrixSource<'_>, of: &KernelUse) -> Result<Matrix, KernelError>;
     /// See [`Backend::heads`](crate::Backend::heads).
     fn heads(&self, matrices: Vec<Matrix>) -> Heads;
     /// See [`Backend::experts`](crate::Backend::experts).

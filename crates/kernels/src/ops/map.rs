@@ -78,7 +78,7 @@ impl Op {
     pub fn map<'a, T: OperandMap<'a>>(&'a self, to: &T) -> MappedOp<'a, T> {
         let mapped = self.map_row_op(to).or_else(|| self.map_product(to));
         let mapped = mapped.or_else(|| self.map_cache_op(to)).or_else(|| self.map_sequence_op(to));
-        mapped.expect("each op is in one of the four lists below")
+        mapped.or_else(|| self.map_line_op(to)).expect("each op is in one of the lists below")
     }
 
     /// The KV cache and the layer of it that an op works on.
@@ -281,29 +281,6 @@ impl Op {
             &Op::Unfold { x, window, out } => {
                 Op::Unfold { x: to.read(x, Read), window, out: to.write(out, Write) }
             }
-            Op::GroupNorm { x, groups, params, out } => Op::GroupNorm {
-                x: to.read(*x, Read),
-                groups: *groups,
-                params: params.with(|id| to.vector(id)),
-                out: to.write(*out, Write),
-            },
-            &Op::Conv { x, weight, bias, params, out } => Op::Conv {
-                x: to.read(x, Read),
-                weight: to.matrix(weight),
-                bias: bias.map(|bias| to.vector(bias)),
-                params,
-                out: to.write(out, Write),
-            },
-            &Op::ConvTranspose { x, weight, bias, params, out } => Op::ConvTranspose {
-                x: to.read(x, Read),
-                weight: to.matrix(weight),
-                bias: bias.map(|bias| to.vector(bias)),
-                params,
-                out: to.write(out, Write),
-            },
-            &Op::Modulate { by, scale, shift, out } => {
-                Op::Modulate { by: to.read(by, Read), scale, shift, out: to.write(out, Change) }
-            }
             Op::Rope { qkv, params } => {
                 Op::Rope { qkv: to.write(*qkv, Change), params: params.with(|id| to.vector(id)) }
             }
@@ -312,11 +289,66 @@ impl Op {
                 params: mapped_bias(params, to),
                 out: to.write(*out, Write),
             },
+            Op::RelativeAttention { qkv, params, out } => Op::RelativeAttention {
+                qkv: to.read(*qkv, Read),
+                params: params.with(|id| to.vector(id)),
+                out: to.write(*out, Write),
+            },
             Op::AttendPart { qkv, rows_and_queries, params, out } => Op::AttendPart {
                 qkv: to.read(*qkv, Read),
                 rows_and_queries: rows_and_queries.clone(),
                 params: mapped_bias(params, to),
                 out: to.write(*out, Write),
+            },
+            _ => return None,
+        })
+    }
+
+    /// Ops over the places of grids and lines.
+    fn map_line_op<'a, T: OperandMap<'a>>(&'a self, to: &T) -> Option<MappedOp<'a, T>> {
+        use Access::{Change, Read, Write};
+        Some(match self {
+            Op::GroupNorm { x, groups, params, out } => Op::GroupNorm {
+                x: to.read(*x, Read),
+                groups: *groups,
+                params: params.with(|id| to.vector(id)),
+                out: to.write(*out, Write),
+            },
+            &Op::Conv { x, affine, ref before, weight, bias, params, add, out } => Op::Conv {
+                x: to.read(x, Read),
+                affine: affine.map(|affine| to.read(affine, Read)),
+                before: before.as_ref().map(|before| before.with(|id| to.vector(id))),
+                weight: to.matrix(weight),
+                bias: bias.map(|bias| to.vector(bias)),
+                params,
+                add: add.map(|add| to.read(add, Read)),
+                out: to.write(out, Write),
+            },
+            &Op::ConvTranspose { x, affine, ref before, weight, bias, params, out } => Op::ConvTranspose {
+                x: to.read(x, Read),
+                affine: affine.map(|affine| to.read(affine, Read)),
+                before: before.as_ref().map(|before| before.with(|id| to.vector(id))),
+                weight: to.matrix(weight),
+                bias: bias.map(|bias| to.vector(bias)),
+                params,
+                out: to.write(out, Write),
+            },
+            &Op::Modulate { by, scale, shift, out } => {
+                Op::Modulate { by: to.read(by, Read), scale, shift, out: to.write(out, Change) }
+            }
+            Op::InstanceAffine { x, places, params, out } => Op::InstanceAffine {
+                x: to.read(*x, Read),
+                places: *places,
+                params: params.with(|id| to.vector(id)),
+                out: to.write(*out, Write),
+            },
+            &Op::Mirror { x, channels, places, before, out } => {
+                Op::Mirror { x: to.read(x, Read), channels, places, before, out: to.write(out, Write) }
+            }
+            &Op::Lstm { gates, recurrent, out } => Op::Lstm {
+                gates: to.read(gates, Read),
+                recurrent: to.vector(recurrent),
+                out: to.write(out, Write),
             },
             _ => return None,
         })

@@ -1,4 +1,6 @@
 //! [`Op`]: one step of a network as plain data.
+//!
+//! Longer than 600 lines because one enum has every op with its formula.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,7 +9,7 @@ use super::operands::{BufferId, ExpertsId, HeadsId, KvId, LowRankId, MatrixId, V
 use crate::{
     Activation, AttentionParams, ConvParams, ConvolutionParams, LatentHeads, LatentParams, LayerNormParams,
     MoeOperands, MoeParams, OperandTypes, OutputGateParams, PointActivation, QkvParams, RecurrenceParams,
-    RowIds, RowOp, SelfAttentionParams,
+    RelativeParams, RowIds, RowOp, SelfAttentionParams,
 };
 
 /// Buckets of a disentangled position bias.
@@ -469,10 +471,45 @@ pub enum Op<
     /// `out[o][f] = bias[f] + Σ weight[f][c * taps + t] * x[i][c]`, over the channels c of f's group and the taps t of the
     /// kernel, i being the place that t reads for o, `o * stride + t * dilation - padding` on each axis. Places outside the
     /// grid are 0. The outputs of one grid follow those of the other, so that `out` may have more or fewer rows than the batch.
+    ///
+    /// A row may hold several neighbouring places, so that a sequence has more places than rows: a row of `x` with `n *
+    /// channels` columns holds n, and a row of `out` with `m * outputs` columns holds m. Numbers past the last place are neither
+    /// read nor written, so that the number of places need not be a multiple of the rows.
+    ///
+    /// With `affine`, `x[i][c] * scale[c] + shift[c]` takes the place of `x`, and with `before` the activation of that. With `add`,
+    /// its numbers are added to those of `out`.
     Conv {
-        /// `(rows, channels)`, read.
+        /// `(rows, places * channels)`, read.
         x: R,
-        /// `(outputs, channels / groups * taps)`
+        /// Scale, then shift, of each channel: row s has those of sequence s, as [`Op::InstanceAffine`] writes them.
+        affine: Option<R>,
+        /// Activation of x.
+        before: Option<PointActivation<V>>,
+        /// `(outputs, channels / groups * taps)`, packed by [`Backend::pack_kernel`](crate::Backend::pack_kernel).
+        weight: M,
+        /// `(outputs)`
+        bias: Option<V>,
+        /// Extents, stride, padding, dilation, groups.
+        params: ConvParams,
+        /// Read in the shape of `out`.
+        add: Option<R>,
+        /// `(grids * places of the output, outputs)`, written.
+        out: W,
+    },
+    /// Transposed convolution over the grids of the batch, each a whole sequence: of one, two or three axes.
+    ///
+    /// `out[o][f] = bias[f] + Σ weight[c][f * taps + t] * x[i][c]`, over the channels c of f's group, f counting in it, and over
+    /// the places i and taps t with `o = i * stride + t * dilation - padding` on each axis. The outputs of one grid follow those of
+    /// the other, so that `out` may have more or fewer rows than the batch. Rows hold places, and `affine` and `before`
+    /// change `x`, as in [`Op::Conv`].
+    ConvTranspose {
+        /// `(rows, places * channels)`, read.
+        x: R,
+        /// Scale, then shift, of each channel: row s has those of sequence s, as [`Op::InstanceAffine`] writes them.
+        affine: Option<R>,
+        /// Activation of x.
+        before: Option<PointActivation<V>>,
+        /// `(channels, outputs / groups * taps)`, packed by [`Backend::pack_kernel`](crate::Backend::pack_kernel).
         weight: M,
         /// `(outputs)`
         bias: Option<V>,
@@ -481,21 +518,44 @@ pub enum Op<
         /// `(grids * places of the output, outputs)`, written.
         out: W,
     },
-    /// Transposed convolution over the grids of the batch, each a whole sequence: of one, two or three axes.
+    /// Instance norm (arxiv.org/abs/1607.08022) as a scale and a shift of each channel, for the op that reads the channels.
     ///
-    /// `out[o][f] = bias[f] + Σ weight[c][f * taps + t] * x[i][c]`, over the channels c of f's group, f counting in it, and over
-    /// the places i and taps t with `o = i * stride + t * dilation - padding` on each axis. The outputs of one grid follow those of
-    /// the other, so that `out` may have more or fewer rows than the batch.
-    ConvTranspose {
-        /// `(rows, channels)`, read.
+    /// `out[s] = [scale | shift]` of sequence s with `scale[c] = weight[c] / sqrt(variance + eps)` and `shift[c] = bias[c] - mean *
+    /// scale[c]`, with the mean and variance of channel c over the places of the sequence.
+    InstanceAffine {
+        /// `(rows, places * channels)`, read.
         x: R,
-        /// `(channels, outputs / groups * taps)`
-        weight: M,
-        /// `(outputs)`
-        bias: Option<V>,
-        /// Extents, stride, padding, dilation, groups.
-        params: ConvParams,
-        /// `(grids * places of the output, outputs)`, written.
+        /// Places of each sequence, as in [`Op::Conv`]; none for all that its rows hold.
+        places: Option<usize>,
+        /// Scale and shift of each channel.
+        params: LayerNormParams<V>,
+        /// `(sequences, 2 * channels)`, written. The buffer has room for the batch's rows.
+        out: W,
+    },
+    /// Places of each sequence, behind some that mirror them: place `-i` is place `i`.
+    Mirror {
+        /// `(rows, places * channels)`, read.
+        x: R,
+        /// Channels of a place.
+        channels: usize,
+        /// Places of each sequence, as in [`Op::Conv`]; none for all that its rows hold.
+        places: Option<usize>,
+        /// Mirrored places, fewer than the places of a sequence.
+        before: usize,
+        /// The sequences' places one behind the other, written.
+        out: W,
+    },
+    /// Long short-term memory (doi.org/10.1162/neco.1997.9.8.1735) along each sequence, in both directions.
+    ///
+    /// With the gates `[i | f | g | o] = gates[r] + recurrent · h`, each of `hidden` numbers, the cell `c = sigmoid(f) * c +
+    /// sigmoid(i) * tanh(g)` and the state `h = sigmoid(o) * tanh(c)`, which are zeros before the first row. `out[r]` is the state
+    /// of the forward direction, then that of the backward one.
+    Lstm {
+        /// `(rows, 2 * 4 * hidden)`, read: the inputs' part of the gates of both directions.
+        gates: R,
+        /// `(2, hidden, 4 * hidden)`: for each direction and state the addition to each gate.
+        recurrent: V,
+        /// `(rows, 2 * hidden)`, written.
         out: W,
     },
     /// Norms and rotary embedding in place, without a cache.
@@ -518,6 +578,19 @@ pub enum Op<
         qkv: R,
         /// Heads, scale, bias.
         params: SelfAttentionParams<V, T>,
+        /// `(rows, heads * head_dim)`, written.
+        out: W,
+    },
+    /// Attention inside whole sequences, with learned keys and values of near places.
+    ///
+    /// `out[r] = Σ_k softmax_k(scale * q_r · (key_k + near_key)) * (value_k + near_value)` over the rows k of r's sequence, in
+    /// each head. The near ones are those of the distance from r to k, where it is within reach. Queries, keys and values are
+    /// the sequence's rows of `[q | k | v]`.
+    RelativeAttention {
+        /// `(rows, q + k + v)`, read.
+        qkv: R,
+        /// Heads, scale, near keys and values.
+        params: RelativeParams<V>,
         /// `(rows, heads * head_dim)`, written.
         out: W,
     },

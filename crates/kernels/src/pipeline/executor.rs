@@ -9,8 +9,8 @@ use crate::ops::{
     LowRank, LowRankId, Matrix, Op, Vector,
 };
 use crate::{
-    Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvSpec, MatrixShape, MatrixSource, Operands,
-    OutputDelta, Rounding, SampleSpecs, SampledToken, Stage, StepLimits, Ticket,
+    Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KernelUse, KvSpec, MatrixShape, MatrixSource,
+    Operands, OutputDelta, Rounding, SampleSpecs, SampledToken, Stage, StepLimits, Ticket,
 };
 
 impl Pipeline {
@@ -92,6 +92,10 @@ impl Executor for Pipeline {
 
     fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<Matrix, KernelError> {
         Ok(self.matrices.insert(self.place(|device| device.pack(parts))?))
+    }
+
+    fn pack_kernel(&self, source: &MatrixSource<'_>, of: &KernelUse) -> Result<Matrix, KernelError> {
+        Ok(self.matrices.insert(self.place(|device| device.pack_kernel(source, of))?))
     }
 
     fn heads(&self, matrices: Vec<Matrix>) -> Heads {

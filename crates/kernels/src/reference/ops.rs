@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 
+use super::grid::ConvOperands;
 use super::*;
 
 impl ReferenceBackend {
@@ -368,13 +369,21 @@ impl ReferenceBackend {
             Op::Unfold { x, window, out } => self.unfold(x, window, out),
             Op::Rope { qkv, params } => self.rope(qkv, &params),
             Op::SelfAttention { qkv, params, out } => self.self_attention(qkv, &params, out),
+            Op::InstanceAffine { x, places, params, out } => self.instance_affine(x, places, &params, out),
+            Op::Mirror { x, channels, places, before, out } => {
+                self.mirror(x, (channels, places), before, out)
+            }
+            Op::Lstm { gates, recurrent, out } => self.lstm(gates, recurrent, out),
+            Op::RelativeAttention { qkv, params, out } => self.relative_attention(qkv, &params, out),
             Op::AttendPart { qkv, rows_and_queries, params, out } => {
                 self.attend_part(qkv, rows_and_queries, &params, out);
             }
             Op::GroupNorm { x, groups, params, out } => self.group_norm(x, groups, &params, out),
-            Op::Conv { x, weight, bias, params, out } => self.conv(x, weight, bias, &params, out),
-            Op::ConvTranspose { x, weight, bias, params, out } => {
-                self.conv_transpose(x, weight, bias, &params, out);
+            Op::Conv { x, affine, before, weight, bias, params, add, out } => {
+                self.conv(ConvOperands { x, affine, before, weight, bias, params, add, out });
+            }
+            Op::ConvTranspose { x, affine, before, weight, bias, params, out } => {
+                self.conv_transpose(ConvOperands { x, affine, before, weight, bias, params, add: None, out });
             }
             Op::Modulate { by, scale, shift, out } => self.modulate(by, (scale, shift), out),
             _ => unreachable!("`run_op` has the other ops"),

@@ -1,6 +1,7 @@
 //! Tests of the reference against numbers worked out by hand.
 
 mod grid;
+mod line;
 mod vocoder;
 
 use super::formulas::{activate, attend, dot, rms_norm, rotate, route, score};

@@ -11,8 +11,9 @@ use crate::ops::{
     LowRank, LowRankId, Matrix, Op, Vector,
 };
 use crate::{
-    Batch, BufferRole, DType, Draws, ExpertParts, HeadShape, KernelError, KvSpec, MatrixShape, MatrixSource,
-    OutputDelta, Peers, Rounding, RowSource, SampleSpecs, SampledToken, Stage, StepLimits, Ticket,
+    Batch, BufferRole, DType, Draws, ExpertParts, HeadShape, KernelError, KernelUse, KvSpec, MatrixShape,
+    MatrixSource, OutputDelta, Peers, Rounding, RowSource, SampleSpecs, SampledToken, Stage, StepLimits,
+    Ticket,
 };
 
 impl<B: Peers> TensorParallel<B> {
@@ -163,6 +164,11 @@ impl<B: Peers> Executor for TensorParallel<B> {
             false => self.place(|device| device.pack(parts))?,
         };
         Ok(self.matrices.insert(RankMatrix { whole, divided: layout.zip(runs.transpose()?) }))
+    }
+
+    fn pack_kernel(&self, source: &MatrixSource<'_>, of: &KernelUse) -> Result<Matrix, KernelError> {
+        let whole = self.place(|device| device.pack_kernel(source, of))?;
+        Ok(self.matrices.insert(RankMatrix { whole, divided: None }))
     }
 
     fn heads(&self, matrices: Vec<Matrix>) -> Heads {

@@ -4,6 +4,7 @@
 mod attention;
 mod floats;
 mod fp8;
+mod lines;
 mod moe;
 mod self_attention;
 
@@ -15,6 +16,15 @@ use hanzo_engine_kernels::{
     AnyBackend, Batch, BufferRole, DType, HeadShape, KernelError, MatrixShape, MatrixSource, RowSource,
     SequenceSpan, StepLimits, conformance,
 };
+
+/// Ops that no other network than a vocoder needs.
+#[test]
+fn vocoders_ops_conform_on_every_tier() {
+    let pool = Arc::new(ThreadPool::new(3));
+    for tier in Tier::available() {
+        conformance::check_vocoder_ops(&|| AnyBackend::new(CpuBackend::new(Arc::clone(&pool), tier)));
+    }
+}
 
 #[test]
 fn every_tier_conforms() {

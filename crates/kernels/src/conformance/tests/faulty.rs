@@ -1,6 +1,7 @@
 //! The reference, wrapped: a backend with one fault, or with none but the rounding that the bounds allow.
 
 mod attention;
+mod convolution;
 mod encoder;
 mod fault;
 mod inputs;
@@ -128,6 +129,7 @@ impl Backend for Faulty {
     fn bytes(&self, of: &Allocation<'_>) -> usize {
         match *of {
             Allocation::Matrix(parts) => self.matrix_bytes(parts),
+            Allocation::Kernel(shape, _) => self.matrix_bytes(&[*shape]),
             Allocation::Experts(experts) => self.experts_bytes(experts),
             Allocation::LowRank { pairs, changes } => self.low_rank_bytes(pairs, changes),
             Allocation::Vector(length) => self.vector_bytes(length),

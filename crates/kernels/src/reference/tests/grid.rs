@@ -38,9 +38,20 @@ impl Case {
         let mut out = backend.buffer(BufferRole::Operand, self.grids * outside, self.outputs).unwrap();
         backend.begin(&grids(self.grids, inside)).unwrap();
         let (params, x_rows, bias_vector) = (self.params, &read, Some(&bias));
+        let (affine, before, add) = (None, None, None);
         backend.run(match transposed {
-            false => Op::Conv { x: x_rows, weight, bias: bias_vector, params, out: &mut out },
-            true => Op::ConvTranspose { x: x_rows, weight, bias: bias_vector, params, out: &mut out },
+            false => {
+                Op::Conv { x: x_rows, affine, before, weight, bias: bias_vector, params, add, out: &mut out }
+            }
+            true => Op::ConvTranspose {
+                x: x_rows,
+                affine,
+                before,
+                weight,
+                bias: bias_vector,
+                params,
+                out: &mut out,
+            },
         });
         backend.end().unwrap();
         let found = out.values.clone();

@@ -55,3 +55,21 @@ fn codes_are_looked_up_and_summed() {
         close(&out.values[row * 4..][..4], &expected);
     }
 }
+
+/// Two rows, worked out by hand: near keys turn the softmax, near values are added.
+#[test]
+fn near_keys_and_values_count_by_their_distance() {
+    let mut backend = ready(SHAPE);
+    let heads = crate::HeadShape { heads: 1, kv_heads: 1, head_dim: 1 };
+    let qkv = buffer(&mut backend, 3, &[1.0, 0.0, 2.0, 2.0, 0.0, 4.0]);
+    let (keys, values) = (vec![1.0, 0.0, 3.0], vec![10.0, 20.0, 40.0]);
+    let params = crate::RelativeParams { heads, scale: 0.5, reach: 1, keys: &keys, values: &values };
+    let mut out = buffer(&mut backend, 1, &[0.0; 2]);
+    backend.begin(&prompt(2)).unwrap();
+    backend.run(Op::RelativeAttention { qkv: &qkv, params, out: &mut out });
+    backend.end().unwrap();
+    // The first row's scores are 0 and 3/2, of values 22 and 44; the second's 1 and 0, of values 12 and 24.
+    let share = |score: f32, other: f32| score.exp() / (score.exp() + other.exp());
+    let (first, second) = (share(1.5, 0.0), share(1.0, 0.0));
+    close(&out.values, &[22.0 + 22.0 * first, 24.0 - 12.0 * second]);
+}

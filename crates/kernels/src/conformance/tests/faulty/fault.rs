@@ -165,6 +165,8 @@ pub(in super::super) enum Fault {
     ColumnsTogether,
     OtherColumnsNormed,
     UnfoldedBackwards,
+    AddendsIgnored,
+    PaddingSwapped,
     LayerBiasIgnored,
     VarianceUnbiased,
     VarianceByDifference,

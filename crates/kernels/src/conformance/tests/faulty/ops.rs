@@ -285,7 +285,7 @@ impl Faulty {
             Op::AttendPart { qkv, rows_and_queries, params, out } => {
                 self.attend_part(qkv, rows_and_queries, &params, out);
             }
-            _ => panic!("an op without a check"),
+            op => self.run_on_grids(op),
         }
     }
 }
