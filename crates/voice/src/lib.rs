@@ -1,6 +1,5 @@
 //! Text to speech: text normalisation, phonemes, and networks. [`Script`] prepares a text ahead of the model's
-//! turn. [`VoiceEngine`] synthesises it, one piece a step, on the kernels' packed matrices: a convolution is a
-//! matrix product of adjacent rows. A seed determines all random numbers.
+//! turn. [`VoiceEngine`] synthesises it, one piece a step, by programs of ops on a device. A seed determines all random numbers.
 //!
 //! This crate has no async code, network access, clocks, sound formats or dependency on candle.
 

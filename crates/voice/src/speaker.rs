@@ -10,15 +10,15 @@ use hanzo_engine_runtime::{LoadError, VoiceFiles, VoiceKind};
 use crate::error::SpeakError;
 use crate::kokoro::{Kokoro, KokoroConfig};
 use crate::limits::ROOM_BYTES;
-use crate::nn::{Compute, KernelSplit, matrix_bytes, scratch_bytes};
+use crate::nn::{Device, kernel_bytes, matrix_bytes, program_scratch_bytes};
 use crate::noise::Noise;
 use crate::script::SpeechPiece;
 use crate::vits::{Vits, VitsConfig};
 use crate::weights::Weights;
 
-/// Network with its compute device.
+/// Network with its device.
 pub struct Speaker {
-    compute: Compute,
+    device: Device,
     network: Box<dyn Says>,
 }
 
@@ -27,7 +27,7 @@ pub(crate) trait Says: Send {
     /// Synthesises a piece.
     fn say(
         &self,
-        compute: &mut Compute,
+        device: &mut Device,
         piece: &SpeechPiece,
         speed: f32,
         noise: &mut Noise,
@@ -37,24 +37,24 @@ pub(crate) trait Says: Send {
 impl Says for Kokoro {
     fn say(
         &self,
-        compute: &mut Compute,
+        device: &mut Device,
         piece: &SpeechPiece,
         speed: f32,
         noise: &mut Noise,
     ) -> Result<Vec<f32>, SpeakError> {
-        self.speak(compute, &piece.tokens, &piece.style, speed, noise)
+        self.speak(device, &piece.tokens, &piece.style, speed, noise)
     }
 }
 
 impl Says for Vits {
     fn say(
         &self,
-        compute: &mut Compute,
+        device: &mut Device,
         piece: &SpeechPiece,
         speed: f32,
         noise: &mut Noise,
     ) -> Result<Vec<f32>, SpeakError> {
-        self.speak(compute, &piece.tokens, &piece.style, speed, noise)
+        self.speak(device, &piece.tokens, &piece.style, speed, noise)
     }
 }
 
@@ -69,26 +69,21 @@ fn heads(files: &VoiceFiles) -> Result<HeadShape, LoadError> {
     }
 }
 
-/// Shapes of the matrices as they will be packed, from the tensors' shapes. The taps of a convolution are side
-/// by side.
-fn shapes(files: &VoiceFiles) -> Vec<(usize, usize)> {
-    with_taps(files, |[_, _, taps]| taps)
-}
-
-/// Computes the shapes with the number of taps that `count` returns.
-fn with_taps(files: &VoiceFiles, count: impl Fn([usize; 3]) -> usize) -> Vec<(usize, usize)> {
-    let shape = |shape: &[usize]| match *shape {
-        [rows, cols] => Some((rows, cols)),
-        [outer, inner, 1] => Some((outer, inner)),
-        [outer, inner, taps] => Some((outer, inner * count([outer, inner, taps]))),
+/// Shape of the weights of matrices and convolutions: outer and inner channels, and taps.
+fn sizes(files: &VoiceFiles) -> Vec<[usize; 3]> {
+    let size = |shape: &[usize]| match *shape {
+        [outer, inner] => Some([outer, inner, 1]),
+        [outer, inner, taps] => Some([outer, inner, taps]),
         _ => None,
     };
-    files
-        .tensors
-        .iter()
-        .filter_map(|tensor| shape(&tensor.shape))
-        .filter(|&(rows, cols)| rows * cols > 1)
-        .collect()
+    let sizes = files.tensors.iter().filter_map(|tensor| size(&tensor.shape));
+    sizes.filter(|size| size.iter().product::<usize>() > 1).collect()
+}
+
+/// Widest input or output of a network's matrices. Queries, keys and values are one matrix, and so are both directions of an LSTM.
+fn program_width(files: &VoiceFiles) -> usize {
+    let matrices = sizes(files).into_iter().filter(|&[.., taps]| taps == 1);
+    3 * matrices.map(|[outer, inner, _]| outer.max(inner)).max().unwrap_or(1)
 }
 
 /// Memory that [`Speaker::load`] takes.
@@ -96,18 +91,20 @@ fn with_taps(files: &VoiceFiles, count: impl Fn([usize; 3]) -> usize) -> Vec<(us
 /// # Errors
 /// [`LoadError`] naming the unsupported setting.
 pub fn memory(files: &VoiceFiles, pool: &Arc<ThreadPool>, tier: Tier) -> Result<EngineMemory, LoadError> {
-    let heads = heads(files)?;
-    let shapes = shapes(files);
-    // Convolutions by evaluation points store more numbers.
-    let packed = with_taps(files, |sizes| KernelSplit::of(sizes).map_or(sizes[2], KernelSplit::taps));
-    let packed: u64 = packed.into_iter().map(|shape| matrix_bytes(pool, tier, shape)).sum();
+    let scratch = program_scratch_bytes(pool, tier, program_width(files), heads(files)?);
+    let packed = sizes(files).into_iter().map(|[outer, inner, taps]| match taps {
+        1 => matrix_bytes(pool, tier, (outer, inner)),
+        // Some convolutions store more numbers than their kernels have.
+        _ => kernel_bytes(pool, tier, [outer, inner, taps]),
+    });
+    let packed: u64 = packed.sum();
     // Other tensors stay unpacked, and LSTM weights are also stored transposed.
     let plain: u64 = files.tensors.iter().map(|tensor| 4 * tensor.elements() as u64).sum::<u64>() / 4;
     let voices: u64 = files.voices.iter().map(|(_, voice)| voice.bytes.len() as u64).sum();
     Ok(EngineMemory {
         weights_bytes: packed + plain + voices,
         kv_bytes: 0,
-        scratch_bytes: scratch_bytes(pool, tier, &shapes, heads) + ROOM_BYTES,
+        scratch_bytes: scratch + ROOM_BYTES,
     })
 }
 
@@ -123,27 +120,26 @@ impl Speaker {
         progress: &mut dyn FnMut(f32),
     ) -> Result<Speaker, LoadError> {
         let heads = heads(files)?;
-        let mut compute = Compute::new(pool, tier);
+        let mut device = Device::new(pool, tier);
         let weights = Weights::new(&files.info.name, &files.tensors);
         let network: Box<dyn Says> = match files.kind {
             VoiceKind::Kokoro => {
                 let config = KokoroConfig::read(&files.config_file, &files.config)?;
-                Box::new(Kokoro::load(&mut compute, &weights, &config, progress)?)
+                Box::new(Kokoro::load(&device, &weights, &config, progress)?)
             }
             VoiceKind::Vits | VoiceKind::Piper => {
                 let config = VitsConfig::read(files, &weights)?;
-                Box::new(Vits::load(&mut compute, files, &weights, &config, progress)?)
+                Box::new(Vits::load(&device, files, &weights, &config, progress)?)
             }
         };
-        let width = shapes(files).iter().map(|&(rows, cols)| rows.max(cols)).max().unwrap_or(1);
-        compute.reserve(width, heads)?;
+        device.reserve(program_width(files), heads)?;
         files.tensors.iter().for_each(|tensor| tensor.bytes.release());
-        Ok(Speaker { compute, network })
+        Ok(Speaker { device, network })
     }
 
     /// Name of the device for people.
     pub fn device(&self) -> String {
-        self.compute.device()
+        self.device.name()
     }
 
     /// Synthesises a piece. Samples are usually between -1 and 1.
@@ -156,7 +152,7 @@ impl Speaker {
         speed: f32,
         noise: &mut Noise,
     ) -> Result<Vec<f32>, SpeakError> {
-        let samples = self.network.say(&mut self.compute, piece, speed, noise)?;
+        let samples = self.network.say(&mut self.device, piece, speed, noise)?;
         if samples.iter().any(|sample| !sample.is_finite()) {
             return Err(SpeakError::NotANumber);
         }

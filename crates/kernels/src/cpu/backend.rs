@@ -9,7 +9,6 @@ mod peers;
 mod rotation;
 mod rows;
 mod states;
-mod windows;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

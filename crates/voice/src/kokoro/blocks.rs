@@ -1,10 +1,11 @@
 //! Building blocks of Kokoro's networks: adaptive norms, and convolution blocks with them.
 
-use hanzo_engine_kernels::KernelError;
+use hanzo_engine_kernels::ops::{Vector, VectorId};
+use hanzo_engine_kernels::{KernelError, KernelUse, PointActivation};
 use hanzo_engine_runtime::LoadError;
 
 use crate::nn::{
-    Bent, ChannelAffine, Compute, Conv, ConvShape, DepthwiseUp, Lstm, LstmDirection, Signal, channel_stats,
+    ConvExtras, ChannelAffine, Device, KernelWeights, LstmDirection, LstmWeights, Program, Value, along, same,
 };
 use crate::weights::Weights;
 
@@ -13,19 +14,19 @@ const EPS: f32 = 1e-5;
 
 /// Loads a convolution by name.
 pub(super) fn conv(
-    compute: &Compute,
+    device: &Device,
     weights: &Weights,
     name: &str,
     expected: [usize; 3],
-    shape: ConvShape,
-) -> Result<Conv, LoadError> {
+    of: KernelUse,
+) -> Result<KernelWeights, LoadError> {
     let (sizes, numbers) = weights.shaped(&format!("{name}.weight"), expected)?;
     let bias = weights.vector_if(&format!("{name}.bias"), sizes[0])?;
-    Ok(Conv::new(compute, name, sizes, &numbers, bias.as_deref(), shape)?)
+    Ok(device.kernel(name, sizes, &numbers, bias.as_deref(), of)?)
 }
 
 /// Loads a bidirectional LSTM by name.
-pub(super) fn lstm(compute: &Compute, weights: &Weights, name: &str) -> Result<Lstm, LoadError> {
+pub(super) fn lstm(device: &Device, weights: &Weights, name: &str) -> Result<LstmWeights, LoadError> {
     let ([gates, inputs], _) = weights.shaped(&format!("{name}.weight_ih_l0"), [0, 0])?;
     let direction = |suffix: &str| -> Result<LstmDirection, LoadError> {
         let named = |part: &str| format!("{name}.{part}_l0{suffix}");
@@ -36,7 +37,7 @@ pub(super) fn lstm(compute: &Compute, weights: &Weights, name: &str) -> Result<L
         bias.iter_mut().zip(other).for_each(|(sum, other)| *sum += other);
         Ok(LstmDirection { input, hidden, bias })
     };
-    Ok(Lstm::new(compute, name, inputs, [direction("")?, direction("_reverse")?])?)
+    Ok(device.lstm(name, inputs, [direction("")?, direction("_reverse")?])?)
 }
 
 /// Linear map from a style vector to a scale and a shift for each channel.
@@ -87,53 +88,70 @@ impl AdaIn {
         Ok(AdaIn { style: Style::load(weights, name, style, channels)?, own: weight.zip(bias) })
     }
 
-    /// Scale and shift for each channel of `x`, with the norm folded in.
-    pub(super) fn of(&self, compute: &Compute, x: &Signal, style: &[f32]) -> ChannelAffine {
-        let (mean, variance) = channel_stats(compute, x);
-        let ChannelAffine { mut scale, mut shift } = self.style.of(style);
-        for channel in 0..scale.len() {
-            let mut factor = 1.0 / (variance[channel] + EPS).sqrt();
-            let mut addend = -mean[channel] * factor;
-            if let Some((weight, bias)) = &self.own {
-                factor *= weight[channel];
-                addend = addend * weight[channel] + bias[channel];
+    /// Records the scale and shift for each channel of `x`, with the norm folded in.
+    pub(super) fn record(&self, p: &mut Program<'_>, x: &Value, style: &[f32]) -> Result<Value, KernelError> {
+        let mut affine = self.style.of(style);
+        if let Some((weight, bias)) = &self.own {
+            let own = weight.iter().zip(bias);
+            for ((scale, shift), (weight, bias)) in affine.scale.iter_mut().zip(&mut affine.shift).zip(own) {
+                *shift += bias * *scale;
+                *scale *= weight;
             }
-            shift[channel] += addend * scale[channel];
-            scale[channel] *= factor;
         }
-        ChannelAffine { scale, shift }
+        p.instance_affine(&affine, EPS, x)
     }
 }
 
 /// Two convolutions with adaptive norms, and a shortcut (`AdainResBlk1d`).
 pub(super) struct StyleBlock {
     norms: [AdaIn; 2],
-    convs: [Conv; 2],
-    up: Option<DepthwiseUp>,
-    shortcut: Option<Conv>,
+    convs: [KernelWeights; 2],
+    up: Option<Doubling>,
+    shortcut: Option<KernelWeights>,
+}
+
+/// Depthwise upsampling by 2, and the same by repetition.
+struct Doubling {
+    pool: KernelWeights,
+    repeat: KernelWeights,
+}
+
+impl Doubling {
+    /// Loads the upsampling of that name, if the model has it.
+    fn load(
+        device: &Device,
+        weights: &Weights,
+        name: &str,
+        channels: usize,
+    ) -> Result<Option<Doubling>, LoadError> {
+        let Some(bias) = weights.vector_if(&format!("{name}.bias"), channels)? else { return Ok(None) };
+        let numbers = weights.vector(&format!("{name}.weight"), 3 * channels)?;
+        let depthwise = |taps: usize, before: usize| {
+            let mut of = along(taps, (2, 1), (before, 0), true);
+            of.params.groups = channels;
+            of
+        };
+        let (pool, ones) = (depthwise(3, 1), vec![1.0; 2 * channels]);
+        Ok(Some(Doubling {
+            pool: device.kernel(name, [channels, 1, 3], &numbers, Some(&bias), pool)?,
+            repeat: device.kernel(name, [channels, 1, 2], &ones, None, depthwise(2, 0))?,
+        }))
+    }
 }
 
 impl StyleBlock {
     pub(super) fn load(
-        compute: &Compute,
+        device: &Device,
         weights: &Weights,
         name: &str,
         style: usize,
     ) -> Result<StyleBlock, LoadError> {
         let first = weights.shape(&format!("{name}.conv1.weight"))?;
         let (outputs, inputs) = (first.first().copied().unwrap_or(0), first.get(1).copied().unwrap_or(0));
-        let same = ConvShape::same(3, 1);
         let named = |part: &str| format!("{name}.{part}");
-        let up = match weights.vector_if(&named("pool.bias"), inputs)? {
-            Some(bias) => Some(DepthwiseUp::new(weights.vector(&named("pool.weight"), 3 * inputs)?, bias)),
-            None => None,
-        };
         let shortcut = match inputs == outputs {
             true => None,
-            false => {
-                let shape = ConvShape::same(1, 1);
-                Some(conv(compute, weights, &named("conv1x1"), [outputs, inputs, 1], shape)?)
-            }
+            false => Some(conv(device, weights, &named("conv1x1"), [outputs, inputs, 1], same(1, 1))?),
         };
         Ok(StyleBlock {
             norms: [
@@ -141,44 +159,42 @@ impl StyleBlock {
                 AdaIn::load(weights, &named("norm2"), style, outputs)?,
             ],
             convs: [
-                conv(compute, weights, &named("conv1"), [outputs, inputs, 3], same)?,
-                conv(compute, weights, &named("conv2"), [outputs, outputs, 3], same)?,
+                conv(device, weights, &named("conv1"), [outputs, inputs, 3], same(3, 1))?,
+                conv(device, weights, &named("conv2"), [outputs, outputs, 3], same(3, 1))?,
             ],
-            up,
+            up: Doubling::load(device, weights, &named("pool"), inputs)?,
             shortcut,
         })
     }
 
-    pub(super) fn run(
-        &self,
-        compute: &mut Compute,
-        x: &Signal,
-        style: &[f32],
-    ) -> Result<Signal, KernelError> {
-        let affine = self.norms[0].of(compute, x, style);
-        let bent = Bent::Leaky { affine: Some(&affine), slope: 0.2 };
-        let mut y = match &self.up {
+    pub(super) fn record(&self, p: &mut Program<'_>, x: &Value, style: &[f32]) -> Result<Value, KernelError> {
+        let before = Some(PointActivation::<VectorId>::LeakyRelu { slope: 0.2 });
+        let affine = self.norms[0].record(p, x, style)?;
+        let bent = ConvExtras { affine: Some(&affine), before, add: None };
+        let (first, around) = match &self.up {
             Some(up) => {
-                let mut y = compute.signal(x.rows, x.cols);
-                let rows = y.data.chunks_exact_mut(x.cols).enumerate();
-                rows.for_each(|(at, row)| bent.row(x.row(at), row));
-                self.convs[0].run(compute, &up.run(&y))?
+                let longer = p.conv(&up.pool, x, bent)?;
+                let first = p.conv(&self.convs[0], &longer, ConvExtras::default())?;
+                p.free(longer);
+                (first, Some(p.conv(&up.repeat, x, ConvExtras::default())?))
             }
-            None => self.convs[0].run_bent(compute, x, bent, None)?,
+            None => (p.conv(&self.convs[0], x, bent)?, None),
         };
-        let affine = self.norms[1].of(compute, &y, style);
-        let bent = Bent::Leaky { affine: Some(&affine), slope: 0.2 };
-        let inner = self.convs[1].run_bent(compute, &y, bent, None)?;
-        compute.spent(std::mem::replace(&mut y, inner).data);
-        let around = match &self.up {
-            Some(_) => &x.repeated(&vec![2; x.rows]),
-            None => x,
-        };
+        p.free(affine);
+        let affine = self.norms[1].record(p, &first, style)?;
+        let mut y = p.conv(&self.convs[1], &first, ConvExtras { affine: Some(&affine), before, add: None })?;
+        p.free(affine);
+        p.free(first);
+        let unchanged = around.as_ref().unwrap_or(x);
         match &self.shortcut {
-            Some(shortcut) => y.add(&shortcut.run(compute, around)?),
-            None => y.add(around),
+            Some(shortcut) => {
+                let sum = p.conv(shortcut, unchanged, ConvExtras { add: Some(&y), ..ConvExtras::default() })?;
+                p.free(std::mem::replace(&mut y, sum));
+            }
+            None => p.add(&y, unchanged, 0, 1.0),
         }
-        y.scale(std::f32::consts::FRAC_1_SQRT_2);
+        around.into_iter().for_each(|value| p.free(value));
+        p.scale(&y, std::f32::consts::FRAC_1_SQRT_2);
         Ok(y)
     }
 }
@@ -191,14 +207,13 @@ pub(super) struct SnakeBlock {
 
 struct SnakeConv {
     norm: AdaIn,
-    alpha: Vec<f32>,
-    inverse: Vec<f32>,
-    conv: Conv,
+    alpha: Vector,
+    conv: KernelWeights,
 }
 
 impl SnakeBlock {
     pub(super) fn load(
-        compute: &Compute,
+        device: &Device,
         weights: &Weights,
         name: &str,
         (channels, kernel): (usize, usize),
@@ -207,50 +222,47 @@ impl SnakeBlock {
     ) -> Result<SnakeBlock, LoadError> {
         let one = |index: usize, half: usize, dilation: usize| -> Result<SnakeConv, LoadError> {
             let named = |part: &str| format!("{name}.{part}{half}.{index}");
-            let alpha = weights.vector(&named("alpha"), channels)?;
-            let inverse = alpha.iter().map(|alpha| 1.0 / alpha).collect();
-            let shape = ConvShape::same(kernel, dilation);
+            let of = same(kernel, dilation);
             Ok(SnakeConv {
                 norm: AdaIn::load(weights, &named("adain"), style, channels)?,
-                alpha,
-                inverse,
-                conv: conv(compute, weights, &named("convs"), [channels, channels, kernel], shape)?,
+                alpha: device.vector(&weights.vector(&named("alpha"), channels)?)?,
+                conv: conv(device, weights, &named("convs"), [channels, channels, kernel], of)?,
             })
         };
         let pair = |(index, &dilation)| Ok([one(index, 1, dilation)?, one(index, 2, 1)?]);
         Ok(SnakeBlock { pairs: dilations.iter().enumerate().map(pair).collect::<Result<_, LoadError>>()? })
     }
 
-    pub(super) fn run(
-        &self,
-        compute: &mut Compute,
-        x: &Signal,
-        style: &[f32],
-    ) -> Result<Signal, KernelError> {
-        let mut done: Option<Signal> = None;
+    pub(super) fn record(&self, p: &mut Program<'_>, x: &Value, style: &[f32]) -> Result<Value, KernelError> {
+        let mut done: Option<Value> = None;
         for [first, second] in &self.pairs {
             let from = done.as_ref().unwrap_or(x);
-            let between = first.run(compute, from, style, None)?;
-            let y = second.run(compute, &between, style, Some(from))?;
-            compute.spent(between.data);
+            let between = first.record(p, from, style, None)?;
+            let y = second.record(p, &between, style, Some(from))?;
+            p.free(between);
             if let Some(old) = done.replace(y) {
-                compute.spent(old.data);
+                p.free(old);
             }
         }
-        Ok(done.unwrap_or_else(|| x.clone()))
+        match done {
+            Some(done) => Ok(done),
+            None => p.copy(x),
+        }
     }
 }
 
 impl SnakeConv {
-    fn run(
+    fn record(
         &self,
-        compute: &mut Compute,
-        x: &Signal,
+        p: &mut Program<'_>,
+        x: &Value,
         style: &[f32],
-        added: Option<&Signal>,
-    ) -> Result<Signal, KernelError> {
-        let affine = self.norm.of(compute, x, style);
-        let bent = Bent::Snake { affine: &affine, alpha: &self.alpha, inverse: &self.inverse };
-        self.conv.run_bent(compute, x, bent, added)
+        add: Option<&Value>,
+    ) -> Result<Value, KernelError> {
+        let affine = self.norm.record(p, x, style)?;
+        let before = Some(PointActivation::Snake { alpha: self.alpha.id() });
+        let out = p.conv(&self.conv, x, ConvExtras { affine: Some(&affine), before, add })?;
+        p.free(affine);
+        Ok(out)
     }
 }

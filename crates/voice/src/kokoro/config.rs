@@ -75,7 +75,7 @@ impl KokoroConfig {
             albert_hidden: number("/plbert/hidden_size")?,
             albert_layers: number("/plbert/num_hidden_layers")?,
             heads: number("/plbert/num_attention_heads")?,
-            tokens_max: number("/plbert/max_position_embeddings")?.min(crate::nn::Compute::ROWS_MAX),
+            tokens_max: number("/plbert/max_position_embeddings")?.min(crate::nn::PROGRAM_ROWS_MAX),
             upsample_rates: list(at("/istftnet/upsample_rates"), "/istftnet/upsample_rates")?,
             upsample_kernels: list(at("/istftnet/upsample_kernel_sizes"), "/istftnet/upsample_kernel_sizes")?,
             block_kernels: list(at("/istftnet/resblock_kernel_sizes"), "/istftnet/resblock_kernel_sizes")?,

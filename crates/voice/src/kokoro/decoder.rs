@@ -6,61 +6,69 @@ use hanzo_engine_runtime::LoadError;
 use super::KokoroConfig;
 use super::blocks::{StyleBlock, conv};
 use super::generator::Generator;
-use crate::nn::{Compute, Conv, ConvShape, Signal};
-use crate::noise::Noise;
+use crate::nn::{ConvExtras, Device, KernelWeights, Program, Value, along, same};
 use crate::weights::Weights;
 
 /// Number of blocks after the first one. The last doubles the number of rows.
 const BLOCKS: usize = 4;
 
 pub(super) struct Decoder {
-    halving: [Conv; 2],
-    text: Conv,
+    halving: [KernelWeights; 2],
+    text: KernelWeights,
     encode: StyleBlock,
     decode: Vec<StyleBlock>,
-    generator: Generator,
+    pub(super) generator: Generator,
 }
 
 impl Decoder {
     pub(super) fn load(
-        compute: &Compute,
+        device: &Device,
         weights: &Weights,
         config: &KokoroConfig,
     ) -> Result<Decoder, LoadError> {
         let halving = |name: &str| {
-            let shape = ConvShape { stride: 2, dilation: 1, padding: (1, 1) };
-            conv(compute, weights, &format!("decoder.{name}"), [1, 1, 3], shape)
+            let of = along(3, (2, 1), (1, 1), false);
+            conv(device, weights, &format!("decoder.{name}"), [1, 1, 3], of)
         };
-        let block = |name: String| StyleBlock::load(compute, weights, &name, config.style);
+        let block = |name: String| StyleBlock::load(device, weights, &name, config.style);
         let decode = (0..BLOCKS).map(|index| block(format!("decoder.decode.{index}")));
         Ok(Decoder {
             halving: [halving("F0_conv")?, halving("N_conv")?],
-            text: conv(compute, weights, "decoder.asr_res.0", [0, 0, 1], ConvShape::same(1, 1))?,
+            text: conv(device, weights, "decoder.asr_res.0", [0, 0, 1], same(1, 1))?,
             encode: block("decoder.encode".to_owned())?,
             decode: decode.collect::<Result<_, _>>()?,
-            generator: Generator::load(compute, weights, config)?,
+            generator: Generator::load(device, weights, config)?,
         })
     }
 
-    /// Computes the samples. Pitch and loudness have two values a frame.
-    pub(super) fn run(
+    /// Records the ops to the spectrum of the sound, from the text's hidden states, the pitch and the loudness, two values a frame
+    /// each, and the spectrum of the source.
+    pub(super) fn record(
         &self,
-        compute: &mut Compute,
-        text: &Signal,
-        (pitch, loudness): (&[f32], &[f32]),
+        p: &mut Program<'_>,
+        text: Value,
+        curves: [&[f32]; 2],
+        source: Value,
         style: &[f32],
-        noise: &mut Noise,
-    ) -> Result<Vec<f32>, KernelError> {
-        let column = |numbers: &[f32]| Signal::from_data(numbers.len(), 1, numbers.to_vec());
-        let halved_pitch = self.halving[0].run(compute, &column(pitch))?;
-        let halved_loudness = self.halving[1].run(compute, &column(loudness))?;
-        let x = Signal::beside(&[text, &halved_pitch, &halved_loudness]);
-        let mut x = self.encode.run(compute, &x, style)?;
-        let text = self.text.run(compute, text)?;
-        for block in &self.decode {
-            x = Signal::beside(&[&x, &text, &halved_pitch, &halved_loudness]);
-            x = block.run(compute, &x, style)?;
+    ) -> Result<Value, KernelError> {
+        let mut halved = Vec::new();
+        for (conv, curve) in self.halving.iter().zip(curves) {
+            let curve = p.given_places(curve, 1)?;
+            halved.push(p.conv(conv, &curve, ConvExtras::default())?);
+            p.free(curve);
         }
-        self.generator.run(compute, x, style, pitch, noise)
+        let joined = p.beside(&[&text, &halved[0], &halved[1]])?;
+        let mut x = self.encode.record(p, &joined, style)?;
+        p.free(joined);
+        let narrow = p.conv(&self.text, &text, ConvExtras::default())?;
+        p.free(text);
+        for block in &self.decode {
+            let joined = p.beside(&[&x, &narrow, &halved[0], &halved[1]])?;
+            let y = block.record(p, &joined, style)?;
+            p.free(joined);
+            p.free(std::mem::replace(&mut x, y));
+        }
+        halved.into_iter().chain([narrow]).for_each(|value| p.free(value));
+        self.generator.record(p, x, source, style)
     }
 }

@@ -3,12 +3,12 @@
 
 use std::f64::consts::TAU;
 
-use hanzo_engine_kernels::KernelError;
+use hanzo_engine_kernels::{KernelError, PointActivation};
 use hanzo_engine_runtime::LoadError;
 
 use super::blocks::{SnakeBlock, conv};
 use super::{KokoroConfig, SAMPLE_RATE};
-use crate::nn::{Bent, Compute, Conv, ConvShape, Signal, Stft, TransposedConv};
+use crate::nn::{ConvExtras, Device, KernelWeights, Program, Stft, Value, along, same};
 use crate::noise::Noise;
 use crate::weights::Weights;
 
@@ -23,22 +23,22 @@ pub(super) struct Generator {
     merge: Vec<f32>, // (harmonics): weights of the source
     merge_bias: f32,
     stages: Vec<Stage>,
-    post: Conv,
+    post: KernelWeights,
     stft: Stft,
     samples_per_frame: usize,
 }
 
 /// Upsampling stage.
 struct Stage {
-    source: Conv,
+    source: KernelWeights,
     source_block: SnakeBlock,
-    up: TransposedConv,
+    up: KernelWeights,
     blocks: Vec<SnakeBlock>,
 }
 
 impl Generator {
     pub(super) fn load(
-        compute: &Compute,
+        device: &Device,
         weights: &Weights,
         config: &KokoroConfig,
     ) -> Result<Generator, LoadError> {
@@ -52,19 +52,20 @@ impl Generator {
             let channels = sizes[1];
             let bias = weights.vector(&format!("{up_name}.bias"), channels)?;
             let padding = (kernel - rate) / 2;
-            let up = TransposedConv::new(compute, &up_name, sizes, &numbers, Some(&bias), (rate, padding))?;
+            let of = along(kernel, (rate, 1), (padding, padding), true);
+            let up = device.kernel(&up_name, sizes, &numbers, Some(&bias), of)?;
             // The source is reduced to the resolution of this stage.
             let stride: usize = config.upsample_rates[index + 1..].iter().product();
-            let (taps, shape, source_kernel) = match index + 1 == stages {
-                true => (1, ConvShape::same(1, 1), 11),
+            let (taps, of, source_kernel) = match index + 1 == stages {
+                true => (1, same(1, 1), 11),
                 false => {
                     let padding = stride.div_ceil(2);
-                    (2 * stride, ConvShape { stride, dilation: 1, padding: (padding, padding) }, 7)
+                    (2 * stride, along(2 * stride, (stride, 1), (padding, padding), false), 7)
                 }
             };
             let source_name = name(&format!("noise_convs.{index}"));
             let block = |part: String, kernel: usize, dilations: &[usize]| {
-                SnakeBlock::load(compute, weights, &name(&part), (channels, kernel), dilations, config.style)
+                SnakeBlock::load(device, weights, &name(&part), (channels, kernel), dilations, config.style)
             };
             let count = config.block_kernels.len();
             let of_stage = config.block_kernels.iter().zip(&config.block_dilations).enumerate();
@@ -72,7 +73,7 @@ impl Generator {
                 block(format!("resblocks.{}", index * count + at), kernel, dilations)
             });
             Ok(Stage {
-                source: conv(compute, weights, &source_name, [channels, bins, taps], shape)?,
+                source: conv(device, weights, &source_name, [channels, bins, taps], of)?,
                 source_block: block(format!("noise_res.{index}"), source_kernel, &[1, 3, 5])?,
                 up,
                 blocks: blocks.collect::<Result<_, _>>()?,
@@ -84,7 +85,7 @@ impl Generator {
             merge,
             merge_bias: weights.vector(&name("m_source.l_linear.bias"), 1)?[0],
             stages: (0..stages).map(stage).collect::<Result<_, _>>()?,
-            post: conv(compute, weights, &name("conv_post"), [bins, 0, 7], ConvShape::same(7, 1))?,
+            post: conv(device, weights, &name("conv_post"), [bins, 0, 7], same(7, 1))?,
             stft: Stft::new(config.fft, config.hop),
             samples_per_frame: config.samples_per_frame(),
         })
@@ -126,60 +127,74 @@ impl Generator {
         out
     }
 
-    pub(super) fn run(
+    /// Spectrum of the source signal, for a pitch in Hz, two values a frame.
+    pub(super) fn source_spectrum(&self, device: &Device, pitch: &[f32], noise: &mut Noise) -> Vec<f32> {
+        self.stft.transform(device, &self.source(pitch, noise))
+    }
+
+    /// Records the ops from the decoder's hidden states and the source's spectrum to what [`Generator::samples`] reads: the
+    /// logarithms of the sound's magnitudes, and the arcsines of its phases. Each stage runs as a step, so that its memory can be
+    /// freed.
+    pub(super) fn record(
         &self,
-        compute: &mut Compute,
-        mut x: Signal,
+        p: &mut Program<'_>,
+        mut x: Value,
+        source: Value,
         style: &[f32],
-        pitch: &[f32],
-        noise: &mut Noise,
-    ) -> Result<Vec<f32>, KernelError> {
-        let leaky = |slope| Bent::Leaky { affine: None, slope };
-        let source = self.stft.transform(compute, &self.source(pitch, noise));
+    ) -> Result<Value, KernelError> {
         for (index, stage) in self.stages.iter().enumerate() {
-            let joins = stage.source.run(compute, &source)?;
-            let joined = stage.source_block.run(compute, &joins, style)?;
-            compute.spent(joins.data);
-            let longer = stage.up.run(compute, &x, leaky(0.1))?;
-            compute.spent(std::mem::replace(&mut x, longer).data);
+            let joins = p.conv(&stage.source, &source, ConvExtras::default())?;
+            let joined = stage.source_block.record(p, &joins, style)?;
+            p.free(joins);
+            let longer = p.conv(&stage.up, &x, leaky(0.1))?;
+            p.free(std::mem::replace(&mut x, longer));
             if index + 1 == self.stages.len() {
-                x = with_mirrored_row(x);
+                let mirrored = p.mirror(&x, 1)?;
+                p.free(std::mem::replace(&mut x, mirrored));
             }
-            compute.add(&mut x, &joined, 1.0);
-            compute.spent(joined.data);
-            let mut sum: Option<Signal> = None;
-            for (at, block) in stage.blocks.iter().enumerate() {
-                let y = block.run(compute, &x, style)?;
-                let share = if at + 1 == stage.blocks.len() { 1.0 / stage.blocks.len() as f32 } else { 1.0 };
-                match &mut sum {
+            p.add(&x, &joined, 0, 1.0);
+            p.free(joined);
+            let mut sum: Option<Value> = None;
+            for block in &stage.blocks {
+                let y = block.record(p, &x, style)?;
+                match &sum {
                     Some(sum) => {
-                        compute.add(sum, &y, share);
-                        compute.spent(y.data);
+                        p.add(sum, &y, 0, 1.0);
+                        p.free(y);
                     }
                     None => sum = Some(y),
                 }
             }
             let sum = sum.expect("config.json was checked to have blocks");
-            compute.spent(std::mem::replace(&mut x, sum).data);
+            p.scale(&sum, 1.0 / stage.blocks.len() as f32);
+            p.free(std::mem::replace(&mut x, sum));
+            p.run()?;
         }
-        let mut spectrum = self.post.run_bent(compute, &x, leaky(0.01), None)?;
-        compute.spent(x.data);
-        let (cols, bins) = (spectrum.cols, spectrum.cols / 2);
-        compute.rows(&mut spectrum.data, cols, &|_, piece| {
-            for row in piece.chunks_exact_mut(cols) {
+        let spectrum = p.conv(&self.post, &x, leaky(0.01))?;
+        p.free(x);
+        p.free(source);
+        Ok(spectrum)
+    }
+
+    /// Samples of the spectrum that the recorded ops have computed.
+    pub(super) fn samples(&self, device: &Device, mut spectrum: Vec<f32>) -> Vec<f32> {
+        let bins = self.stft.bins();
+        device.rows(&mut spectrum, 2 * bins, &|_, piece| {
+            for row in piece.chunks_exact_mut(2 * bins) {
                 let (magnitudes, angles) = row.split_at_mut(bins);
                 magnitudes.iter_mut().for_each(|x| *x = x.exp());
                 angles.iter_mut().for_each(|x| *x = x.sin());
             }
         });
-        Ok(self.stft.inverse(compute, &spectrum))
+        self.stft.inverse(device, &spectrum)
+    }
+
+    /// Channels of the source's spectrum.
+    pub(super) fn source_channels(&self) -> usize {
+        2 * self.stft.bins()
     }
 }
 
-/// Adds one row before the first: a copy of the second row.
-fn with_mirrored_row(x: Signal) -> Signal {
-    let mut data = Vec::with_capacity(x.data.len() + x.cols);
-    data.extend_from_slice(x.row(1.min(x.rows - 1)));
-    data.extend_from_slice(&x.data);
-    Signal { rows: x.rows + 1, cols: x.cols, data }
+fn leaky<'a>(slope: f32) -> ConvExtras<'a> {
+    ConvExtras { before: Some(PointActivation::LeakyRelu { slope }), ..ConvExtras::default() }
 }

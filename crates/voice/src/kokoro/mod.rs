@@ -24,7 +24,7 @@ use self::decoder::Decoder;
 use self::prosody::{Prosody, TextEncoder};
 use crate::error::SpeakError;
 use crate::limits::FRAMES_MAX;
-use crate::nn::{Compute, Matrix};
+use crate::nn::{DenseWeights, Device};
 use crate::noise::Noise;
 use crate::weights::Weights;
 
@@ -34,7 +34,7 @@ pub(crate) const SAMPLE_RATE: u32 = 24_000;
 /// Kokoro network.
 pub(crate) struct Kokoro {
     albert: Albert,
-    to_hidden: Matrix,
+    to_hidden: DenseWeights,
     prosody: Prosody,
     text: TextEncoder,
     decoder: Decoder,
@@ -51,21 +51,21 @@ struct ProsodyPlan {
 impl Kokoro {
     /// Reads and packs the weights. Reports the fraction that is done.
     pub(crate) fn load(
-        compute: &mut Compute,
+        device: &Device,
         weights: &Weights,
         config: &KokoroConfig,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Kokoro, LoadError> {
-        let albert = Albert::load(compute, weights, config)?;
+        let albert = Albert::load(device, weights, config)?;
         let ([hidden, inputs], numbers) = weights.shaped("bert_encoder.weight", [0, 0])?;
         let bias = weights.vector("bert_encoder.bias", hidden)?;
-        let to_hidden = compute.pack("bert_encoder.weight", (hidden, inputs), &numbers, Some(&bias))?;
+        let to_hidden = device.dense("bert_encoder.weight", (hidden, inputs), &numbers, Some(&bias))?;
         progress(0.1);
-        let prosody = Prosody::load(compute, weights, config)?;
+        let prosody = Prosody::load(device, weights, config)?;
         progress(0.3);
-        let text = TextEncoder::load(compute, weights, config)?;
+        let text = TextEncoder::load(device, weights, config)?;
         progress(0.4);
-        let decoder = Decoder::load(compute, weights, config)?;
+        let decoder = Decoder::load(device, weights, config)?;
         progress(1.0);
         Ok(Kokoro { albert, to_hidden, prosody, text, decoder, style: config.style })
     }
@@ -83,45 +83,79 @@ impl Kokoro {
     /// [`SpeakError`].
     pub(crate) fn speak(
         &self,
-        compute: &mut Compute,
+        device: &mut Device,
         tokens: &[u32],
         style: &[f32],
         speed: f32,
         noise: &mut Noise,
     ) -> Result<Vec<f32>, SpeakError> {
         let (sound, manner) = style.split_at(self.style);
-        let plan = self.plan(compute, tokens, manner, speed)?;
-        Ok(self.sound(compute, tokens, &plan, sound, noise)?)
+        let plan = self.plan(device, tokens, manner, speed)?;
+        Ok(self.sound(device, tokens, &plan, sound, noise)?)
     }
 
     fn plan(
         &self,
-        compute: &mut Compute,
+        device: &mut Device,
         tokens: &[u32],
         manner: &[f32],
         speed: f32,
     ) -> Result<ProsodyPlan, SpeakError> {
-        let bert = self.albert.run(compute, tokens)?;
-        let hidden = compute.linear(&self.to_hidden, &bert)?;
-        let encoded = self.prosody.encode(compute, &hidden, manner)?;
-        let frames = self.prosody.durations(compute, &encoded, speed)?;
-        let all = frames.iter().sum();
+        let mut p = device.program(tokens.len());
+        let bert = self.albert.record(&mut p, tokens)?;
+        let hidden = p.dense(&self.to_hidden, &bert)?;
+        p.free(bert);
+        let [encoded, steps] = self.prosody.record_encoder(&mut p, (hidden, tokens.len()), manner)?;
+        p.run()?;
+        let frames = self.prosody.durations(&p.read(&steps)?, speed);
+        let all: usize = frames.iter().sum();
         if all > FRAMES_MAX {
             return Err(SpeakError::TooLong { frames: all });
         }
-        let (pitch, loudness) = self.prosody.curves(compute, &encoded.repeated(&frames), manner)?;
+        let (channels, numbers) = (encoded.channels(), p.read(&encoded)?);
+        p.free(encoded);
+        p.free(steps);
+        drop(p);
+        let mut p = device.program(all);
+        let of_frames = p.given(&repeated(&numbers, &frames), channels)?;
+        let curves = self.prosody.record_curves(&mut p, of_frames, manner)?;
+        p.run()?;
+        let [pitch, loudness] = [p.read(&curves[0])?, p.read(&curves[1])?];
+        curves.into_iter().for_each(|value| p.free(value));
         Ok(ProsodyPlan { frames, pitch, loudness })
     }
 
     fn sound(
         &self,
-        compute: &mut Compute,
+        device: &mut Device,
         tokens: &[u32],
         plan: &ProsodyPlan,
         sound: &[f32],
         noise: &mut Noise,
     ) -> Result<Vec<f32>, KernelError> {
-        let text = self.text.run(compute, tokens)?.repeated(&plan.frames);
-        self.decoder.run(compute, &text, (&plan.pitch, &plan.loudness), sound, noise)
+        let mut p = device.program(tokens.len());
+        let hidden = self.text.record(&mut p, tokens)?;
+        p.run()?;
+        let (channels, numbers) = (hidden.channels(), p.read(&hidden)?);
+        p.free(hidden);
+        drop(p);
+        let generator = &self.decoder.generator;
+        let source = generator.source_spectrum(device, &plan.pitch, noise);
+        let mut p = device.program(plan.frames.iter().sum());
+        let text = p.given(&repeated(&numbers, &plan.frames), channels)?;
+        let source = p.given_places(&source, generator.source_channels())?;
+        let curves = [&plan.pitch[..], &plan.loudness[..]];
+        let spectrum_value = self.decoder.record(&mut p, text, curves, source, sound)?;
+        p.run()?;
+        let spectrum = p.read(&spectrum_value)?;
+        p.free(spectrum_value);
+        drop(p);
+        Ok(generator.samples(device, spectrum))
     }
+}
+
+/// Repeats each row as often as `counts` says.
+fn repeated(rows: &[f32], counts: &[usize]) -> Vec<f32> {
+    let rows = rows.chunks_exact(rows.len() / counts.len()).zip(counts);
+    rows.flat_map(|(row, &count)| std::iter::repeat_n(row, count).flatten().copied()).collect()
 }

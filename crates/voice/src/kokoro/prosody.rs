@@ -1,59 +1,63 @@
 //! Prosody: the duration of each phoneme, and pitch and loudness for each frame. Also the text encoder for the
 //! decoder.
 
-use hanzo_engine_kernels::KernelError;
+use hanzo_engine_kernels::{KernelError, PointActivation};
 use hanzo_engine_runtime::LoadError;
 
 use super::KokoroConfig;
 use super::blocks::{Style, StyleBlock, conv, lstm};
-use crate::nn::{ChannelAffine, Compute, Conv, ConvShape, Lstm, Matrix, Signal, layer_norm, leaky_relu};
+use crate::nn::{
+    ConvExtras, ChannelAffine, DenseWeights, Device, KernelWeights, LstmWeights, NormWeights, Program, Value, same,
+};
 use crate::weights::Weights;
 
 const EPS: f32 = 1e-5;
 
 /// Predictor of durations, pitch and loudness.
 pub(super) struct Prosody {
-    encoder: Vec<(Lstm, Style)>,
-    lstm: Lstm,
-    durations: Matrix,
-    shared: Lstm,
+    encoder: Vec<(LstmWeights, Style)>,
+    lstm: LstmWeights,
+    durations: DenseWeights,
+    shared: LstmWeights,
     curves: [Curve; 2],
 }
 
 /// Predictor of pitch, or of loudness.
 struct Curve {
     blocks: Vec<StyleBlock>,
-    projection: Conv,
+    projection: KernelWeights,
 }
 
 impl Curve {
-    fn load(compute: &Compute, weights: &Weights, name: &str, style: usize) -> Result<Curve, LoadError> {
-        let block = |index| StyleBlock::load(compute, weights, &format!("predictor.{name}.{index}"), style);
+    fn load(device: &Device, weights: &Weights, name: &str, style: usize) -> Result<Curve, LoadError> {
+        let block = |index| StyleBlock::load(device, weights, &format!("predictor.{name}.{index}"), style);
         let blocks = (0..3).map(block).collect::<Result<_, _>>()?;
-        let shape = ConvShape::same(1, 1);
-        let projection = conv(compute, weights, &format!("predictor.{name}_proj"), [1, 0, 1], shape)?;
+        let projection = conv(device, weights, &format!("predictor.{name}_proj"), [1, 0, 1], same(1, 1))?;
         Ok(Curve { blocks, projection })
     }
 
-    fn run(&self, compute: &mut Compute, x: &Signal, style: &[f32]) -> Result<Vec<f32>, KernelError> {
-        let mut x = x.clone();
+    fn record(&self, p: &mut Program<'_>, x: &Value, style: &[f32]) -> Result<Value, KernelError> {
+        let mut done: Option<Value> = None;
         for block in &self.blocks {
-            x = block.run(compute, &x, style)?;
+            let y = block.record(p, done.as_ref().unwrap_or(x), style)?;
+            if let Some(old) = done.replace(y) {
+                p.free(old);
+            }
         }
-        Ok(self.projection.run(compute, &x)?.data)
+        p.conv(&self.projection, done.as_ref().unwrap_or(x), ConvExtras::default())
     }
 }
 
 impl Prosody {
     pub(super) fn load(
-        compute: &Compute,
+        device: &Device,
         weights: &Weights,
         config: &KokoroConfig,
     ) -> Result<Prosody, LoadError> {
         let hidden = weights.shape("bert_encoder.weight")?[0];
-        let layer = |index: usize| -> Result<(Lstm, Style), LoadError> {
+        let layer = |index: usize| -> Result<(LstmWeights, Style), LoadError> {
             let named = |at| format!("predictor.text_encoder.lstms.{at}");
-            let memory = lstm(compute, weights, &named(2 * index))?;
+            let memory = lstm(device, weights, &named(2 * index))?;
             Ok((memory, Style::load(weights, &named(2 * index + 1), config.style, hidden)?))
         };
         let name = "predictor.duration_proj.linear_layer";
@@ -61,71 +65,74 @@ impl Prosody {
         let bias = weights.vector(&format!("{name}.bias"), steps)?;
         Ok(Prosody {
             encoder: (0..config.layers).map(layer).collect::<Result<_, _>>()?,
-            lstm: lstm(compute, weights, "predictor.lstm")?,
-            durations: compute.pack(name, (steps, inputs), &numbers, Some(&bias))?,
-            shared: lstm(compute, weights, "predictor.shared")?,
+            lstm: lstm(device, weights, "predictor.lstm")?,
+            durations: device.dense(name, (steps, inputs), &numbers, Some(&bias))?,
+            shared: lstm(device, weights, "predictor.shared")?,
             curves: [
-                Curve::load(compute, weights, "F0", config.style)?,
-                Curve::load(compute, weights, "N", config.style)?,
+                Curve::load(device, weights, "F0", config.style)?,
+                Curve::load(device, weights, "N", config.style)?,
             ],
         })
     }
 
-    /// Hidden states of phonemes, concatenated with the style.
-    pub(super) fn encode(
+    /// Records the ops to the hidden states of so many phonemes, beside the style, and to what [`Prosody::durations`] reads.
+    pub(super) fn record_encoder(
         &self,
-        compute: &mut Compute,
-        hidden: &Signal,
+        p: &mut Program<'_>,
+        (hidden, rows): (Value, usize),
         style: &[f32],
-    ) -> Result<Signal, KernelError> {
-        let mut x = hidden.beside_each(style);
+    ) -> Result<[Value; 2], KernelError> {
+        let styles = p.given(&style.repeat(rows), style.len())?;
+        let mut x = p.beside(&[&hidden, &styles])?;
+        p.free(hidden);
         for (memory, norm) in &self.encoder {
-            let mut y = memory.run(compute, &x)?;
-            layer_norm(&mut y, EPS, &norm.of(style));
-            x = y.beside_each(style);
+            let states = p.lstm(memory, &x)?;
+            let normed = p.norm_by(&norm.of(style), EPS, &states)?;
+            let joined = p.beside(&[&normed, &styles])?;
+            [states, normed, std::mem::replace(&mut x, joined)].into_iter().for_each(|value| p.free(value));
         }
-        Ok(x)
+        p.free(styles);
+        let states = p.lstm(&self.lstm, &x)?;
+        let steps = p.dense(&self.durations, &states)?;
+        p.free(states);
+        Ok([x, steps])
     }
 
     /// Frames of each phoneme, at least one.
-    pub(super) fn durations(
-        &self,
-        compute: &mut Compute,
-        encoded: &Signal,
-        speed: f32,
-    ) -> Result<Vec<usize>, KernelError> {
-        let x = self.lstm.run(compute, encoded)?;
-        let steps = compute.linear(&self.durations, &x)?;
+    pub(super) fn durations(&self, steps: &[f32], speed: f32) -> Vec<usize> {
         let frames = |row: &[f32]| -> usize {
             let sum: f32 = row.iter().map(|x| 1.0 / (1.0 + (-x).exp())).sum();
             (sum / speed).round_ties_even().max(1.0) as usize
         };
-        Ok(steps.data.chunks_exact(steps.cols).map(frames).collect())
+        steps.chunks_exact(self.durations.outputs).map(frames).collect()
     }
 
-    /// Pitch in Hz and loudness, two values a frame.
-    pub(super) fn curves(
+    /// Records the ops from the hidden states of frames to pitch in Hz and loudness, two values a frame.
+    pub(super) fn record_curves(
         &self,
-        compute: &mut Compute,
-        frames: &Signal,
+        p: &mut Program<'_>,
+        frames: Value,
         style: &[f32],
-    ) -> Result<(Vec<f32>, Vec<f32>), KernelError> {
-        let x = self.shared.run(compute, frames)?;
-        Ok((self.curves[0].run(compute, &x, style)?, self.curves[1].run(compute, &x, style)?))
+    ) -> Result<[Value; 2], KernelError> {
+        let x = p.lstm(&self.shared, &frames)?;
+        p.free(frames);
+        let curves = [self.curves[0].record(p, &x, style)?, self.curves[1].record(p, &x, style)?];
+        p.free(x);
+        Ok(curves)
     }
 }
 
 /// Text encoder, whose output the decoder reads.
 pub(super) struct TextEncoder {
     embedding: Vec<f32>, // (vocab, hidden)
-    layers: Vec<(Conv, ChannelAffine)>,
-    lstm: Lstm,
+    layers: Vec<(KernelWeights, NormWeights)>,
+    lstm: LstmWeights,
     hidden: usize,
 }
 
 impl TextEncoder {
     pub(super) fn load(
-        compute: &Compute,
+        device: &Device,
         weights: &Weights,
         config: &KokoroConfig,
     ) -> Result<TextEncoder, LoadError> {
@@ -133,29 +140,35 @@ impl TextEncoder {
         if config.vocab.values().any(|&id| id as usize >= vocab) {
             return Err(weights.corrupt("vocab", format!("a phoneme's number is over the {vocab} there are")));
         }
-        let layer = |index: usize| -> Result<(Conv, ChannelAffine), LoadError> {
+        let layer = |index: usize| -> Result<(KernelWeights, NormWeights), LoadError> {
             let name = format!("text_encoder.cnn.{index}");
-            let shape = ConvShape::same(config.text_kernel, 1);
+            let of = same(config.text_kernel, 1);
             let sizes = [hidden, hidden, config.text_kernel];
-            let norm = ChannelAffine {
+            let affine = ChannelAffine {
                 scale: weights.vector(&format!("{name}.1.gamma"), hidden)?,
                 shift: weights.vector(&format!("{name}.1.beta"), hidden)?,
             };
-            Ok((conv(compute, weights, &format!("{name}.0"), sizes, shape)?, norm))
+            let norm = device.norm(&affine, EPS)?;
+            Ok((conv(device, weights, &format!("{name}.0"), sizes, of)?, norm))
         };
         let layers = (0..config.layers).map(layer).collect::<Result<_, _>>()?;
-        Ok(TextEncoder { embedding, layers, lstm: lstm(compute, weights, "text_encoder.lstm")?, hidden })
+        Ok(TextEncoder { embedding, layers, lstm: lstm(device, weights, "text_encoder.lstm")?, hidden })
     }
 
-    pub(super) fn run(&self, compute: &mut Compute, tokens: &[u32]) -> Result<Signal, KernelError> {
+    /// Records the ops from tokens to their hidden states.
+    pub(super) fn record(&self, p: &mut Program<'_>, tokens: &[u32]) -> Result<Value, KernelError> {
         let rows =
             tokens.iter().flat_map(|&token| &self.embedding[token as usize * self.hidden..][..self.hidden]);
-        let mut x = Signal::from_data(tokens.len(), self.hidden, rows.copied().collect());
+        let numbers: Vec<f32> = rows.copied().collect();
+        let mut x = p.given(&numbers, self.hidden)?;
         for (conv, norm) in &self.layers {
-            x = conv.run(compute, &x)?;
-            layer_norm(&mut x, EPS, norm);
-            leaky_relu(compute, &mut x, 0.2);
+            let y = p.conv(conv, &x, ConvExtras::default())?;
+            let normed = p.norm(norm, &y)?;
+            p.activate(PointActivation::LeakyRelu { slope: 0.2 }, &normed);
+            [y, std::mem::replace(&mut x, normed)].into_iter().for_each(|value| p.free(value));
         }
-        self.lstm.run(compute, &x)
+        let states = p.lstm(&self.lstm, &x)?;
+        p.free(x);
+        Ok(states)
     }
 }

@@ -48,11 +48,11 @@ fn sound_is_that_of_its_makers_package() {
     let (right_loudness, right) = rest.split_at(right_pitch.len());
     let (sound, manner) = style.split_at(settings.style);
     for tier in Tier::available() {
-        let mut compute = Compute::new(Arc::new(ThreadPool::new(2)), tier);
-        let network = Kokoro::load(&mut compute, &weights, &settings, &mut |_| ()).unwrap();
-        compute.reserve(1024, Kokoro::heads(&settings)).unwrap();
+        let mut device = Device::new(Arc::new(ThreadPool::new(2)), tier);
+        let network = Kokoro::load(&device, &weights, &settings, &mut |_| ()).unwrap();
+        device.reserve(1024, Kokoro::heads(&settings)).unwrap();
         let speed = golden["speed"].as_f64().unwrap() as f32;
-        let mut plan = network.plan(&mut compute, &padded, manner, speed).unwrap();
+        let mut plan = network.plan(&mut device, &padded, manner, speed).unwrap();
         assert_eq!(plan.frames, right_frames, "{tier}");
         for (right, is) in [(right_pitch, &mut plan.pitch), (right_loudness, &mut plan.loudness)] {
             let snr = snr_db(right, is);
@@ -62,7 +62,7 @@ fn sound_is_that_of_its_makers_package() {
             is.copy_from_slice(right);
         }
         let mut noise = Noise::new(golden["seed"].as_u64().unwrap());
-        let samples = network.sound(&mut compute, &padded, &plan, sound, &mut noise).unwrap();
+        let samples = network.sound(&mut device, &padded, &plan, sound, &mut noise).unwrap();
         let snr = snr_db(right, &samples);
         assert!(snr > 60.0, "{tier}: {snr:.1} dB");
         println!("{tier}: {snr:.1} dB");

@@ -1,21 +1,15 @@
-//! Building blocks of speech networks. Signals are `(rows, channels)`, one row for each time step. Adjacent
-//! rows are contiguous in memory, so they serve directly as a row of a convolution's matrix product on the
-//! kernels' packed matrices.
+//! Building blocks of speech networks, which are programs of ops on a device ([`Program`]). Signals are [`Value`]s: `(places,
+//! channels)`, one place for each time step.
 
-mod compute;
-mod conv;
-mod lstm;
-mod norm;
-mod signal;
+mod program;
 mod stft;
-mod toom;
-mod wave;
+mod weights;
 
-pub(crate) use compute::{Compute, Matrix, matrix_bytes, scratch_bytes};
-pub(crate) use conv::{Conv, ConvShape, DepthwiseUp, TransposedConv};
-pub(crate) use lstm::{Direction as LstmDirection, Lstm};
-pub(crate) use norm::{ChannelAffine, channel_stats, layer_norm};
-pub(crate) use signal::Signal;
+pub(crate) use program::{
+    ConvExtras, Device, PROGRAM_ROWS_MAX, Program, Value, kernel_bytes, matrix_bytes, program_scratch_bytes,
+};
 pub(crate) use stft::Stft;
-pub(crate) use toom::KernelSplit;
-pub(crate) use wave::{Bent, leaky_relu, sigmoid, tanh};
+pub(crate) use weights::{
+    ChannelAffine, DenseWeights, KernelWeights, LstmDirection, LstmWeights, NearWeights, NormWeights, along,
+    same,
+};

@@ -3,7 +3,7 @@
 
 use std::f64::consts::PI;
 
-use super::{Compute, Signal};
+use super::Device;
 
 /// Transform of `size` points with a step of `hop` samples.
 pub(crate) struct Stft {
@@ -25,16 +25,17 @@ impl Stft {
         Stft { size, hop, window, cosine: table(f64::cos), sine: table(f64::sin) }
     }
 
-    fn bins(&self) -> usize {
+    /// Bins of a frame's spectrum.
+    pub(crate) fn bins(&self) -> usize {
         self.size / 2 + 1
     }
 
     /// Spectrum `(frames, 2 * bins)`: magnitudes, then phases. There are `samples / hop + 1` frames.
-    pub(crate) fn transform(&self, compute: &Compute, samples: &[f32]) -> Signal {
+    pub(crate) fn transform(&self, device: &Device, samples: &[f32]) -> Vec<f32> {
         let (half, bins, last) = (self.size / 2, self.bins(), samples.len() - 1);
         assert!(last >= half, "more samples than are mirrored");
-        let mut out = Signal::zeros(samples.len() / self.hop + 1, 2 * bins);
-        compute.rows(&mut out.data, 2 * bins, &|first, piece| {
+        let mut out = vec![0.0; (samples.len() / self.hop + 1) * 2 * bins];
+        device.rows(&mut out, 2 * bins, &|first, piece| {
             let mut frame = vec![0.0; self.size];
             for (index, row) in piece.chunks_exact_mut(2 * bins).enumerate() {
                 let start = (first + index) * self.hop;
@@ -62,12 +63,13 @@ impl Stft {
     }
 
     /// Returns `(frames - 1) * hop` samples for a spectrum `(frames, 2 * bins)`: magnitudes, then phases.
-    pub(crate) fn inverse(&self, compute: &Compute, spectrum: &Signal) -> Vec<f32> {
+    pub(crate) fn inverse(&self, device: &Device, spectrum: &[f32]) -> Vec<f32> {
         let (half, bins) = (self.size / 2, self.bins());
-        let mut frames = Signal::zeros(spectrum.rows, self.size);
-        compute.rows(&mut frames.data, self.size, &|first, piece| {
+        let count = spectrum.len() / (2 * bins);
+        let mut frames = vec![0.0; count * self.size];
+        device.rows(&mut frames, self.size, &|first, piece| {
             for (index, frame) in piece.chunks_exact_mut(self.size).enumerate() {
-                let row = spectrum.row(first + index);
+                let row = &spectrum[(first + index) * 2 * bins..][..2 * bins];
                 for bin in 0..bins {
                     let (magnitude, angle) = (row[bin], row[bins + bin]);
                     let inner = bin != 0 && bin != half;
@@ -82,11 +84,11 @@ impl Stft {
                 frame.iter_mut().zip(&self.window).for_each(|(value, window)| *value *= window);
             }
         });
-        let length = (spectrum.rows - 1) * self.hop + self.size;
+        let length = (count - 1) * self.hop + self.size;
         let (mut sum, mut weight) = (vec![0.0_f32; length], vec![0.0_f32; length]);
-        for row in 0..frames.rows {
+        for (row, frame) in frames.chunks_exact(self.size).enumerate() {
             let start = row * self.hop;
-            for (at, &value) in frames.row(row).iter().enumerate() {
+            for (at, &value) in frame.iter().enumerate() {
                 sum[start + at] += value;
                 weight[start + at] += self.window[at] * self.window[at];
             }

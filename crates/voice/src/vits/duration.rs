@@ -1,12 +1,12 @@
 //! Durations of symbols, as logarithms of frames. They are sampled by spline flows (arxiv.org/abs/1906.04032)
 //! conditioned on the text or, in models without those, computed by two convolutions.
 
-use hanzo_engine_kernels::KernelError;
+use hanzo_engine_kernels::{Activation, KernelError, PointActivation};
 use hanzo_engine_runtime::LoadError;
 
 use super::VitsConfig;
 use super::names::{NamedWeights, SpeakerConditioning};
-use crate::nn::{ChannelAffine, Compute, Conv, ConvShape, Matrix, Signal, layer_norm};
+use crate::nn::{ConvExtras, DenseWeights, Device, KernelWeights, NormWeights, Program, Value, along, same};
 use crate::noise::Noise;
 
 /// Epsilon of the norms between depthwise convolutions, independent of the model's settings.
@@ -22,9 +22,9 @@ pub(super) enum Durations {
 }
 
 pub(super) struct Drawn {
-    pre: Matrix,
+    pre: DenseWeights,
     convolutions: Separable,
-    proj: Matrix,
+    proj: DenseWeights,
     conditioning: Option<SpeakerConditioning>,
     translate: Vec<f32>,
     scale: Vec<f32>,
@@ -32,11 +32,10 @@ pub(super) struct Drawn {
 }
 
 pub(super) struct ConvolutionPredictor {
-    first: (Conv, ChannelAffine),
-    second: (Conv, ChannelAffine),
-    proj: Matrix,
+    first: (KernelWeights, NormWeights),
+    second: (KernelWeights, NormWeights),
+    proj: DenseWeights,
     conditioning: Option<SpeakerConditioning>,
-    eps: f32,
 }
 
 /// Depthwise convolutions with growing dilation, each followed by a pointwise one.
@@ -45,57 +44,39 @@ struct Separable {
 }
 
 struct SeparableLayer {
-    taps: Vec<f32>, // (channels, kernel)
-    bias: Vec<f32>,
-    kernel: usize,
-    dilation: usize,
-    norm: ChannelAffine,
-    pointwise: Matrix,
-    pointwise_norm: ChannelAffine,
+    depthwise: KernelWeights,
+    norm: NormWeights,
+    pointwise: DenseWeights,
+    pointwise_norm: NormWeights,
 }
 
 struct SplineFlow {
-    pre: Matrix,
+    pre: DenseWeights,
     convolutions: Separable,
-    proj: Matrix,
+    proj: DenseWeights,
+    hidden: usize,
     bins: usize,
     bound: f32,
 }
 
 impl Durations {
     pub(super) fn load(
-        compute: &Compute,
+        device: &Device,
         named: &NamedWeights<'_>,
         config: &VitsConfig,
     ) -> Result<Durations, LoadError> {
+        if !config.draws_durations {
+            return Ok(Durations::Computed(ConvolutionPredictor::load(device, named, config)?));
+        }
         let hidden = config.hidden;
         let name = |part: &str| format!("duration_predictor.{part}");
-        if !config.draws_durations {
-            let conv = |at: usize, inputs: usize| -> Result<(Conv, ChannelAffine), LoadError> {
-                let weight = name(&format!("conv_{at}"));
-                let channels = named.shape(&format!("{weight}.weight"))?[0];
-                let shape =
-                    |kernel: usize| ConvShape { stride: 1, dilation: 1, padding: (kernel / 2, kernel / 2) };
-                let conv = named.conv(compute, &weight, [channels, inputs], shape)?;
-                Ok((conv, named.norm(&name(&format!("norm_{at}")), channels)?))
-            };
-            let first = conv(1, hidden)?;
-            let channels = first.1.scale.len();
-            return Ok(Durations::Computed(ConvolutionPredictor {
-                second: conv(2, channels)?,
-                first,
-                proj: named.linear(compute, &name("proj"), [1, channels])?,
-                conditioning: SpeakerConditioning::load(named, &name("cond"), hidden, config.speaker)?,
-                eps: config.norm_eps,
-            }));
-        }
-        let flow = |at: usize| SplineFlow::load(compute, named, &name(&format!("flows.{at}")), config);
+        let flow = |at: usize| SplineFlow::load(device, named, &name(&format!("flows.{at}")), config);
         // The first flow does not affect the result.
         let splines = (2..=config.duration_flows).rev().map(flow).collect::<Result<_, _>>()?;
         Ok(Durations::Drawn(Drawn {
-            pre: named.linear(compute, &name("conv_pre"), [hidden, hidden])?,
-            convolutions: Separable::load(compute, named, &name("conv_dds"), config)?,
-            proj: named.linear(compute, &name("conv_proj"), [hidden, hidden])?,
+            pre: named.linear(device, &name("conv_pre"), [hidden, hidden])?,
+            convolutions: Separable::load(device, named, &name("conv_dds"), config)?,
+            proj: named.linear(device, &name("conv_proj"), [hidden, hidden])?,
             conditioning: SpeakerConditioning::load(named, &name("cond"), hidden, config.speaker)?,
             translate: named.vector(&name("flows.0.translate"), CHANNELS)?,
             scale: named.inverse_scales(&name("flows.0"), CHANNELS)?,
@@ -103,67 +84,107 @@ impl Durations {
         }))
     }
 
-    /// Log duration of each row.
-    pub(super) fn run(
+    /// Records the ops from hidden states, which they may change, to what [`Durations::finish`] reads.
+    pub(super) fn record(
         &self,
-        compute: &mut Compute,
-        hidden: &Signal,
+        p: &mut Program<'_>,
+        hidden: Value,
         speaker: &[f32],
+    ) -> Result<Value, KernelError> {
+        match self {
+            Durations::Drawn(drawn) => drawn.record(p, hidden, speaker),
+            Durations::Computed(computed) => computed.record(p, hidden, speaker),
+        }
+    }
+
+    /// Log duration of each row, from the value that the recorded ops have computed for so many rows.
+    pub(super) fn finish(
+        &self,
+        device: &mut Device,
+        (known, rows): (Value, usize),
         noise_scale: f32,
         noise: &mut Noise,
     ) -> Result<Vec<f32>, KernelError> {
         match self {
-            Durations::Drawn(drawn) => drawn.run(compute, hidden, speaker, noise_scale, noise),
-            Durations::Computed(computed) => computed.run(compute, hidden, speaker),
+            Durations::Drawn(drawn) => drawn.finish(device, (known, rows), noise_scale, noise),
+            Durations::Computed(_) => {
+                let logs = device.program(rows).read(&known);
+                device.spent(known);
+                logs
+            }
         }
-    }
-}
-
-fn add_each(x: &mut Signal, added: &[f32]) {
-    let cols = x.cols;
-    for row in x.data.chunks_exact_mut(cols) {
-        row.iter_mut().zip(added).for_each(|(x, added)| *x += added);
     }
 }
 
 impl ConvolutionPredictor {
-    fn run(&self, compute: &mut Compute, hidden: &Signal, speaker: &[f32]) -> Result<Vec<f32>, KernelError> {
-        let mut x = hidden.clone();
+    fn load(
+        device: &Device,
+        named: &NamedWeights<'_>,
+        config: &VitsConfig,
+    ) -> Result<ConvolutionPredictor, LoadError> {
+        let name = |part: &str| format!("duration_predictor.{part}");
+        let conv = |at: usize, inputs: usize| -> Result<((KernelWeights, NormWeights), usize), LoadError> {
+            let weight = name(&format!("conv_{at}"));
+            let channels = named.shape(&format!("{weight}.weight"))?[0];
+            let straight = |kernel: usize| along(kernel, (1, 1), (kernel / 2, kernel / 2), false);
+            let conv = named.conv(device, &weight, [channels, inputs], straight)?;
+            let norm = named.norm(device, &name(&format!("norm_{at}")), channels, config.norm_eps)?;
+            Ok(((conv, norm), channels))
+        };
+        let (first, channels) = conv(1, config.hidden)?;
+        Ok(ConvolutionPredictor {
+            first,
+            second: conv(2, channels)?.0,
+            proj: named.linear(device, &name("proj"), [1, channels])?,
+            conditioning: SpeakerConditioning::load(named, &name("cond"), config.hidden, config.speaker)?,
+        })
+    }
+
+    fn record(&self, p: &mut Program<'_>, mut x: Value, speaker: &[f32]) -> Result<Value, KernelError> {
         if let Some(own) = self.conditioning.as_ref().filter(|_| !speaker.is_empty()) {
-            add_each(&mut x, &own.of(speaker));
+            p.add_each(&x, &own.of(speaker))?;
         }
         for (conv, norm) in [&self.first, &self.second] {
-            x = conv.run(compute, &x)?;
-            x.data.iter_mut().for_each(|x| *x = x.max(0.0));
-            layer_norm(&mut x, self.eps, norm);
+            let y = p.conv(conv, &x, ConvExtras::default())?;
+            p.activate(PointActivation::LeakyRelu { slope: 0.0 }, &y);
+            let normed = p.norm(norm, &y)?;
+            p.free(y);
+            p.free(std::mem::replace(&mut x, normed));
         }
-        Ok(compute.linear(&self.proj, &x)?.data)
+        let logs = p.dense(&self.proj, &x)?;
+        p.free(x);
+        Ok(logs)
     }
 }
 
 impl Drawn {
-    fn run(
+    fn record(&self, p: &mut Program<'_>, hidden: Value, speaker: &[f32]) -> Result<Value, KernelError> {
+        let x = p.dense(&self.pre, &hidden)?;
+        if let Some(own) = self.conditioning.as_ref().filter(|_| !speaker.is_empty()) {
+            p.add_each(&x, &own.of(speaker))?;
+        }
+        self.convolutions.record(p, &x)?;
+        let known = p.dense(&self.proj, &x)?;
+        p.free(hidden);
+        p.free(x);
+        Ok(known)
+    }
+
+    fn finish(
         &self,
-        compute: &mut Compute,
-        hidden: &Signal,
-        speaker: &[f32],
+        device: &mut Device,
+        (known, rows): (Value, usize),
         noise_scale: f32,
         noise: &mut Noise,
     ) -> Result<Vec<f32>, KernelError> {
-        let mut known = compute.linear(&self.pre, hidden)?;
-        if let Some(own) = self.conditioning.as_ref().filter(|_| !speaker.is_empty()) {
-            add_each(&mut known, &own.of(speaker));
-        }
-        self.convolutions.run(compute, &mut known)?;
-        let known = compute.linear(&self.proj, &known)?;
-        let rows = hidden.rows;
         let mut draw = || -> Vec<f32> { (0..rows).map(|_| noise.normal() * noise_scale).collect() };
         let mut latents = [draw(), draw()];
         for flow in &self.splines {
             latents.reverse();
             let [first, second] = &mut latents;
-            flow.back(compute, &known, first, second)?;
+            flow.back(device, &known, first, second)?;
         }
+        device.spent(known);
         latents.reverse();
         let [mut logs, _] = latents;
         logs.iter_mut().for_each(|log| *log = (*log - self.translate[0]) * self.scale[0]);
@@ -173,7 +194,7 @@ impl Drawn {
 
 impl Separable {
     fn load(
-        compute: &Compute,
+        device: &Device,
         named: &NamedWeights<'_>,
         name: &str,
         config: &VitsConfig,
@@ -181,60 +202,46 @@ impl Separable {
         let hidden = config.hidden;
         let layer = |at: usize| -> Result<SeparableLayer, LoadError> {
             let part = |part: &str| format!("{name}.{part}.{at}");
-            let ([_, _, kernel], taps) =
-                named.shaped(&format!("{}.weight", part("convs_dilated")), [hidden, 1, 0])?;
+            let weight = part("convs_dilated");
+            let (sizes, taps) = named.shaped(&format!("{weight}.weight"), [hidden, 1, 0])?;
+            let kernel = sizes[2];
             if kernel % 2 == 0 {
-                return Err(named.corrupt(&part("convs_dilated"), format!("a kernel of {kernel}")));
+                return Err(named.corrupt(&weight, format!("a kernel of {kernel}")));
             }
+            let dilation = kernel.pow(at as u32);
+            let mut of = same(kernel, dilation);
+            of.params.groups = hidden;
+            let bias = named.vector(&format!("{weight}.bias"), hidden)?;
             Ok(SeparableLayer {
-                taps,
-                bias: named.vector(&format!("{}.bias", part("convs_dilated")), hidden)?,
-                kernel,
-                dilation: kernel.pow(at as u32),
-                norm: named.norm(&part("norms_1"), hidden)?,
-                pointwise: named.linear(compute, &part("convs_pointwise"), [hidden, hidden])?,
-                pointwise_norm: named.norm(&part("norms_2"), hidden)?,
+                depthwise: device.kernel(&weight, sizes, &taps, Some(&bias), of)?,
+                norm: named.norm(device, &part("norms_1"), hidden, EPS)?,
+                pointwise: named.linear(device, &part("convs_pointwise"), [hidden, hidden])?,
+                pointwise_norm: named.norm(device, &part("norms_2"), hidden, EPS)?,
             })
         };
         Ok(Separable { layers: (0..config.separable_layers).map(layer).collect::<Result<_, _>>()? })
     }
 
-    fn run(&self, compute: &mut Compute, x: &mut Signal) -> Result<(), KernelError> {
+    /// Records the ops, which change `x`.
+    fn record(&self, p: &mut Program<'_>, x: &Value) -> Result<(), KernelError> {
+        const GELU: Activation = Activation::GeluErf;
         for layer in &self.layers {
-            let mut y = layer.depthwise(x);
-            layer_norm(&mut y, EPS, &layer.norm);
-            y.data.iter_mut().for_each(|x| *x = gelu(*x));
-            let mut y = compute.linear(&layer.pointwise, &y)?;
-            layer_norm(&mut y, EPS, &layer.pointwise_norm);
-            y.data.iter_mut().for_each(|x| *x = gelu(*x));
-            x.add(&y);
+            let y = p.conv(&layer.depthwise, x, ConvExtras::default())?;
+            let normed = p.norm(&layer.norm, &y)?;
+            p.activate(PointActivation::Mlp(GELU), &normed);
+            let mixed = p.dense(&layer.pointwise, &normed)?;
+            let out = p.norm(&layer.pointwise_norm, &mixed)?;
+            p.activate(PointActivation::Mlp(GELU), &out);
+            p.add(x, &out, 0, 1.0);
+            [y, normed, mixed, out].into_iter().for_each(|value| p.free(value));
         }
         Ok(())
     }
 }
 
-impl SeparableLayer {
-    fn depthwise(&self, x: &Signal) -> Signal {
-        let mut out = Signal::zeros(x.rows, x.cols);
-        let reach = self.dilation * (self.kernel - 1) / 2;
-        for row in 0..x.rows {
-            let sums = out.row_mut(row);
-            sums.copy_from_slice(&self.bias);
-            for tap in 0..self.kernel {
-                let from = (row + tap * self.dilation).checked_sub(reach).filter(|&from| from < x.rows);
-                let Some(from) = from else { continue };
-                for (channel, (sum, value)) in sums.iter_mut().zip(x.row(from)).enumerate() {
-                    *sum += self.taps[channel * self.kernel + tap] * value;
-                }
-            }
-        }
-        out
-    }
-}
-
 impl SplineFlow {
     fn load(
-        compute: &Compute,
+        device: &Device,
         named: &NamedWeights<'_>,
         name: &str,
         config: &VitsConfig,
@@ -248,9 +255,10 @@ impl SplineFlow {
             );
         }
         Ok(SplineFlow {
-            pre: named.linear(compute, &format!("{name}.conv_pre"), [config.hidden, 1])?,
-            convolutions: Separable::load(compute, named, &format!("{name}.conv_dds"), config)?,
-            proj: named.linear(compute, &proj_name, [outputs, config.hidden])?,
+            pre: named.linear(device, &format!("{name}.conv_pre"), [config.hidden, 1])?,
+            convolutions: Separable::load(device, named, &format!("{name}.conv_dds"), config)?,
+            proj: named.linear(device, &proj_name, [outputs, config.hidden])?,
+            hidden: config.hidden,
             bins,
             bound: config.spline_bound,
         })
@@ -259,20 +267,23 @@ impl SplineFlow {
     /// Inverts the splines on `second`, which depend on `first` and the text.
     fn back(
         &self,
-        compute: &mut Compute,
-        known: &Signal,
+        device: &mut Device,
+        known: &Value,
         first: &[f32],
         second: &mut [f32],
     ) -> Result<(), KernelError> {
-        let first = Signal::from_data(first.len(), 1, first.to_vec());
-        let mut x = compute.linear(&self.pre, &first)?;
-        x.add(known);
-        let hidden = x.cols;
-        self.convolutions.run(compute, &mut x)?;
-        let numbers = compute.linear(&self.proj, &x)?;
-        let scale = 1.0 / (hidden as f32).sqrt();
-        for (row, value) in second.iter_mut().enumerate() {
-            let (widths, rest) = numbers.row(row).split_at(self.bins);
+        let mut p = device.program(first.len());
+        let first = p.given(first, 1)?;
+        let x = p.dense(&self.pre, &first)?;
+        p.add(&x, known, 0, 1.0);
+        self.convolutions.record(&mut p, &x)?;
+        let spline = p.dense(&self.proj, &x)?;
+        p.run()?;
+        let numbers = p.read(&spline)?;
+        [first, x, spline].into_iter().for_each(|value| p.free(value));
+        let scale = 1.0 / (self.hidden as f32).sqrt();
+        for (row, value) in numbers.chunks_exact(3 * self.bins - 1).zip(second) {
+            let (widths, rest) = row.split_at(self.bins);
             let (heights, slopes) = rest.split_at(self.bins);
             *value = self.inverse(
                 *value,
@@ -326,30 +337,4 @@ impl SplineFlow {
 
 fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { x.exp().ln_1p() }
-}
-
-/// GELU with the error function.
-fn gelu(x: f32) -> f32 {
-    0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2))
-}
-
-/// Error function within 1.2e-7 (Numerical Recipes, `erfc` by a Chebyshev fit), in double precision.
-fn erf(x: f32) -> f32 {
-    let x = f64::from(x);
-    let t = 1.0 / (1.0 + 0.5 * x.abs());
-    const TERMS: [f64; 10] = [
-        0.170_872_77,
-        -0.822_152_23,
-        1.488_515_87,
-        -1.135_203_98,
-        0.278_868_07,
-        -0.186_288_06,
-        0.096_784_18,
-        0.374_091_96,
-        1.000_023_68,
-        -1.265_512_23,
-    ];
-    let sum = TERMS.iter().fold(0.0, |sum, term| sum * t + term);
-    let tail = t * (-x * x + sum).exp();
-    (if x >= 0.0 { 1.0 - tail } else { tail - 1.0 }) as f32
 }

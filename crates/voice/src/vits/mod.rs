@@ -22,7 +22,7 @@ use self::names::NamedWeights;
 use self::vocoder::Vocoder;
 use crate::error::SpeakError;
 use crate::limits::FRAMES_MAX;
-use crate::nn::{Compute, Signal};
+use crate::nn::{Device, PROGRAM_ROWS_MAX};
 use crate::noise::Noise;
 use crate::weights::Weights;
 
@@ -41,20 +41,20 @@ pub(crate) struct Vits {
 impl Vits {
     /// Reads and packs the weights. Reports the fraction that is done.
     pub(crate) fn load(
-        compute: &mut Compute,
+        device: &Device,
         files: &VoiceFiles,
         weights: &Weights,
         config: &VitsConfig,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Vits, LoadError> {
         let named = NamedWeights::new(weights, files.kind);
-        let text = TextEncoder::load(compute, &named, config)?;
+        let text = TextEncoder::load(device, &named, config)?;
         progress(0.3);
-        let durations = Durations::load(compute, &named, config)?;
+        let durations = Durations::load(device, &named, config)?;
         progress(0.4);
-        let flow = Flow::load(compute, &named, config)?;
+        let flow = Flow::load(device, &named, config)?;
         progress(0.6);
-        let vocoder = Vocoder::load(compute, &named, config)?;
+        let vocoder = Vocoder::load(device, &named, config)?;
         progress(1.0);
         Ok(Vits {
             text,
@@ -79,17 +79,42 @@ impl Vits {
     /// [`SpeakError`].
     pub(crate) fn speak(
         &self,
-        compute: &mut Compute,
+        device: &mut Device,
         tokens: &[u32],
         speaker: &[f32],
         speed: f32,
         noise: &mut Noise,
     ) -> Result<Vec<f32>, SpeakError> {
-        let (hidden, stats) = self.text.run(compute, tokens)?;
-        let logs = self.durations.run(compute, &hidden, speaker, self.duration_noise_scale, noise)?;
+        // A symbol takes a frame at least.
+        if tokens.len() > PROGRAM_ROWS_MAX {
+            return Err(SpeakError::TooLong { frames: tokens.len() });
+        }
+        let mut p = device.program(tokens.len());
+        let [hidden, stats_value] = self.text.record(&mut p, tokens)?;
+        let known = self.durations.record(&mut p, hidden, speaker)?;
+        p.run()?;
+        let stats = p.read(&stats_value)?;
+        p.free(stats_value);
+        drop(p);
+        let known = (known, tokens.len());
+        let logs = self.durations.finish(device, known, self.duration_noise_scale, noise)?;
+        let frames = self.frames(&logs, speed)?;
+        let latents = self.draw(&stats, &frames, noise);
+        let mut p = device.program(latents.len() / self.latents);
+        let latents = p.given(&latents, self.latents)?;
+        let latents = self.flow.record(&mut p, latents, speaker)?;
+        let samples_value = self.vocoder.record(&mut p, latents, speaker)?;
+        p.run()?;
+        let samples = p.read(&samples_value)?;
+        p.free(samples_value);
+        Ok(samples)
+    }
+
+    /// Frames of each symbol, from the logarithms.
+    fn frames(&self, logs: &[f32], speed: f32) -> Result<Vec<usize>, SpeakError> {
         let length =
             |log: &f32| (log.exp() * self.length_scale / speed).ceil().clamp(0.0, FRAMES_MAX as f32 + 1.0);
-        let frames: Vec<usize> = logs.iter().map(|log| length(log) as usize).collect();
+        let mut frames: Vec<usize> = logs.iter().map(|log| length(log) as usize).collect();
         let all: usize = frames.iter().sum();
         if logs.iter().any(|log| !log.is_finite()) {
             return Err(SpeakError::NotANumber);
@@ -98,22 +123,25 @@ impl Vits {
             return Err(SpeakError::TooLong { frames: all });
         }
         // A text without duration gets one frame.
-        let frames = if all == 0 {
-            frames.iter().enumerate().map(|(at, _)| usize::from(at == 0)).collect()
-        } else {
-            frames
-        };
-        let stats = stats.repeated(&frames);
-        let mut latents = Signal::zeros(stats.rows, self.latents);
+        if let Some(first) = frames.first_mut().filter(|_| all == 0) {
+            *first = 1;
+        }
+        Ok(frames)
+    }
+
+    /// Latents of each frame, `(frames, latents)`, from the means and log deviations of each symbol.
+    fn draw(&self, stats: &[f32], frames: &[usize], noise: &mut Noise) -> Vec<f32> {
+        let of_symbol = stats.chunks_exact(2 * self.latents).zip(frames);
+        let rows: Vec<&[f32]> =
+            of_symbol.flat_map(|(stats, &count)| std::iter::repeat_n(stats, count)).collect();
+        let mut latents = vec![0.0; rows.len() * self.latents];
         // Random numbers are drawn channel by channel.
         for channel in 0..self.latents {
-            for row in 0..stats.rows {
-                let stats = stats.row(row);
+            for (stats, latents) in rows.iter().zip(latents.chunks_exact_mut(self.latents)) {
                 let (mean, log) = (stats[channel], stats[self.latents + channel]);
-                latents.row_mut(row)[channel] = mean + noise.normal() * log.exp() * self.noise_scale;
+                latents[channel] = mean + noise.normal() * log.exp() * self.noise_scale;
             }
         }
-        let latents = self.flow.run(compute, latents, speaker)?;
-        Ok(self.vocoder.run(compute, &latents, speaker)?)
+        latents
     }
 }

@@ -3,9 +3,10 @@
 
 use std::borrow::Cow;
 
+use hanzo_engine_kernels::KernelUse;
 use hanzo_engine_runtime::{LoadError, VoiceKind};
 
-use crate::nn::{ChannelAffine, Compute, Conv, ConvShape, Matrix};
+use crate::nn::{ChannelAffine, DenseWeights, Device, KernelWeights, NormWeights};
 use crate::weights::Weights;
 
 /// Tensors under transformers' names.
@@ -144,21 +145,26 @@ impl<'a> NamedWeights<'a> {
         Ok(self.shaped(name, [0, hidden])?.1)
     }
 
-    /// Convolution with any kernel size.
+    /// Convolution that keeps the length, with any kernel size.
     pub(super) fn conv(
         &self,
-        compute: &Compute,
+        device: &Device,
         name: &str,
         [outputs, inputs]: [usize; 2],
-        shape: impl FnOnce(usize) -> ConvShape,
-    ) -> Result<Conv, LoadError> {
+        of: impl FnOnce(usize) -> KernelUse,
+    ) -> Result<KernelWeights, LoadError> {
         let (sizes, numbers) = self.shaped(&format!("{name}.weight"), [outputs, inputs, 0])?;
+        let wrong = |reason: String| Err(self.corrupt(&format!("{name}.weight"), reason));
         if sizes[2] == 0 {
-            return Err(self.corrupt(&format!("{name}.weight"), "a kernel of nothing"));
+            return wrong("a kernel of nothing".to_owned());
+        }
+        let of = of(sizes[2]);
+        if of.params.padding[2].iter().sum::<usize>() != of.params.dilation[2] * (sizes[2] - 1) {
+            return wrong(format!("a kernel of {} changes the length", sizes[2]));
         }
         let bias_name = format!("{name}.bias");
         let bias = if self.has(&bias_name) { Some(self.vector(&bias_name, sizes[0])?) } else { None };
-        Ok(Conv::new(compute, name, sizes, &numbers, bias.as_deref(), shape(sizes[2]))?)
+        Ok(device.kernel(name, sizes, &numbers, bias.as_deref(), of)?)
     }
 
     /// Matrix of this shape and its bias, stored as a matrix or as a convolution with kernel 1.
@@ -179,19 +185,26 @@ impl<'a> NamedWeights<'a> {
 
     pub(super) fn linear(
         &self,
-        compute: &Compute,
+        device: &Device,
         name: &str,
         shape: [usize; 2],
-    ) -> Result<Matrix, LoadError> {
+    ) -> Result<DenseWeights, LoadError> {
         let (numbers, bias) = self.matrix(name, shape)?;
-        Ok(compute.pack(name, (shape[0], shape[1]), &numbers, Some(&bias))?)
+        Ok(device.dense(name, (shape[0], shape[1]), &numbers, Some(&bias))?)
     }
 
-    pub(super) fn norm(&self, name: &str, width: usize) -> Result<ChannelAffine, LoadError> {
-        Ok(ChannelAffine {
+    pub(super) fn norm(
+        &self,
+        device: &Device,
+        name: &str,
+        width: usize,
+        eps: f32,
+    ) -> Result<NormWeights, LoadError> {
+        let affine = ChannelAffine {
             scale: self.vector(&format!("{name}.weight"), width)?,
             shift: self.vector(&format!("{name}.bias"), width)?,
-        })
+        };
+        Ok(device.norm(&affine, eps)?)
     }
 }
 

@@ -34,13 +34,13 @@ fn said(
     tier: Tier,
 ) -> Vec<f32> {
     let weights = Weights::new("golden", &files.tensors);
-    let mut compute = Compute::new(Arc::new(ThreadPool::new(2)), tier);
-    let network = Vits::load(&mut compute, files, &weights, config, &mut |_| ()).unwrap();
-    compute.reserve(1024, Vits::heads()).unwrap();
+    let mut device = Device::new(Arc::new(ThreadPool::new(2)), tier);
+    let network = Vits::load(&device, files, &weights, config, &mut |_| ()).unwrap();
+    device.reserve(1024, Vits::heads()).unwrap();
     let ids: Vec<u32> =
         golden["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
     let mut noise = Noise::new(golden["seed"].as_u64().unwrap());
-    network.speak(&mut compute, &ids, speaker, 1.0, &mut noise).unwrap()
+    network.speak(&mut device, &ids, speaker, 1.0, &mut noise).unwrap()
 }
 
 fn right(name: &str) -> Vec<f32> {

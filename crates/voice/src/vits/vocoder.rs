@@ -1,43 +1,46 @@
-//! HiFi-GAN vocoder (arxiv.org/abs/2010.05646): upsamples latents step by step, until a row is a sample.
+//! HiFi-GAN vocoder (arxiv.org/abs/2010.05646): upsamples latents step by step, until a place is a sample.
 //! Piper's smaller voices have its smaller blocks.
 
-use hanzo_engine_kernels::KernelError;
+use hanzo_engine_kernels::{KernelError, PointActivation};
 use hanzo_engine_runtime::LoadError;
 
 use super::VitsConfig;
 use super::names::{NamedWeights, SpeakerConditioning};
-use crate::nn::{Bent, Compute, Conv, ConvShape, Signal, TransposedConv, tanh};
+use crate::nn::{ConvExtras, Device, KernelWeights, Program, Value, along, same};
 
 /// Slope before the last convolution, independent of the others.
 const LAST_SLOPE: f32 = 0.01;
 
 pub(super) struct Vocoder {
-    pre: Conv,
+    pre: KernelWeights,
     conditioning: Option<SpeakerConditioning>,
     stages: Vec<Stage>,
-    post: Conv,
+    post: KernelWeights,
     slope: f32,
 }
 
 struct Stage {
-    up: TransposedConv,
+    up: KernelWeights,
     blocks: Vec<Block>,
 }
 
 /// Residual block: pairs of convolutions, or single ones, each with a skip connection.
 struct Block {
-    steps: Vec<(Conv, Option<Conv>)>,
+    steps: Vec<(KernelWeights, Option<KernelWeights>)>,
+}
+
+fn leaky<'a>(slope: f32) -> ConvExtras<'a> {
+    ConvExtras { before: Some(PointActivation::LeakyRelu { slope }), ..ConvExtras::default() }
 }
 
 impl Vocoder {
     pub(super) fn load(
-        compute: &Compute,
+        device: &Device,
         named: &NamedWeights<'_>,
         config: &VitsConfig,
     ) -> Result<Vocoder, LoadError> {
-        let straight =
-            |kernel: usize| ConvShape { stride: 1, dilation: 1, padding: (kernel / 2, kernel / 2) };
-        let pre = named.conv(compute, "decoder.conv_pre", [0, config.latents], straight)?;
+        let straight = |kernel: usize| along(kernel, (1, 1), (kernel / 2, kernel / 2), false);
+        let pre = named.conv(device, "decoder.conv_pre", [0, config.latents], straight)?;
         let mut channels = named.shape("decoder.conv_pre.weight")?[0];
         let conditioning = SpeakerConditioning::load(named, "decoder.cond", channels, config.speaker)?;
         let mut stages = Vec::new();
@@ -50,12 +53,13 @@ impl Vocoder {
             }
             let bias = named.vector(&format!("{name}.bias"), outputs)?;
             let padding = (kernel - stride) / 2;
-            let up = TransposedConv::new(compute, &name, sizes, &numbers, Some(&bias), (stride, padding))?;
+            let of = along(kernel, (stride, 1), (padding, padding), true);
+            let up = device.kernel(&name, sizes, &numbers, Some(&bias), of)?;
             channels = outputs;
             let count = config.block_dilations.len();
             let blocks = config.block_dilations.iter().enumerate().map(|(of_stage, dilations)| {
                 Block::load(
-                    compute,
+                    device,
                     named,
                     &format!("decoder.resblocks.{}", at * count + of_stage),
                     channels,
@@ -64,93 +68,94 @@ impl Vocoder {
             });
             stages.push(Stage { up, blocks: blocks.collect::<Result<_, _>>()? });
         }
-        let post = named.conv(compute, "decoder.conv_post", [1, channels], straight)?;
+        let post = named.conv(device, "decoder.conv_post", [1, channels], straight)?;
         Ok(Vocoder { pre, conditioning, stages, post, slope: config.slope })
     }
 
-    /// Computes the samples.
-    pub(super) fn run(
+    /// Records the ops from latents to samples. Each stage runs as a step, so that its memory can be freed.
+    pub(super) fn record(
         &self,
-        compute: &mut Compute,
-        latents: &Signal,
+        p: &mut Program<'_>,
+        latents: Value,
         speaker: &[f32],
-    ) -> Result<Vec<f32>, KernelError> {
-        let mut x = self.pre.run(compute, latents)?;
+    ) -> Result<Value, KernelError> {
+        let mut x = p.conv(&self.pre, &latents, ConvExtras::default())?;
+        p.free(latents);
         if let Some(own) = self.conditioning.as_ref().filter(|_| !speaker.is_empty()) {
-            let (added, cols) = (own.of(speaker), x.cols);
-            for row in x.data.chunks_exact_mut(cols) {
-                row.iter_mut().zip(&added).for_each(|(x, added)| *x += added);
-            }
+            p.add_each(&x, &own.of(speaker))?;
         }
-        let leaky = |slope| Bent::Leaky { affine: None, slope };
         for stage in &self.stages {
-            let longer = stage.up.run(compute, &x, leaky(self.slope))?;
-            compute.spent(std::mem::replace(&mut x, longer).data);
-            let mut sum: Option<Signal> = None;
-            for (at, block) in stage.blocks.iter().enumerate() {
-                let y = block.run(compute, &x, leaky(self.slope))?;
-                let share = if at + 1 == stage.blocks.len() { 1.0 / stage.blocks.len() as f32 } else { 1.0 };
-                match &mut sum {
+            let longer = p.conv(&stage.up, &x, leaky(self.slope))?;
+            p.free(std::mem::replace(&mut x, longer));
+            let mut sum: Option<Value> = None;
+            for block in &stage.blocks {
+                let y = block.record(p, &x, self.slope)?;
+                match &sum {
                     Some(sum) => {
-                        compute.add(sum, &y, share);
-                        compute.spent(y.data);
+                        p.add(sum, &y, 0, 1.0);
+                        p.free(y);
                     }
                     None => sum = Some(y),
                 }
             }
             if let Some(sum) = sum {
-                compute.spent(std::mem::replace(&mut x, sum).data);
+                p.scale(&sum, 1.0 / stage.blocks.len() as f32);
+                p.free(std::mem::replace(&mut x, sum));
             }
+            p.run()?;
         }
-        let mut samples = self.post.run_bent(compute, &x, leaky(LAST_SLOPE), None)?.data;
-        compute.spent(x.data);
-        compute
-            .rows(&mut samples, 1, &|_, piece| piece.iter_mut().for_each(|sample| *sample = tanh(*sample)));
+        let samples = p.conv(&self.post, &x, leaky(LAST_SLOPE))?;
+        p.free(x);
+        p.activate(PointActivation::Tanh, &samples);
         Ok(samples)
     }
 }
 
 impl Block {
     fn load(
-        compute: &Compute,
+        device: &Device,
         named: &NamedWeights<'_>,
         name: &str,
         channels: usize,
         dilations: &[usize],
     ) -> Result<Block, LoadError> {
         let conv = |part: String, dilation: usize| {
-            named.conv(compute, &part, [channels, channels], |kernel| ConvShape::same(kernel, dilation))
+            named.conv(device, &part, [channels, channels], |kernel| same(kernel, dilation))
         };
         let pairs = named.has(&format!("{name}.convs1.0.weight"));
-        let step = |(at, &dilation): (usize, &usize)| -> Result<(Conv, Option<Conv>), LoadError> {
-            Ok(match pairs {
-                true => (
-                    conv(format!("{name}.convs1.{at}"), dilation)?,
-                    Some(conv(format!("{name}.convs2.{at}"), 1)?),
-                ),
-                false => (conv(format!("{name}.convs.{at}"), dilation)?, None),
-            })
-        };
+        let step =
+            |(at, &dilation): (usize, &usize)| -> Result<(KernelWeights, Option<KernelWeights>), LoadError> {
+                Ok(match pairs {
+                    true => (
+                        conv(format!("{name}.convs1.{at}"), dilation)?,
+                        Some(conv(format!("{name}.convs2.{at}"), 1)?),
+                    ),
+                    false => (conv(format!("{name}.convs.{at}"), dilation)?, None),
+                })
+            };
         Ok(Block { steps: dilations.iter().enumerate().map(step).collect::<Result<_, _>>()? })
     }
 
-    fn run(&self, compute: &mut Compute, x: &Signal, bent: Bent<'_>) -> Result<Signal, KernelError> {
-        let mut done: Option<Signal> = None;
+    fn record(&self, p: &mut Program<'_>, x: &Value, slope: f32) -> Result<Value, KernelError> {
+        let mut done: Option<Value> = None;
         for (first, second) in &self.steps {
             let from = done.as_ref().unwrap_or(x);
             let y = match second {
                 Some(second) => {
-                    let between = first.run_bent(compute, from, bent, None)?;
-                    let y = second.run_bent(compute, &between, bent, Some(from))?;
-                    compute.spent(between.data);
+                    let between = p.conv(first, from, leaky(slope))?;
+                    let y = p.conv(second, &between, ConvExtras { add: Some(from), ..leaky(slope) })?;
+                    p.free(between);
                     y
                 }
-                None => first.run_bent(compute, from, bent, Some(from))?,
+                None => p.conv(first, from, ConvExtras { add: Some(from), ..leaky(slope) })?,
             };
             if let Some(old) = done.replace(y) {
-                compute.spent(old.data);
+                p.free(old);
             }
         }
-        Ok(done.unwrap_or_else(|| x.clone()))
+        match done {
+            Some(done) => Ok(done),
+            None => p.copy(x),
+        }
     }
 }
