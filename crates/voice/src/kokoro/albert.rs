@@ -5,7 +5,7 @@ use hanzo_engine_kernels::{Activation, HeadShape, KernelError, PointActivation};
 use hanzo_engine_runtime::LoadError;
 
 use super::{Kokoro, KokoroConfig};
-use crate::nn::{ChannelAffine, DenseWeights, Device, NormWeights, Program, Value};
+use crate::nn::{ChannelAffine, DenseWeights, Device, NormWeights, Program, Signal};
 use crate::weights::Weights;
 
 /// As in transformers' `AlbertConfig`.
@@ -92,7 +92,7 @@ impl Albert {
     }
 
     /// Records the ops to hidden states of tokens, all of which must be in the vocabulary.
-    pub(super) fn record(&self, p: &mut Program<'_>, tokens: &[u32]) -> Result<Value, KernelError> {
+    pub(super) fn record(&self, p: &mut Program<'_>, tokens: &[u32]) -> Result<Signal, KernelError> {
         let width = self.embedding;
         let mut sums = Vec::with_capacity(tokens.len() * width);
         for (&token, place) in tokens.iter().zip(self.positions.chunks_exact(width)) {

@@ -5,7 +5,8 @@ use hanzo_engine_kernels::{KernelError, KernelUse, PointActivation};
 use hanzo_engine_runtime::LoadError;
 
 use crate::nn::{
-    ConvExtras, ChannelAffine, Device, KernelWeights, LstmDirection, LstmWeights, Program, Value, along, same,
+    ChannelAffine, ConvExtras, Device, KernelWeights, LstmDirection, LstmWeights, Program, Signal, along,
+    same,
 };
 use crate::weights::Weights;
 
@@ -89,7 +90,12 @@ impl AdaIn {
     }
 
     /// Records the scale and shift for each channel of `x`, with the norm folded in.
-    pub(super) fn record(&self, p: &mut Program<'_>, x: &Value, style: &[f32]) -> Result<Value, KernelError> {
+    pub(super) fn record(
+        &self,
+        p: &mut Program<'_>,
+        x: &Signal,
+        style: &[f32],
+    ) -> Result<Signal, KernelError> {
         let mut affine = self.style.of(style);
         if let Some((weight, bias)) = &self.own {
             let own = weight.iter().zip(bias);
@@ -106,24 +112,24 @@ impl AdaIn {
 pub(super) struct StyleBlock {
     norms: [AdaIn; 2],
     convs: [KernelWeights; 2],
-    up: Option<Doubling>,
+    up: Option<LengthDoubler>,
     shortcut: Option<KernelWeights>,
 }
 
 /// Depthwise upsampling by 2, and the same by repetition.
-struct Doubling {
+struct LengthDoubler {
     pool: KernelWeights,
     repeat: KernelWeights,
 }
 
-impl Doubling {
+impl LengthDoubler {
     /// Loads the upsampling of that name, if the model has it.
     fn load(
         device: &Device,
         weights: &Weights,
         name: &str,
         channels: usize,
-    ) -> Result<Option<Doubling>, LoadError> {
+    ) -> Result<Option<LengthDoubler>, LoadError> {
         let Some(bias) = weights.vector_if(&format!("{name}.bias"), channels)? else { return Ok(None) };
         let numbers = weights.vector(&format!("{name}.weight"), 3 * channels)?;
         let depthwise = |taps: usize, before: usize| {
@@ -132,7 +138,7 @@ impl Doubling {
             of
         };
         let (pool, ones) = (depthwise(3, 1), vec![1.0; 2 * channels]);
-        Ok(Some(Doubling {
+        Ok(Some(LengthDoubler {
             pool: device.kernel(name, [channels, 1, 3], &numbers, Some(&bias), pool)?,
             repeat: device.kernel(name, [channels, 1, 2], &ones, None, depthwise(2, 0))?,
         }))
@@ -162,12 +168,17 @@ impl StyleBlock {
                 conv(device, weights, &named("conv1"), [outputs, inputs, 3], same(3, 1))?,
                 conv(device, weights, &named("conv2"), [outputs, outputs, 3], same(3, 1))?,
             ],
-            up: Doubling::load(device, weights, &named("pool"), inputs)?,
+            up: LengthDoubler::load(device, weights, &named("pool"), inputs)?,
             shortcut,
         })
     }
 
-    pub(super) fn record(&self, p: &mut Program<'_>, x: &Value, style: &[f32]) -> Result<Value, KernelError> {
+    pub(super) fn record(
+        &self,
+        p: &mut Program<'_>,
+        x: &Signal,
+        style: &[f32],
+    ) -> Result<Signal, KernelError> {
         let before = Some(PointActivation::<VectorId>::LeakyRelu { slope: 0.2 });
         let affine = self.norms[0].record(p, x, style)?;
         let bent = ConvExtras { affine: Some(&affine), before, add: None };
@@ -182,13 +193,15 @@ impl StyleBlock {
         };
         p.free(affine);
         let affine = self.norms[1].record(p, &first, style)?;
-        let mut y = p.conv(&self.convs[1], &first, ConvExtras { affine: Some(&affine), before, add: None })?;
+        let mut y =
+            p.conv(&self.convs[1], &first, ConvExtras { affine: Some(&affine), before, add: None })?;
         p.free(affine);
         p.free(first);
         let unchanged = around.as_ref().unwrap_or(x);
         match &self.shortcut {
             Some(shortcut) => {
-                let sum = p.conv(shortcut, unchanged, ConvExtras { add: Some(&y), ..ConvExtras::default() })?;
+                let sum =
+                    p.conv(shortcut, unchanged, ConvExtras { add: Some(&y), ..ConvExtras::default() })?;
                 p.free(std::mem::replace(&mut y, sum));
             }
             None => p.add(&y, unchanged, 0, 1.0),
@@ -233,8 +246,13 @@ impl SnakeBlock {
         Ok(SnakeBlock { pairs: dilations.iter().enumerate().map(pair).collect::<Result<_, LoadError>>()? })
     }
 
-    pub(super) fn record(&self, p: &mut Program<'_>, x: &Value, style: &[f32]) -> Result<Value, KernelError> {
-        let mut done: Option<Value> = None;
+    pub(super) fn record(
+        &self,
+        p: &mut Program<'_>,
+        x: &Signal,
+        style: &[f32],
+    ) -> Result<Signal, KernelError> {
+        let mut done: Option<Signal> = None;
         for [first, second] in &self.pairs {
             let from = done.as_ref().unwrap_or(x);
             let between = first.record(p, from, style, None)?;
@@ -255,10 +273,10 @@ impl SnakeConv {
     fn record(
         &self,
         p: &mut Program<'_>,
-        x: &Value,
+        x: &Signal,
         style: &[f32],
-        add: Option<&Value>,
-    ) -> Result<Value, KernelError> {
+        add: Option<&Signal>,
+    ) -> Result<Signal, KernelError> {
         let affine = self.norm.record(p, x, style)?;
         let before = Some(PointActivation::Snake { alpha: self.alpha.id() });
         let out = p.conv(&self.conv, x, ConvExtras { affine: Some(&affine), before, add })?;

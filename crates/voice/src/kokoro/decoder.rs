@@ -6,7 +6,7 @@ use hanzo_engine_runtime::LoadError;
 use super::KokoroConfig;
 use super::blocks::{StyleBlock, conv};
 use super::generator::Generator;
-use crate::nn::{ConvExtras, Device, KernelWeights, Program, Value, along, same};
+use crate::nn::{ConvExtras, Device, KernelWeights, Program, Signal, along, same};
 use crate::weights::Weights;
 
 /// Number of blocks after the first one. The last doubles the number of rows.
@@ -46,11 +46,11 @@ impl Decoder {
     pub(super) fn record(
         &self,
         p: &mut Program<'_>,
-        text: Value,
+        text: Signal,
         curves: [&[f32]; 2],
-        source: Value,
+        source: Signal,
         style: &[f32],
-    ) -> Result<Value, KernelError> {
+    ) -> Result<Signal, KernelError> {
         let mut halved = Vec::new();
         for (conv, curve) in self.halving.iter().zip(curves) {
             let curve = p.given_places(curve, 1)?;

@@ -8,7 +8,7 @@ use hanzo_engine_runtime::LoadError;
 
 use super::blocks::{SnakeBlock, conv};
 use super::{KokoroConfig, SAMPLE_RATE};
-use crate::nn::{ConvExtras, Device, KernelWeights, Program, Stft, Value, along, same};
+use crate::nn::{ConvExtras, Device, KernelWeights, Program, Signal, Stft, along, same};
 use crate::noise::Noise;
 use crate::weights::Weights;
 
@@ -138,10 +138,10 @@ impl Generator {
     pub(super) fn record(
         &self,
         p: &mut Program<'_>,
-        mut x: Value,
-        source: Value,
+        mut x: Signal,
+        source: Signal,
         style: &[f32],
-    ) -> Result<Value, KernelError> {
+    ) -> Result<Signal, KernelError> {
         for (index, stage) in self.stages.iter().enumerate() {
             let joins = p.conv(&stage.source, &source, ConvExtras::default())?;
             let joined = stage.source_block.record(p, &joins, style)?;
@@ -154,7 +154,7 @@ impl Generator {
             }
             p.add(&x, &joined, 0, 1.0);
             p.free(joined);
-            let mut sum: Option<Value> = None;
+            let mut sum: Option<Signal> = None;
             for block in &stage.blocks {
                 let y = block.record(p, &x, style)?;
                 match &sum {

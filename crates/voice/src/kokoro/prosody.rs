@@ -7,7 +7,8 @@ use hanzo_engine_runtime::LoadError;
 use super::KokoroConfig;
 use super::blocks::{Style, StyleBlock, conv, lstm};
 use crate::nn::{
-    ConvExtras, ChannelAffine, DenseWeights, Device, KernelWeights, LstmWeights, NormWeights, Program, Value, same,
+    ChannelAffine, ConvExtras, DenseWeights, Device, KernelWeights, LstmWeights, NormWeights, Program,
+    Signal, same,
 };
 use crate::weights::Weights;
 
@@ -36,8 +37,8 @@ impl Curve {
         Ok(Curve { blocks, projection })
     }
 
-    fn record(&self, p: &mut Program<'_>, x: &Value, style: &[f32]) -> Result<Value, KernelError> {
-        let mut done: Option<Value> = None;
+    fn record(&self, p: &mut Program<'_>, x: &Signal, style: &[f32]) -> Result<Signal, KernelError> {
+        let mut done: Option<Signal> = None;
         for block in &self.blocks {
             let y = block.record(p, done.as_ref().unwrap_or(x), style)?;
             if let Some(old) = done.replace(y) {
@@ -79,9 +80,9 @@ impl Prosody {
     pub(super) fn record_encoder(
         &self,
         p: &mut Program<'_>,
-        (hidden, rows): (Value, usize),
+        (hidden, rows): (Signal, usize),
         style: &[f32],
-    ) -> Result<[Value; 2], KernelError> {
+    ) -> Result<[Signal; 2], KernelError> {
         let styles = p.given(&style.repeat(rows), style.len())?;
         let mut x = p.beside(&[&hidden, &styles])?;
         p.free(hidden);
@@ -111,9 +112,9 @@ impl Prosody {
     pub(super) fn record_curves(
         &self,
         p: &mut Program<'_>,
-        frames: Value,
+        frames: Signal,
         style: &[f32],
-    ) -> Result<[Value; 2], KernelError> {
+    ) -> Result<[Signal; 2], KernelError> {
         let x = p.lstm(&self.shared, &frames)?;
         p.free(frames);
         let curves = [self.curves[0].record(p, &x, style)?, self.curves[1].record(p, &x, style)?];
@@ -156,7 +157,7 @@ impl TextEncoder {
     }
 
     /// Records the ops from tokens to their hidden states.
-    pub(super) fn record(&self, p: &mut Program<'_>, tokens: &[u32]) -> Result<Value, KernelError> {
+    pub(super) fn record(&self, p: &mut Program<'_>, tokens: &[u32]) -> Result<Signal, KernelError> {
         let rows =
             tokens.iter().flat_map(|&token| &self.embedding[token as usize * self.hidden..][..self.hidden]);
         let numbers: Vec<f32> = rows.copied().collect();

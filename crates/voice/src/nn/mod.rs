@@ -1,4 +1,4 @@
-//! Building blocks of speech networks, which are programs of ops on a device ([`Program`]). Signals are [`Value`]s: `(places,
+//! Building blocks of speech networks, which are programs of ops on a device ([`Program`]). A [`Signal`] is `(places,
 //! channels)`, one place for each time step.
 
 mod program;
@@ -6,7 +6,7 @@ mod stft;
 mod weights;
 
 pub(crate) use program::{
-    ConvExtras, Device, PROGRAM_ROWS_MAX, Program, Value, kernel_bytes, matrix_bytes, program_scratch_bytes,
+    ConvExtras, Device, PROGRAM_ROWS_MAX, Program, Signal, kernel_bytes, matrix_bytes, program_scratch_bytes,
 };
 pub(crate) use stft::Stft;
 pub(crate) use weights::{

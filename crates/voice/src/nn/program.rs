@@ -24,11 +24,11 @@ pub(crate) const PROGRAM_ROWS_MAX: usize = FRAMES_MAX;
 /// Device that runs programs, and the buffers that earlier ones have left.
 pub(crate) struct Device {
     pub(super) backend: AnyBackend,
-    spare: Vec<Value>,
+    spare: Vec<Signal>,
 }
 
 /// Signal on a device: `(places, channels)`, several places a row if there are more of them than rows.
-pub(crate) struct Value {
+pub(crate) struct Signal {
     buffer: Buffer,
     rows: usize,
     cols: usize, // of the buffer
@@ -40,11 +40,11 @@ pub(crate) struct Value {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ConvExtras<'a> {
     /// Scale and shift of each channel of the input ([`Program::instance_affine`]).
-    pub(crate) affine: Option<&'a Value>,
+    pub(crate) affine: Option<&'a Signal>,
     /// Activation of the input.
     pub(crate) before: Option<PointActivation<VectorId>>,
     /// Addend of the output.
-    pub(crate) add: Option<&'a Value>,
+    pub(crate) add: Option<&'a Signal>,
 }
 
 /// Ops for a piece of so many rows.
@@ -126,7 +126,7 @@ impl Device {
     }
 
     /// Keeps a value's memory for reuse, because fresh memory pages are expensive.
-    pub(crate) fn spent(&mut self, value: Value) {
+    pub(crate) fn spent(&mut self, value: Signal) {
         self.spare.push(value);
     }
 
@@ -138,7 +138,7 @@ impl Device {
     }
 }
 
-impl Value {
+impl Signal {
     /// Channels of a place.
     pub(crate) fn channels(&self) -> usize {
         self.channels
@@ -147,28 +147,28 @@ impl Value {
 
 impl Program<'_> {
     /// A value with unspecified numbers.
-    fn value(&mut self, places: usize, channels: usize) -> Result<Value, KernelError> {
+    fn value(&mut self, places: usize, channels: usize) -> Result<Signal, KernelError> {
         let (rows, cols) = (self.rows, places.div_ceil(self.rows).max(1) * channels);
         let fitting = self.device.spare.iter().enumerate();
         let fitting = fitting.filter(|(_, spare)| spare.cols == cols && spare.rows >= rows);
         let smallest = fitting.min_by_key(|(_, spare)| spare.rows).map(|(at, _)| at);
         Ok(match smallest {
-            Some(at) => Value { places, channels, ..self.device.spare.swap_remove(at) },
+            Some(at) => Signal { places, channels, ..self.device.spare.swap_remove(at) },
             None => {
                 let buffer = self.device.backend.buffer(BufferRole::Residual, rows, cols)?;
-                Value { buffer, rows, cols, places, channels }
+                Signal { buffer, rows, cols, places, channels }
             }
         })
     }
 
     /// A value of one place a row with these numbers.
-    pub(crate) fn given(&mut self, numbers: &[f32], channels: usize) -> Result<Value, KernelError> {
+    pub(crate) fn given(&mut self, numbers: &[f32], channels: usize) -> Result<Signal, KernelError> {
         assert_eq!(numbers.len(), self.rows * channels, "a number for each row and channel");
         self.given_places(numbers, channels)
     }
 
     /// A value of so many channels with these numbers.
-    pub(crate) fn given_places(&mut self, numbers: &[f32], channels: usize) -> Result<Value, KernelError> {
+    pub(crate) fn given_places(&mut self, numbers: &[f32], channels: usize) -> Result<Signal, KernelError> {
         let mut value = self.value(numbers.len() / channels, channels)?;
         let mut all = numbers.to_vec();
         all.resize(self.rows * value.cols, 0.0);
@@ -177,12 +177,12 @@ impl Program<'_> {
     }
 
     /// Gives a value's memory to later values.
-    pub(crate) fn free(&mut self, value: Value) {
+    pub(crate) fn free(&mut self, value: Signal) {
         self.device.spent(value);
     }
 
     /// Computes `weights · x + bias` for every row.
-    pub(crate) fn dense(&mut self, weights: &DenseWeights, x: &Value) -> Result<Value, KernelError> {
+    pub(crate) fn dense(&mut self, weights: &DenseWeights, x: &Signal) -> Result<Signal, KernelError> {
         assert_eq!(x.cols, weights.inputs, "as many channels as the matrix reads");
         let out = self.value(self.rows, weights.outputs)?;
         let (weight, bias) = (weights.weight.id(), weights.bias.as_ref().map(|bias| bias.id()));
@@ -194,9 +194,9 @@ impl Program<'_> {
     pub(crate) fn conv(
         &mut self,
         kernel: &KernelWeights,
-        x: &Value,
+        x: &Signal,
         ConvExtras { affine, before, add }: ConvExtras<'_>,
-    ) -> Result<Value, KernelError> {
+    ) -> Result<Signal, KernelError> {
         assert_eq!(x.channels, kernel.channels, "as many channels as the convolution reads");
         let params = ConvParams { input: [1, 1, x.places], ..kernel.of.params };
         let places = if kernel.of.transposed { params.output_transposed() } else { params.output() };
@@ -216,41 +216,41 @@ impl Program<'_> {
         Ok(out)
     }
 
-    fn row(&mut self, op: RowOp<BufferId, VectorId>, out: &Value) {
+    fn row(&mut self, op: RowOp<BufferId, VectorId>, out: &Signal) {
         self.ops.push(Op::Row { op, out: out.buffer.id() });
     }
 
     /// Copies `channels` of the channels of a value of one place a row, from the first one on.
-    pub(crate) fn take(&mut self, x: &Value, first: usize, channels: usize) -> Result<Value, KernelError> {
+    pub(crate) fn take(&mut self, x: &Signal, first: usize, channels: usize) -> Result<Signal, KernelError> {
         let out = self.value(self.rows, channels)?;
         self.row(RowOp::Take { x: x.buffer.id(), first }, &out);
         Ok(out)
     }
 
     /// Copies a value.
-    pub(crate) fn copy(&mut self, x: &Value) -> Result<Value, KernelError> {
+    pub(crate) fn copy(&mut self, x: &Signal) -> Result<Signal, KernelError> {
         let out = self.value(x.places, x.channels)?;
         self.row(RowOp::Take { x: x.buffer.id(), first: 0 }, &out);
         Ok(out)
     }
 
     /// Writes a value into channels of another, from the first one on.
-    pub(crate) fn put(&mut self, x: &Value, first: usize, out: &Value) {
+    pub(crate) fn put(&mut self, x: &Signal, first: usize, out: &Signal) {
         self.row(RowOp::Put { x: x.buffer.id(), first }, out);
     }
 
     /// Computes `sum += factor · x`, with the channels of `x` from `first` on.
-    pub(crate) fn add(&mut self, sum: &Value, x: &Value, first: usize, factor: f32) {
+    pub(crate) fn add(&mut self, sum: &Signal, x: &Signal, first: usize, factor: f32) {
         self.row(RowOp::Add { x: x.buffer.id(), first, factor }, sum);
     }
 
     /// Multiplies every number.
-    pub(crate) fn scale(&mut self, x: &Value, factor: f32) {
+    pub(crate) fn scale(&mut self, x: &Signal, factor: f32) {
         self.row(RowOp::Scale(factor), x);
     }
 
     /// Adds a number to each channel of a value of one place a row.
-    pub(crate) fn add_each(&mut self, x: &Value, numbers: &[f32]) -> Result<(), KernelError> {
+    pub(crate) fn add_each(&mut self, x: &Signal, numbers: &[f32]) -> Result<(), KernelError> {
         let vector = self.device.backend.vector(numbers)?;
         self.ops.push(Op::AddBias { bias: vector.id(), out: x.buffer.id() });
         self.vectors.push(vector);
@@ -258,18 +258,18 @@ impl Program<'_> {
     }
 
     /// Applies an activation to every number.
-    pub(crate) fn activate(&mut self, activation: PointActivation<VectorId>, x: &Value) {
+    pub(crate) fn activate(&mut self, activation: PointActivation<VectorId>, x: &Signal) {
         self.ops.push(Op::Activate { activation, out: x.buffer.id() });
     }
 
     /// Multiplies `x` by the sigmoid of the channels of `gate` from `column` on.
-    pub(crate) fn gate(&mut self, gate: &Value, column: usize, x: &Value) {
+    pub(crate) fn gate(&mut self, gate: &Signal, column: usize, x: &Signal) {
         let params = OutputGateParams { column, kind: GateKind::Sigmoid, norm: None };
         self.ops.push(Op::GateOutput { gate: gate.buffer.id(), params, out: x.buffer.id() });
     }
 
     /// Layer norm of every row.
-    pub(crate) fn norm(&mut self, weights: &NormWeights, x: &Value) -> Result<Value, KernelError> {
+    pub(crate) fn norm(&mut self, weights: &NormWeights, x: &Signal) -> Result<Signal, KernelError> {
         let out = self.value(x.places, x.channels)?;
         let (x, params, out_id) = (x.buffer.id(), weights.params(), out.buffer.id());
         self.ops.push(Op::LayerNorm { x, params, out: out_id });
@@ -281,8 +281,8 @@ impl Program<'_> {
         &mut self,
         affine: &ChannelAffine,
         eps: f32,
-        x: &Value,
-    ) -> Result<Value, KernelError> {
+        x: &Signal,
+    ) -> Result<Signal, KernelError> {
         let params = self.own_affine(affine, eps)?;
         let out = self.value(x.places, x.channels)?;
         self.ops.push(Op::LayerNorm { x: x.buffer.id(), params, out: out.buffer.id() });
@@ -294,8 +294,8 @@ impl Program<'_> {
         &mut self,
         affine: &ChannelAffine,
         eps: f32,
-        x: &Value,
-    ) -> Result<Value, KernelError> {
+        x: &Signal,
+    ) -> Result<Signal, KernelError> {
         let params = self.own_affine(affine, eps)?;
         let out = self.value(self.rows, 2 * x.channels)?;
         let places = Some(x.places);
@@ -316,7 +316,7 @@ impl Program<'_> {
     }
 
     /// Puts the channels of values of one place a row beside each other.
-    pub(crate) fn beside(&mut self, parts: &[&Value]) -> Result<Value, KernelError> {
+    pub(crate) fn beside(&mut self, parts: &[&Signal]) -> Result<Signal, KernelError> {
         let out = self.value(self.rows, parts.iter().map(|part| part.channels).sum())?;
         let mut first = 0;
         for part in parts {
@@ -327,7 +327,7 @@ impl Program<'_> {
     }
 
     /// Puts so many mirrored places before those of `x`.
-    pub(crate) fn mirror(&mut self, x: &Value, before: usize) -> Result<Value, KernelError> {
+    pub(crate) fn mirror(&mut self, x: &Signal, before: usize) -> Result<Signal, KernelError> {
         let out = self.value(x.places + before, x.channels)?;
         let (channels, places) = (x.channels, Some(x.places));
         self.ops.push(Op::Mirror { x: x.buffer.id(), channels, places, before, out: out.buffer.id() });
@@ -335,7 +335,7 @@ impl Program<'_> {
     }
 
     /// States of an LSTM, those of the forward direction first.
-    pub(crate) fn lstm(&mut self, weights: &LstmWeights, x: &Value) -> Result<Value, KernelError> {
+    pub(crate) fn lstm(&mut self, weights: &LstmWeights, x: &Signal) -> Result<Signal, KernelError> {
         let gates = self.dense(&weights.input, x)?;
         let out = self.value(self.rows, 2 * weights.hidden)?;
         let (recurrent, to) = (weights.recurrent.id(), out.buffer.id());
@@ -348,9 +348,9 @@ impl Program<'_> {
     pub(crate) fn add_norm(
         &mut self,
         weights: &NormWeights,
-        sum: &Value,
-        x: &Value,
-    ) -> Result<Value, KernelError> {
+        sum: &Signal,
+        x: &Signal,
+    ) -> Result<Signal, KernelError> {
         let out = self.value(x.places, x.channels)?;
         let (residual, params) = (sum.buffer.id(), weights.params());
         self.ops.push(Op::AddLayerNorm { residual, x: x.buffer.id(), params, out: out.buffer.id() });
@@ -358,7 +358,7 @@ impl Program<'_> {
     }
 
     /// Attention inside the piece, with keys and values of near places. `qkv` has the queries, keys and values of all heads.
-    pub(crate) fn attend(&mut self, near: &NearWeights, qkv: &Value) -> Result<Value, KernelError> {
+    pub(crate) fn attend(&mut self, near: &NearWeights, qkv: &Signal) -> Result<Signal, KernelError> {
         let out = self.value(self.rows, qkv.channels / 3)?;
         let RelativeParams { heads, scale, reach, ref keys, ref values } = near.params;
         let params = RelativeParams { heads, scale, reach, keys: keys.id(), values: values.id() };
@@ -367,7 +367,7 @@ impl Program<'_> {
     }
 
     /// Attention inside the piece.
-    pub(crate) fn self_attention(&mut self, heads: HeadShape, qkv: &Value) -> Result<Value, KernelError> {
+    pub(crate) fn self_attention(&mut self, heads: HeadShape, qkv: &Signal) -> Result<Signal, KernelError> {
         let out = self.value(self.rows, heads.q_width())?;
         let scale = 1.0 / (heads.head_dim as f32).sqrt();
         let params = SelfAttentionParams { heads, scale, reach: None, padding: 0, bias: PositionBias::None };
@@ -393,7 +393,7 @@ impl Program<'_> {
     }
 
     /// Reads a value that was computed: `(places, channels)`.
-    pub(crate) fn read(&self, value: &Value) -> Result<Vec<f32>, KernelError> {
+    pub(crate) fn read(&self, value: &Signal) -> Result<Vec<f32>, KernelError> {
         let mut numbers = vec![0.0; self.rows * value.cols];
         self.device.backend.read_rows(&value.buffer, 0, &mut numbers)?;
         numbers.truncate(value.places * value.channels);

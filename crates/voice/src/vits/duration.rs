@@ -6,7 +6,7 @@ use hanzo_engine_runtime::LoadError;
 
 use super::VitsConfig;
 use super::names::{NamedWeights, SpeakerConditioning};
-use crate::nn::{ConvExtras, DenseWeights, Device, KernelWeights, NormWeights, Program, Value, along, same};
+use crate::nn::{ConvExtras, DenseWeights, Device, KernelWeights, NormWeights, Program, Signal, along, same};
 use crate::noise::Noise;
 
 /// Epsilon of the norms between depthwise convolutions, independent of the model's settings.
@@ -88,9 +88,9 @@ impl Durations {
     pub(super) fn record(
         &self,
         p: &mut Program<'_>,
-        hidden: Value,
+        hidden: Signal,
         speaker: &[f32],
-    ) -> Result<Value, KernelError> {
+    ) -> Result<Signal, KernelError> {
         match self {
             Durations::Drawn(drawn) => drawn.record(p, hidden, speaker),
             Durations::Computed(computed) => computed.record(p, hidden, speaker),
@@ -101,7 +101,7 @@ impl Durations {
     pub(super) fn finish(
         &self,
         device: &mut Device,
-        (known, rows): (Value, usize),
+        (known, rows): (Signal, usize),
         noise_scale: f32,
         noise: &mut Noise,
     ) -> Result<Vec<f32>, KernelError> {
@@ -140,7 +140,7 @@ impl ConvolutionPredictor {
         })
     }
 
-    fn record(&self, p: &mut Program<'_>, mut x: Value, speaker: &[f32]) -> Result<Value, KernelError> {
+    fn record(&self, p: &mut Program<'_>, mut x: Signal, speaker: &[f32]) -> Result<Signal, KernelError> {
         if let Some(own) = self.conditioning.as_ref().filter(|_| !speaker.is_empty()) {
             p.add_each(&x, &own.of(speaker))?;
         }
@@ -158,7 +158,7 @@ impl ConvolutionPredictor {
 }
 
 impl Drawn {
-    fn record(&self, p: &mut Program<'_>, hidden: Value, speaker: &[f32]) -> Result<Value, KernelError> {
+    fn record(&self, p: &mut Program<'_>, hidden: Signal, speaker: &[f32]) -> Result<Signal, KernelError> {
         let x = p.dense(&self.pre, &hidden)?;
         if let Some(own) = self.conditioning.as_ref().filter(|_| !speaker.is_empty()) {
             p.add_each(&x, &own.of(speaker))?;
@@ -173,7 +173,7 @@ impl Drawn {
     fn finish(
         &self,
         device: &mut Device,
-        (known, rows): (Value, usize),
+        (known, rows): (Signal, usize),
         noise_scale: f32,
         noise: &mut Noise,
     ) -> Result<Vec<f32>, KernelError> {
@@ -223,7 +223,7 @@ impl Separable {
     }
 
     /// Records the ops, which change `x`.
-    fn record(&self, p: &mut Program<'_>, x: &Value) -> Result<(), KernelError> {
+    fn record(&self, p: &mut Program<'_>, x: &Signal) -> Result<(), KernelError> {
         const GELU: Activation = Activation::GeluErf;
         for layer in &self.layers {
             let y = p.conv(&layer.depthwise, x, ConvExtras::default())?;
@@ -268,7 +268,7 @@ impl SplineFlow {
     fn back(
         &self,
         device: &mut Device,
-        known: &Value,
+        known: &Signal,
         first: &[f32],
         second: &mut [f32],
     ) -> Result<(), KernelError> {

@@ -6,7 +6,7 @@ use hanzo_engine_runtime::LoadError;
 use super::VitsConfig;
 use super::names::NamedWeights;
 use crate::nn::{
-    ConvExtras, DenseWeights, Device, KernelWeights, NearWeights, NormWeights, Program, Value, along,
+    ConvExtras, DenseWeights, Device, KernelWeights, NearWeights, NormWeights, Program, Signal, along,
 };
 
 pub(super) struct TextEncoder {
@@ -53,7 +53,7 @@ impl TextEncoder {
     }
 
     /// Records the ops from symbols to their hidden states, and to the means and log deviations of their latents.
-    pub(super) fn record(&self, p: &mut Program<'_>, tokens: &[u32]) -> Result<[Value; 2], KernelError> {
+    pub(super) fn record(&self, p: &mut Program<'_>, tokens: &[u32]) -> Result<[Signal; 2], KernelError> {
         let row = |&token: &u32| {
             let token = (token as usize).min(self.signs() - 1);
             &self.signs[token * self.hidden..][..self.hidden]
@@ -106,13 +106,14 @@ impl EncoderLayer {
     }
 
     /// Records the layer's ops. They change `x`.
-    fn record(&self, p: &mut Program<'_>, x: &Value) -> Result<Value, KernelError> {
+    fn record(&self, p: &mut Program<'_>, x: &Signal) -> Result<Signal, KernelError> {
         let qkv = p.dense(&self.qkv, x)?;
         let seen = p.attend(&self.near, &qkv)?;
         let attended = p.dense(&self.out, &seen)?;
         let normed = p.add_norm(&self.attention_norm, x, &attended)?;
         let inner = p.conv(&self.up, &normed, ConvExtras::default())?;
-        let relu = ConvExtras { before: Some(PointActivation::LeakyRelu { slope: 0.0 }), ..ConvExtras::default() };
+        let relu =
+            ConvExtras { before: Some(PointActivation::LeakyRelu { slope: 0.0 }), ..ConvExtras::default() };
         let down = p.conv(&self.down, &inner, relu)?;
         let out = p.add_norm(&self.norm, &normed, &down)?;
         [qkv, seen, attended, normed, inner, down].into_iter().for_each(|value| p.free(value));

@@ -7,7 +7,7 @@ use hanzo_engine_runtime::LoadError;
 
 use super::VitsConfig;
 use super::names::{NamedWeights, SpeakerConditioning};
-use crate::nn::{ConvExtras, DenseWeights, Device, KernelWeights, Program, Value, same};
+use crate::nn::{ConvExtras, DenseWeights, Device, KernelWeights, Program, Signal, same};
 
 pub(super) struct Flow {
     couplings: Vec<CouplingLayer>,
@@ -55,9 +55,9 @@ impl Flow {
     pub(super) fn record(
         &self,
         p: &mut Program<'_>,
-        mut x: Value,
+        mut x: Signal,
         speaker: &[f32],
-    ) -> Result<Value, KernelError> {
+    ) -> Result<Signal, KernelError> {
         for coupling in self.couplings.iter().rev() {
             // The channels are reversed before each coupling.
             let reversed = p.dense(&self.reverse, &x)?;
@@ -104,10 +104,10 @@ impl WaveNet {
     }
 
     /// Records the ops from `x` to the sum of the layers' skip outputs.
-    fn record(&self, p: &mut Program<'_>, x: Value, speaker: &[f32]) -> Result<Value, KernelError> {
+    fn record(&self, p: &mut Program<'_>, x: Signal, speaker: &[f32]) -> Result<Signal, KernelError> {
         let hidden = self.hidden;
         let added = self.conditioning.as_ref().filter(|_| !speaker.is_empty()).map(|own| own.of(speaker));
-        let mut out: Option<Value> = None;
+        let mut out: Option<Signal> = None;
         for (at, (gates, said)) in self.layers.iter().enumerate() {
             let gates = p.conv(gates, &x, ConvExtras::default())?;
             if let Some(added) = &added {

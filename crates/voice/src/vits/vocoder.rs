@@ -6,7 +6,7 @@ use hanzo_engine_runtime::LoadError;
 
 use super::VitsConfig;
 use super::names::{NamedWeights, SpeakerConditioning};
-use crate::nn::{ConvExtras, Device, KernelWeights, Program, Value, along, same};
+use crate::nn::{ConvExtras, Device, KernelWeights, Program, Signal, along, same};
 
 /// Slope before the last convolution, independent of the others.
 const LAST_SLOPE: f32 = 0.01;
@@ -76,9 +76,9 @@ impl Vocoder {
     pub(super) fn record(
         &self,
         p: &mut Program<'_>,
-        latents: Value,
+        latents: Signal,
         speaker: &[f32],
-    ) -> Result<Value, KernelError> {
+    ) -> Result<Signal, KernelError> {
         let mut x = p.conv(&self.pre, &latents, ConvExtras::default())?;
         p.free(latents);
         if let Some(own) = self.conditioning.as_ref().filter(|_| !speaker.is_empty()) {
@@ -87,7 +87,7 @@ impl Vocoder {
         for stage in &self.stages {
             let longer = p.conv(&stage.up, &x, leaky(self.slope))?;
             p.free(std::mem::replace(&mut x, longer));
-            let mut sum: Option<Value> = None;
+            let mut sum: Option<Signal> = None;
             for block in &stage.blocks {
                 let y = block.record(p, &x, self.slope)?;
                 match &sum {
@@ -136,8 +136,8 @@ impl Block {
         Ok(Block { steps: dilations.iter().enumerate().map(step).collect::<Result<_, _>>()? })
     }
 
-    fn record(&self, p: &mut Program<'_>, x: &Value, slope: f32) -> Result<Value, KernelError> {
-        let mut done: Option<Value> = None;
+    fn record(&self, p: &mut Program<'_>, x: &Signal, slope: f32) -> Result<Signal, KernelError> {
+        let mut done: Option<Signal> = None;
         for (first, second) in &self.steps {
             let from = done.as_ref().unwrap_or(x);
             let y = match second {

@@ -64,7 +64,7 @@ pub(super) struct Points {
 
 /// Place of a chunk: its first output row, and the tiles of each dilation phase in it.
 #[derive(Clone, Copy)]
-struct Chunk {
+struct TileChunk {
     first: usize,
     of_phase: usize,
     dilation: usize,
@@ -195,7 +195,7 @@ impl Points {
             }
             let first = at * most * tile_rows;
             let of_phase = (piece.len() / outputs).div_ceil(tile_rows) + self.cut.parts - 1;
-            let (chunk, tiles) = (Chunk { first, of_phase, dilation }, dilation * of_phase);
+            let (chunk, tiles) = (TileChunk { first, of_phase, dilation }, dilation * of_phase);
             self.add_rows::<N>(product.turn, &grid, chunk, &mut sums[..N * tiles * channels], under);
             // The last windows extend beyond the last tile.
             let sums = &sums[..(N * tiles + self.cut.parts - 1) * channels];
@@ -211,7 +211,7 @@ impl Points {
         &self,
         turn: &mut PoolTurn,
         grid: &Grid<'_>,
-        Chunk { first, of_phase, dilation }: Chunk,
+        TileChunk { first, of_phase, dilation }: TileChunk,
         sums: &mut [f32],
         under: &mut [f32],
     ) {
@@ -253,7 +253,7 @@ impl Points {
         &self,
         turn: &mut PoolTurn,
         products: &[f32],
-        Chunk { of_phase, dilation, .. }: Chunk,
+        TileChunk { of_phase, dilation, .. }: TileChunk,
         [bias, add]: [Option<&[f32]>; 2],
         (out, outputs): (&mut [f32], usize),
     ) {
