@@ -45,7 +45,9 @@ impl Curve {
                 p.free(old);
             }
         }
-        p.conv(&self.projection, done.as_ref().unwrap_or(x), ConvExtras::default())
+        let curve = p.conv(&self.projection, done.as_ref().unwrap_or(x), ConvExtras::default())?;
+        done.into_iter().for_each(|signal| p.free(signal));
+        Ok(curve)
     }
 }
 

@@ -147,13 +147,15 @@ pub(in crate::cpu) fn activate(tier: Tier, activation: &PointActivation<&CpuVect
         PointActivation::Elu { alpha } => {
             row.iter_mut().filter(|y| **y < 0.0).for_each(|y| *y = alpha * y.exp_m1());
         }
-        // SAFETY: the row is there, and the backend has checked its tier.
-        PointActivation::Tanh => unsafe { dispatch(tier, Bend { row, activation: None }) },
-        // SAFETY: as above.
-        PointActivation::Mlp(activation) => unsafe {
-            dispatch(tier, Bend { row, activation: Some(activation) });
-        },
+        PointActivation::Tanh => bend(tier, row, None),
+        PointActivation::Mlp(activation) => bend(tier, row, Some(activation)),
     }
+}
+
+/// Applies the non-linearity of an MLP, or a hyperbolic tangent, to a row.
+fn bend(tier: Tier, row: &mut [f32], activation: Option<Activation>) {
+    // SAFETY: the row is there, and the backend has checked its tier.
+    unsafe { dispatch(tier, Bend { row, activation }) };
 }
 
 /// Kernel for a row: the non-linearity of an MLP, or a hyperbolic tangent.
