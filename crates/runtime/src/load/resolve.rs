@@ -122,11 +122,7 @@ impl<'a> Found<'a> {
                 }
             }
             if let Some(twice) = by_name.insert(tensor.name.clone(), tensor) {
-                return Err(LoadError::Corrupt {
-                    file: twice.file.to_string(),
-                    what: format!("tensor {}", twice.name),
-                    reason: "it is there twice".into(),
-                });
+                return Err(twice.corrupt("it is there twice"));
             }
         }
         let prefix = if is_prefixed(names, &by_name) { names.prefix } else { "" };

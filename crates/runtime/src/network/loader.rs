@@ -559,11 +559,7 @@ fn quantised(
     });
     drop(parts);
     if broken.into_inner() {
-        return Err(LoadError::Corrupt {
-            file: tensor.file.to_string(),
-            what: format!("tensor {}", tensor.name),
-            reason: format!("it has numbers that are not finite, and {dtype} has no such"),
-        });
+        return Err(tensor.corrupt(format!("it has numbers that are not finite, and {dtype} has no such")));
     }
     Ok(bytes)
 }

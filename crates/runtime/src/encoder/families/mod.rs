@@ -21,7 +21,7 @@ use crate::limits::{
 };
 use crate::spec::{
     AttentionSpec, Config, DenseSpec, LayerSpec, Mask, MaskedLmSpec, MlpSpec, Names, NormKind, NormOrder,
-    NormSpec, PositionTable, RopeScaling, RopeSpec, TransformerSpec,
+    NormSpec, PositionTable, RopeSpec, TransformerSpec,
 };
 
 /// A family as its files say it.
@@ -252,16 +252,7 @@ fn saved_rope(config: &Config, base: f32, head_dim: usize) -> Result<Option<Rope
 
 /// Rope over whole heads, without scaling.
 fn whole_rope(base: f32, head_dim: usize) -> RopeSpec {
-    RopeSpec {
-        kind: RopeKind::Neox,
-        base,
-        dim: head_dim,
-        scaling: RopeScaling::None,
-        factors: None,
-        magnitude: 1.0,
-        axes: None,
-        long: None,
-    }
+    RopeSpec::plain(RopeKind::Neox, base, head_dim)
 }
 
 /// The non-linearity a setting names.

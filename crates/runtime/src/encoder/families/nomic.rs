@@ -10,9 +10,7 @@ use super::{
 use crate::error::LoadError;
 use crate::head::HeadActivation;
 use crate::limits::{CONTEXT_TOKENS_MAX, EXPERTS_MAX, LAYERS_MAX, WIDTH_MAX};
-use crate::spec::{
-    Config, DenseSpec, ExpertNames, ExpertsSpec, MlpSpec, Names, RopeScaling, RopeSpec, TransformerSpec,
-};
+use crate::spec::{Config, DenseSpec, ExpertNames, ExpertsSpec, MlpSpec, Names, RopeSpec, TransformerSpec};
 
 const NAMES: Names = Names {
     prefix: "bert.",
@@ -214,14 +212,9 @@ fn rope(config: &Config, head_dim: usize) -> Result<RopeSpec, LoadError> {
         true => RopeKind::Interleaved,
         false => RopeKind::Neox,
     };
-    Ok(RopeSpec {
+    Ok(RopeSpec::plain(
         kind,
-        base: config.positive("rotary_emb_base")?.unwrap_or(10_000.0),
-        dim: (head_dim as f32 * fraction) as usize,
-        scaling: RopeScaling::None,
-        factors: None,
-        magnitude: 1.0,
-        axes: None,
-        long: None,
-    })
+        config.positive("rotary_emb_base")?.unwrap_or(10_000.0),
+        (head_dim as f32 * fraction) as usize,
+    ))
 }
