@@ -48,7 +48,7 @@ fn line(taps: usize, stride: usize, dilation: usize, padding: [usize; 2]) -> Con
 fn cases() -> Vec<Case> {
     let case = |channels: usize, outputs: usize, params: ConvParams, transposed, places: usize| {
         let activation = channels + params.taps() + places + outputs / 4 * 4;
-        let added = (outputs + places) % 2 == 0;
+        let added = (outputs + places).is_multiple_of(2);
         Case { channels, outputs, params, transposed, places, activation, added }
     };
     let plane = ConvParams {

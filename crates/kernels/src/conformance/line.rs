@@ -10,6 +10,11 @@ use crate::{AnyBackend, BufferRole, HeadShape, LayerNormParams, RelativeParams};
 /// Rows of the sequences of a batch.
 const LENGTHS: [u32; 4] = [23, 2, 5, 70];
 
+/// Standard deviation that an expected number may have.
+type Sigma<'a> = dyn Fn(f32) -> f64 + 'a;
+/// Output of a device for rows of sequences of some lengths.
+type RunLines<'a> = dyn Fn(AnyBackend, &[f32], &[u32]) -> Vec<f32> + 'a;
+
 fn reference() -> AnyBackend {
     AnyBackend::new(ReferenceBackend::new())
 }
@@ -24,8 +29,8 @@ fn compare(
     what: &str,
     make: &dyn Fn() -> AnyBackend,
     (x, x_cols): (&[f32], usize),
-    (cols, sigma): (usize, &dyn Fn(f32) -> f64),
-    run: &dyn Fn(AnyBackend, &[f32], &[u32]) -> Vec<f32>,
+    (cols, sigma): (usize, &Sigma<'_>),
+    run: &RunLines<'_>,
 ) {
     let (found, expected) = (run(make(), x, &LENGTHS), run(reference(), x, &LENGTHS));
     let mut errors = CaseErrors::of_operands(what.to_owned(), make().rounding());

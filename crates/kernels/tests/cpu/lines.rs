@@ -5,8 +5,8 @@ use std::sync::Arc;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::ops::Op;
 use hanzo_engine_kernels::{
-    AnyBackend, Batch, BufferRole, ConvParams, DType, HeadShape, KernelUse, MatrixShape, MatrixSource,
-    RowSource, SequenceSpan, StepLimits,
+    AnyBackend, Batch, BufferRole, ConvParams, DType, HeadShape, KernelError, KernelUse, MatrixShape,
+    MatrixSource, RowSource, SequenceSpan, StepLimits,
 };
 
 const PLACES: usize = 20_000;
@@ -49,30 +49,30 @@ fn line(places: usize) -> (Batch, StepLimits) {
 }
 
 /// Outputs of a convolution of `channels` to as many, and the greatest difference of some of them from their sums.
-fn difference(tier: Tier, channels: usize, of: KernelUse) -> f64 {
+fn difference(tier: Tier, channels: usize, of: KernelUse) -> Result<f64, KernelError> {
     let (batch, limits) = line(PLACES);
     let mut backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier));
-    backend.reserve(&limits).unwrap();
+    backend.reserve(&limits)?;
     let taps = of.params.taps();
     let (weights, x) = (numbers(channels * channels * taps, 1), numbers(PLACES * channels, 2));
     let bytes: Vec<u8> = weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
     let shape = MatrixShape { rows: channels, cols: channels * taps, dtype: DType::F32 };
-    let kernel = backend.pack_kernel(&MatrixSource { name: "kernel", shape, bytes: &bytes }, &of).unwrap();
+    let kernel = backend.pack_kernel(&MatrixSource { name: "kernel", shape, bytes: &bytes }, &of)?;
     let params = of.params.of(PLACES, 1);
     let places = if of.transposed { params.output_transposed()[2] } else { params.output()[2] };
-    let mut input = backend.buffer(BufferRole::Operand, PLACES, channels).unwrap();
-    backend.write_rows(&mut input, 0, &x).unwrap();
-    let out = backend.buffer(BufferRole::Operand, places, channels).unwrap();
+    let mut input = backend.buffer(BufferRole::Operand, PLACES, channels)?;
+    backend.write_rows(&mut input, 0, &x)?;
+    let out = backend.buffer(BufferRole::Operand, places, channels)?;
     let (x_id, weight, to) = (input.id(), kernel.id(), out.id());
     let (affine, before, bias, add) = (None, None, None, None);
-    backend.begin(&batch).unwrap();
+    backend.begin(&batch)?;
     backend.run(&match of.transposed {
         false => Op::Conv { x: x_id, affine, before, weight, bias, params, add, out: to },
         true => Op::ConvTranspose { x: x_id, affine, before, weight, bias, params, out: to },
     });
-    backend.end().unwrap();
+    backend.end()?;
     let mut found = vec![0.0; places * channels];
-    backend.read_rows(&out, 0, &mut found).unwrap();
+    backend.read_rows(&out, 0, &mut found)?;
     let (stride, dilation, padding) = (params.stride[2], params.dilation[2], params.padding[2][0]);
     let mut most: f64 = 0.0;
     for at in (0..places * channels).step_by(EVERY) {
@@ -95,7 +95,7 @@ fn difference(tier: Tier, channels: usize, of: KernelUse) -> f64 {
         }
         most = most.max((f64::from(found[at]) - sum).abs());
     }
-    most
+    Ok(most)
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn chunks_of_a_long_line_fit_together() {
             (64, of(15, 2, 1, 7, false)),
             (32, of(16, 8, 1, 4, true)),
         ] {
-            let most = difference(tier, channels, of);
+            let most = difference(tier, channels, of).unwrap();
             assert!(most < 2e-4, "{tier}, {of:?}: off by {most}");
         }
     }
