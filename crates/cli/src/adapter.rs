@@ -9,13 +9,14 @@ use crate::table::Table;
 use hanzo_engine_proto::v1;
 use serde::Serialize;
 
-/// Printed form of an adapter.
+/// Adapter as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct AdapterSummary {
     model: String,
     name: String,
     format: String,
     rank: u32,
+    /// Memory in bytes.
     bytes: u64,
     path: String,
 }
@@ -62,6 +63,7 @@ pub(crate) async fn adapter(args: AdapterArgs) -> Result<(), CliError> {
             if json {
                 return print_json(&adapters);
             }
+            // `>` aligns a column right.
             let mut table = Table::new(&["NAME", "FORMAT", ">RANK", ">SIZE", "PATH"]);
             for AdapterSummary { model, name, format, rank, bytes, path } in adapters {
                 table.row([format!("{model}:{name}"), format, rank.to_string(), show_bytes(bytes), path]);

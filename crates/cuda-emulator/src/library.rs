@@ -1,4 +1,4 @@
-//! The compiled library of kernels, and calls into it.
+//! Loads the kernels' shared library, compiled for the CPU, and runs kernels from it.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_uint, c_void};
@@ -21,7 +21,7 @@ type Run = unsafe extern "C" fn(
     c_uint,
 ) -> *const c_char;
 
-/// Loaded library. It is never unloaded, because threads of its own may still run in it.
+/// Loaded library. The library is never unloaded: its threads may still run.
 #[derive(Debug)]
 pub(crate) struct Library {
     kernels: HashMap<Kernel, KernelEntry>,
@@ -35,7 +35,7 @@ struct KernelEntry {
     threads_max: u32,
 }
 
-// SAFETY: the pointers are to what the library has once and for all, and calls into it may come from any thread.
+// SAFETY: the pointers stay valid, because the library is never unloaded, and any thread may call its functions.
 unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
@@ -43,10 +43,10 @@ unsafe impl Sync for Library {}
 impl Library {
     pub(crate) fn load(path: &Path) -> Arc<Library> {
         let name = CString::new(path.as_os_str().as_bytes()).expect("a path has no zero");
-        // SAFETY: the library is what `Sources` compiled: its constructors register kernels.
+        // SAFETY: `Sources` compiled the library. Loading it runs its constructors, which register kernels.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
-            // SAFETY: dlopen has failed, so there is a message; it is copied at once.
+            // SAFETY: dlopen has failed, so there is a message. It is copied before another call replaces it.
             panic!("{}", unsafe { CStr::from_ptr(libc::dlerror()) }.to_string_lossy());
         }
         let symbol = |name: &CStr| {
@@ -76,9 +76,9 @@ impl Library {
         for &kernel in Kernel::ALL {
             let symbol = CString::new(kernel.symbol()).expect("a symbol has no zero");
             let (mut bytes, mut threads_max) = (0, 0);
-            // SAFETY: a name, and where two numbers go.
+            // SAFETY: the name ends with a zero, and `find` may write both numbers.
             let found = unsafe { find(symbol.as_ptr(), &mut bytes, &mut threads_max) };
-            // Some sources have only some of the kernels.
+            // A test may compile only some source files.
             if found.is_null() {
                 continue;
             }
@@ -93,32 +93,33 @@ impl Library {
         Arc::new(Library { kernels, run, counter })
     }
 
-    /// Counts the reads and writes of launches in these ranges of memory, which are in order, from here on.
+    /// Counts, from now on, bytes that launches read and write in these ranges, which are sorted.
     ///
     /// # Panics
     /// If kernels were not compiled for counting.
     pub(crate) fn count(&self, ranges: &[[u64; 2]]) {
         let (count, _) = self.counter.expect("count.cpp is in the library");
-        // SAFETY: two numbers for each range; what was counted before is forgotten.
+        // SAFETY: `ranges` has two numbers for each range. The function discards earlier counts.
         unsafe { count(ranges.as_ptr().cast(), ranges.len()) };
     }
 
-    /// Bytes of all ranges since [`Library::count`] or the last call: read, written, and touched before earlier
-    /// kernels were waited for. The last number is of bytes that were ever touched so early and ever written.
+    /// Bytes read, written, and touched before waiting for earlier kernels, each since the last call; and, since
+    /// [`Library::count`], bytes both touched so and written: a race.
     pub(crate) fn counted(&self) -> [u64; 4] {
         let (_, counted) = self.counter.expect("count.cpp is in the library");
         let mut counts = [0; 4];
-        // SAFETY: where four numbers go.
+        // SAFETY: the function writes four numbers, for which `counts` has room.
         unsafe { counted(counts.as_mut_ptr()) };
         counts
     }
 
-    /// Whether it contains a kernel.
+    /// True if the library contains this kernel.
     pub(crate) fn has(&self, kernel: Kernel) -> bool {
         self.kernels.contains_key(&kernel)
     }
 
-    /// Runs a kernel to its end, with one of the planted faults or none.
+    /// Runs a kernel to its end. `planted` is the number of a deliberate fault, 0 for none; `seed` orders the
+    /// warps.
     ///
     /// # Safety
     /// As for `Device::launch`.
@@ -144,7 +145,7 @@ impl Library {
                 u64::from_ne_bytes(word)
             })
             .collect();
-        // SAFETY: the kernel is one of this library's, and its parameters are as large as it says.
+        // SAFETY: the kernel is from this library. The caller promises parameters of the size that it reads.
         let failure = unsafe {
             (self.run)(
                 entry.kernel,
@@ -159,7 +160,7 @@ impl Library {
         if failure.is_null() {
             return Ok(());
         }
-        // SAFETY: what failed is said in words that the library has once and for all.
+        // SAFETY: the library describes failures in constant texts, which end with a zero and stay valid.
         let words = unsafe { CStr::from_ptr(failure) }.to_string_lossy();
         Err(format!("{}: {words}", launch.kernel.symbol()))
     }

@@ -1,17 +1,19 @@
 //! Conformance suite. A backend is right if its numbers equal those of
-//! [`ReferenceBackend`](crate::reference::ReferenceBackend) within stated bounds, and a row's bits do not depend on
-//! the rest of its batch or on how its prompt was cut.
+//! [`ReferenceBackend`](crate::reference::ReferenceBackend) within stated bounds, and a row's result is
+//! bit-identical whatever else is in its batch and however its prompt is chunked.
 //!
-//! Every `check_` function panics at the first difference, naming the op, the type, the shape and the element. Its
-//! argument is a function that makes a new backend; it is called once for each set of limits. The allowed differences
-//! are in `bounds.rs`: backends may round as [`Backend::rounding`] says, and over the cache they may round queries,
-//! keys and softmax weights to f16, but no more.
+//! Every `check_` function panics at the first difference, naming the op, the type, the shape and the element.
+//! Its argument is a function that makes a new backend; it is called once for each
+//! [`StepLimits`](crate::StepLimits) that the check needs. The allowed differences are in `bounds.rs`: backends
+//! may round as [`Backend::rounding`](crate::Backend::rounding) says. In attention over the KV cache, they may
+//! also round queries, keys and softmax weights to f16. They may not round more than that.
 //!
-//! With [`EXTENT_VARIABLE`] set to `brief`, or within [`briefly`], each check tries fewer cases, because emulators
-//! take minutes.
+//! If the variable [`EXTENT_VARIABLE`] is `brief`, or is unset within [`briefly`], each check tries fewer cases,
+//! because emulators take minutes.
 //!
-//! Data is random from fixed seeds, with awkward cases added by hand: zeros, outliers, tiny and huge rows, ragged
-//! shapes, buffers larger than the batch, shuffled block tables, neighbours of every length.
+//! Data is random from fixed seeds, with difficult cases added by hand: zeros, outliers, rows of tiny and of huge
+//! numbers, sizes that are no multiples of a kernel's blocks, buffers with more rows than the batch, block tables
+//! in random order, and batches of sequences of many lengths.
 
 mod attention;
 mod bounds;
@@ -74,20 +76,22 @@ pub use unfold::check_unfold;
 
 use crate::AnyBackend;
 
-/// Runs every check.
+/// Runs every check but those of [`check_vocoder_ops`], whose ops only some backends have: [`check_decoder_ops`],
+/// [`check_encoder_ops`], [`check_memory_attention`] and [`check_mutual_attention`].
 ///
 /// # Panics
 /// If the backend is wrong.
 pub fn check_all(make: &dyn Fn() -> AnyBackend) {
     check_decoder_ops(&make);
     check_encoder_ops(&make);
-    // A backend that runs both decoders and encoders may run speech recognition.
+    // Cross-attention, which speech recognition uses.
     check_memory_attention(&make);
-    // It may also run models of images.
+    // Attention in which rows see later rows, such as those of an image.
     check_mutual_attention(&make);
 }
 
-/// Runs the checks of [`Backend`], for decoders.
+/// Runs the checks of ops that every [`Backend`](crate::Backend) must have, those of decoders, and of packing,
+/// transfers, steps and sampling.
 ///
 /// # Panics
 /// If the backend is wrong.
@@ -136,7 +140,8 @@ pub fn check_decoder_ops(make: &dyn Fn() -> AnyBackend) {
     check_decoder(make);
 }
 
-/// Runs the checks of ops on whole sequences.
+/// Runs the checks of ops that encoders need besides: `Unfold`, `Rope`, `SelfAttention` and (if supported)
+/// `AttendPart` of [`Op`](crate::ops::Op). They read whole sequences, without a KV cache.
 ///
 /// # Panics
 /// If the backend is wrong.
@@ -149,7 +154,8 @@ pub fn check_encoder_ops(make: &dyn Fn() -> AnyBackend) {
     check_self_attention_parts(make);
 }
 
-/// Runs the checks of ops of vocoders, which only some backends compute.
+/// Runs the checks of ops that only vocoders need, and only some backends have: `Activate`, `Conv`,
+/// `ConvTranspose`, `InstanceAffine`, `Mirror`, `Lstm` and `RelativeAttention` of [`Op`](crate::ops::Op).
 ///
 /// # Panics
 /// If the backend is wrong.

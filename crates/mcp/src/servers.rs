@@ -1,4 +1,5 @@
-//! All MCP servers, and the tool names for models: `SERVER__TOOL`, of letters, digits, `_` and `-`.
+//! Starts the configured MCP servers, names their tools for models (`SERVER__TOOL`, of letters, digits, `_` and
+//! `-`), and calls the tools.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -14,7 +15,7 @@ use crate::{
     server::Server,
 };
 
-/// MCP servers, which are ended on drop.
+/// Running MCP servers. Dropping this stops them without waiting; [`Servers::close`] waits.
 #[derive(Debug)]
 pub struct Servers {
     servers: Vec<Arc<Server>>,
@@ -68,15 +69,16 @@ impl Servers {
         self.lives.wait().await;
     }
 
-    /// Waits for first starts, each within its `start_timeout`. Servers that were up or down before are not
-    /// waited for; their last known tools are offered meanwhile.
+    /// Waits until every server's first start has succeeded or failed, each within its `start_timeout`. Later
+    /// restarts are not waited for.
     pub async fn started(&self) {
         for server in &self.servers {
             server.tried().await;
         }
     }
 
-    /// Up to `max` of the servers' last known tools. If two have the same name, the first is used.
+    /// Up to `max` of the servers' last known tools. If two names are equal after cleaning and cutting, the first
+    /// tool is kept.
     pub fn tools(&self, max: usize) -> Vec<Tool> {
         let (mut tools, mut names) = (Vec::new(), HashSet::new());
         for server in &self.servers {
@@ -96,7 +98,8 @@ impl Servers {
         tools
     }
 
-    /// Calls a tool. Every failure is reported as an outcome. Dropping the future does not wait for the server.
+    /// Calls a tool. Every failure is reported as an outcome. Dropping the future abandons the call: the server is
+    /// not told, and may still complete it.
     pub async fn call(&self, tool: &Tool, arguments_json: &str) -> Outcome {
         let failed =
             |problem: String| Outcome { text: cut(format!("{}: {problem}", tool.tool)), is_error: true };

@@ -1,15 +1,15 @@
-//! Whole picture near its own size: Qwen's models (`smart_resize` of `image_processing_qwen2_vl.py`). Both
-//! sides become whole squares of patches, and the number of pixels stays within bounds.
+//! Resizes a picture as a whole, near its own size: Qwen by pixel count, Pixtral and Mistral 3 by longer side.
+//! Both sides are multiples of the square (patch side times merge).
 
 use crate::decode::{Limits, Picture};
 use crate::error::PictureError;
 use crate::processor::{Detail, Frame, Look, PreparedPicture};
 use crate::resize::{Filter, resize};
 
-/// Pixel bounds of the operator and the tower, for pictures that keep about their own size.
+/// Pixel limits set by the operator and by the vision encoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PixelRoom {
-    /// Maximum if the request states none. None: the processor's.
+    /// Default maximum. None: the processor's maximum. High detail ignores it.
     pub usual: Option<u64>,
     /// Absolute maximum.
     pub most: u64,
@@ -25,11 +25,11 @@ impl Default for PixelRoom {
 pub(crate) struct Whole {
     /// Side of a patch in pixels.
     pub(crate) patch: u32,
-    /// Patches joined along each side into one row.
+    /// Patches per side that are merged into one token (`merge_size`).
     pub(crate) joined: u32,
-    /// Rule for sizes.
+    /// Rule that gives a picture's size.
     pub(crate) sizes: Sizes,
-    /// True if the picture is resized.
+    /// If false, the picture keeps its size and pixel bounds do not apply.
     pub(crate) resizes: bool,
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum Sizes {
 
 /// Maximum aspect ratio.
 const ASPECT_MAX: f64 = 200.0;
-/// Maximum pixels at low detail, the same as OpenAI's `low`.
+/// Low detail: at most 512 x 512 pixels, as OpenAI's `low`.
 const LOW_PIXELS: u64 = (LOW_SIDE as u64).pow(2);
 const LOW_SIDE: u32 = 512;
 
@@ -54,8 +54,8 @@ impl Whole {
         self.patch * self.joined
     }
 
-    /// Minimum and maximum pixels: from the request, else from the operator, else from the processor, and never
-    /// above the room.
+    /// Minimum and maximum pixels. Minimum: of the request, else of the processor. Maximum: of the request, else
+    /// by detail from operator or processor; never above `room.most`.
     fn bounds(
         &self,
         (own_least, own_most): (u64, u64),
@@ -63,7 +63,7 @@ impl Whole {
         room: PixelRoom,
     ) -> Result<(u64, u64), PictureError> {
         let least = look.pixels_min.unwrap_or(own_least);
-        // A request for more pixels than the operator's default asks for a larger picture.
+        // A requested minimum raises the default maximum, up to the processor's maximum.
         let usual =
             room.usual.map_or(own_most, |usual| usual.max(look.pixels_min.unwrap_or(0).min(own_most)));
         let most = match look.detail {
@@ -80,7 +80,8 @@ impl Whole {
         Ok((least, most))
     }
 
-    /// Resulting `(height, width)`. Rounds as the reference does.
+    /// Resulting `(height, width)`. Rounds as Qwen's image processor does (`smart_resize` of
+    /// `image_processing_qwen2_vl.py`).
     fn size(&self, picture: &Picture, (least, most): (u64, u64)) -> Result<(u32, u32), PictureError> {
         let shape = PictureError::Shape { width: picture.width, height: picture.height };
         let [height, width] = [picture.height, picture.width].map(f64::from);
@@ -105,14 +106,15 @@ impl Whole {
         Ok((height as u32, width as u32))
     }
 
-    /// Longest side of a picture with at most `pixels` pixels.
+    /// Longer side after scaling the picture down to at most `pixels` pixels.
     fn longest_of(picture: &Picture, pixels: u64) -> u32 {
         let [height, width] = [picture.height, picture.width].map(f64::from);
         let by = (pixels as f64 / (height * width)).sqrt().min(1.0);
         ((height.max(width) * by) as u32).max(1)
     }
 
-    /// Size `(height, width)` with the longer side at most `longest`. Truncates as the reference does.
+    /// Size `(height, width)` with the longer side at most `longest`. Truncates as Pixtral's image
+    /// processor does.
     fn size_of_longest(&self, picture: &Picture, longest: u32) -> Result<(u32, u32), PictureError> {
         let [height, width] = [picture.height, picture.width].map(f64::from);
         let ratio = (height / f64::from(longest)).max(width / f64::from(longest));

@@ -1,7 +1,6 @@
-//! Removal of the server's directories from texts for clients. HTTP clients learn a file's name, but not its
-//! location.
+//! Shortens file paths in messages to clients, so that they do not reveal the server's directories.
 
-/// First segments of JSON pointers into a schema, which are not directories.
+/// Paths that begin with one of these words are JSON pointers into a schema, so they are kept.
 const POINTERS: [&str; 16] = [
     "$defs",
     "additionalProperties",
@@ -21,7 +20,8 @@ const POINTERS: [&str; 16] = [
     "properties",
 ];
 
-/// Reduces each absolute path in the text to its last part: `/var/lib/models/a.gguf` becomes `a.gguf`.
+/// Reduces each absolute path in the text to its last part: `/var/lib/models/a.gguf` becomes `a.gguf`. Keeps
+/// URLs, relative paths, JSON pointers and paths of one part.
 pub fn without_directories(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
@@ -30,6 +30,7 @@ pub fn without_directories(text: &str) -> String {
         shown.push_str(before);
         let end = path.find(ends_path).unwrap_or(path.len());
         let token = &path[..end];
+        // `file:///dir/name` becomes `file://name`.
         match token.strip_prefix("//").filter(|path| shown.ends_with("file:") && path.starts_with('/')) {
             Some(path) => {
                 shown.push_str("//");
@@ -43,7 +44,8 @@ pub fn without_directories(text: &str) -> String {
     shown
 }
 
-/// Returns true if a path may begin after `before`, that is, not within a word or a URL.
+/// True if a path may start after `before`: at the text's start, or after a space, a quote, an opening bracket,
+/// `=` or `,`.
 fn begins_path(before: &str) -> bool {
     before.chars().next_back().is_none_or(|c| c.is_whitespace() || "\"'`([{=,".contains(c))
 }

@@ -1,41 +1,52 @@
 //! Silero voice activity detection (github.com/snakers4/silero-vad, versions 5 and 6, 16 kHz): the probability
-//! of speech for each 32 ms. The network has a spectrum computed by a convolution, four small convolutions, an
-//! LSTM cell, and a weighted sum. Its authors publish the weights as `silero_vad_16k.safetensors`, which the
+//! of speech for each 32 ms. The network computes a spectrum by a convolution, then runs four small convolutions,
+//! an LSTM cell and a weighted sum. Its authors publish the weights as `silero_vad_16k.safetensors`, which the
 //! caller reads.
 
 use std::sync::Arc;
 
-/// Samples of a chunk. Each chunk also includes the last samples of the chunk before.
+/// New samples per chunk. The network also sees the last `BEFORE` samples of the previous chunk.
 pub(crate) const CHUNK: usize = 512;
+/// Samples of the previous chunk that the network sees again.
 const BEFORE: usize = 64;
 /// Samples mirrored after a chunk.
 const MIRRORED: usize = 64;
-/// Window and step of the spectrum, and its number of frequencies.
+/// Samples of a window. Each window gives a spectrum.
 const WINDOW: usize = 256;
+/// Samples from the start of a window to the start of the next.
 const STEP: usize = 128;
+/// Frequencies of a spectrum.
 const BINS: usize = WINDOW / 2 + 1;
 /// Number of spectra of a chunk.
 const SPECTRA: usize = (BEFORE + CHUNK + MIRRORED - WINDOW) / STEP + 1;
-/// Maximum width of a layer.
+/// Maximum width of a layer. Sides of tensors may be four times as long, because the LSTM has four gates.
 const WIDTH_MAX: usize = 1024;
-/// Strides of the convolutions, each with three taps.
+/// Strides of the convolutions.
 const STRIDES: [usize; 4] = [1, 2, 2, 1];
+/// Length of each convolution's kernel.
 const TAPS: usize = 3;
 
 /// Shape and data of a tensor in a file.
 type Found = (Vec<usize>, Vec<f32>);
 
-/// Weights of the network, shared by all sounds.
+/// Weights of the network, shared by all audio streams.
 #[derive(Debug)]
 pub struct SileroWeights {
-    spectrum: Vec<f32>, // (2 * BINS, WINDOW)
+    /// Kernels of the spectrum, `(2 * BINS, WINDOW)`: cosines, then sines.
+    spectrum: Vec<f32>,
+    /// Convolutions after the spectrum, in order.
     convolutions: Vec<Convolution>,
+    /// Width of the LSTM's state.
     hidden: usize,
-    /// (4 * hidden, inputs) and (4 * hidden, hidden): input, forget, cell and output gates.
+    /// Weights of the LSTM's inputs, `(4 * hidden, inputs)`. Gates are in the order input, forget, cell, output.
     input: Vec<f32>,
+    /// Weights of the LSTM's previous output, `(4 * hidden, hidden)`, with gates in the same order.
     memory: Vec<f32>,
+    /// Sum of the LSTM's two biases, `4 * hidden`, with gates in the same order.
     bias: Vec<f32>,
+    /// Weights of the final sum, `hidden`.
     last: Vec<f32>,
+    /// Bias of the final sum.
     last_bias: f32,
 }
 
@@ -52,8 +63,9 @@ impl SileroWeights {
     /// Loads the weights. `find` returns a tensor by name.
     ///
     /// # Errors
-    /// The tensor that is missing or has another shape.
+    /// Fails if a tensor is missing or has the wrong shape; the error names it.
     pub fn new(find: impl Fn(&str) -> Option<Found>) -> Result<SileroWeights, String> {
+        // 0 in the expected shape allows any size, up to the LSTM's four gates of the maximum width.
         let shaped = |name: &str, expected: &[usize]| -> Result<Found, String> {
             let (shape, data) = find(name).ok_or_else(|| format!("tensor {name} is missing"))?;
             let fits = shape.len() == expected.len()
@@ -89,7 +101,7 @@ impl SileroWeights {
     }
 }
 
-/// State of the network for one sound.
+/// State of the network for one audio stream.
 pub(crate) struct Silero {
     weights: Arc<SileroWeights>,
     before: [f32; BEFORE],
@@ -98,7 +110,7 @@ pub(crate) struct Silero {
 }
 
 impl Silero {
-    /// Creates the state for a new sound.
+    /// Creates the state for a new audio stream.
     pub(crate) fn new(weights: Arc<SileroWeights>) -> Silero {
         let nothing = vec![0.0; weights.hidden];
         Silero { before: [0.0; BEFORE], hidden: nothing.clone(), cell: nothing, weights }

@@ -1,5 +1,6 @@
-//! Encoding of records, and migration of databases of older versions. A record is a JSON object, keyed by its
-//! folded name. The database stores its schema version under one key.
+//! Encoding of records, and migration of databases of older versions. A record is a JSON object. The key
+//! is the name in its folded form, lower case (see `name::fold`). The database stores its schema version under one
+//! key.
 
 use crate::StoreError;
 use crate::layout::{MANIFEST, MODELS};
@@ -8,20 +9,20 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Migrates one record to the next version. An `Err` leaves the record as it is. It then reads as corrupt, by
-/// name, and the rest of the database still works. The path is the store's current directory.
+/// Migrates one record to the next version. An `Err` leaves the record as it is. Reading it later fails with an
+/// error that names the record; other records still work. The path is the store's current directory.
 pub(crate) type Migration = fn(&mut Value, &Path) -> Result<(), String>;
 
-/// Version of the encoding, with the migrations from every older version.
+/// Encoding version that a program writes, with the migrations from every older version.
 pub(crate) struct Schema {
-    /// Version that is written.
+    /// Encoding version that this program writes.
     pub(crate) version: u32,
     /// Entry `i` leads from version `i + 1` to version `i + 2`.
     pub(crate) migrations: &'static [Migration],
 }
 
-/// Schema that this program reads and writes. A change of [`ModelRecord`] under which old records do not decode
-/// raises the version and adds a migration.
+/// Schema that this program reads and writes. If a change of [`ModelRecord`] makes old records undecodable, raise
+/// the version and add a migration.
 ///
 /// Version 1 had only models registered in place. Version 2 added blobs, references and aliases. In version 3
 /// paths below the store's directory are relative to it, so that the store may be moved.
@@ -29,9 +30,10 @@ pub(crate) const CURRENT: Schema = Schema { version: 3, migrations: &[from_1_to_
 
 const _: () = assert!(CURRENT.migrations.len() as u32 + 1 == CURRENT.version);
 
-/// Models of version 1, and their files, were all registered in place.
+/// Adds the fields of version 2. Version 1 had only models registered in place, whose files are elsewhere.
 fn from_1_to_2(record: &mut Value, _: &Path) -> Result<(), String> {
     let record = record.as_object_mut().ok_or("not an object")?;
+    // The reference of a model registered in place is its source.
     let source = record.get("source").cloned().ok_or("no source")?;
     record.insert("reference".into(), source);
     record.insert("revision".into(), Value::Null);
@@ -44,8 +46,8 @@ fn from_1_to_2(record: &mut Value, _: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes paths relative. A store that was moved before this migration has paths of its old place. Its own
-/// folders are recognised by their manifests.
+/// Makes paths relative. If the store was moved, its paths still name the old directory. A folder with a manifest
+/// identifies the store's part.
 fn from_2_to_3(record: &mut Value, dir: &Path) -> Result<(), String> {
     let record = record.as_object_mut().ok_or("not an object")?;
     let files = record.get_mut("files").and_then(Value::as_array_mut).ok_or("no files")?;
@@ -62,8 +64,8 @@ fn make_relative(path: &mut Value, own: bool, dir: &Path) -> Result<(), String> 
     let text = path.as_str().ok_or("a path is no text")?;
     let was = Path::new(text);
     let below = relative(was, dir);
-    // A model may contain folders called `models` too. The store's is the one with the model's folder, and its
-    // manifest, below it.
+    // A model may contain folders called `models` too. The store's own `models` folder is the one below which the
+    // model's folder has a manifest.
     let moved = || {
         let parts: Vec<_> = was.components().collect();
         let of_model = |models: &usize| {
@@ -73,6 +75,7 @@ fn make_relative(path: &mut Value, own: bool, dir: &Path) -> Result<(), String> 
         };
         let below = |models: usize| parts[models..].iter().collect::<PathBuf>();
         let found: Vec<PathBuf> = (0..parts.len()).filter(of_model).map(below).collect();
+        // Prefers the last match that exists.
         found.iter().rfind(|below| dir.join(below).exists()).or(found.last()).cloned()
     };
     let kept = match own && below.is_absolute() {
@@ -83,7 +86,7 @@ fn make_relative(path: &mut Value, own: bool, dir: &Path) -> Result<(), String> 
     Ok(())
 }
 
-/// Returns a path as stored: without the store's directory if below it.
+/// Makes a path below the store's directory relative; others stay as they are.
 pub(crate) fn relative<'a>(path: &'a Path, dir: &Path) -> &'a Path {
     match path.strip_prefix(dir) {
         // The directory itself would become an empty path.
@@ -96,14 +99,14 @@ pub(crate) fn relative<'a>(path: &'a Path, dir: &Path) -> &'a Path {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BlobRecord {
     pub(crate) size_bytes: u64,
-    /// Number of models that have it.
+    /// Number of models that use this blob.
     pub(crate) refs: u32,
 }
 
 /// Record of an unfinished pull. After a crash it can be resumed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PullRecord {
-    /// Reference of the pull.
+    /// Model reference that is being pulled, such as `hf://…`.
     pub reference: String,
     /// Start time, Unix milliseconds.
     pub began_at_unix_ms: i64,
@@ -143,7 +146,7 @@ pub(crate) fn decode(key: &str, encoded: &[u8], dir: &Path) -> Result<ModelRecor
     if leaves(&record.path) || record.files.iter().any(|file| leaves(&file.path)) {
         return Err(corrupt("a path of it leads out of the store".to_owned()));
     }
-    // A model registered in place below the store's directory moves with it, so its source is the current path.
+    // If the store moves, an in-place model below it moves too; its source is recomputed here.
     let in_place = record.in_place && record.path.is_relative();
     if in_place && record.reference == record.source && record.source.starts_with("file://") {
         record.source = format!("file://{}", dir.join(&record.path).display());

@@ -75,7 +75,7 @@ pub(crate) struct SamplingArgs {
     /// Base by which the penalty grows with each token of a repetition [default: 1.75]
     #[arg(long, value_name = "X")]
     pub(crate) dry_base: Option<f32>,
-    /// Length of a repetition in tokens that is not penalised [default: 2]
+    /// Length in tokens from which on a repetition is penalised [default: 2]
     #[arg(long, value_name = "N")]
     pub(crate) dry_allowed_length: Option<u32>,
     /// Number of last tokens that DRY looks at; -1: all [default: -1]

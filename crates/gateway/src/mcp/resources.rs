@@ -1,4 +1,4 @@
-//! MCP resources: the list of models, a card of each model, and the state of the engine.
+//! MCP resources: the list of models, details of each model (its card), and the state of the engine.
 
 use rmcp::{
     ErrorData,
@@ -46,7 +46,7 @@ pub(super) async fn list(
             .with_mime_type(JSON)
             .with_description(description)
     }));
-    // The cursor is the URI of the previous page's last resource, because models come and go.
+    // The cursor is the last URI of the previous page, not a position, because the list may change between pages.
     let begin = match cursor {
         None => 0,
         Some(cursor) => match all.iter().position(|resource| resource.uri == cursor) {
@@ -62,7 +62,7 @@ pub(super) async fn list(
     Ok(result)
 }
 
-/// Template of a model's card, by name.
+/// URI template for the card of a model, given the model's name.
 pub(super) fn templates() -> Vec<ResourceTemplate> {
     let card = ResourceTemplate::new(format!("{MODELS}/{{+name}}"), "model");
     vec![
@@ -104,7 +104,7 @@ pub(super) async fn read(app: &App, asker: &Asker, uri: String) -> Result<ReadRe
     Ok(ReadResourceResult::new(vec![contents]))
 }
 
-/// Refuses a cursor for lists of a single page.
+/// Refuses any cursor, for lists that have one page.
 pub(super) fn first_page(request: Option<PaginatedRequestParams>) -> Result<(), ErrorData> {
     match request.and_then(|request| request.cursor) {
         None => Ok(()),
@@ -117,7 +117,7 @@ fn error(error: &ApiError) -> ErrorData {
     ErrorData::internal_error(error.message().to_owned(), data)
 }
 
-/// Percent-encodes a name for a URI; slashes and colons stay.
+/// Percent-encodes a name for a URI, except ASCII letters, digits and `-._~/:@`.
 fn encoded(name: &str) -> String {
     let mut uri = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -129,7 +129,7 @@ fn encoded(name: &str) -> String {
     uri
 }
 
-/// Decodes a name. None: it is malformed.
+/// Decodes a name; `None` if malformed, empty or too long.
 fn decoded(uri: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(uri.len());
     let mut rest = uri.bytes();

@@ -1,5 +1,5 @@
 //! DRY ("don't repeat yourself", github.com/oobabooga/text-generation-webui/pull/5677): penalises a token that
-//! would continue a repetition of the text's end. The longer the repetition, the larger the penalty. A repetition
+//! would extend a copy of earlier text at the end. The longer the repetition, the larger the penalty. A repetition
 //! does not span a sequence breaker.
 
 use std::sync::Arc;
@@ -13,23 +13,23 @@ use crate::{
 /// Default sequence breakers.
 pub const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 
-/// DRY parameters. A token that would extend a repetition of `length` tokens has its logit reduced by `multiplier *
-/// base ^ (length - allowed_length)`.
+/// DRY parameters. A token that would extend a repetition of `length` tokens has its logit reduced by
+/// `multiplier * base ^ (length - allowed_length)`, if `length` is at least `allowed_length`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dry {
     /// Above 0.
     pub multiplier: f32,
     /// At least 1.
     pub base: f32,
-    /// Maximum length in tokens of repetitions without a penalty, exclusive.
+    /// Repetitions of at least this many tokens are penalised.
     pub allowed_length: u32,
-    /// Number of last tokens in which repetitions count; `None`: all, the prompt's included.
+    /// Repetitions are sought in the last N tokens of prompt and answer. `None`: all.
     pub last_n: Option<u32>,
     /// Sequence breakers.
     pub breakers: Breakers,
 }
 
-/// Texts that no repetition spans.
+/// Texts that end a repetition.
 #[derive(Clone, Debug)]
 pub struct Breakers {
     texts: Arc<[String]>,
@@ -48,7 +48,7 @@ impl Breakers {
         Breakers { texts: texts.into(), tokenizer: tokenizer.clone() }
     }
 
-    /// The texts.
+    /// Breakers as the request gave them, or the default ones.
     pub fn texts(&self) -> &[String] {
         &self.texts
     }
@@ -62,7 +62,7 @@ impl Breakers {
         self.end_in(self.tokenizer.token_bytes(token), 0)
     }
 
-    /// Whether a breaker ends after the first `known` bytes.
+    /// True if a breaker ends in the bytes that follow the first `known`.
     fn end_in(&self, bytes: &[u8], known: usize) -> bool {
         self.texts.iter().any(|text| {
             let from = (known + 1).saturating_sub(text.len());
@@ -72,7 +72,7 @@ impl Breakers {
 }
 
 impl Dry {
-    /// Checks every range; errors name the protocol's field.
+    /// Checks every range. Errors name the request's field.
     pub fn validate(&self) -> Result<(), RequestError> {
         let invalid = |field, reason| Err(RequestError::invalid(field, reason));
         if !(self.multiplier.is_finite() && self.multiplier > 0.0) {
@@ -100,11 +100,14 @@ impl Dry {
 pub(super) struct Repetitions {
     dry: Dry,
     tokens: Vec<u32>,
-    since_breaker: usize, // tokens after the last one in which a breaker ends
-    last_bytes: Vec<u8>,  // in which a breaker may have started
-    /// By k above 0: number of last tokens that equal the tokens k places earlier.
+    /// Number of tokens after the last one in which a breaker ends.
+    since_breaker: usize,
+    /// Last bytes of the text. A breaker may begin in them and end in the next token.
+    last_bytes: Vec<u8>,
+    /// Element k above 0 is the number of last tokens that equal the tokens k places earlier.
     repeated: Vec<u32>,
-    next: Vec<(u32, u32)>, // (token, length of the repetition that it would extend)
+    /// Tokens that would extend a repetition, each with that repetition's length.
+    next: Vec<(u32, u32)>,
 }
 
 impl Repetitions {
@@ -155,7 +158,7 @@ impl Repetitions {
                 self.next.push((tokens[last_n - before], length as u32));
             }
         }
-        // For each token the longest repetition, which comes first.
+        // Keeps the longest repetition of each token; the sort puts it first.
         self.next.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
         self.next.dedup_by_key(|next| next.0);
         for &(token, length) in &self.next {
