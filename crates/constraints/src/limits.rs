@@ -52,7 +52,7 @@ pub(crate) const VOCABULARY_MAX: usize = (1 << 24) - 1;
 /// memory.
 pub(crate) const COMPILE_STACK_BYTES: usize = 512 << 20;
 /// Maximum bytes that the lexers of a model's running answers add to those they begin with.
-pub(crate) const LEXERS_BYTES_MAX: u64 = 32 << 20;
+pub(crate) const LEXERS_BYTES_MAX: u64 = 24 << 20;
 /// Maximum bytes of an error text.
 pub(crate) const ERROR_BYTES_MAX: usize = 1000;
 

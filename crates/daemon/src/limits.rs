@@ -90,7 +90,7 @@ pub(crate) const CONSTRAINT_TIME_MAX: Duration = Duration::from_secs(8);
 // Compiling is part of building the prompt.
 const _: () = assert!(CONSTRAINT_TIME_MAX.as_secs() < PROMPT_BUILD_TIME_MAX.as_secs());
 /// Estimated bytes of one model's cached constraints: some hundreds of typical ones.
-pub(crate) const CONSTRAINTS_BYTES_MAX: u64 = 16 << 20;
+pub(crate) const CONSTRAINTS_BYTES_MAX: u64 = 12 << 20;
 /// Inputs of an embedding request that go to the worker as one batch. The next ones are tokenized meanwhile.
 pub(crate) const EMBED_JOB_INPUTS: usize = 64;
 /// Maximum number of inputs in one embedding request.
