@@ -175,10 +175,10 @@ impl GrammarCache {
             entry.state = state;
         }
         while self.bytes > CONSTRAINTS_BYTES_MAX {
-            let done = self
-                .entries
-                .iter()
-                .filter(|(_, entry)| !matches!(entry.state, GrammarState::Compiling { .. }));
+            // The new one stays even if it is larger than the whole cache: its request would compile it for ever.
+            let done = self.entries.iter().filter(|(other, entry)| {
+                *other != spec && !matches!(entry.state, GrammarState::Compiling { .. })
+            });
             let Some((oldest, _)) = done.min_by_key(|(_, entry)| entry.last_use) else { break };
             let oldest = oldest.clone();
             if let Some(entry) = self.entries.remove(&oldest) {
@@ -270,6 +270,21 @@ mod tests {
         cache.finish(&new, Ok(first));
         assert!(!cache.entries.contains_key(&regex(0)) && cache.entries.contains_key(&new));
         assert!(cache.bytes <= CONSTRAINTS_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_constraint_larger_than_the_cache_is_there_for_its_request() {
+        let (constraints, text) = (Constraints::default(), demo());
+        let first = constraints.compiled(Spec::Regex("[a-z]".into()), &text, None, &|| false).unwrap();
+        let mut cache = constraints.shared.lock();
+        let large = Arc::new(Spec::Regex("large".into()));
+        let state = GrammarState::Compiling { client: None, since: Instant::now() };
+        cache.compiling.push(None);
+        cache.entries.insert(large.clone(), GrammarEntry { state, last_use: u64::MAX });
+        // Pretend that it takes all of the cache.
+        cache.bytes += CONSTRAINTS_BYTES_MAX;
+        cache.finish(&large, Ok(first));
+        assert_eq!(cache.entries.keys().collect::<Vec<_>>(), [&large]);
     }
 
     /// Pretends that a constraint is being compiled for a client and never finishes.
