@@ -35,11 +35,16 @@ pub(crate) const NO_TOKEN: &str = "NoExtensionBias";
 /// Error of llguidance after [`Stopper::stop`].
 const STOPPED: &str = "operation cancelled";
 
+/// Memory of a lexer in bytes. The statistics count elements; the lists and tables that grow take up to twice as much.
+fn lexer_bytes(lexer: &TokenParser) -> usize {
+    2 * lexer.parser.lexer_stats().num_bytes
+}
+
 impl Matcher {
     pub(crate) fn new(mut start: TokenParser, vocabulary: Arc<ConstraintVocabulary>) -> Matcher {
         start.enable_cancellation();
         let lexer = start.clone();
-        let share = vocabulary.lexers.share(lexer.parser.lexer_stats().num_bytes);
+        let share = vocabulary.lexers.share(lexer_bytes(&lexer));
         let parser = llguidance::Matcher::new(Ok(start));
         Matcher { parser, vocabulary, complete: false, lexer, share }
     }
@@ -63,7 +68,7 @@ impl Matcher {
         }
         let accepts = self.is_accepting();
         let computed = self.parser.compute_mask();
-        self.share.set(self.lexer.parser.lexer_stats().num_bytes)?;
+        self.share.set(lexer_bytes(&self.lexer))?;
         match computed {
             Ok(set) => {
                 for (to, from) in mask.iter_mut().zip(set.as_slice()) {
