@@ -59,7 +59,7 @@ pub(super) type ConvScratchSize = [usize; 4];
 /// Scratch of one kernel.
 pub(super) type LineScratch<'a> = [&'a mut [f32]; 3];
 
-/// One grid of a convolution.
+/// Grid of a convolution, with its input and output.
 pub(super) struct Grid<'a> {
     pub(super) params: ConvParams,
     pub(super) x: &'a [f32], // (places, channels)

@@ -49,7 +49,7 @@ pub(in crate::cpu) enum LineActivation<'a> {
     Leaky { slope: f32 },
     /// `y + sin²(alpha · y) / alpha`, with the inverse of the frequencies.
     Snake { alpha: &'a [f32], inverse: &'a [f32] },
-    /// Another activation of an op.
+    /// Activation of an op that has no case of its own here.
     Point(Tier, PointActivation<&'a CpuVector>),
 }
 
