@@ -496,7 +496,7 @@ impl Cpu {
 
 impl Device for Cpu {
     fn describe(&self) -> String {
-        self.backend().device()
+        self.backend().facts().device.clone()
     }
 
     fn decoder_memory(

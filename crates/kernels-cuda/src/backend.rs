@@ -16,15 +16,14 @@ mod then;
 mod wide;
 
 use std::borrow::Borrow;
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::ops::{Allocation, DeviceOp, Op};
 use hanzo_engine_kernels::{
-    Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
-    HeadShape, KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LogitsHead, LowRankShape,
-    MatrixShape, MatrixSource, MoeParams, MoeWeights, OperandTypes, Operands, OutputDelta, OutputGateParams,
+    Activation, AttentionParams, Backend, Batch, BlockCopy, BufferRole, ConvolutionParams, DeviceMemory,
+    Draws, ExpertParts, Facts, HeadShape, KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams,
+    LogitsHead, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputDelta, OutputGateParams,
     QkvParams, RecurrenceParams, Rounding, RowIds, RowOp, RowSource, SampleSpecs, SampledToken, StepLimits,
     Ticket,
 };
@@ -50,11 +49,12 @@ const SUM_BYTES: u32 = WARPS * 4;
 /// Backend that runs decoders' and encoders' steps on a CUDA device.
 pub struct CudaBackend<D: Device> {
     device: D,
+    facts: Facts,
     steps: Steps<D>,
     codebooks: Codebooks<D>,
     scratch: Option<Scratch<D>>,
-    block_room: RefCell<Option<StagingBuffer<D>>>, // host memory for a cache block on its way to the host
-    adapters: Vec<u32>,                            // adapters that the batch's rows use, ascending
+    block_room: Option<StagingBuffer<D>>, // host memory for a cache block on its way to the host
+    adapters: Vec<u32>,                   // adapters that the batch's rows use, ascending
     kinds: attention::Kinds,
     fuses: bool,
     last_product: LastProduct,
@@ -66,7 +66,6 @@ pub struct CudaBackend<D: Device> {
     drawn: Drawn,              // by the open step, or else by the last
     flights: VecDeque<Flight>, // steps not waited for yet
     submitted: u64,            // steps
-    lookahead: usize,
     peer_group: Option<PeerGroup<D>>,
 }
 
@@ -95,12 +94,15 @@ impl<D: Device> CudaBackend<D> {
 
     /// A backend that uses warpgroup products for more rows than these.
     fn with(device: D, wide_above: u32) -> Self {
+        let rounding = Rounding { operands: Operands::F32, bytes_before_quantised: false };
+        let facts = Facts::new(device.name(), rounding, weights::supports);
         Self {
+            facts: Facts { knows_memories: false, lookahead: 1, ..facts },
             steps: Steps::new(device.clone()),
             device,
             codebooks: Codebooks::default(),
             scratch: None,
-            block_room: RefCell::default(),
+            block_room: None,
             adapters: Vec::new(),
             kinds: attention::Kinds::default(),
             fuses: true,
@@ -113,14 +115,14 @@ impl<D: Device> CudaBackend<D> {
             drawn: Drawn::Nothing,
             flights: VecDeque::new(),
             submitted: 0,
-            lookahead: 1,
             peer_group: None,
         }
     }
 
     /// Disables running ahead: each step is waited for before the next is prepared.
-    pub fn without_lookahead(self) -> Self {
-        Self { lookahead: 0, ..self }
+    pub fn without_lookahead(mut self) -> Self {
+        self.facts.lookahead = 0;
+        self
     }
 
     /// Disables CUDA graphs: every kernel is launched separately.
@@ -178,52 +180,36 @@ impl<D: Device> CudaBuffer<D> {
     }
 }
 
-impl<D: Device> OperandTypes for CudaBackend<D> {
+impl<D: Device> DeviceMemory for CudaBackend<D> {
     type Matrix = CudaMatrix<D>;
     type Vector = CudaVector<D>;
     type Experts = CudaExperts<D>;
-    type Heads = Vec<CudaMatrix<D>>;
     type LowRank = CudaLowRank<D>;
     type Buffer = CudaBuffer<D>;
     type Kv = CudaKv<D>;
-}
 
-impl<D: Device> Backend for CudaBackend<D> {
-    fn knows_memories(&self) -> bool {
-        false
-    }
-
-    fn device(&self) -> String {
-        self.device.name()
-    }
-
-    fn rounding(&self) -> Rounding {
-        Rounding { operands: Operands::F32, bytes_before_quantised: false }
-    }
-
-    fn supports(&self, dtype: DType) -> bool {
-        weights::supports(dtype)
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn bytes(&self, of: &Allocation<'_>) -> usize {
         match *of {
-            Allocation::Matrix(parts) => self.matrix_bytes(parts),
-            Allocation::Kernel(shape, _) => self.matrix_bytes(&[*shape]),
-            Allocation::Experts(experts) => self.experts_bytes(experts),
-            Allocation::LowRank { pairs, changes } => self.low_rank_bytes(pairs, changes),
-            Allocation::Vector(length) => self.vector_bytes(length),
-            Allocation::Buffer { role, rows, cols } => self.buffer_bytes(role, rows, cols),
-            Allocation::Kv(spec) => self.kv_bytes(spec),
-            Allocation::Scratch(limits) => self.scratch_bytes(limits),
+            Allocation::Matrix(parts) => weights::matrix_bytes(parts),
+            Allocation::Kernel(shape, _) => weights::matrix_bytes(&[*shape]),
+            Allocation::Experts(experts) => CudaExperts::<D>::bytes(experts),
+            Allocation::LowRank { pairs, changes } => CudaLowRank::<D>::bytes(pairs, changes),
+            Allocation::Vector(length) => 4 * length,
+            Allocation::Buffer { rows, cols, .. } => 4 * rows * cols,
+            Allocation::Kv(spec) => kv::kv_bytes(spec),
+            Allocation::Scratch(limits) => {
+                let staged = staging_bytes(limits, DrawBuffers::staged_bytes(limits));
+                batch_bytes(limits) + Scratch::<D>::bytes(limits) + staged + codebooks::BYTES
+            }
         }
     }
 
     fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<Self::Matrix, KernelError> {
         CudaMatrix::new(&self.device, &self.codebooks, parts)
-    }
-
-    fn heads(&self, matrices: Vec<Self::Matrix>) -> Self::Heads {
-        matrices
     }
 
     fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<Self::Experts, KernelError> {
@@ -249,7 +235,7 @@ impl<D: Device> Backend for CudaBackend<D> {
     }
 
     fn buffer(&self, role: BufferRole, rows: usize, cols: usize) -> Result<Self::Buffer, KernelError> {
-        let memory = Memory::zeroed(&self.device, self.buffer_bytes(role, rows, cols), "activations")?;
+        let memory = Memory::zeroed(&self.device, 4 * rows * cols, "activations")?;
         Ok(CudaBuffer { memory, role, rows, cols })
     }
 
@@ -261,19 +247,40 @@ impl<D: Device> Backend for CudaBackend<D> {
         Some((kv.block_bytes(), CudaKv::<D>::BLOCK_FORM.to_owned()))
     }
 
-    fn read_kv_block(&self, kv: &Self::Kv, block: u32, out: &mut [u8]) -> Result<(), KernelError> {
-        let mut room = self.block_room.borrow_mut();
-        let room = match &mut *room {
+    fn copy_kv_block(
+        &mut self,
+        kv: &mut Self::Kv,
+        block: u32,
+        copy: BlockCopy<'_>,
+    ) -> Result<(), KernelError> {
+        let out = match copy {
+            BlockCopy::Out(out) => out,
+            BlockCopy::In(bytes) => return kv.write_block(block as usize, bytes),
+        };
+        let room = match &mut self.block_room {
             Some(room) => room,
             none => none.insert(StagingBuffer::new(&self.device, kv.block_staging())?),
         };
         kv.read_block(block as usize, room, out)
     }
 
-    fn write_kv_block(&mut self, kv: &mut Self::Kv, block: u32, bytes: &[u8]) -> Result<(), KernelError> {
-        kv.write_block(block as usize, bytes)
+    fn read_rows(&self, x: &Self::Buffer, row_first: usize, out: &mut [f32]) -> Result<(), KernelError> {
+        self.steps.start()?;
+        x.memory.read(4 * row_first * x.cols, bytemuck::cast_slice_mut(out))
     }
 
+    fn write_rows(
+        &mut self,
+        x: &mut Self::Buffer,
+        row_first: usize,
+        rows: &[f32],
+    ) -> Result<(), KernelError> {
+        self.steps.start()?;
+        x.memory.write(4 * row_first * x.cols, bytemuck::cast_slice(rows))
+    }
+}
+
+impl<D: Device> Backend for CudaBackend<D> {
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
         self.steps.reserve(limits, DrawBuffers::staged_bytes(limits))?;
         self.scratch = Some(Scratch::new(&self.device, limits)?);
@@ -354,10 +361,6 @@ impl<D: Device> Backend for CudaBackend<D> {
         &mut self.draws
     }
 
-    fn lookahead(&self) -> usize {
-        self.lookahead
-    }
-
     fn submit(&mut self) -> Result<Ticket, KernelError> {
         self.submit_step()
     }
@@ -370,53 +373,9 @@ impl<D: Device> Backend for CudaBackend<D> {
         let ended = self.steps.end();
         self.failure.take().map_or(ended, Err)
     }
-
-    fn read_rows(&self, x: &Self::Buffer, row_first: usize, out: &mut [f32]) -> Result<(), KernelError> {
-        self.steps.start()?;
-        x.memory.read(4 * row_first * x.cols, bytemuck::cast_slice_mut(out))
-    }
-
-    fn write_rows(
-        &mut self,
-        x: &mut Self::Buffer,
-        row_first: usize,
-        rows: &[f32],
-    ) -> Result<(), KernelError> {
-        self.steps.start()?;
-        x.memory.write(4 * row_first * x.cols, bytemuck::cast_slice(rows))
-    }
 }
 
 impl<D: Device> CudaBackend<D> {
-    fn matrix_bytes(&self, parts: &[MatrixShape]) -> usize {
-        weights::matrix_bytes(parts)
-    }
-
-    fn experts_bytes(&self, experts: &[ExpertParts<MatrixShape>]) -> usize {
-        CudaExperts::<D>::bytes(experts)
-    }
-
-    fn low_rank_bytes(&self, pairs: &[LowRankShape], changes: &[usize]) -> usize {
-        CudaLowRank::<D>::bytes(pairs, changes)
-    }
-
-    fn vector_bytes(&self, length: usize) -> usize {
-        4 * length
-    }
-
-    fn buffer_bytes(&self, _role: BufferRole, rows: usize, cols: usize) -> usize {
-        4 * rows * cols
-    }
-
-    fn kv_bytes(&self, spec: &KvSpec) -> usize {
-        kv::kv_bytes(spec)
-    }
-
-    fn scratch_bytes(&self, limits: &StepLimits) -> usize {
-        let staged = staging_bytes(limits, DrawBuffers::staged_bytes(limits));
-        batch_bytes(limits) + Scratch::<D>::bytes(limits) + staged + codebooks::BYTES
-    }
-
     fn add_embedding(&mut self, table: &CudaMatrix<D>, ids: RowIds, out: &mut CudaBuffer<D>) {
         let ids = match ids {
             RowIds::Positions { offset } => (1, offset),

@@ -150,7 +150,7 @@ fn main() -> Result<(), KernelError> {
         [(HIDDEN, 3, QUERIES + 2 * KEYS), (QUERIES, 1, HIDDEN), (HIDDEN, 2, 2 * FFN), (FFN, 1, HIDDEN)];
     let of_adapters: usize =
         pairs.iter().map(|(inputs, count, outputs)| ADAPTERS * RANK * 2 * (inputs * count + outputs)).sum();
-    println!("{}", backend.device());
+    println!("{}", backend.facts().device);
     println!("without adapters: {:.2} ms", best[0] * 1e3);
     println!(
         "with {ADAPTERS} of rank {RANK}: {:.2} ms, {:.0} % as fast",

@@ -1,5 +1,5 @@
-//! The contract of a device: [`Backend`] packs weights, holds buffers and caches, and runs the ops of steps
-//! ([`Op`](crate::ops::Op)).
+//! The contract of a device: [`DeviceMemory`] packs weights and makes buffers and caches, and [`Backend`] runs the ops of
+//! steps ([`Op`](crate::ops::Op)).
 //!
 //! A step is `begin`, a straight line of ops, then `submit` or `end`. Every op works on the rows of the batch given
 //! to `begin`, in buffers made beforehand. No op allocates (except the lists of log probabilities that were asked
@@ -103,7 +103,7 @@ pub enum Activation {
 pub enum BufferRole {
     /// Sum that layers add to, where small addends meet large numbers. It is f32 on every device.
     Residual,
-    /// Values that ops pass to each other, rounded as [`Backend::rounding`] says.
+    /// Values that ops pass to each other, rounded as [`Facts::rounding`] says.
     Operand,
 }
 
@@ -126,6 +126,80 @@ pub struct Rounding {
     /// Whether activations are also rounded to 8 bits before products with quantised weights: to 1/127 of the largest
     /// of 256 (or fewer) neighbours.
     pub bytes_before_quantised: bool,
+}
+
+/// Facts about a device. They never change.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// Name of the device for people, such as `cpu: avx512vnni, 8 threads`.
+    pub device: String,
+    /// The device's rounding.
+    pub rounding: Rounding,
+    /// Types of matrices that can be packed.
+    pub dtypes: Vec<DType>,
+    /// Whether the device supports cross-attention ([`AttentionParams::memory`](crate::AttentionParams::memory)),
+    /// rows that see later rows of an image, and padding rows.
+    pub knows_memories: bool,
+    /// Whether [`Op::AttendPart`](crate::ops::Op::AttendPart) is supported, for callers that must interleave other work
+    /// with a long sequence.
+    pub attends_in_parts: bool,
+    /// Steps that may be submitted before the first of them is waited for, besides that one: 0 or 1. 0 if steps are
+    /// computed inside `submit`, so that nothing can overlap.
+    pub lookahead: usize,
+}
+
+impl Facts {
+    /// Facts of a device that computes steps inside `submit` and packs the types for which `supports` holds.
+    pub fn new(device: impl Into<String>, rounding: Rounding, supports: impl Fn(DType) -> bool) -> Self {
+        let dtypes = DType::ALL.iter().copied().filter(|&dtype| supports(dtype)).collect();
+        let device = device.into();
+        Self { device, rounding, dtypes, knows_memories: true, attends_in_parts: false, lookahead: 0 }
+    }
+
+    /// Whether matrices of this type can be packed.
+    pub fn supports(&self, dtype: DType) -> bool {
+        self.dtypes.contains(&dtype)
+    }
+
+    /// An error of the device.
+    pub fn failure(&self, reason: &str) -> KernelError {
+        KernelError::Device { device: self.device.clone(), reason: reason.to_owned() }
+    }
+}
+
+/// Direction of a copy of a block of the KV cache, and the host's bytes.
+#[derive(Debug)]
+pub enum BlockCopy<'a> {
+    /// From the cache to the host.
+    Out(&'a mut [u8]),
+    /// From the host to the cache.
+    In(&'a [u8]),
+}
+
+impl<'a> BlockCopy<'a> {
+    /// Bytes of the block.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::Out(bytes) => bytes.len(),
+            Self::In(bytes) => bytes.len(),
+        }
+    }
+
+    /// Takes the copy of the next `bytes` bytes off this copy.
+    pub(crate) fn take(&mut self, bytes: usize) -> BlockCopy<'a> {
+        match self {
+            Self::Out(rest) => {
+                let (part, behind) = std::mem::take(rest).split_at_mut(bytes);
+                *rest = behind;
+                Self::Out(part)
+            }
+            Self::In(rest) => {
+                let (part, behind) = rest.split_at(bytes);
+                *rest = behind;
+                Self::In(part)
+            }
+        }
+    }
 }
 
 /// Largest step that will be run, so that all scratch memory can be allocated at once.
@@ -158,45 +232,23 @@ pub struct StepLimits {
     pub heads_matmul_width: usize,
 }
 
-/// Operand types of a device.
-pub trait OperandTypes: Send + 'static {
+/// Memory of a device: the types of its operands, how they are made and sized, and copies to and from the host.
+pub trait DeviceMemory: Send + 'static {
     /// Weights in the layout that the device's kernels read.
     type Matrix: Send + Sync + 'static;
     /// A vector of f32: norm weights, biases, frequencies.
     type Vector: Send + Sync + 'static;
     /// Experts of one layer, in the layout that the device's kernels read.
     type Experts: Send + Sync + 'static;
-    /// Matrices of single heads, for [`Op::HeadsMatMul`](crate::ops::Op::HeadsMatMul).
-    type Heads: Send + Sync + 'static;
     /// Change by an adapter to one packed matrix, in the layout that the device's kernels read.
     type LowRank: Send + Sync + 'static;
     /// Activations: `(rows, cols)`, on the device; f32 to the host.
     type Buffer: Send + 'static;
     /// The paged KV cache of all layers.
     type Kv: Send + 'static;
-}
 
-/// A device: it packs weights, holds buffers and caches, and runs steps of ops.
-pub trait Backend: OperandTypes + Sized {
-    /// Whether the device supports cross-attention ([`AttentionParams::memory`](crate::AttentionParams::memory)),
-    /// rows that see later rows of an image, and padding rows.
-    fn knows_memories(&self) -> bool {
-        true
-    }
-
-    /// Name of the device for people, such as `cpu: avx512vnni, 8 threads`.
-    fn device(&self) -> String;
-
-    /// The device's rounding. It never changes.
-    fn rounding(&self) -> Rounding;
-
-    /// Says that all sizes, packed weights, buffers and ops from here on belong to this part of the network, until
-    /// the next call. Devices that share a network ([`crate::pipeline`]) use it to find the owner. An op may only use
-    /// weights that were packed in its own part.
-    fn enter(&self, _stage: Stage) {}
-
-    /// Whether matrices of this type can be packed.
-    fn supports(&self, dtype: DType) -> bool;
+    /// The device's facts. They never change.
+    fn facts(&self) -> &Facts;
 
     /// Exact number of bytes of device memory that something would take. 0 for layers of a cache that the device cannot
     /// hold.
@@ -212,14 +264,11 @@ pub trait Backend: OperandTypes + Sized {
         self.pack(std::slice::from_ref(source))
     }
 
-    /// Packed matrices, one for each head.
-    fn heads(&self, matrices: Vec<Self::Matrix>) -> Self::Heads;
-
     /// Allocates room for experts of these shapes, which may differ only in their types.
     fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<Self::Experts, KernelError>;
 
     /// Packs the next expert, so that a loader need not hold all of them as stored. Refuses the types
-    /// [`Backend::pack`] does.
+    /// [`DeviceMemory::pack`] does.
     fn pack_expert(
         &self,
         experts: &mut Self::Experts,
@@ -245,24 +294,30 @@ pub trait Backend: OperandTypes + Sized {
         None
     }
 
-    /// Copies a block out of the cache after all submitted steps, as many bytes as [`Backend::kv_block_form`] says.
+    /// Copies a block out of the cache, or in from a cache of the same form, after all submitted steps. The copy has as
+    /// many bytes as [`DeviceMemory::kv_block_form`] says.
     ///
     /// # Errors
     /// The device's error, or that it does not support this.
-    fn read_kv_block(&self, _kv: &Self::Kv, _block: u32, _out: &mut [u8]) -> Result<(), KernelError> {
-        let reason = "takes no block out of its cache".to_owned();
-        Err(KernelError::Device { device: self.device(), reason })
+    fn copy_kv_block(
+        &mut self,
+        _kv: &mut Self::Kv,
+        _block: u32,
+        _copy: BlockCopy<'_>,
+    ) -> Result<(), KernelError> {
+        Err(self.facts().failure("copies no block of its cache"))
     }
 
-    /// Copies a block, read by [`Backend::read_kv_block`] from a cache of the same form, in after all submitted steps.
-    ///
-    /// # Errors
-    /// The device's error, or that it does not support this.
-    fn write_kv_block(&mut self, _kv: &mut Self::Kv, _block: u32, _bytes: &[u8]) -> Result<(), KernelError> {
-        let reason = "puts no block into its cache".to_owned();
-        Err(KernelError::Device { device: self.device(), reason })
-    }
+    /// Copies rows to the host; `out` is `(rows, cols)`. Waits for the device.
+    fn read_rows(&self, x: &Self::Buffer, row_first: usize, out: &mut [f32]) -> Result<(), KernelError>;
 
+    /// Copies rows from the host, for media embeddings and tests.
+    fn write_rows(&mut self, x: &mut Self::Buffer, row_first: usize, rows: &[f32])
+    -> Result<(), KernelError>;
+}
+
+/// A device: it runs steps of ops on the operands in its memory.
+pub trait Backend: DeviceMemory + Sized {
     /// Allocates all scratch for steps within `limits`, including sampling. Called once, before the first step.
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError>;
 
@@ -274,12 +329,6 @@ pub trait Backend: OperandTypes + Sized {
     /// # Panics
     /// If shapes do not fit, or the device does not implement the op.
     fn run(&mut self, op: DeviceOp<'_, Self>);
-
-    /// Whether [`Op::AttendPart`](crate::ops::Op::AttendPart) is supported, for callers that must interleave other work
-    /// with a long sequence.
-    fn attends_in_parts(&self) -> bool {
-        false
-    }
 
     /// Reads the routing of the open step's last [`Op::Moe`](crate::ops::Op::Moe), for observers of a model: the experts that each
     /// row was sent to, `(rows, experts_used)`, and the inputs of their down products, `(rows, experts_used, ffn)`,
@@ -293,8 +342,7 @@ pub trait Backend: OperandTypes + Sized {
         _chosen: &mut [u32],
         _inner: &mut [f32],
     ) -> Result<(), KernelError> {
-        let reason = "it does not tell which experts rows go to".to_owned();
-        Err(KernelError::Device { device: self.device(), reason })
+        Err(self.facts().failure("it does not tell which experts rows go to"))
     }
 
     /// `out[i] = head · x[logit_rows[i]]` on the host, `(logit_rows, vocab)`, with adapters applied. Waits.
@@ -305,25 +353,15 @@ pub trait Backend: OperandTypes + Sized {
         out: &mut [f32],
     ) -> Result<(), KernelError>;
 
-    /// Length of the host buffer that [`Backend::sample`] needs for so many rows; 0 if the device draws.
-    fn sample_room(&self, rows: usize, vocab: usize) -> usize {
-        rows * vocab
-    }
-
-    /// Calls `task` once with each number below `tasks`, in any order, possibly on several CPU threads. For host work
-    /// while a step is computed, between its ops and [`Backend::sample`].
-    fn on_host(&mut self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
-        (0..tasks).for_each(task);
-    }
-
-    /// Same as [`Backend::on_host`], but outside a step: for computations on weights during a load.
-    fn between_steps(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+    /// Calls `task` once with each number below `tasks`, in any order, possibly on several CPU threads: for host work
+    /// while a step is computed, before [`Backend::sample`], or for computations on weights during a load.
+    fn on_host(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
         (0..tasks).for_each(task);
     }
 
     /// Draws a token for each row of [`Backend::logits`] by `specs.rows[i]`, as [`crate::sampling`] defines.
-    /// [`Backend::wait`] returns the tokens, and rows of the next step may refer to them. `room` has the length of
-    /// [`Backend::sample_room`]; its content is unspecified afterwards.
+    /// [`Backend::wait`] returns the tokens, and rows of the next step may refer to them. `room` is
+    /// `(logit_rows, vocab)`; its content is unspecified afterwards.
     fn sample(
         &mut self,
         head: LogitsHead<'_, Self>,
@@ -338,12 +376,6 @@ pub trait Backend: OperandTypes + Sized {
 
     /// Draws of the last step on the host.
     fn draws(&mut self) -> &mut Draws;
-
-    /// Steps that may be submitted before the first of them is waited for, besides that one: 0 or 1. 0 if steps are
-    /// computed inside `submit`, so that nothing can overlap.
-    fn lookahead(&self) -> usize {
-        0
-    }
 
     /// Ends the step. The device computes it from here on and becomes free for others afterwards. A device that holds
     /// its draws itself makes the ticket ([`Ticket::new`]) and implements `wait` too.
@@ -360,11 +392,4 @@ pub trait Backend: OperandTypes + Sized {
 
     /// Ends the step, waits for it and gives the device back. Safe to call when no step is open.
     fn end(&mut self) -> Result<(), KernelError>;
-
-    /// Copies rows to the host; `out` is `(rows, cols)`. Waits for the device.
-    fn read_rows(&self, x: &Self::Buffer, row_first: usize, out: &mut [f32]) -> Result<(), KernelError>;
-
-    /// Copies rows from the host, for media embeddings and tests.
-    fn write_rows(&mut self, x: &mut Self::Buffer, row_first: usize, rows: &[f32])
-    -> Result<(), KernelError>;
 }

@@ -5,7 +5,7 @@
 //! Every `check_` function panics at the first difference, naming the op, the type, the shape and the element.
 //! Its argument is a function that makes a new backend; it is called once for each
 //! [`StepLimits`](crate::StepLimits) that the check needs. The allowed differences are in `bounds.rs`: backends
-//! may round as [`Backend::rounding`](crate::Backend::rounding) says. In attention over the KV cache, they may
+//! may round as [`Facts::rounding`](crate::Facts::rounding) says. In attention over the KV cache, they may
 //! also round queries, keys and softmax weights to f16. They may not round more than that.
 //!
 //! If the variable [`EXTENT_VARIABLE`] is `brief`, or is unset within [`briefly`], each check tries fewer cases,

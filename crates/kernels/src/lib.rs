@@ -21,13 +21,13 @@ pub mod sampling;
 pub mod tensor_parallel;
 
 pub use backend::{
-    Activation, AdaptedLogits, AttentionParams, Backend, BufferRole, ConvParams, ConvolutionParams,
-    ExpertGroups, ExpertParts, ExpertScoring, GateKind, HeadShape, KernelUse, KvGroups, KvLayout, KvPlace,
-    KvSpec, KvType, LatentHeads, LatentParams, LayerNormParams, LogitsHead, LowRankPair, LowRankShape,
-    MatrixShape, MatrixSource, MoeOperands, MoeParams, MoeWeights, NO_EXPERT, OperandTypes, Operands,
-    OutputChange, OutputDelta, OutputGateParams, OutputNorm, Peers, PointActivation, PositionBias,
-    QUERIES_PART, QkvParams, QueryScale, RecurrenceParams, RelativeParams, Rope, RopeAxes, RopeKind,
-    Rounding, RowIds, RowOp, SelfAttentionParams, Stage, StateRule, StateShape, StepLimits,
+    Activation, AdaptedLogits, AttentionParams, Backend, BlockCopy, BufferRole, ConvParams,
+    ConvolutionParams, DeviceMemory, ExpertGroups, ExpertParts, ExpertScoring, Facts, GateKind, HeadShape,
+    KernelUse, KvGroups, KvLayout, KvPlace, KvSpec, KvType, LatentHeads, LatentParams, LayerNormParams,
+    LogitsHead, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeOperands, MoeParams, MoeWeights,
+    NO_EXPERT, Operands, OutputChange, OutputDelta, OutputGateParams, OutputNorm, Peers, PointActivation,
+    PositionBias, QUERIES_PART, QkvParams, QueryScale, RecurrenceParams, RelativeParams, Rope, RopeAxes,
+    RopeKind, Rounding, RowIds, RowOp, SelfAttentionParams, Stage, StateRule, StateShape, StepLimits,
 };
 pub use batch::{BLOCK_TOKENS, Batch, MemorySpan, RowSource, SequenceSpan};
 pub use dtype::DType;

@@ -3,7 +3,7 @@
 //! The first layers are on the first device, the next on the second, and the last ones and the head on the last. Each has the
 //! weights of its own layers and their part of the cache. Rows cross where the layers change hands, and nowhere else.
 //!
-//! [`Executor::enter`] tells which device computes. A buffer has a place on each device and knows which of them have its
+//! [`Executor::enter`](crate::ops::Executor::enter) tells which device computes. A buffer has a place on each device and knows which of them have its
 //! rows; rows that an op reads are brought to its device before it runs. Absent: where to cut, which is the caller's choice,
 //! and copies that do not go through the host.
 
@@ -16,8 +16,8 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::ops::{AnyBackend, Executor, Experts, Heads, LowRank, Matrix, Slots, Vector};
-use crate::{KernelError, KvPlace, KvSpec, Stage};
+use crate::ops::{AnyBackend, Experts, Heads, LowRank, Matrix, Slots, Vector};
+use crate::{Facts, KernelError, KvPlace, KvSpec, Operands, Rounding, Stage};
 use operands::{PipelineBuffer, PipelineKv};
 
 /// Place at which a network is cut in two.
@@ -38,6 +38,7 @@ type OnDevices<T> = Vec<Option<T>>;
 pub struct Pipeline {
     devices: Vec<AnyBackend>,
     cuts: Vec<PipelineCut>, // behind each device but the last
+    facts: Facts,
     stage: Cell<Stage>,
     counted: Option<usize>,        // the device whose bytes are counted; none: all
     rows: usize,                   // of the open step
@@ -66,7 +67,8 @@ impl Pipeline {
             cuts.is_sorted_by(|a, b| a.layers <= b.layers && a.caches <= b.caches),
             "cuts that do not follow one another: {cuts:?}"
         );
-        Self {
+        let mut pipeline = Self {
+            facts: devices[cuts.len()].facts().clone(),
             devices,
             cuts,
             stage: Cell::new(Stage::Head),
@@ -83,10 +85,26 @@ impl Pipeline {
             low_ranks: Slots::new(),
             buffers: Slots::new(),
             kvs: Slots::new(),
-        }
+        };
+        pipeline.facts = pipeline.joint_facts();
+        pipeline
     }
 
-    /// The same pipeline, whose [`Executor::bytes`] counts what this device takes.
+    /// Facts of the devices as one. Memories would be on one of the devices.
+    fn joint_facts(&self) -> Facts {
+        let names: Vec<&str> = self.busy().map(|device| &self.devices[device].facts().device[..]).collect();
+        let device = names.into_iter().rev().collect::<Vec<_>>().join(" and ");
+        let coarser = |one: Rounding, other: Rounding| Rounding {
+            operands: if one.operands == Operands::Bf16 { one.operands } else { other.operands },
+            bytes_before_quantised: one.bytes_before_quantised || other.bytes_before_quantised,
+        };
+        let of = self.devices.iter().map(|device| device.facts().rounding);
+        let rounding = of.reduce(coarser).expect("a pipeline has a last device");
+        let all = |dtype| self.busy().all(|device| self.devices[device].facts().supports(dtype));
+        Facts { knows_memories: false, ..Facts::new(device, rounding, all) }
+    }
+
+    /// The same pipeline, whose [`Executor::bytes`](crate::ops::Executor::bytes) counts what this device takes.
     pub fn counting(self, device: usize) -> Self {
         Self { counted: Some(device), ..self }
     }
@@ -180,11 +198,11 @@ impl Pipeline {
     /// Makes something on the devices that have what is packed now.
     fn place<X>(
         &self,
-        make: impl Fn(&dyn Executor) -> Result<X, KernelError>,
+        make: impl Fn(&AnyBackend) -> Result<X, KernelError>,
     ) -> Result<OnDevices<X>, KernelError> {
         let mut placed: OnDevices<X> = self.devices.iter().map(|_| None).collect();
         for device in self.owners() {
-            placed[device] = Some(make(self.devices[device].executor())?);
+            placed[device] = Some(make(&self.devices[device])?);
         }
         Ok(placed)
     }
@@ -193,10 +211,10 @@ impl Pipeline {
     fn count(
         &self,
         devices: impl Iterator<Item = usize>,
-        bytes: impl Fn(usize, &dyn Executor) -> usize,
+        bytes: impl Fn(usize, &AnyBackend) -> usize,
     ) -> usize {
         let counted = devices.filter(|&device| self.counted.is_none_or(|counted| counted == device));
-        counted.fold(0, |sum, device| sum.saturating_add(bytes(device, self.devices[device].executor())))
+        counted.fold(0, |sum, device| sum.saturating_add(bytes(device, &self.devices[device])))
     }
 
     /// Range of a device's layers, among so many layers of the cache.
@@ -215,7 +233,7 @@ impl Pipeline {
         let mut ended = Ok(());
         for device in 0..last {
             if self.has(device) {
-                ended = ended.and(self.devices[device].executor_mut().end());
+                ended = ended.and(self.devices[device].end());
             }
         }
         ended

@@ -27,10 +27,10 @@ use crate::ops::{Allocation, DeviceOp, Op};
 use crate::quant::{can_dequantize, dequantize_row};
 use crate::{
     Activation, AdaptedLogits, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams,
-    DType, Draws, ExpertParts, KernelError, KvGroups, KvSpec, KvType, LatentHeads, LatentParams,
-    LayerNormParams, LogitsHead, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights,
-    OperandTypes, Operands, OutputDelta, OutputGateParams, QkvParams, RecurrenceParams, Rounding, RowIds,
-    RowOp, SampleSpecs, StepLimits,
+    DeviceMemory, Draws, ExpertParts, Facts, KernelError, KvGroups, KvSpec, KvType, LatentHeads,
+    LatentParams, LayerNormParams, LogitsHead, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands,
+    OutputDelta, OutputGateParams, QkvParams, RecurrenceParams, Rounding, RowIds, RowOp, SampleSpecs,
+    StepLimits,
 };
 
 pub(crate) use encoder::seen;
@@ -44,8 +44,9 @@ use storage::{check_source, elements_per_slot, filled};
 const DEVICE: &str = "reference: 1 thread";
 
 /// Naive reference backend; see the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ReferenceBackend {
+    facts: Facts,
     limits: Option<StepLimits>,
     batch: Batch,
     tokens: Vec<Option<u32>>, // (rows); none if the host writes the row
@@ -95,7 +96,17 @@ pub struct ReferenceKv {
 impl ReferenceBackend {
     /// A backend without limits and without an open step.
     pub fn new() -> Self {
-        Self::default()
+        let rounding = Rounding { operands: Operands::F32, bytes_before_quantised: false };
+        let facts = Facts::new(DEVICE, rounding, can_dequantize);
+        Self {
+            facts: Facts { attends_in_parts: true, ..facts },
+            limits: None,
+            batch: Batch::default(),
+            tokens: Vec::new(),
+            draws: Draws::default(),
+            open: false,
+            chosen: Vec::new(),
+        }
     }
 
     /// Batch of the open step.
@@ -153,39 +164,40 @@ impl ReferenceBackend {
     }
 }
 
-impl OperandTypes for ReferenceBackend {
+impl Default for ReferenceBackend {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl DeviceMemory for ReferenceBackend {
     type Matrix = ReferenceMatrix;
     type Vector = Vec<f32>;
     type Experts = ReferenceExperts;
-    type Heads = Vec<ReferenceMatrix>;
     type LowRank = ReferenceLowRank;
     type Buffer = ReferenceBuffer;
     type Kv = ReferenceKv;
-}
 
-impl Backend for ReferenceBackend {
-    fn device(&self) -> String {
-        DEVICE.to_owned()
-    }
-
-    fn rounding(&self) -> Rounding {
-        Rounding { operands: Operands::F32, bytes_before_quantised: false }
-    }
-
-    fn supports(&self, dtype: DType) -> bool {
-        can_dequantize(dtype)
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn bytes(&self, of: &Allocation<'_>) -> usize {
         match *of {
-            Allocation::Matrix(parts) => self.matrix_bytes(parts),
-            Allocation::Kernel(shape, _) => self.matrix_bytes(&[*shape]),
-            Allocation::Experts(experts) => self.experts_bytes(experts),
-            Allocation::LowRank { pairs, changes } => self.low_rank_bytes(pairs, changes),
-            Allocation::Vector(length) => self.vector_bytes(length),
-            Allocation::Buffer { role, rows, cols } => self.buffer_bytes(role, rows, cols),
-            Allocation::Kv(spec) => self.kv_bytes(spec),
-            Allocation::Scratch(limits) => self.scratch_bytes(limits),
+            Allocation::Matrix(parts) => matrix_bytes(parts),
+            Allocation::Kernel(shape, _) => matrix_bytes(&[*shape]),
+            Allocation::Experts(experts) => {
+                experts.iter().map(|expert| matrix_bytes(&expert.gate_up) + matrix_bytes(&expert.down)).sum()
+            }
+            Allocation::LowRank { pairs, changes } => ReferenceLowRank::bytes(pairs, changes),
+            Allocation::Vector(length) => length * size_of::<f32>(),
+            Allocation::Buffer { rows, cols, .. } => rows * cols * size_of::<f32>(),
+            Allocation::Kv(spec) => {
+                let slots = spec.blocks * BLOCK_TOKENS;
+                2 * slots * elements_per_slot(spec).sum::<usize>() * size_of::<f32>()
+                    + ReferenceStates::bytes(spec)
+            }
+            Allocation::Scratch(_) => 0,
         }
     }
 
@@ -203,10 +215,6 @@ impl Backend for ReferenceBackend {
             rest = after;
         }
         Ok(ReferenceMatrix { rows, cols, weights })
-    }
-
-    fn heads(&self, matrices: Vec<ReferenceMatrix>) -> Vec<ReferenceMatrix> {
-        matrices
     }
 
     fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<ReferenceExperts, KernelError> {
@@ -241,6 +249,23 @@ impl Backend for ReferenceBackend {
         ReferenceKv::new(spec)
     }
 
+    fn read_rows(&self, x: &ReferenceBuffer, row_first: usize, out: &mut [f32]) -> Result<(), KernelError> {
+        out.copy_from_slice(&x.values[row_first * x.cols..][..out.len()]);
+        Ok(())
+    }
+
+    fn write_rows(
+        &mut self,
+        x: &mut ReferenceBuffer,
+        row_first: usize,
+        rows: &[f32],
+    ) -> Result<(), KernelError> {
+        x.values[row_first * x.cols..][..rows.len()].copy_from_slice(rows);
+        Ok(())
+    }
+}
+
+impl Backend for ReferenceBackend {
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
         assert!(self.limits.is_none(), "reserve is called once");
         self.limits = Some(*limits);
@@ -256,10 +281,6 @@ impl Backend for ReferenceBackend {
         self.draws.begin();
         self.open = true;
         Ok(())
-    }
-
-    fn attends_in_parts(&self) -> bool {
-        true
     }
 
     fn run(&mut self, op: DeviceOp<'_, Self>) {
@@ -320,53 +341,8 @@ impl Backend for ReferenceBackend {
         self.open = false;
         Ok(())
     }
-
-    fn read_rows(&self, x: &ReferenceBuffer, row_first: usize, out: &mut [f32]) -> Result<(), KernelError> {
-        out.copy_from_slice(&x.values[row_first * x.cols..][..out.len()]);
-        Ok(())
-    }
-
-    fn write_rows(
-        &mut self,
-        x: &mut ReferenceBuffer,
-        row_first: usize,
-        rows: &[f32],
-    ) -> Result<(), KernelError> {
-        x.values[row_first * x.cols..][..rows.len()].copy_from_slice(rows);
-        Ok(())
-    }
 }
 
-impl ReferenceBackend {
-    pub(crate) fn matrix_bytes(&self, parts: &[MatrixShape]) -> usize {
-        parts.iter().map(|part| part.rows * part.cols * size_of::<f32>()).sum()
-    }
-
-    pub(crate) fn experts_bytes(&self, experts: &[ExpertParts<MatrixShape>]) -> usize {
-        let of_one = |expert: &ExpertParts<MatrixShape>| {
-            self.matrix_bytes(&expert.gate_up) + self.matrix_bytes(&expert.down)
-        };
-        experts.iter().map(of_one).sum()
-    }
-
-    pub(crate) fn low_rank_bytes(&self, pairs: &[LowRankShape], changes: &[usize]) -> usize {
-        ReferenceLowRank::bytes(pairs, changes)
-    }
-
-    pub(crate) fn vector_bytes(&self, length: usize) -> usize {
-        length * size_of::<f32>()
-    }
-
-    pub(crate) fn buffer_bytes(&self, _role: BufferRole, rows: usize, cols: usize) -> usize {
-        rows * cols * size_of::<f32>()
-    }
-
-    pub(crate) fn kv_bytes(&self, spec: &KvSpec) -> usize {
-        2 * spec.blocks * BLOCK_TOKENS * elements_per_slot(spec).sum::<usize>() * size_of::<f32>()
-            + ReferenceStates::bytes(spec)
-    }
-
-    pub(crate) fn scratch_bytes(&self, _limits: &StepLimits) -> usize {
-        0
-    }
+fn matrix_bytes(parts: &[MatrixShape]) -> usize {
+    parts.iter().map(|part| part.rows * part.cols * size_of::<f32>()).sum()
 }

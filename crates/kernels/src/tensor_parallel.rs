@@ -35,7 +35,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::ops::{Arena, Experts, Heads, LowRank, Slots};
-use crate::{Batch, KernelError, KvLayout, KvSpec, Peers, SampledToken, Stage, Ticket};
+use crate::{Batch, Facts, KernelError, KvLayout, KvSpec, Peers, SampledToken, Stage, Ticket};
 use layout::Layout;
 use operands::{OnRanks, RankBuffer, RankKv, RankMatrix, RankVector};
 
@@ -45,6 +45,7 @@ pub const PART_ROWS: usize = 8;
 /// Devices that compute each layer together. See the module.
 pub struct TensorParallel<B: Peers> {
     ranks: Vec<Arena<B>>,
+    facts: Facts,
     whole: Vec<usize>, // layers of the cache that every rank has all of
     stage: Cell<Stage>,
     counted: Option<usize>,         // the rank whose bytes are counted; none: all
@@ -75,7 +76,17 @@ impl<B: Peers> TensorParallel<B> {
     /// Without ranks, or with more than 64.
     pub fn new(ranks: Vec<B>, whole: Vec<usize>) -> Self {
         assert!((1..=64).contains(&ranks.len()), "{} ranks", ranks.len());
+        let names: Vec<&str> = ranks.iter().map(|rank| &rank.facts().device[..]).collect();
+        let first = ranks[0].facts();
+        let all = |dtype| ranks.iter().all(|rank| rank.facts().supports(dtype));
+        let facts = Facts {
+            // Encoders of pictures and sounds are on one device.
+            knows_memories: false,
+            lookahead: ranks.iter().map(|rank| rank.facts().lookahead).min().unwrap_or_default(),
+            ..Facts::new(names.join(" and "), first.rounding, all)
+        };
         Self {
+            facts,
             ranks: ranks.into_iter().map(Arena::new).collect(),
             whole,
             stage: Cell::new(Stage::Layer(0)),

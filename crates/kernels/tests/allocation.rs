@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::ops::Op;
+use hanzo_engine_kernels::ops::{HeadOperands, Op};
 use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
     Activation, AnyBackend, AttentionParams, BLOCK_TOKENS, Batch, BufferRole, ConvolutionParams, DType,
     ExpertParts, ExpertScoring, GateKind, HeadShape, KernelError, KvLayout, KvSpec, KvType, LayerNormParams,
-    LogitsHead, MatrixShape, MatrixSource, MoeOperands, MoeParams, OutputGateParams, OutputNorm,
-    PositionBias, QkvParams, RecurrenceParams, Rope, RopeKind, RowIds, RowSource, SampleSpec, SampleSpecs,
-    SelfAttentionParams, SequenceSpan, Shape, StateRule, StateShape, StepLimits, ops,
+    MatrixShape, MatrixSource, MoeOperands, MoeParams, OutputGateParams, OutputNorm, PositionBias, QkvParams,
+    RecurrenceParams, Rope, RopeKind, RowIds, RowSource, SampleSpec, SampleSpecs, SelfAttentionParams,
+    SequenceSpan, Shape, StateRule, StateShape, StepLimits, ops,
 };
 
 /// The system's allocator, counted.
@@ -227,7 +227,7 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
         let batches = [batch(&[(20, 20)]), batch(&[(1, 1200)]), batch(&[(1, 21), (20, 700), (3, 3)])];
         let drawn_batch = &batches[2];
         let specs = specs();
-        let mut room = vec![0.0; backend.sample_room(LIMITS.logit_rows, VOCAB)];
+        let mut room = vec![0.0; LIMITS.logit_rows * VOCAB];
         let mut drawn = Vec::with_capacity(LIMITS.logit_rows);
         let mut tickets = [None, None];
         let before = ALLOCATIONS.load(Ordering::SeqCst);
@@ -245,14 +245,18 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
             backend.gated_mlp(&gate_up, &down, Activation::Silu, &x, &mut hidden, &mut mixed);
             backend.add_rms_norm(&mut residual, &mixed, &norm, 1e-6, &mut x);
             backend.moe(&weights, &mixture, &x, &mut hidden_experts, &mut mixed);
-            backend.logits(LogitsHead::of(&table), &mixed, &mut logits[..batch.logit_rows.len() * VOCAB])?;
+            backend.logits(
+                &HeadOperands::of(&table),
+                mixed.id(),
+                &mut logits[..batch.logit_rows.len() * VOCAB],
+            )?;
             backend.end()?;
         }
         // Steps that draw, two of them under way at a time.
         for step in 0..6 {
             backend.begin(drawn_batch)?;
             backend.embed(&table, 1.0, &mut mixed);
-            backend.sample(LogitsHead::of(&table), &mixed, &specs, &mut room)?;
+            backend.sample(&HeadOperands::of(&table), mixed.id(), &specs, &mut room)?;
             tickets[step % 2] = Some(backend.submit()?);
             if let Some(ticket) = tickets[(step + 1) % 2].take() {
                 backend.wait(ticket, &mut drawn)?;
@@ -342,7 +346,7 @@ fn encoder_steps(mut backend: AnyBackend) -> Result<(), KernelError> {
         backend.end()?;
     }
     let allocations = ALLOCATIONS.load(Ordering::SeqCst) - before;
-    assert_eq!(allocations, 0, "allocations in {} steps of {}", batches.len(), backend.device());
+    assert_eq!(allocations, 0, "allocations in {} steps of {}", batches.len(), backend.facts().device);
     Ok(())
 }
 

@@ -52,8 +52,8 @@ impl Decoder {
         files: &ModelFiles,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Self, LoadError> {
-        if files.spec.picture_rows > 0 && !backend.knows_memories() {
-            let device = backend.device();
+        if files.spec.picture_rows > 0 && !backend.facts().knows_memories {
+            let device = backend.facts().device.clone();
             return Err(LoadError::Unsupported {
                 file: files.info.name.clone(),
                 key: "cross_attention_layers".to_owned(),
@@ -217,7 +217,7 @@ impl Decoder {
 
     /// One step that draws its tokens itself: reads the step's rows, adds their keys and values to the cache, and draws a token
     /// for each logit row. The device may compute it while the host goes on, until [`Backend::wait`]. `room` is
-    /// [`Backend::sample_room`]'s.
+    /// `(logit_rows, vocab)`.
     ///
     /// # Errors
     /// The device's. The cache's content is then unknown.

@@ -162,7 +162,7 @@ impl Engine {
     pub fn memory(backend: &AnyBackend, files: &ModelFiles, config: &EngineConfig) -> EngineMemory {
         let plan = Decoder::plan(backend, files);
         let limits = config.step_limits(&files.spec);
-        let room = backend.sample_room(limits.logit_rows, files.spec.vocab) * size_of::<f32>();
+        let room = limits.logit_rows * files.spec.vocab * size_of::<f32>();
         EngineMemory {
             weights_bytes: plan.weights_bytes,
             kv_bytes: backend.kv_bytes(&config.kv_spec(&files.spec)) as u64
@@ -203,7 +203,7 @@ impl Engine {
             step: Step::of_windows(decoder.spec().kv_groups().windows),
             flight: None,
             drawn: Vec::new(),
-            room: vec![0.0; backend.sample_room(limits.logit_rows, text.vocab)],
+            room: vec![0.0; limits.logit_rows * text.vocab],
             hidden: Vec::new(),
             adapters: Vec::new(),
             steps: 0,
@@ -273,7 +273,7 @@ impl Engine {
         let flight = if report.sequences > 0 { Some(self.launch(drafting)?) } else { None };
         self.settle(events)?;
         self.flight = flight;
-        if self.backend.lookahead() == 0 {
+        if self.backend.facts().lookahead == 0 {
             self.settle(events)?;
         }
         Ok(report)
@@ -310,7 +310,7 @@ impl Engine {
 
     /// Submits the prepared step to the device.
     fn launch(&mut self, drafting: DraftWork) -> Result<Flight, KernelError> {
-        let rows = self.backend.sample_room(self.step.draws.rows.len(), self.text.vocab);
+        let rows = self.step.draws.rows.len() * self.text.vocab;
         let room = &mut self.room[..rows];
         let ticket = self.decoder.submit(&mut self.backend, &mut self.step, &mut self.kv, room)?;
         self.scheduler.assume(&mut self.pool);

@@ -14,8 +14,8 @@ use std::{
 
 use hanzo_engine_kernels::ops::{Allocation, DeviceOp, Op};
 use hanzo_engine_kernels::{
-    BLOCK_TOKENS, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvGroups, KvPlace,
-    KvSpec, LogitsHead, MatrixShape, MatrixSource, OperandTypes, Operands, OutputDelta, Rounding, RowSource,
+    BLOCK_TOKENS, Backend, Batch, BufferRole, DeviceMemory, Draws, ExpertParts, Facts, KernelError, KvGroups,
+    KvPlace, KvSpec, LogitsHead, MatrixShape, MatrixSource, Operands, OutputDelta, Rounding, RowSource,
     SampledToken, SequenceSpan, StepLimits, Ticket,
 };
 
@@ -74,6 +74,7 @@ pub(super) enum DeviceFailure {
 
 /// Simulated device.
 pub(super) struct ScriptedDevice {
+    facts: Facts,
     script: Script,
     faults: Faults,
     batch: Batch,
@@ -152,7 +153,10 @@ impl Faults {
 
 impl ScriptedDevice {
     pub(super) fn new(script: Script, faults: Faults) -> Self {
+        let rounding = Rounding { operands: Operands::F32, bytes_before_quantised: false };
+        let facts = Facts::new("a scripted device", rounding, |_| true);
         Self {
+            facts: Facts { lookahead: usize::from(script.runs_ahead), ..facts },
             script,
             faults,
             batch: Batch::default(),
@@ -168,7 +172,7 @@ impl ScriptedDevice {
     }
 
     fn failed(&self) -> KernelError {
-        KernelError::Device { device: self.device(), reason: REASON.to_owned() }
+        self.facts.failure(REASON)
     }
 
     /// Slot of a key in the block tables that the device uses.
@@ -209,27 +213,16 @@ fn copy(from: &[u64], to: &mut [u64]) {
     to.copy_from_slice(&from[..to.len()]);
 }
 
-impl OperandTypes for ScriptedDevice {
+impl DeviceMemory for ScriptedDevice {
     type Matrix = ();
     type Vector = ();
     type Experts = ();
-    type Heads = ();
     type LowRank = ();
     type Buffer = Vec<u64>;
     type Kv = Kv;
-}
 
-impl Backend for ScriptedDevice {
-    fn device(&self) -> String {
-        "a scripted device".to_owned()
-    }
-
-    fn rounding(&self) -> Rounding {
-        Rounding { operands: Operands::F32, bytes_before_quantised: false }
-    }
-
-    fn supports(&self, _: DType) -> bool {
-        true
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn bytes(&self, _: &Allocation<'_>) -> usize {
@@ -239,8 +232,6 @@ impl Backend for ScriptedDevice {
     fn pack(&self, _: &[MatrixSource<'_>]) -> Result<(), KernelError> {
         Ok(())
     }
-
-    fn heads(&self, _: Vec<()>) {}
 
     fn experts(&self, _: &[ExpertParts<MatrixShape>]) -> Result<(), KernelError> {
         Ok(())
@@ -268,6 +259,24 @@ impl Backend for ScriptedDevice {
         Ok(Kv { slots: spec.blocks * BLOCK_TOKENS, groups, planes: Vec::new(), states })
     }
 
+    fn read_rows(&self, x: &Vec<u64>, first: usize, out: &mut [f32]) -> Result<(), KernelError> {
+        if self.ends(DeviceFailure::FailsReading) {
+            return Err(self.failed());
+        }
+        for (&row, out) in x[first..].iter().zip(out.chunks_exact_mut(super::model::HIDDEN)) {
+            for (at, out) in out.iter_mut().enumerate() {
+                *out = if is_broken(row) { f32::NAN } else { share(mix(row, at as u64)) };
+            }
+        }
+        Ok(())
+    }
+
+    fn write_rows(&mut self, _: &mut Vec<u64>, _: usize, _: &[f32]) -> Result<(), KernelError> {
+        unreachable!("only tests of devices write rows")
+    }
+}
+
+impl Backend for ScriptedDevice {
     fn reserve(&mut self, _: &StepLimits) -> Result<(), KernelError> {
         Ok(())
     }
@@ -352,10 +361,6 @@ impl Backend for ScriptedDevice {
         &mut self.draws
     }
 
-    fn lookahead(&self) -> usize {
-        usize::from(self.script.runs_ahead)
-    }
-
     fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<SampledToken>>) -> Result<(), KernelError> {
         if self.ends(DeviceFailure::FailsWaiting) {
             return Err(self.failed());
@@ -366,22 +371,6 @@ impl Backend for ScriptedDevice {
 
     fn end(&mut self) -> Result<(), KernelError> {
         if self.ends(DeviceFailure::FailsLast) { Err(self.failed()) } else { Ok(()) }
-    }
-
-    fn read_rows(&self, x: &Vec<u64>, first: usize, out: &mut [f32]) -> Result<(), KernelError> {
-        if self.ends(DeviceFailure::FailsReading) {
-            return Err(self.failed());
-        }
-        for (&row, out) in x[first..].iter().zip(out.chunks_exact_mut(super::model::HIDDEN)) {
-            for (at, out) in out.iter_mut().enumerate() {
-                *out = if is_broken(row) { f32::NAN } else { share(mix(row, at as u64)) };
-            }
-        }
-        Ok(())
-    }
-
-    fn write_rows(&mut self, _: &mut Vec<u64>, _: usize, _: &[f32]) -> Result<(), KernelError> {
-        unreachable!("only tests of devices write rows")
     }
 }
 

@@ -3,10 +3,11 @@
 
 use std::rc::Rc;
 
+use hanzo_engine_kernels::ops::HeadOperands;
 use hanzo_engine_kernels::{
     Activation, AnyBackend, AttentionParams, BLOCK_TOKENS, Batch, BufferRole, DType, HeadShape, KernelError,
-    KvLayout, KvSpec, KvType, LogitsHead, MatrixShape, MatrixSource, QkvParams, Rope, RopeKind, RowSource,
-    SampleSpec, SampleSpecs, StepLimits, ops,
+    KvLayout, KvSpec, KvType, MatrixShape, MatrixSource, QkvParams, Rope, RopeKind, RowSource, SampleSpec,
+    SampleSpecs, StepLimits, ops,
 };
 use hanzo_engine_kernels_cuda::{CudaBackend, Device};
 
@@ -246,8 +247,8 @@ impl Network {
         let head = self.head.as_ref().unwrap_or(&self.embedding);
         let rows = self.batch.logit_rows.len();
         let specs = SampleSpecs { rows: vec![SampleSpec::default(); rows], ..SampleSpecs::default() };
-        let mut room = vec![0.0; backend.sample_room(rows, self.size.vocab)];
-        backend.sample(LogitsHead::of(head), normed, &specs, &mut room)?;
+        let mut room = vec![0.0; rows * self.size.vocab];
+        backend.sample(&HeadOperands::of(head), normed.id(), &specs, &mut room)?;
         let ticket = backend.submit()?;
         backend.wait(ticket, &mut Vec::new())
     }

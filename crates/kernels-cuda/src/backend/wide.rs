@@ -7,7 +7,7 @@
 //! bits are the same.
 
 use half::{bf16, f16};
-use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, KvLayout, KvType};
+use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, DType, KvLayout, KvType};
 
 use super::*;
 

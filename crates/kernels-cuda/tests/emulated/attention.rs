@@ -4,8 +4,8 @@
 use half::f16;
 use hanzo_engine_cuda_emulator::EmulatedDevice;
 use hanzo_engine_kernels::{
-    AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, HeadShape, KvLayout, KvSpec, KvType,
-    OperandTypes, QkvParams, RowSource, StepLimits,
+    AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DeviceMemory, HeadShape, KvLayout, KvSpec,
+    KvType, QkvParams, RowSource, StepLimits,
 };
 use hanzo_engine_kernels_cuda::{CudaBackend, CudaVector, Device, Kernel};
 
@@ -75,9 +75,9 @@ pub(crate) struct Bench<D: Device> {
     backend: CudaBackend<D>,
     setting: Setting,
     contexts: Vec<usize>,
-    kv: <CudaBackend<D> as OperandTypes>::Kv,
-    qkv: <CudaBackend<D> as OperandTypes>::Buffer,
-    out: <CudaBackend<D> as OperandTypes>::Buffer,
+    kv: <CudaBackend<D> as DeviceMemory>::Kv,
+    qkv: <CudaBackend<D> as DeviceMemory>::Buffer,
+    out: <CudaBackend<D> as DeviceMemory>::Buffer,
     of_heads: [Option<CudaVector<D>>; 2],
     planned: Vec<Kernel>, // by the last step
 }

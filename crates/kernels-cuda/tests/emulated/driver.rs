@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use hanzo_engine_cuda_emulator::Sources;
-use hanzo_engine_kernels::{Backend, BufferRole, KernelError};
+use hanzo_engine_kernels::{Backend, BufferRole, DeviceMemory, KernelError};
 use hanzo_engine_kernels_cuda::driver::{Cubin, Form, ptx};
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, Device, DeviceError, Driver, check};
 

@@ -3,7 +3,7 @@
 use hanzo_engine_kernels::ops::{Allocation, Op};
 use hanzo_engine_kernels::reference::ReferenceBackend;
 use hanzo_engine_kernels::{
-    Backend, Batch, BufferRole, DType, MatrixShape, MatrixSource, RowSource, StepLimits,
+    Backend, Batch, BufferRole, DType, DeviceMemory, MatrixShape, MatrixSource, RowSource, StepLimits,
 };
 use hanzo_engine_kernels_cuda::CudaBackend;
 

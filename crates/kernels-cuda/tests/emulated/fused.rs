@@ -2,8 +2,8 @@
 
 use hanzo_engine_cuda_emulator::EmulatedDevice;
 use hanzo_engine_kernels::{
-    Activation, AttentionParams, Backend, Batch, BufferRole, DType, HeadShape, KvLayout, KvSpec, KvType,
-    LogitsHead, MatrixShape, MatrixSource, OperandTypes, QkvParams, Rope, RopeKind, RowSource, StepLimits,
+    Activation, AttentionParams, Backend, Batch, BufferRole, DType, DeviceMemory, HeadShape, KvLayout,
+    KvSpec, KvType, LogitsHead, MatrixShape, MatrixSource, QkvParams, Rope, RopeKind, RowSource, StepLimits,
     quant::quantize_row,
 };
 use hanzo_engine_kernels_cuda::{CudaBackend, CudaBuffer, CudaMatrix, CudaVector, Device, Kernel};
@@ -99,7 +99,7 @@ struct Bench<D: Device> {
     layers: Vec<Layer<D>>,
     inv_freq: CudaVector<D>,
     head: CudaMatrix<D>,
-    kv: <CudaBackend<D> as OperandTypes>::Kv,
+    kv: <CudaBackend<D> as DeviceMemory>::Kv,
     residual: CudaBuffer<D>,
     normed: CudaBuffer<D>,
     own: CudaBuffer<D>,

@@ -113,7 +113,7 @@ fn the_network_on_paper_is_the_engines() {
             own.batch.logit_rows.push(sequence as u32);
         }
         own.draws.rows = vec![SampleSpec::default(); sequences];
-        let mut room = vec![0.0; backend.sample_room(sequences, spec.vocab)];
+        let mut room = vec![0.0; sequences * spec.vocab];
         let ticket = decoder.submit(&mut backend, &mut own, &mut kv, &mut room).expect("a step");
         backend.wait(ticket, &mut Vec::new()).expect("a step");
         let engines = paper.take();

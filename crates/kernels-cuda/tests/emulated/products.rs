@@ -5,7 +5,7 @@ use std::slice::from_ref;
 use half::{bf16, f16};
 use hanzo_engine_cuda_emulator::Sources;
 use hanzo_engine_kernels::{
-    Backend, Batch, BufferRole, DType, MatrixShape, MatrixSource, RowSource, StepLimits,
+    Backend, Batch, BufferRole, DType, DeviceMemory, MatrixShape, MatrixSource, RowSource, StepLimits,
 };
 use hanzo_engine_kernels_cuda::{CudaBackend, Device};
 

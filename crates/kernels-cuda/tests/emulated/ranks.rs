@@ -93,7 +93,7 @@ fn the_demo_model_computes_the_same_on_ranks() {
     let (found, engine) = answers(ranks(2));
     assert_eq!(found, answers(one_card()).0);
     assert!(group(engine.backend()).gathers() >= engine.stats().steps, "ranks read each other's rows");
-    assert_eq!(engine.backend().lookahead(), 1, "a step is made while the one before is computed");
+    assert_eq!(engine.backend().facts().lookahead, 1, "a step is made while the one before is computed");
     // A step of ranks with barriers is a plan that comes up again.
     for rank in group(engine.backend()).ranks() {
         assert_eq!(rank.replays() > TOKENS as u64 / 2, has_ways(), "{} replays", rank.replays());

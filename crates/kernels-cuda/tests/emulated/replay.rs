@@ -2,7 +2,7 @@
 
 use hanzo_engine_cuda_emulator::EmulatedDevice;
 use hanzo_engine_kernels::{
-    AttentionParams, Backend, Batch, BufferRole, HeadShape, KvLayout, KvSpec, KvType, OperandTypes,
+    AttentionParams, Backend, Batch, BufferRole, DeviceMemory, HeadShape, KvLayout, KvSpec, KvType,
     QkvParams, RowSource, StepLimits,
 };
 use hanzo_engine_kernels_cuda::{CudaBackend, Device};
@@ -38,9 +38,9 @@ pub(crate) fn numbers(seed: usize, count: usize) -> Vec<f32> {
 /// A backend with a cache and buffers that stay where they are from step to step, as a network's do.
 struct Bench<D: Device> {
     backend: CudaBackend<D>,
-    kv: <CudaBackend<D> as OperandTypes>::Kv,
-    qkv: <CudaBackend<D> as OperandTypes>::Buffer,
-    out: <CudaBackend<D> as OperandTypes>::Buffer,
+    kv: <CudaBackend<D> as DeviceMemory>::Kv,
+    qkv: <CudaBackend<D> as DeviceMemory>::Buffer,
+    out: <CudaBackend<D> as DeviceMemory>::Buffer,
 }
 
 impl<D: Device> Bench<D> {

@@ -1,11 +1,11 @@
 //! Ops of a backend by method, for tests that look into the backend itself.
 
 use hanzo_engine_kernels::ops::Op;
-use hanzo_engine_kernels::{Activation, AttentionParams, Backend, OperandTypes, QkvParams};
+use hanzo_engine_kernels::{Activation, AttentionParams, Backend, DeviceMemory, QkvParams};
 
-type BufferOf<B> = <B as OperandTypes>::Buffer;
-type MatrixOf<B> = <B as OperandTypes>::Matrix;
-type VectorOf<B> = <B as OperandTypes>::Vector;
+type BufferOf<B> = <B as DeviceMemory>::Buffer;
+type MatrixOf<B> = <B as DeviceMemory>::Matrix;
+type VectorOf<B> = <B as DeviceMemory>::Vector;
 
 /// Ops that tests run on a backend of a known type.
 pub(crate) trait TypedOps: Backend {

@@ -3,7 +3,7 @@
 
 use hanzo_engine_cuda_emulator::{EmulatedDevice, Fault, Sources};
 use hanzo_engine_kernels::conformance::{self, briefly};
-use hanzo_engine_kernels::{AnyBackend, Backend, DType};
+use hanzo_engine_kernels::{AnyBackend, DType, DeviceMemory};
 use hanzo_engine_kernels_cuda::{CudaBackend, Driver, check};
 
 use crate::again::{in_a_process, is_again};
@@ -37,8 +37,11 @@ fn groups_of_warps_give_the_bits_of_warps() {
     let make = || backend(&device);
     // Parts of all types, each for another warpgroup.
     let in_halves = |dtype: &DType| dtype != &DType::F32 && dtype != &DType::BF16;
-    let types: Vec<DType> =
-        DType::ALL.iter().copied().filter(|dtype| make().supports(*dtype) && in_halves(dtype)).collect();
+    let types: Vec<DType> = DType::ALL
+        .iter()
+        .copied()
+        .filter(|dtype| make().facts().supports(*dtype) && in_halves(dtype))
+        .collect();
     check_types(&make, &types);
 }
 

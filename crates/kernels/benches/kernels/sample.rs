@@ -1,9 +1,8 @@
 //! Drawing tokens, beside the same on one thread. A head of few columns keeps the product small beside it.
 
 use criterion::{BenchmarkId, Criterion};
-use hanzo_engine_kernels::{
-    DType, Draws, LogitsHead, MatrixShape, MatrixSource, SampleSpec, SampleSpecs, Shape,
-};
+use hanzo_engine_kernels::ops::HeadOperands;
+use hanzo_engine_kernels::{DType, Draws, MatrixShape, MatrixSource, SampleSpec, SampleSpecs, Shape};
 
 use crate::bed;
 
@@ -34,15 +33,17 @@ pub(crate) fn draws(criterion: &mut Criterion) {
             let room = &mut room[..rows * VOCAB];
             bed::step_of(&mut backend, &batch, |backend| {
                 group.bench_function(BenchmarkId::new("logits", rows), |bencher| {
-                    bencher.iter(|| backend.logits(LogitsHead::of(&head), &x, room));
+                    bencher.iter(|| backend.logits(&HeadOperands::of(&head), x.id(), room));
                 });
                 group.bench_function(BenchmarkId::new("pool", rows), |bencher| {
-                    bencher.iter(|| backend.sample(LogitsHead::of(&head), &x, &specs, room));
+                    bencher.iter(|| backend.sample(&HeadOperands::of(&head), x.id(), &specs, room));
                 });
                 let mut draws = Draws::default();
                 group.bench_function(BenchmarkId::new("one_thread", rows), |bencher| {
                     bencher.iter(|| {
-                        backend.logits(LogitsHead::of(&head), &x, room).expect("a processor always computes");
+                        backend
+                            .logits(&HeadOperands::of(&head), x.id(), room)
+                            .expect("a processor always computes");
                         draws.draw(&specs, room);
                     });
                 });

@@ -1,6 +1,6 @@
 //! Mixture of experts in the contract.
 
-use super::{Activation, OperandTypes};
+use super::{Activation, DeviceMemory};
 
 /// Placeholder for an expert, for rows with a score that is NaN.
 pub const NO_EXPERT: u32 = u32::MAX;
@@ -82,10 +82,10 @@ pub struct MoeOperands<M, V, E, B> {
 
 /// Weights of a mixture in a backend's types.
 pub type MoeWeights<'a, B> = MoeOperands<
-    &'a <B as OperandTypes>::Matrix,
-    &'a <B as OperandTypes>::Vector,
-    &'a <B as OperandTypes>::Experts,
-    &'a <B as OperandTypes>::Buffer,
+    &'a <B as DeviceMemory>::Matrix,
+    &'a <B as DeviceMemory>::Vector,
+    &'a <B as DeviceMemory>::Experts,
+    &'a <B as DeviceMemory>::Buffer,
 >;
 
 impl<M, V, E, B> MoeOperands<M, V, E, B> {

@@ -2,7 +2,7 @@
 //! arxiv.org/abs/2106.09685). Before that, it may multiply the product's outputs and add to them (DoRA,
 //! arxiv.org/abs/2402.09353; biases; replaced matrices or norms).
 
-use super::{MatrixShape, MatrixSource, OperandTypes};
+use super::{DeviceMemory, MatrixShape, MatrixSource};
 
 /// Shapes of a pair of low-rank matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl OutputDelta<'_> {
 }
 
 /// Matrix that computes logits, and the adapters of the rows that it reads.
-pub struct LogitsHead<'a, B: OperandTypes + ?Sized> {
+pub struct LogitsHead<'a, B: DeviceMemory + ?Sized> {
     /// (vocab, hidden)
     pub matrix: &'a B::Matrix,
     /// Changes of logits by adapters, as [`Op::AddLowRank`](crate::ops::Op::AddLowRank) makes them.
@@ -84,14 +84,14 @@ pub struct LogitsHead<'a, B: OperandTypes + ?Sized> {
 }
 
 /// Changes of logits by adapters.
-pub struct AdaptedLogits<'a, B: OperandTypes + ?Sized> {
+pub struct AdaptedLogits<'a, B: DeviceMemory + ?Sized> {
     /// Change by each adapter that has one.
     pub deltas: &'a [Option<&'a B::LowRank>],
     /// Scratch, as wide as the ranks of any adapter's pairs together.
     pub low: &'a mut B::Buffer,
 }
 
-impl<'a, B: OperandTypes + ?Sized> LogitsHead<'a, B> {
+impl<'a, B: DeviceMemory + ?Sized> LogitsHead<'a, B> {
     /// A matrix without adapters.
     pub fn of(matrix: &'a B::Matrix) -> Self {
         Self { matrix, adapted: None }

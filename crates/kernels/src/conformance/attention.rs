@@ -71,7 +71,7 @@ pub fn check_memory_attention(make: &dyn Fn() -> AnyBackend) {
 /// If a number is out of bounds, or a bit differs.
 pub fn check_mutual_attention(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(35);
-    let rounding = make().rounding();
+    let rounding = make().facts().rounding;
     for (heads, kv_heads, head_dim) in [(6, 3, 64), (4, 1, 80)].into_iter().step_by(every(2)) {
         let shape = HeadShape { heads, kv_heads, head_dim };
         let mutual = |mutual| AttentionCase { mutual: Some(mutual), ..plain(shape) };
@@ -107,7 +107,7 @@ pub fn check_mutual_attention(make: &dyn Fn() -> AnyBackend) {
 /// If a bit differs.
 pub fn check_attention_invariance(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(31);
-    let rounding = make().rounding();
+    let rounding = make().facts().rounding;
     let lengths = [1, 19, 50, 130, 200];
     let tokens = lengths.iter().sum::<u32>() as usize;
     assert!(tokens <= STEP_ROWS_MAX, "all sequences fit one step");
@@ -159,7 +159,7 @@ pub fn check_attention_invariance(make: &dyn Fn() -> AnyBackend) {
 /// If a bit differs.
 pub fn check_attention_long_contexts(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(33);
-    let rounding = make().rounding();
+    let rounding = make().facts().rounding;
     let (lengths, starts) = ([1300, 1030], [1294, 1020]);
     let shape = HeadShape { heads: 4, kv_heads: 2, head_dim: 64 };
     let plain = plain(shape);
@@ -287,7 +287,7 @@ fn check_scene(
 ) {
     let lengths: Vec<u32> = WORK.iter().map(|w| w.0).collect();
     let starts: Vec<u32> = WORK.iter().map(|w| w.0 - w.1).collect();
-    let rounding = make().rounding();
+    let rounding = make().facts().rounding;
     let scene = Scene::new(shape, kv_type, rounding, &lengths, setting.window, random);
     let mut steps = history(&starts);
     let attend_from = steps.len();

@@ -3,10 +3,12 @@
 use std::borrow::Borrow;
 use std::ops::Range;
 
-use crate::ops::{Buckets, Buffer, Handle, Heads, Kv, LowRank, Matrix, Op, Vector, VectorId, buffer, vector};
+use crate::ops::{
+    Buckets, Buffer, Experts, Handle, Heads, Kv, LowRank, Matrix, Op, Vector, VectorId, buffer, vector,
+};
 use crate::{
     Activation, AnyBackend, AttentionParams, ConvolutionParams, LatentHeads, LatentParams, LayerNormParams,
-    MoeParams, MoeWeights, OutputGateParams, PositionBias, QkvParams, RecurrenceParams, RowIds, RowOp,
+    MoeOperands, MoeParams, OutputGateParams, PositionBias, QkvParams, RecurrenceParams, RowIds, RowOp,
     SelfAttentionParams,
 };
 
@@ -221,7 +223,7 @@ impl AnyBackend {
     /// Runs [`Op::Moe`].
     pub fn moe(
         &mut self,
-        weights: &MoeWeights<'_, Self>,
+        weights: &MoeOperands<&Matrix, &Vector, &Experts, &Buffer>,
         params: &MoeParams,
         x: &Buffer,
         hidden: &mut Buffer,

@@ -174,7 +174,7 @@ impl Case {
 
     fn check(&self, make: &dyn Fn() -> AnyBackend, random: &mut Random) {
         let mut numbers = self.numbers(random);
-        let rounding = make().rounding();
+        let rounding = make().facts().rounding;
         [&mut numbers.x, &mut numbers.add].into_iter().for_each(|numbers| hold(rounding, numbers));
         let found = self.run(make, &numbers, &LENGTHS, (0, 0, 0));
         let expected = self.run(&reference, &numbers, &LENGTHS, (0, 0, 0));
@@ -236,7 +236,7 @@ pub fn check_activate(make: &dyn Fn() -> AnyBackend) {
                 rig.step(&batch, |rig| rig.backend.run(&Op::Activate { activation, out: out.id() }));
                 rig.download("activate", &out, rows, cols)
             };
-            let rounding = make().rounding();
+            let rounding = make().facts().rounding;
             hold(rounding, &mut x);
             let (found, expected) = (run(make(), &x), run(reference(), &x));
             let mut errors =

@@ -6,10 +6,11 @@ use super::random::Random;
 use super::rig::{Rig, ok};
 use super::scene::{Chunk, Scene};
 use super::weights::{Weights, supported};
+use crate::ops::HeadOperands;
 use crate::reference::ReferenceBackend;
 use crate::{
     Activation, AnyBackend, AttentionParams, Batch, BufferRole, DType, HeadShape, KvLayout, KvSpec, KvType,
-    LogitsHead, QkvParams, Rope, RopeKind, RowSource, StepLimits, ops,
+    QkvParams, Rope, RopeKind, RowSource, StepLimits, ops,
 };
 
 const LAYERS: usize = 2;
@@ -33,7 +34,7 @@ const DECODED: u32 = 2;
 /// If a bit differs or a number is out of bounds.
 pub fn check_decoder(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(50);
-    let (types, rounding) = (supported(&make()), make().rounding());
+    let (types, rounding) = (supported(&make()), make().facts().rounding);
     for pair in types.chunks(2).step_by(every(4)) {
         let model = DecoderModel::random([pair[0], pair[pair.len() - 1]], &mut random);
         let mut scene = Scene::new(SHAPE, KvType::F16, rounding, &LENGTHS, None, &mut random);
@@ -251,7 +252,7 @@ impl PackedDecoder {
                     device.gated_mlp(gate_up, down, Activation::Silu, &x, &mut hidden, &mut y);
                 }
                 device.add_rms_norm(&mut residual, &y, &self.norm, EPS, &mut x);
-                ok("logits", device.logits(LogitsHead::of(&self.embedding), &x, &mut out));
+                ok("logits", device.logits(&HeadOperands::of(&self.embedding), x.id(), &mut out));
             });
             let mut rest = &out[..];
             for chunk in step {

@@ -106,7 +106,7 @@ pub fn check_latent_attention(make: &dyn Fn() -> AnyBackend) {
         let what = format!("latent attention, {shape:?}, {kv_type}");
         let play = Play::random(shape, kv_type, &lengths, &mut random);
         let whole = play.run(make(), |_| vec![0]);
-        play.check(&what, make().rounding(), &whole);
+        play.check(&what, make().facts().rounding, &whole);
         for (cut, name) in [(1, "one by one"), (7, "seven at a time"), (64, "in tiles")] {
             if cut == 1 && lengths[0] > 200 {
                 continue;

@@ -33,7 +33,7 @@ fn compare(
     run: &RunLines<'_>,
 ) {
     let (found, expected) = (run(make(), x, &LENGTHS), run(reference(), x, &LENGTHS));
-    let mut errors = CaseErrors::of_operands(what.to_owned(), make().rounding());
+    let mut errors = CaseErrors::of_operands(what.to_owned(), make().facts().rounding);
     for (at, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
         errors.check((at / cols, at % cols), found, expected, sigma(expected), 0.0);
     }
@@ -56,7 +56,7 @@ pub fn check_instance_affine(make: &dyn Fn() -> AnyBackend) {
     for (channels, places, used, offset) in [(1, 1, None, 0.0), (3, 4, Some(7), 1.0), (40, 2, None, 30.0)] {
         let cols = channels * places;
         let mut x: Vec<f32> = random.normals(total() * cols).iter().map(|x| x + offset).collect();
-        hold(make().rounding(), &mut x);
+        hold(make().facts().rounding, &mut x);
         let weight: Vec<f32> = (0..channels).map(|_| 0.5 + random.uniform()).collect();
         let bias = random.normals(channels);
         let run = |backend: AnyBackend, x: &[f32], lengths: &[u32]| {
@@ -110,7 +110,7 @@ pub fn check_lstm(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(66);
     for hidden in [1, 5, 16, 67] {
         let mut gates = random.normals(total() * 8 * hidden);
-        hold(make().rounding(), &mut gates);
+        hold(make().facts().rounding, &mut gates);
         // Small enough that errors do not grow along a sequence.
         let factor = 0.5 / (hidden as f32).sqrt();
         let recurrent: Vec<f32> = random.normals(8 * hidden * hidden).iter().map(|w| w * factor).collect();
@@ -141,7 +141,7 @@ pub fn check_relative_attention(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(63);
     for (heads, head_dim, reach) in [(1, 3, 0), (2, 16, 4), (3, 96, 2)] {
         let shape = HeadShape { heads, kv_heads: heads, head_dim };
-        let rounding = make().rounding();
+        let rounding = make().facts().rounding;
         let mut qkv = random.normals(total() * shape.qkv_width());
         hold(rounding, &mut qkv);
         let near = [(); 2].map(|()| random.normals((2 * reach + 1) * head_dim));

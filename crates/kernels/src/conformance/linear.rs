@@ -5,8 +5,9 @@ use super::extent::every;
 use super::random::Random;
 use super::rig::{Rig, ok, rows_batch};
 use super::weights::{Weights, quantised, supported};
+use crate::ops::HeadOperands;
 use crate::reference::ReferenceBackend;
-use crate::{AnyBackend, DType, LogitsHead, Rounding, ops};
+use crate::{AnyBackend, DType, Rounding, ops};
 
 /// Largest batch of these checks.
 const ROWS_MAX: usize = 33;
@@ -158,7 +159,7 @@ pub fn check_logits(make: &dyn Fn() -> AnyBackend) {
             batch.logit_rows = wanted.to_vec();
             let mut out = vec![f32::NAN; wanted.len() * vocab];
             rig.step(&batch, |rig| {
-                ok("logits", rig.backend.logits(LogitsHead::of(&matrix), &buffer, &mut out))
+                ok("logits", rig.backend.logits(&HeadOperands::of(&matrix), buffer.id(), &mut out))
             });
             out
         };

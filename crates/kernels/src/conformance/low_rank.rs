@@ -6,10 +6,11 @@ use super::mlp::ACTIVATIONS;
 use super::random::Random;
 use super::rig::{Rig, ok};
 use super::weights::Weights;
+use crate::ops::{Handle, HeadOperands};
 use crate::reference::formulas::{activate, dot};
 use crate::{
-    AdaptedLogits, AnyBackend, Batch, DType, LogitsHead, LowRankPair, LowRankShape, MatrixSource,
-    OutputChange, OutputDelta, Rounding, RowSource, SampleSpec, SampleSpecs, SequenceSpan, ops,
+    AnyBackend, Batch, DType, LowRankPair, LowRankShape, MatrixSource, OutputChange, OutputDelta, Rounding,
+    RowSource, SampleSpec, SampleSpecs, SequenceSpan, ops,
 };
 
 const ROWS_MAX: usize = 40;
@@ -325,7 +326,7 @@ pub fn check_adapted_logits(make: &dyn Fn() -> AnyBackend) {
         ];
         let adapted = AdaptedMatrix { cols, outputs: vocab, deltas };
         let on_device = adapted.on(&rig.backend);
-        let on_device: Vec<Option<&ops::LowRank>> = on_device.iter().map(Option::as_ref).collect();
+        let on_device: Vec<_> = on_device.iter().map(|delta| delta.as_ref().map(Handle::id)).collect();
         let head = rig.matrix(&[Weights::random(dtype, vocab, cols, &mut random)]);
         let mut x = random.normals(rows * cols);
         hold(rig.rounding, &mut x);
@@ -334,11 +335,10 @@ pub fn check_adapted_logits(make: &dyn Fn() -> AnyBackend) {
             let mut batch = adapted_batch(&sequences);
             batch.logit_rows = wanted.to_vec();
             let mut out = vec![f32::NAN; wanted.len() * vocab];
-            let mut low = rig.blank(rows, 8);
-            rig.step(&batch, |rig| {
-                let adapted = adapts.then_some(AdaptedLogits { deltas: &on_device, low: &mut low });
-                ok("logits", rig.backend.logits(LogitsHead { matrix: &head, adapted }, &buffer, &mut out));
-            });
+            let low = rig.blank(rows, 8);
+            let adapted = adapts.then(|| (on_device.clone(), low.id()));
+            let head = HeadOperands { matrix: head.id(), adapted };
+            rig.step(&batch, |rig| ok("logits", rig.backend.logits(&head, buffer.id(), &mut out)));
             out
         };
         let every: Vec<u32> = (0..rows as u32).collect();
@@ -362,27 +362,20 @@ pub fn check_adapted_logits(make: &dyn Fn() -> AnyBackend) {
         errors.finish();
         let mut batch = adapted_batch(&sequences);
         batch.logit_rows = every;
-        let mut low = rig.blank(rows, 8);
-        let changes = Some(AdaptedLogits { deltas: &on_device, low: &mut low });
-        let head = LogitsHead { matrix: &head, adapted: changes };
-        check_drawn(&mut rig, &batch, head, &buffer, &found);
+        let low = rig.blank(rows, 8);
+        let head = HeadOperands { matrix: head.id(), adapted: Some((on_device, low.id())) };
+        check_drawn(&mut rig, &batch, &head, &buffer, &found);
     }
 }
 
 /// Checks that tokens drawn at temperature 0 have the largest of these logits.
-fn check_drawn(
-    rig: &mut Rig,
-    batch: &Batch,
-    head: LogitsHead<'_, AnyBackend>,
-    x: &ops::Buffer,
-    logits: &[f32],
-) {
+fn check_drawn(rig: &mut Rig, batch: &Batch, head: &HeadOperands, x: &ops::Buffer, logits: &[f32]) {
     let (rows, mut specs, mut drawn) = (batch.logit_rows.len(), SampleSpecs::default(), Vec::new());
     let vocab = logits.len() / rows;
     specs.rows.resize(rows, SampleSpec::default());
-    let mut room = vec![0.0; rig.backend.sample_room(rows, vocab)];
+    let mut room = vec![0.0; rows * vocab];
     ok("begin", rig.backend.begin(batch));
-    ok("sample", rig.backend.sample(head, x, &specs, &mut room));
+    ok("sample", rig.backend.sample(head, x.id(), &specs, &mut room));
     let ticket = ok("submit", rig.backend.submit());
     ok("wait", rig.backend.wait(ticket, &mut drawn));
     for (row, (drawn, logits)) in drawn.iter().zip(logits.chunks_exact(vocab)).enumerate() {

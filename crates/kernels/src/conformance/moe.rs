@@ -380,7 +380,7 @@ impl Moe {
             };
             rig.backend.moe(&weights, &self.params, &buffer, &mut hidden, &mut out);
             let mut seen = (vec![0; rows * self.params.experts_used], vec![f32::NAN; rows * hidden_width]);
-            let told = rig.backend.read_experts(&hidden, &mut seen.0, &mut seen.1);
+            let told = rig.backend.read_experts(hidden.id(), &mut seen.0, &mut seen.1);
             told.ok().map(|()| seen)
         });
         rig.download("hidden", &hidden, rows, hidden_width);

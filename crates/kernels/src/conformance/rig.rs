@@ -21,7 +21,7 @@ pub(super) struct Rig {
 impl Rig {
     pub(super) fn new(mut backend: AnyBackend, limits: &StepLimits) -> Self {
         ok("reserve", backend.reserve(limits));
-        Self { rounding: backend.rounding(), role: BufferRole::Operand, backend }
+        Self { rounding: backend.facts().rounding, role: BufferRole::Operand, backend }
     }
 
     /// A backend for steps without attention.

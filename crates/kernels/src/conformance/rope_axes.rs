@@ -91,7 +91,7 @@ impl AxesCase {
 /// If a number is out of bounds or a bit differs.
 pub fn check_rope_axes(make: &dyn Fn() -> AnyBackend) {
     let width = AXES_SHAPE.qkv_width();
-    for case in AxesCase::all(make().rounding(), &mut Random::new(91)) {
+    for case in AxesCase::all(make().facts().rounding, &mut Random::new(91)) {
         let mut rig = case.rig(make());
         let (what, inv_freq) = (case.name("rope"), rig.vector(&case.inv_freq));
         let mut run = |positions: Vec<[u32; 3]>, axes: Option<RopeAxes>| {
@@ -118,7 +118,7 @@ pub fn check_rope_axes(make: &dyn Fn() -> AnyBackend) {
 /// If a number is out of bounds or a bit differs.
 pub fn check_rope_to_cache_axes(make: &dyn Fn() -> AnyBackend) {
     let q_width = AXES_SHAPE.q_width();
-    for case in AxesCase::all(make().rounding(), &mut Random::new(92)) {
+    for case in AxesCase::all(make().facts().rounding, &mut Random::new(92)) {
         let mut rig = case.rig(make());
         let (what, all) = (case.name("rope_to_cache"), Some(case.axes));
         let (found, attended) = rope_and_attend(&mut rig, &case, case.places.clone(), all);

@@ -30,7 +30,7 @@ pub fn check_rope_tables(make: &dyn Fn() -> AnyBackend) {
     for kind in [RopeKind::Neox, RopeKind::Interleaved] {
         let what = format!("rope of two tables, {kind:?}");
         let mut x = Random::new(93).normals(ROWS * SHAPE.qkv_width());
-        let rounding = make().rounding();
+        let rounding = make().facts().rounding;
         hold(rounding, &mut x);
         let (mixed, attended) = turned(make(), kind, &x, None);
         let alone = [0, 1].map(|table| turned(make(), kind, &x, Some(table)).0);

@@ -5,9 +5,10 @@ use super::extent::every;
 use super::random::Random;
 use super::rig::{Rig, ok, rows_batch};
 use super::weights::Weights;
+use crate::ops::HeadOperands;
 use crate::reference;
 use crate::sampling::{Adjustment, Change, SampleSpec, SampleSpecs, SampledToken, Shape};
-use crate::{AnyBackend, DType, LogitsHead, RowSource, ops};
+use crate::{AnyBackend, DType, RowSource, ops};
 
 const ROWS: usize = 12;
 const COLS: usize = 64;
@@ -106,10 +107,10 @@ fn draw(
 ) -> Vec<Option<SampledToken>> {
     let mut batch = rows_batch(&[0; ROWS]);
     batch.logit_rows = wanted.to_vec();
-    let mut room = vec![0.0; rig.backend.sample_room(wanted.len(), vocab)];
+    let mut room = vec![0.0; wanted.len() * vocab];
     let mut drawn = vec![None; 99];
     ok("begin", rig.backend.begin(&batch));
-    ok("sample", rig.backend.sample(LogitsHead::of(head), x, specs, &mut room));
+    ok("sample", rig.backend.sample(&HeadOperands::of(head), x.id(), specs, &mut room));
     let ticket = ok("submit", rig.backend.submit());
     ok("wait", rig.backend.wait(ticket, &mut drawn));
     drawn
@@ -136,7 +137,9 @@ pub fn check_sample(make: &dyn Fn() -> AnyBackend) {
             let mut logits = vec![0.0; wanted.len() * vocab];
             let mut batch = rows_batch(&[0; ROWS]);
             batch.logit_rows = wanted.clone();
-            rig.step(&batch, |rig| ok("logits", rig.backend.logits(LogitsHead::of(&head), &x, &mut logits)));
+            rig.step(&batch, |rig| {
+                ok("logits", rig.backend.logits(&HeadOperands::of(&head), x.id(), &mut logits))
+            });
             let softcap = (round % 4 == 1).then_some(0.8);
             let bias = (round % 4 < 2 && round % 3 == 0).then(|| random.normals(vocab).into());
             let mut specs = SampleSpecs { softcap, bias, ..SampleSpecs::default() };
@@ -239,7 +242,7 @@ pub fn check_row_sources(make: &dyn Fn() -> AnyBackend) {
 /// # Panics
 /// If a draw differs.
 pub fn check_running_ahead(make: &dyn Fn() -> AnyBackend) {
-    if make().lookahead() == 0 {
+    if make().facts().lookahead == 0 {
         return;
     }
     let vocab = 200;
@@ -265,12 +268,12 @@ fn three_steps(
     let vocab = table.shape.rows;
     let mut rig = Rig::for_rows(backend, ROWS, COLS, vocab);
     let (table, x) = (rig.matrix(std::slice::from_ref(table)), rig.upload(x, COLS));
-    let mut room = vec![0.0; rig.backend.sample_room(ROWS, vocab)];
+    let mut room = vec![0.0; ROWS * vocab];
     let mut drawn = [(); 3].map(|()| Vec::new());
     let mut batch = rows_batch(&[0; ROWS]);
     batch.logit_rows = (0..ROWS as u32).collect();
     ok("begin", rig.backend.begin(&batch));
-    ok("sample", rig.backend.sample(LogitsHead::of(&table), &x, specs, &mut room));
+    ok("sample", rig.backend.sample(&HeadOperands::of(&table), x.id(), specs, &mut room));
     let mut first = Some(ok("submit", rig.backend.submit()));
     if !ahead && let Some(ticket) = first.take() {
         ok("wait", rig.backend.wait(ticket, &mut drawn[0]));
@@ -282,7 +285,7 @@ fn three_steps(
     batch.sources = (0..ROWS).rev().map(source).collect();
     ok("begin", rig.backend.begin(&batch));
     rig.backend.embed(&table, 0.5, &mut rows);
-    ok("sample", rig.backend.sample(LogitsHead::of(&table), &rows, specs, &mut room));
+    ok("sample", rig.backend.sample(&HeadOperands::of(&table), rows.id(), specs, &mut room));
     let mut second = Some(ok("submit", rig.backend.submit()));
     if let Some(ticket) = first {
         ok("wait", rig.backend.wait(ticket, &mut drawn[0]));

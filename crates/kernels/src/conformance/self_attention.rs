@@ -253,7 +253,7 @@ pub fn check_self_attention(make: &dyn Fn() -> AnyBackend) {
             check_case(make, &setting, lengths, &mut random);
         }
     }
-    if !make().knows_memories() {
+    if !make().facts().knows_memories {
         return;
     }
     for (heads, padding, lengths) in [(3, 7, &[60, 8, 300][..]), (2, 330, &[600, 331]), (1, 1, &[2, 290])] {
@@ -276,7 +276,7 @@ pub fn check_self_attention_invariance(make: &dyn Fn() -> AnyBackend) {
         let settings = [(None, 0), (Some(30), 1 + case), (None, 5)];
         for (reach, kind) in settings.into_iter().skip(case % every(3)).step_by(every(3)) {
             let setting = plain(shape, reach).with_bias(kind, 20, &mut random);
-            let text = KnownSequences::new(&setting, make().rounding(), &lengths, &mut random);
+            let text = KnownSequences::new(&setting, make().facts().rounding, &lengths, &mut random);
             let mut rig = Rig::new(make(), &text.limits(shape));
             let q_width = shape.q_width();
             let every: Vec<usize> = (0..lengths.len()).collect();
@@ -306,14 +306,14 @@ pub fn check_self_attention_invariance(make: &dyn Fn() -> AnyBackend) {
 /// # Panics
 /// If a bit differs.
 pub fn check_self_attention_parts(make: &dyn Fn() -> AnyBackend) {
-    if !make().attends_in_parts() {
+    if !make().facts().attends_in_parts {
         return;
     }
     let mut random = Random::new(62);
     for (heads, kv_heads, head_dim, lengths) in LONG.into_iter().step_by(every(2)) {
         let (shape, before) = (HeadShape { heads, kv_heads, head_dim }, 5);
         let setting = plain(shape, None);
-        let text = KnownSequences::new(&setting, make().rounding(), lengths, &mut random);
+        let text = KnownSequences::new(&setting, make().facts().rounding, lengths, &mut random);
         let mut rig = Rig::new(make(), &text.limits(shape));
         let q_width = shape.q_width();
         let all: Vec<usize> = (0..lengths.len()).collect();
@@ -355,7 +355,7 @@ fn check_case(
     lengths: &[u32],
     random: &mut Random,
 ) {
-    let rounding = make().rounding();
+    let rounding = make().facts().rounding;
     let text = KnownSequences::new(setting, rounding, lengths, random);
     let every: Vec<usize> = (0..lengths.len()).collect();
     let found = text.attend(&mut Rig::new(make(), &text.limits(setting.shape)), setting, &every);

@@ -118,7 +118,7 @@ impl Play {
     }
 
     fn check(&self, what: &str, op: Op, make: &dyn Fn() -> AnyBackend) {
-        let rounding = make().rounding();
+        let rounding = make().facts().rounding;
         let mut held = self.rows.clone();
         held.iter_mut().for_each(|rows| hold(rounding, rows));
         let expected = self.run(AnyBackend::new(ReferenceBackend::new()), op, &held, CHUNK_MAX);

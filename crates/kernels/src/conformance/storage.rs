@@ -275,7 +275,7 @@ pub fn check_steps(make: &dyn Fn() -> AnyBackend) {
     let cols = 64;
     let mut rig = Rig::for_rows(make(), 8, cols, 1);
     ok("end before any step", rig.backend.end());
-    assert!(!rig.backend.device().is_empty(), "a device has a name");
+    assert!(!rig.backend.facts().device.is_empty(), "a device has a name");
     let mut random = Random::new(62);
     let x = random.normals(5 * cols);
     let weight = rig.vector(&random.normals(cols));

@@ -63,11 +63,15 @@ impl Weights {
 pub(super) fn supported(backend: &AnyBackend) -> Vec<DType> {
     let types: Vec<DType> = DType::ALL.iter().copied().filter(|&dtype| backend.supports(dtype)).collect();
     for &dtype in &types {
-        assert!(can_dequantize(dtype), "{} supports {dtype}, which no reference can check", backend.device());
+        assert!(
+            can_dequantize(dtype),
+            "{} supports {dtype}, which no reference can check",
+            backend.facts().device
+        );
     }
     let is_of_many = |dtype: &DType| dtype.affine().is_some_and(|(bits, group)| bits != 4 && group != 64);
     let types: Vec<DType> = types.into_iter().filter(|dtype| !is_of_many(dtype)).collect();
-    assert!(!types.is_empty(), "{} supports no type at all", backend.device());
+    assert!(!types.is_empty(), "{} supports no type at all", backend.facts().device);
     types
 }
 

@@ -10,6 +10,7 @@ mod rotation;
 mod rows;
 mod states;
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -30,9 +31,9 @@ use super::scratch::Scratch;
 use super::tier::Tier;
 use crate::ops::{Allocation, DeviceOp, Op};
 use crate::{
-    Activation, AttentionParams, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError,
-    KernelUse, KvSpec, LayerNormParams, LogitsHead, LowRankShape, MatrixShape, MatrixSource, OperandTypes,
-    Operands, OutputDelta, Rounding, SampleSpecs, StepLimits,
+    Activation, AttentionParams, Backend, Batch, BlockCopy, BufferRole, DeviceMemory, Draws, ExpertParts,
+    Facts, KernelError, KernelUse, KvSpec, LayerNormParams, LogitsHead, MatrixShape, MatrixSource, Operands,
+    OutputDelta, Rounding, SampleSpecs, StepLimits,
 };
 use convolution::ConvJob;
 use rotation::qkv_job;
@@ -44,12 +45,12 @@ pub struct CpuBackend {
     pool: Arc<ThreadPool>,
     tier: Tier,
     scratch: Option<Scratch>,
-    turn: Option<PoolTurn>, // held while a step is open
+    turn: RefCell<Option<PoolTurn>>, // held while a step is open
     batch: Batch,
     tokens: Vec<Option<u32>>, // (rows); none if the host writes the row
     adapted: AdapterTiles,    // rows with an adapter
     draws: Draws,
-    lookahead: usize,
+    facts: Facts,
     written: Vec<u32>,                // scratch of `Batch::check`
     kernel_scratch: [AtomicUsize; 4], // what the packed kernels of convolutions need
 }
@@ -87,16 +88,20 @@ impl CpuBackend {
     /// If this processor does not have the tier ([`Tier::is_available`]).
     pub fn new(pool: Arc<ThreadPool>, tier: Tier) -> CpuBackend {
         assert!(tier.is_available(), "this processor has no {tier}");
+        let threads = pool.threads();
+        let device = format!("cpu: {tier}, {threads} thread{}", if threads == 1 { "" } else { "s" });
+        let rounding = Rounding { operands: Operands::F32, bytes_before_quantised: true };
+        let facts = Facts::new(device, rounding, |dtype| PanelKind::of(dtype).is_some());
         CpuBackend {
             pool,
             tier,
             scratch: None,
-            turn: None,
+            turn: RefCell::new(None),
             batch: Batch::default(),
             tokens: Vec::new(),
             adapted: AdapterTiles::default(),
             draws: Draws::default(),
-            lookahead: 0,
+            facts: Facts { attends_in_parts: true, ..facts },
             written: Vec::new(),
             kernel_scratch: Default::default(),
         }
@@ -104,8 +109,9 @@ impl CpuBackend {
 
     /// Lets the host prepare one more step before it receives the draws of the current one, as with an asynchronous
     /// device. This gains nothing, because the host's thread computes; it is for tests of hosts.
-    pub fn with_lookahead(self) -> CpuBackend {
-        CpuBackend { lookahead: 1, ..self }
+    pub fn with_lookahead(mut self) -> CpuBackend {
+        self.facts.lookahead = 1;
+        self
     }
 
     /// State of the open step.
@@ -113,7 +119,7 @@ impl CpuBackend {
     /// # Panics
     /// If there is none: an op outside `begin` and `end`, or without a previous `reserve`.
     fn step(&mut self) -> OpenStep<'_> {
-        let (Some(turn), Some(scratch)) = (&mut self.turn, &mut self.scratch) else {
+        let (Some(turn), Some(scratch)) = (self.turn.get_mut(), &mut self.scratch) else {
             panic!("an op outside a step: reserve once, then begin each step");
         };
         OpenStep {
@@ -182,55 +188,44 @@ impl CpuBuffer {
     }
 }
 
-impl OperandTypes for CpuBackend {
+impl DeviceMemory for CpuBackend {
     type Matrix = CpuMatrix;
     type Vector = CpuVector;
     type Experts = CpuExperts;
-    type Heads = Vec<CpuMatrix>;
     type LowRank = CpuLowRank;
     type Buffer = CpuBuffer;
     type Kv = CpuKv;
-}
 
-impl Backend for CpuBackend {
-    fn device(&self) -> String {
-        let threads = self.pool.threads();
-        format!("cpu: {}, {threads} thread{}", self.tier, if threads == 1 { "" } else { "s" })
-    }
-
-    fn rounding(&self) -> Rounding {
-        Rounding { operands: Operands::F32, bytes_before_quantised: true }
-    }
-
-    fn supports(&self, dtype: DType) -> bool {
-        PanelKind::of(dtype).is_some()
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn bytes(&self, of: &Allocation<'_>) -> usize {
         match *of {
-            Allocation::Matrix(parts) => self.matrix_bytes(parts),
+            Allocation::Matrix(parts) => matrix_bytes(parts),
             Allocation::Kernel(shape, of) => CpuKernel::bytes(shape, of),
-            Allocation::Experts(experts) => self.experts_bytes(experts),
-            Allocation::LowRank { pairs, changes } => self.low_rank_bytes(pairs, changes),
-            Allocation::Vector(length) => self.vector_bytes(length),
-            Allocation::Buffer { role, rows, cols } => self.buffer_bytes(role, rows, cols),
-            Allocation::Kv(spec) => self.kv_bytes(spec),
-            Allocation::Scratch(limits) => self.scratch_bytes(limits),
+            Allocation::Experts(experts) => {
+                let matrices = experts.iter().flat_map(|expert| [&expert.gate_up, &expert.down]);
+                matrices.map(|parts| matrix_bytes(parts)).fold(0, usize::saturating_add)
+            }
+            Allocation::LowRank { pairs, changes } => CpuLowRank::bytes(pairs, changes),
+            Allocation::Vector(length) => length.saturating_mul(size_of::<f32>()),
+            Allocation::Buffer { rows, cols, .. } => {
+                rows.saturating_mul(cols).saturating_mul(size_of::<f32>())
+            }
+            Allocation::Kv(spec) => CpuKv::bytes(spec),
+            Allocation::Scratch(limits) => Scratch::bytes(self.tier, limits, &self.attention_limits(limits)),
         }
     }
 
     /// Packs on the pool, in a separate turn between the steps of other models.
     fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<CpuMatrix, KernelError> {
-        assert!(self.turn.is_none(), "pack inside a step");
-        CpuMatrix::pack(parts, &mut self.pool.turn(), &self.device())
+        assert!(self.turn.borrow().is_none(), "pack inside a step");
+        CpuMatrix::pack(parts, &mut self.pool.turn(), &self.facts.device)
     }
 
     fn pack_kernel(&self, source: &MatrixSource<'_>, of: &KernelUse) -> Result<CpuMatrix, KernelError> {
         self.pack_grid_kernel(source, of)
-    }
-
-    fn heads(&self, matrices: Vec<CpuMatrix>) -> Vec<CpuMatrix> {
-        matrices
     }
 
     fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<CpuExperts, KernelError> {
@@ -247,7 +242,7 @@ impl Backend for CpuBackend {
     }
 
     fn low_rank(&self, delta: &OutputDelta<'_>) -> Result<CpuLowRank, KernelError> {
-        CpuLowRank::new(delta, &self.device())
+        CpuLowRank::new(delta, &self.facts.device)
     }
 
     fn vector(&self, values: &[f32]) -> Result<CpuVector, KernelError> {
@@ -269,14 +264,23 @@ impl Backend for CpuBackend {
         Some((kv.block_bytes(), CpuKv::BLOCK_FORM.to_owned()))
     }
 
-    fn read_kv_block(&self, kv: &CpuKv, block: u32, out: &mut [u8]) -> Result<(), KernelError> {
-        kv.read_block(block as usize, out)
+    fn copy_kv_block(&mut self, kv: &mut CpuKv, block: u32, copy: BlockCopy<'_>) -> Result<(), KernelError> {
+        kv.copy_block(block as usize, copy);
+        Ok(())
     }
 
-    fn write_kv_block(&mut self, kv: &mut CpuKv, block: u32, bytes: &[u8]) -> Result<(), KernelError> {
-        kv.write_block(block as usize, bytes)
+    fn read_rows(&self, x: &CpuBuffer, row_first: usize, out: &mut [f32]) -> Result<(), KernelError> {
+        out.copy_from_slice(&x.data[row_first * x.cols..][..out.len()]);
+        Ok(())
     }
 
+    fn write_rows(&mut self, x: &mut CpuBuffer, row_first: usize, rows: &[f32]) -> Result<(), KernelError> {
+        x.data[row_first * x.cols..][..rows.len()].copy_from_slice(rows);
+        Ok(())
+    }
+}
+
+impl Backend for CpuBackend {
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
         assert!(self.scratch.is_none(), "reserve is called once");
         self.scratch = Some(Scratch::new(self.tier, limits, &self.attention_limits(limits))?);
@@ -290,7 +294,7 @@ impl Backend for CpuBackend {
     }
 
     fn begin(&mut self, batch: &Batch) -> Result<(), KernelError> {
-        assert!(self.turn.is_none(), "begin inside a step");
+        assert!(self.turn.get_mut().is_none(), "begin inside a step");
         self.reserve_kernels()?;
         let Some(scratch) = &mut self.scratch else { panic!("begin before reserve") };
         // Ops rely on this when they write rows and slots from several threads.
@@ -301,12 +305,8 @@ impl Backend for CpuBackend {
         self.tokens.extend(batch.tokens(&self.draws));
         self.draws.begin();
         self.adapted.set(batch);
-        self.turn = Some(self.pool.turn());
+        *self.turn.get_mut() = Some(self.pool.turn());
         Ok(())
-    }
-
-    fn attends_in_parts(&self) -> bool {
-        true
     }
 
     fn run(&mut self, op: DeviceOp<'_, Self>) {
@@ -365,13 +365,13 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn on_host(&mut self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
-        self.step().turn.run(tasks, 1, &|_, range| range.for_each(task));
-    }
-
-    fn between_steps(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
-        assert!(self.turn.is_none(), "between steps is not inside one");
-        self.pool.turn().run(tasks, 1, &|_, range| range.for_each(task));
+    /// Runs in the open step's turn, or else in a turn between the steps of other models.
+    fn on_host(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+        let run = |turn: &mut PoolTurn| turn.run(tasks, 1, &|_, range| range.for_each(task));
+        match &mut *self.turn.borrow_mut() {
+            Some(turn) => run(turn),
+            None => run(&mut self.pool.turn()),
+        }
     }
 
     /// Draws rows in parallel, each on one thread.
@@ -392,56 +392,13 @@ impl Backend for CpuBackend {
         &mut self.draws
     }
 
-    fn lookahead(&self) -> usize {
-        self.lookahead
-    }
-
     fn end(&mut self) -> Result<(), KernelError> {
-        self.turn = None;
-        Ok(())
-    }
-
-    fn read_rows(&self, x: &CpuBuffer, row_first: usize, out: &mut [f32]) -> Result<(), KernelError> {
-        out.copy_from_slice(&x.data[row_first * x.cols..][..out.len()]);
-        Ok(())
-    }
-
-    fn write_rows(&mut self, x: &mut CpuBuffer, row_first: usize, rows: &[f32]) -> Result<(), KernelError> {
-        x.data[row_first * x.cols..][..rows.len()].copy_from_slice(rows);
+        *self.turn.get_mut() = None;
         Ok(())
     }
 }
 
 impl CpuBackend {
-    fn matrix_bytes(&self, parts: &[MatrixShape]) -> usize {
-        parts.iter().map(packed_bytes).fold(0, usize::saturating_add)
-    }
-
-    fn experts_bytes(&self, experts: &[ExpertParts<MatrixShape>]) -> usize {
-        let matrices = experts.iter().flat_map(|expert| [&expert.gate_up, &expert.down]);
-        matrices.map(|parts| self.matrix_bytes(parts)).fold(0, usize::saturating_add)
-    }
-
-    fn low_rank_bytes(&self, pairs: &[LowRankShape], changes: &[usize]) -> usize {
-        CpuLowRank::bytes(pairs, changes)
-    }
-
-    fn vector_bytes(&self, length: usize) -> usize {
-        length.saturating_mul(size_of::<f32>())
-    }
-
-    fn buffer_bytes(&self, _role: BufferRole, rows: usize, cols: usize) -> usize {
-        rows.saturating_mul(cols).saturating_mul(size_of::<f32>())
-    }
-
-    fn kv_bytes(&self, spec: &KvSpec) -> usize {
-        CpuKv::bytes(spec)
-    }
-
-    fn scratch_bytes(&self, limits: &StepLimits) -> usize {
-        Scratch::bytes(self.tier, limits, &self.attention_limits(limits))
-    }
-
     fn layer_norm(&mut self, x: &CpuBuffer, params: &LayerNormParams<&CpuVector>, out: &mut CpuBuffer) {
         let step = self.step();
         let (rows, cols) = (step.batch.rows(), params.weight.values.len());
@@ -568,7 +525,11 @@ impl CpuBackend {
                 let job = ConvJob { x, affine, before, weight, bias, params, transposed, add, out };
                 self.step().convolve_grids(job);
             }
-            _ => panic!("{} does not compute this op", self.device()),
+            _ => panic!("{} does not compute this op", self.facts.device),
         }
     }
+}
+
+fn matrix_bytes(parts: &[MatrixShape]) -> usize {
+    parts.iter().map(packed_bytes).fold(0, usize::saturating_add)
 }

@@ -17,8 +17,8 @@ use std::ops::Range;
 use super::aligned::AlignedArray;
 use super::states::{self, LayerStates};
 use crate::{
-    BLOCK_TOKENS, HeadShape, KernelError, KvGroups, KvLayout, KvPlace, KvSpec, KvType, LatentHeads,
-    StateShape,
+    BLOCK_TOKENS, BlockCopy, HeadShape, KernelError, KvGroups, KvLayout, KvPlace, KvSpec, KvType,
+    LatentHeads, StateShape,
 };
 
 /// Elements of a head that share a scale in Q8_0.
@@ -195,43 +195,24 @@ impl CpuKv {
     }
 
     /// # Panics
-    /// If there is no such block, or `out` is not of a block's size.
-    pub(super) fn read_block(&self, block: usize, out: &mut [u8]) -> Result<(), KernelError> {
+    /// If there is no such block, or the copy is not of a block's size.
+    pub(super) fn copy_block(&mut self, block: usize, mut copy: BlockCopy<'_>) {
         assert!(
-            block < self.blocks && out.len() == self.block_bytes(),
+            block < self.blocks && copy.size() == self.block_bytes(),
             "block {block} in {} bytes",
-            out.len()
+            copy.size()
         );
-        let mut rest = out;
         for Plane { keys, values, key_block, value_block } in &self.planes {
-            for (from, first, bytes) in
-                [(&self.keys, keys.start, *key_block), (&self.values, values.start, *value_block)]
-            {
-                let (part, after) = std::mem::take(&mut rest).split_at_mut(bytes);
-                let at = first + block * bytes;
-                part.copy_from_slice(&from[at..at + bytes]);
-                rest = after;
-            }
-        }
-        Ok(())
-    }
-
-    /// # Panics
-    /// As [`CpuKv::read_block`].
-    pub(super) fn write_block(&mut self, block: usize, bytes: &[u8]) -> Result<(), KernelError> {
-        assert!(block < self.blocks && bytes.len() == self.block_bytes(), "block {block} of {}", bytes.len());
-        let mut rest = bytes;
-        for Plane { keys, values, key_block, value_block } in &self.planes {
-            for (to, first, bytes) in
+            for (plane, first, bytes) in
                 [(&mut self.keys, keys.start, *key_block), (&mut self.values, values.start, *value_block)]
             {
-                let (part, after) = rest.split_at(bytes);
-                let at = first + block * bytes;
-                to[at..at + bytes].copy_from_slice(part);
-                rest = after;
+                let own = &mut plane[first + block * bytes..][..bytes];
+                match copy.take(bytes) {
+                    BlockCopy::Out(part) => part.copy_from_slice(own),
+                    BlockCopy::In(part) => own.copy_from_slice(part),
+                }
             }
         }
-        Ok(())
     }
 
     /// A layer's part of the cache, for reading.

@@ -13,9 +13,9 @@ use super::operands::{
 };
 use super::slots::{Cells, Slots};
 use crate::{
-    AdaptedLogits, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KernelUse, KvSpec,
-    LogitsHead, MatrixShape, MatrixSource, OperandTypes, OutputDelta, Rounding, SampleSpecs, SampledToken,
-    Stage, StepLimits, Ticket,
+    AdaptedLogits, Backend, Batch, BlockCopy, BufferRole, DeviceMemory, Draws, ExpertParts, Facts,
+    KernelError, KernelUse, KvSpec, LogitsHead, MatrixShape, MatrixSource, OutputDelta, SampleSpecs,
+    SampledToken, StepLimits, Ticket,
 };
 
 /// A backend and its operands.
@@ -24,7 +24,7 @@ pub(crate) struct Arena<B: Backend> {
     matrices: Arc<Slots<B::Matrix>>,
     vectors: Arc<Slots<B::Vector>>,
     experts: Arc<Slots<B::Experts>>,
-    heads: Arc<Slots<B::Heads>>,
+    heads: Arc<Slots<Vec<B::Matrix>>>,
     low_ranks: Arc<Slots<B::LowRank>>,
     pub(crate) buffers: Arc<Slots<B::Buffer>>,
     kvs: Arc<Slots<B::Kv>>,
@@ -97,7 +97,7 @@ struct Loan<'a, B: Backend> {
     matrices: &'a Cells<B::Matrix>,
     vectors: &'a Cells<B::Vector>,
     experts: &'a Cells<B::Experts>,
-    heads: &'a Cells<B::Heads>,
+    heads: &'a Cells<Vec<B::Matrix>>,
     low_ranks: &'a Cells<B::LowRank>,
     read: &'a Cells<B::Buffer>,
     written: [WrittenBuffer<'a, B>; WRITTEN_MAX],
@@ -105,13 +105,13 @@ struct Loan<'a, B: Backend> {
 }
 
 /// A buffer that an op writes, until it is handed out.
-type WrittenBuffer<'a, B> = Cell<Option<(BufferId, &'a mut <B as OperandTypes>::Buffer)>>;
+type WrittenBuffer<'a, B> = Cell<Option<(BufferId, &'a mut <B as DeviceMemory>::Buffer)>>;
 
 impl<'a, B: Backend> OperandMap<'a> for Loan<'a, B> {
     type Matrix = &'a B::Matrix;
     type Vector = &'a B::Vector;
     type Experts = &'a B::Experts;
-    type Heads = &'a B::Heads;
+    type Heads = &'a Vec<B::Matrix>;
     type LowRank = &'a B::LowRank;
     type Read = &'a B::Buffer;
     type Write = &'a mut B::Buffer;
@@ -130,7 +130,7 @@ impl<'a, B: Backend> OperandMap<'a> for Loan<'a, B> {
         self.experts.get(id)
     }
 
-    fn heads(&self, id: HeadsId) -> &'a B::Heads {
+    fn heads(&self, id: HeadsId) -> &'a Vec<B::Matrix> {
         self.heads.get(id)
     }
 
@@ -166,24 +166,8 @@ impl<B: Backend> Executor for Arena<B> {
         self
     }
 
-    fn knows_memories(&self) -> bool {
-        self.backend.knows_memories()
-    }
-
-    fn device(&self) -> String {
-        self.backend.device()
-    }
-
-    fn rounding(&self) -> Rounding {
-        self.backend.rounding()
-    }
-
-    fn enter(&self, stage: Stage) {
-        self.backend.enter(stage);
-    }
-
-    fn supports(&self, dtype: DType) -> bool {
-        self.backend.supports(dtype)
+    fn facts(&self) -> &Facts {
+        self.backend.facts()
     }
 
     fn bytes(&self, of: &Allocation<'_>) -> usize {
@@ -202,7 +186,7 @@ impl<B: Backend> Executor for Arena<B> {
         let mut cells = self.matrices.lock();
         let operands = matrices.iter().map(|matrix| cells.take(matrix.id())).collect();
         drop(cells);
-        self.heads.insert(self.backend.heads(operands))
+        self.heads.insert(operands)
     }
 
     fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<Experts, KernelError> {
@@ -241,12 +225,8 @@ impl<B: Backend> Executor for Arena<B> {
         self.backend.kv_block_form(self.kvs.lock().get(kv))
     }
 
-    fn read_kv_block(&self, kv: KvId, block: u32, out: &mut [u8]) -> Result<(), KernelError> {
-        self.backend.read_kv_block(self.kvs.lock().get(kv), block, out)
-    }
-
-    fn write_kv_block(&mut self, kv: KvId, block: u32, bytes: &[u8]) -> Result<(), KernelError> {
-        self.backend.write_kv_block(self.kvs.lock().get_mut(kv), block, bytes)
+    fn copy_kv_block(&mut self, kv: KvId, block: u32, copy: BlockCopy<'_>) -> Result<(), KernelError> {
+        self.backend.copy_kv_block(self.kvs.lock().get_mut(kv), block, copy)
     }
 
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
@@ -292,16 +272,8 @@ impl<B: Backend> Executor for Arena<B> {
         self.with_head(head, x, |backend, head, x| backend.logits(head, x, out))
     }
 
-    fn sample_room(&self, rows: usize, vocab: usize) -> usize {
-        self.backend.sample_room(rows, vocab)
-    }
-
-    fn on_host(&mut self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+    fn on_host(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
         self.backend.on_host(tasks, task);
-    }
-
-    fn between_steps(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
-        self.backend.between_steps(tasks, task);
     }
 
     fn sample(
@@ -318,10 +290,6 @@ impl<B: Backend> Executor for Arena<B> {
         self.backend.draws()
     }
 
-    fn lookahead(&self) -> usize {
-        self.backend.lookahead()
-    }
-
     fn submit(&mut self) -> Result<Ticket, KernelError> {
         self.backend.submit()
     }
@@ -332,10 +300,6 @@ impl<B: Backend> Executor for Arena<B> {
 
     fn end(&mut self) -> Result<(), KernelError> {
         self.backend.end()
-    }
-
-    fn attends_in_parts(&self) -> bool {
-        self.backend.attends_in_parts()
     }
 
     fn read_rows(&self, x: BufferId, row_first: usize, out: &mut [f32]) -> Result<(), KernelError> {

@@ -5,8 +5,9 @@ use std::any::Any;
 use super::op::{HeadOperands, Op};
 use super::operands::{Buffer, BufferId, Experts, ExpertsId, Heads, Kv, KvId, LowRank, Matrix, Vector};
 use crate::{
-    Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KernelUse, KvSpec, LowRankShape, MatrixShape,
-    MatrixSource, OutputDelta, Rounding, SampleSpecs, SampledToken, Stage, StepLimits, Ticket,
+    Batch, BlockCopy, BufferRole, DType, Draws, ExpertParts, Facts, KernelError, KernelUse, KvSpec,
+    LowRankShape, MatrixShape, MatrixSource, OutputDelta, SampleSpecs, SampledToken, Stage, StepLimits,
+    Ticket,
 };
 
 /// Something that takes memory of a device.
@@ -47,46 +48,44 @@ pub enum Allocation<'a> {
 pub trait Executor: Send {
     /// The executor as its own type, for [`AnyBackend::downcast_ref`](super::AnyBackend::downcast_ref).
     fn as_any(&self) -> &dyn Any;
-    /// See [`Backend::knows_memories`](crate::Backend::knows_memories).
-    fn knows_memories(&self) -> bool;
-    /// See [`Backend::device`](crate::Backend::device).
-    fn device(&self) -> String;
-    /// See [`Backend::rounding`](crate::Backend::rounding).
-    fn rounding(&self) -> Rounding;
-    /// See [`Backend::enter`](crate::Backend::enter).
-    fn enter(&self, stage: Stage);
-    /// See [`Backend::supports`](crate::Backend::supports).
-    fn supports(&self, dtype: DType) -> bool;
+    /// See [`DeviceMemory::facts`](crate::DeviceMemory::facts).
+    fn facts(&self) -> &Facts;
+    /// Says that all sizes, packed weights, buffers and ops from here on belong to this part of the network, until the
+    /// next call. Devices that share a network ([`crate::pipeline`]) use it to find the owner. An op may only use
+    /// weights that were packed in its own part.
+    fn enter(&self, _stage: Stage) {}
+    /// Whether the devices of the current part can pack matrices of this type.
+    fn supports(&self, dtype: DType) -> bool {
+        self.facts().supports(dtype)
+    }
     /// Bytes of device memory that something would take, to the byte.
     fn bytes(&self, of: &Allocation<'_>) -> usize;
-    /// See [`Backend::pack`](crate::Backend::pack).
+    /// See [`DeviceMemory::pack`](crate::DeviceMemory::pack).
     fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<Matrix, KernelError>;
-    /// See [`Backend::pack_kernel`](crate::Backend::pack_kernel).
+    /// See [`DeviceMemory::pack_kernel`](crate::DeviceMemory::pack_kernel).
     fn pack_kernel(&self, source: &MatrixSource<'_>, of: &KernelUse) -> Result<Matrix, KernelError>;
-    /// See [`Backend::heads`](crate::Backend::heads).
+    /// Packed matrices, one for each head.
     fn heads(&self, matrices: Vec<Matrix>) -> Heads;
-    /// See [`Backend::experts`](crate::Backend::experts).
+    /// See [`DeviceMemory::experts`](crate::DeviceMemory::experts).
     fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<Experts, KernelError>;
-    /// See [`Backend::pack_expert`](crate::Backend::pack_expert).
+    /// See [`DeviceMemory::pack_expert`](crate::DeviceMemory::pack_expert).
     fn pack_expert(
         &self,
         experts: ExpertsId,
         parts: &ExpertParts<MatrixSource<'_>>,
     ) -> Result<(), KernelError>;
-    /// See [`Backend::low_rank`](crate::Backend::low_rank).
+    /// See [`DeviceMemory::low_rank`](crate::DeviceMemory::low_rank).
     fn low_rank(&self, delta: &OutputDelta<'_>) -> Result<LowRank, KernelError>;
-    /// See [`Backend::vector`](crate::Backend::vector).
+    /// See [`DeviceMemory::vector`](crate::DeviceMemory::vector).
     fn vector(&self, values: &[f32]) -> Result<Vector, KernelError>;
-    /// See [`Backend::buffer`](crate::Backend::buffer).
+    /// See [`DeviceMemory::buffer`](crate::DeviceMemory::buffer).
     fn buffer(&self, role: BufferRole, rows: usize, cols: usize) -> Result<Buffer, KernelError>;
-    /// See [`Backend::kv`](crate::Backend::kv).
+    /// See [`DeviceMemory::kv`](crate::DeviceMemory::kv).
     fn kv(&self, spec: &KvSpec) -> Result<Kv, KernelError>;
-    /// See [`Backend::kv_block_form`](crate::Backend::kv_block_form).
+    /// See [`DeviceMemory::kv_block_form`](crate::DeviceMemory::kv_block_form).
     fn kv_block_form(&self, kv: KvId) -> Option<(usize, String)>;
-    /// See [`Backend::read_kv_block`](crate::Backend::read_kv_block).
-    fn read_kv_block(&self, kv: KvId, block: u32, out: &mut [u8]) -> Result<(), KernelError>;
-    /// See [`Backend::write_kv_block`](crate::Backend::write_kv_block).
-    fn write_kv_block(&mut self, kv: KvId, block: u32, bytes: &[u8]) -> Result<(), KernelError>;
+    /// See [`DeviceMemory::copy_kv_block`](crate::DeviceMemory::copy_kv_block).
+    fn copy_kv_block(&mut self, kv: KvId, block: u32, copy: BlockCopy<'_>) -> Result<(), KernelError>;
     /// See [`Backend::reserve`](crate::Backend::reserve).
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError>;
     /// See [`Backend::begin`](crate::Backend::begin).
@@ -102,12 +101,8 @@ pub trait Executor: Send {
     ) -> Result<(), KernelError>;
     /// See [`Backend::logits`](crate::Backend::logits).
     fn logits(&mut self, head: &HeadOperands, x: BufferId, out: &mut [f32]) -> Result<(), KernelError>;
-    /// See [`Backend::sample_room`](crate::Backend::sample_room).
-    fn sample_room(&self, rows: usize, vocab: usize) -> usize;
     /// See [`Backend::on_host`](crate::Backend::on_host).
-    fn on_host(&mut self, tasks: usize, task: &(dyn Fn(usize) + Sync));
-    /// See [`Backend::between_steps`](crate::Backend::between_steps).
-    fn between_steps(&self, tasks: usize, task: &(dyn Fn(usize) + Sync));
+    fn on_host(&self, tasks: usize, task: &(dyn Fn(usize) + Sync));
     /// See [`Backend::sample`](crate::Backend::sample).
     fn sample(
         &mut self,
@@ -118,18 +113,14 @@ pub trait Executor: Send {
     ) -> Result<(), KernelError>;
     /// See [`Backend::draws`](crate::Backend::draws).
     fn draws(&mut self) -> &mut Draws;
-    /// See [`Backend::lookahead`](crate::Backend::lookahead).
-    fn lookahead(&self) -> usize;
     /// See [`Backend::submit`](crate::Backend::submit).
     fn submit(&mut self) -> Result<Ticket, KernelError>;
     /// See [`Backend::wait`](crate::Backend::wait).
     fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<SampledToken>>) -> Result<(), KernelError>;
     /// See [`Backend::end`](crate::Backend::end).
     fn end(&mut self) -> Result<(), KernelError>;
-    /// See [`Backend::attends_in_parts`](crate::Backend::attends_in_parts).
-    fn attends_in_parts(&self) -> bool;
-    /// See [`Backend::read_rows`](crate::Backend::read_rows).
+    /// See [`DeviceMemory::read_rows`](crate::DeviceMemory::read_rows).
     fn read_rows(&self, x: BufferId, row_first: usize, out: &mut [f32]) -> Result<(), KernelError>;
-    /// See [`Backend::write_rows`](crate::Backend::write_rows).
+    /// See [`DeviceMemory::write_rows`](crate::DeviceMemory::write_rows).
     fn write_rows(&mut self, x: BufferId, row_first: usize, rows: &[f32]) -> Result<(), KernelError>;
 }

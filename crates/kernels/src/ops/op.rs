@@ -5,10 +5,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::operands::{BufferId, ExpertsId, HeadsId, KvId, LowRankId, MatrixId, VectorId};
+use super::operands::{BufferId, ExpertsId, HeadsId, KvId, LowRankId, Matrix, MatrixId, VectorId};
 use crate::{
-    Activation, AttentionParams, ConvParams, ConvolutionParams, LatentHeads, LatentParams, LayerNormParams,
-    MoeOperands, MoeParams, OperandTypes, OutputGateParams, PointActivation, QkvParams, RecurrenceParams,
+    Activation, AttentionParams, ConvParams, ConvolutionParams, DeviceMemory, LatentHeads, LatentParams,
+    LayerNormParams, MoeOperands, MoeParams, OutputGateParams, PointActivation, QkvParams, RecurrenceParams,
     RelativeParams, RowIds, RowOp, SelfAttentionParams,
 };
 
@@ -485,7 +485,7 @@ pub enum Op<
         affine: Option<R>,
         /// Activation of x.
         before: Option<PointActivation<V>>,
-        /// `(outputs, channels / groups * taps)`, packed by [`Backend::pack_kernel`](crate::Backend::pack_kernel).
+        /// `(outputs, channels / groups * taps)`, packed by [`DeviceMemory::pack_kernel`](crate::DeviceMemory::pack_kernel).
         weight: M,
         /// `(outputs)`
         bias: Option<V>,
@@ -509,7 +509,7 @@ pub enum Op<
         affine: Option<R>,
         /// Activation of x.
         before: Option<PointActivation<V>>,
-        /// `(channels, outputs / groups * taps)`, packed by [`Backend::pack_kernel`](crate::Backend::pack_kernel).
+        /// `(channels, outputs / groups * taps)`, packed by [`DeviceMemory::pack_kernel`](crate::DeviceMemory::pack_kernel).
         weight: M,
         /// `(outputs)`
         bias: Option<V>,
@@ -602,7 +602,7 @@ pub enum Op<
     /// equal to [`Op::SelfAttention`] of the whole sequence.
     ///
     /// # Panics
-    /// If [`Backend::attends_in_parts`](crate::Backend::attends_in_parts) is false.
+    /// If [`Facts::attends_in_parts`](crate::Facts::attends_in_parts) is false.
     AttendPart {
         /// `(rows, q + k + v)` of the sequence, read.
         qkv: R,
@@ -617,14 +617,14 @@ pub enum Op<
 
 /// An op over the operands of a backend, by reference.
 pub type DeviceOp<'a, B> = Op<
-    &'a <B as OperandTypes>::Matrix,
-    &'a <B as OperandTypes>::Vector,
-    &'a <B as OperandTypes>::Experts,
-    &'a <B as OperandTypes>::Heads,
-    &'a <B as OperandTypes>::LowRank,
-    &'a <B as OperandTypes>::Buffer,
-    &'a mut <B as OperandTypes>::Buffer,
-    &'a mut <B as OperandTypes>::Kv,
+    &'a <B as DeviceMemory>::Matrix,
+    &'a <B as DeviceMemory>::Vector,
+    &'a <B as DeviceMemory>::Experts,
+    &'a Vec<<B as DeviceMemory>::Matrix>,
+    &'a <B as DeviceMemory>::LowRank,
+    &'a <B as DeviceMemory>::Buffer,
+    &'a mut <B as DeviceMemory>::Buffer,
+    &'a mut <B as DeviceMemory>::Kv,
     &'a [u32],
 >;
 
@@ -635,4 +635,11 @@ pub struct HeadOperands {
     pub matrix: MatrixId,
     /// A slot an adapter, and scratch of `(rows, ranks)`.
     pub adapted: Option<(Vec<Option<LowRankId>>, BufferId)>,
+}
+
+impl HeadOperands {
+    /// A matrix without adapters.
+    pub fn of(matrix: &Matrix) -> Self {
+        Self { matrix: matrix.id(), adapted: None }
+    }
 }

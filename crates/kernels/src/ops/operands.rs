@@ -117,6 +117,18 @@ impl<K> Handle<K> {
     }
 }
 
+impl<K> From<&Handle<K>> for OperandId<K> {
+    fn from(handle: &Handle<K>) -> Self {
+        handle.id
+    }
+}
+
+impl<K> From<&mut Handle<K>> for OperandId<K> {
+    fn from(handle: &mut Handle<K>) -> Self {
+        handle.id
+    }
+}
+
 impl<K> Drop for Handle<K> {
     fn drop(&mut self) {
         self.storage.release(self.id.slot());

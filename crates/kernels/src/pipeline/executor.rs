@@ -5,12 +5,12 @@ use std::any::Any;
 use super::operands::{Localizer, Passage, PipelineBuffer, PipelineKv, part};
 use super::{OnDevices, Pipeline, kv_of};
 use crate::ops::{
-    Allocation, AnyBackend, Buffer, BufferId, Executor, Experts, ExpertsId, HeadOperands, Heads, Kv, KvId,
-    LowRank, LowRankId, Matrix, Op, Vector,
+    Allocation, Buffer, BufferId, Executor, Experts, ExpertsId, HeadOperands, Heads, Kv, KvId, LowRank,
+    LowRankId, Matrix, Op, Vector,
 };
 use crate::{
-    Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KernelUse, KvSpec, MatrixShape, MatrixSource,
-    Operands, OutputDelta, Rounding, SampleSpecs, SampledToken, Stage, StepLimits, Ticket,
+    Batch, BlockCopy, BufferRole, DType, Draws, ExpertParts, Facts, KernelError, KernelUse, KvSpec,
+    MatrixShape, MatrixSource, OutputDelta, SampleSpecs, SampledToken, Stage, StepLimits, Ticket,
 };
 
 impl Pipeline {
@@ -50,23 +50,8 @@ impl Executor for Pipeline {
         self
     }
 
-    /// A memory would be on one of the devices.
-    fn knows_memories(&self) -> bool {
-        false
-    }
-
-    fn device(&self) -> String {
-        let names: Vec<String> = self.busy().map(|device| self.devices[device].device()).collect();
-        names.into_iter().rev().collect::<Vec<_>>().join(" and ")
-    }
-
-    fn rounding(&self) -> Rounding {
-        let of = self.devices.iter().map(AnyBackend::rounding);
-        let coarser = |one: Rounding, other: Rounding| Rounding {
-            operands: if one.operands == Operands::Bf16 { one.operands } else { other.operands },
-            bytes_before_quantised: one.bytes_before_quantised || other.bytes_before_quantised,
-        };
-        of.reduce(coarser).expect("a pipeline has a last device")
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn enter(&self, stage: Stage) {
@@ -107,9 +92,8 @@ impl Executor for Pipeline {
             }
         }
         drop(cells);
-        let join = |(device, of): (usize, Vec<Matrix>)| {
-            (!of.is_empty()).then(|| self.devices[device].executor().heads(of))
-        };
+        let join =
+            |(device, of): (usize, Vec<Matrix>)| (!of.is_empty()).then(|| self.devices[device].heads(of));
         self.heads.insert(of_devices.into_iter().enumerate().map(join).collect())
     }
 
@@ -126,7 +110,7 @@ impl Executor for Pipeline {
             self.experts.lock().get(experts).iter().map(|own| own.as_ref().map(Experts::id)).collect();
         let held = own.into_iter().zip(&self.devices);
         let mut held = held.filter_map(|(own, device)| Some((own?, device)));
-        held.try_for_each(|(own, device)| device.executor().pack_expert(own, parts))
+        held.try_for_each(|(own, device)| device.pack_expert(own, parts))
     }
 
     fn low_rank(&self, delta: &OutputDelta<'_>) -> Result<LowRank, KernelError> {
@@ -139,7 +123,7 @@ impl Executor for Pipeline {
 
     fn buffer(&self, role: BufferRole, rows: usize, cols: usize) -> Result<Buffer, KernelError> {
         let make = |at: usize| {
-            let device = self.devices[at].executor();
+            let device = &self.devices[at];
             self.has(at).then(|| device.buffer(role, rows, cols)).transpose()
         };
         let places = (0..self.devices.len()).map(make).collect::<Result<_, KernelError>>()?;
@@ -149,7 +133,7 @@ impl Executor for Pipeline {
     fn kv(&self, spec: &KvSpec) -> Result<Kv, KernelError> {
         let layers = spec.layers.len();
         let make = |at: usize| {
-            let device = self.devices[at].executor();
+            let device = &self.devices[at];
             kv_of(spec, self.caches(layers, at)).map(|own| device.kv(&own)).transpose()
         };
         let parts = (0..self.devices.len()).map(make).collect::<Result<_, KernelError>>()?;
@@ -163,7 +147,7 @@ impl Executor for Pipeline {
         let kv = kvs.get(kv);
         let (mut bytes, mut name) = (0, String::from("chain"));
         for (device, own) in kv.held() {
-            let (own_bytes, own_name) = self.devices[device].executor().kv_block_form(own)?;
+            let (own_bytes, own_name) = self.devices[device].kv_block_form(own)?;
             bytes += own_bytes;
             let end = kv.ends.get(device).map_or("the last".to_owned(), usize::to_string);
             name.push_str(&format!(", {own_name} to {end}"));
@@ -171,28 +155,12 @@ impl Executor for Pipeline {
         Some((bytes, name))
     }
 
-    fn read_kv_block(&self, kv: KvId, block: u32, out: &mut [u8]) -> Result<(), KernelError> {
+    fn copy_kv_block(&mut self, kv: KvId, block: u32, mut copy: BlockCopy<'_>) -> Result<(), KernelError> {
         let kvs = self.kvs.lock();
-        let mut rest = out;
         for (device, own) in kvs.get(kv).held() {
-            let device = self.devices[device].executor();
+            let device = &mut self.devices[device];
             let bytes = device.kv_block_form(own).map_or(0, |(bytes, _)| bytes);
-            let (part, behind) = rest.split_at_mut(bytes);
-            device.read_kv_block(own, block, part)?;
-            rest = behind;
-        }
-        Ok(())
-    }
-
-    fn write_kv_block(&mut self, kv: KvId, block: u32, bytes: &[u8]) -> Result<(), KernelError> {
-        let kvs = self.kvs.lock();
-        let mut rest = bytes;
-        for (device, own) in kvs.get(kv).held() {
-            let device = self.devices[device].executor_mut();
-            let bytes = device.kv_block_form(own).map_or(0, |(bytes, _)| bytes);
-            let (part, behind) = rest.split_at(bytes);
-            device.write_kv_block(own, block, part)?;
-            rest = behind;
+            device.copy_kv_block(own, block, copy.take(bytes))?;
         }
         Ok(())
     }
@@ -200,7 +168,7 @@ impl Executor for Pipeline {
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
         for device in 0..self.devices.len() {
             if self.has(device) {
-                self.devices[device].executor_mut().reserve(limits)?;
+                self.devices[device].reserve(limits)?;
             }
         }
         Ok(())
@@ -211,9 +179,9 @@ impl Executor for Pipeline {
             if !self.has(device) {
                 continue;
             }
-            self.devices[device].executor_mut().begin(batch).inspect_err(|_| {
+            self.devices[device].begin(batch).inspect_err(|_| {
                 // The first failure is the one that is told.
-                self.devices[..device].iter_mut().for_each(|begun| drop(begun.executor_mut().end()));
+                self.devices[..device].iter_mut().for_each(|begun| drop(begun.end()));
             })?;
         }
         self.rows = batch.rows();
@@ -246,7 +214,7 @@ impl Executor for Pipeline {
             buffers: (&mut *self.buffers.lock()).into(),
             kvs: &self.kvs.lock(),
         });
-        self.devices[device].executor_mut().run(&own);
+        self.devices[device].run(&own);
     }
 
     fn read_experts(
@@ -258,26 +226,18 @@ impl Executor for Pipeline {
         let buffers = self.buffers.lock();
         let hidden = buffers.get(hidden);
         let at = hidden.somewhere();
-        self.devices[at].executor().read_experts(hidden.at(at), chosen, inner)
+        self.devices[at].read_experts(hidden.at(at), chosen, inner)
     }
 
     fn logits(&mut self, head: &HeadOperands, x: BufferId, out: &mut [f32]) -> Result<(), KernelError> {
         let (head, x) = self.at_head(head, x)?;
         let last = self.last();
-        self.devices[last].executor_mut().logits(&head, x, out)
+        self.devices[last].logits(&head, x, out)
     }
 
-    fn sample_room(&self, rows: usize, vocab: usize) -> usize {
-        self.devices[self.last()].sample_room(rows, vocab)
-    }
-
-    fn on_host(&mut self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+    fn on_host(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
         let first = self.busy().next().expect("the last always is");
-        self.devices[first].executor_mut().on_host(tasks, task);
-    }
-
-    fn between_steps(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
-        self.devices[0].between_steps(tasks, task);
+        self.devices[first].on_host(tasks, task);
     }
 
     fn sample(
@@ -289,7 +249,7 @@ impl Executor for Pipeline {
     ) -> Result<(), KernelError> {
         let (head, x) = self.at_head(head, x)?;
         let last = self.last();
-        self.devices[last].executor_mut().sample(&head, x, specs, room)?;
+        self.devices[last].sample(&head, x, specs, room)?;
         for device in 0..last {
             if self.has(device) {
                 let (before, own) = self.devices.split_at_mut(last);
@@ -302,10 +262,6 @@ impl Executor for Pipeline {
     fn draws(&mut self) -> &mut Draws {
         let last = self.last();
         self.devices[last].draws()
-    }
-
-    fn lookahead(&self) -> usize {
-        0
     }
 
     fn submit(&mut self) -> Result<Ticket, KernelError> {
@@ -331,15 +287,11 @@ impl Executor for Pipeline {
         passed.and(ended).and(before)
     }
 
-    fn attends_in_parts(&self) -> bool {
-        false
-    }
-
     fn read_rows(&self, x: BufferId, row_first: usize, out: &mut [f32]) -> Result<(), KernelError> {
         let buffers = self.buffers.lock();
         let x = buffers.get(x);
         let at = x.somewhere();
-        self.devices[at].executor().read_rows(x.at(at), row_first, out)
+        self.devices[at].read_rows(x.at(at), row_first, out)
     }
 
     /// Writes to each device, for an embedding beside these rows leaves its own on one device.
@@ -347,6 +299,6 @@ impl Executor for Pipeline {
         let buffers = self.buffers.lock();
         let places = buffers.get(x).places.iter().zip(&mut self.devices);
         let mut places = places.filter_map(|(own, device)| Some((own.as_ref()?.id(), device)));
-        places.try_for_each(|(own, device)| device.executor_mut().write_rows(own, row_first, rows))
+        places.try_for_each(|(own, device)| device.write_rows(own, row_first, rows))
     }
 }

@@ -83,8 +83,8 @@ impl Passage<'_> {
         }
         self.passing.resize(self.rows * buffer.cols, 0.0);
         let (from, target) = (buffer.somewhere(), buffer.at(to));
-        let read = self.devices[from].executor().read_rows(buffer.at(from), 0, self.passing);
-        let passed = read.and_then(|()| self.devices[to].executor_mut().write_rows(target, 0, self.passing));
+        let read = self.devices[from].read_rows(buffer.at(from), 0, self.passing);
+        let passed = read.and_then(|()| self.devices[to].write_rows(target, 0, self.passing));
         buffer.on |= 1 << to;
         *self.passes += 1;
         if let Err(error) = passed {

@@ -10,7 +10,7 @@ use crate::HeadShape;
 use crate::KvLayout;
 use crate::LogitsHead;
 use crate::SequenceSpan;
-use crate::{ExpertScoring, KvType, MoeOperands, Rope, RopeKind, RowSource};
+use crate::{DType, ExpertScoring, KvType, MoeOperands, Rope, RopeKind, RowSource};
 
 fn close(found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len());
@@ -260,7 +260,7 @@ fn a_mixed_matrix_stacks_its_parts() {
     assert_eq!((matrix.rows(), matrix.cols()), (2, 32));
     assert_eq!(matrix.row(0), [1.0; 32]);
     assert_eq!(matrix.row(1)[31], 31.0);
-    assert_eq!(backend.matrix_bytes(&[parts[0].shape, parts[1].shape]), 256);
+    assert_eq!(backend.bytes(&Allocation::Matrix(&[parts[0].shape, parts[1].shape])), 256);
 }
 
 /// Keys of zero make every visible key count alike, so attention is the mean of the visible values; the value at

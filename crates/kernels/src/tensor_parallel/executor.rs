@@ -11,8 +11,8 @@ use crate::ops::{
     LowRank, LowRankId, Matrix, Op, Vector,
 };
 use crate::{
-    Batch, BufferRole, DType, Draws, ExpertParts, HeadShape, KernelError, KernelUse, KvSpec, MatrixShape,
-    MatrixSource, OutputDelta, Peers, Rounding, RowSource, SampleSpecs, SampledToken, Stage, StepLimits,
+    Batch, BlockCopy, BufferRole, Draws, ExpertParts, Facts, HeadShape, KernelError, KernelUse, KvSpec,
+    MatrixShape, MatrixSource, OutputDelta, Peers, RowSource, SampleSpecs, SampledToken, Stage, StepLimits,
     Ticket,
 };
 
@@ -107,26 +107,12 @@ impl<B: Peers> Executor for TensorParallel<B> {
         self
     }
 
-    /// False, because encoders of pictures and sounds are on one device.
-    fn knows_memories(&self) -> bool {
-        false
-    }
-
-    fn device(&self) -> String {
-        let names: Vec<String> = self.ranks.iter().map(Executor::device).collect();
-        names.join(" and ")
-    }
-
-    fn rounding(&self) -> Rounding {
-        self.ranks[0].rounding()
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn enter(&self, stage: Stage) {
         self.stage.set(stage);
-    }
-
-    fn supports(&self, dtype: DType) -> bool {
-        self.ranks.iter().all(|rank| rank.supports(dtype))
     }
 
     /// Counts without the runs that a bias is given to the ranks as, which are small beside what their matrix leaves to others.
@@ -239,26 +225,11 @@ impl<B: Peers> Executor for TensorParallel<B> {
         Some((bytes, format!("{name}, {whole}")))
     }
 
-    fn read_kv_block(&self, kv: KvId, block: u32, out: &mut [u8]) -> Result<(), KernelError> {
+    fn copy_kv_block(&mut self, kv: KvId, block: u32, mut copy: BlockCopy<'_>) -> Result<(), KernelError> {
         let kvs = self.kvs.lock();
-        let mut rest = out;
-        for (rank, own) in self.ranks.iter().zip(&kvs.get(kv).parts) {
-            let bytes = rank.kv_block_form(own.id()).map_or(0, |(bytes, _)| bytes);
-            let (part, behind) = rest.split_at_mut(bytes);
-            rank.read_kv_block(own.id(), block, part)?;
-            rest = behind;
-        }
-        Ok(())
-    }
-
-    fn write_kv_block(&mut self, kv: KvId, block: u32, bytes: &[u8]) -> Result<(), KernelError> {
-        let kvs = self.kvs.lock();
-        let mut rest = bytes;
         for (rank, own) in self.ranks.iter_mut().zip(&kvs.get(kv).parts) {
             let bytes = rank.kv_block_form(own.id()).map_or(0, |(bytes, _)| bytes);
-            let (part, behind) = rest.split_at(bytes);
-            rank.write_kv_block(own.id(), block, part)?;
-            rest = behind;
+            rank.copy_kv_block(own.id(), block, copy.take(bytes))?;
         }
         Ok(())
     }
@@ -318,16 +289,8 @@ impl<B: Peers> Executor for TensorParallel<B> {
         self.ranks[0].logits(&head, x, out)
     }
 
-    fn sample_room(&self, rows: usize, vocab: usize) -> usize {
-        self.ranks[0].sample_room(rows, vocab)
-    }
-
-    fn on_host(&mut self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+    fn on_host(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
         self.ranks[0].on_host(tasks, task);
-    }
-
-    fn between_steps(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
-        self.ranks[0].between_steps(tasks, task);
     }
 
     fn sample(
@@ -343,10 +306,6 @@ impl<B: Peers> Executor for TensorParallel<B> {
 
     fn draws(&mut self) -> &mut Draws {
         self.ranks[0].draws()
-    }
-
-    fn lookahead(&self) -> usize {
-        self.ranks.iter().map(Executor::lookahead).min().unwrap_or_default()
     }
 
     fn submit(&mut self) -> Result<Ticket, KernelError> {
@@ -382,10 +341,6 @@ impl<B: Peers> Executor for TensorParallel<B> {
             ended = ended.and(rank.end());
         }
         passed.and(ended)
-    }
-
-    fn attends_in_parts(&self) -> bool {
-        false
     }
 
     fn read_rows(&self, x: BufferId, row_first: usize, out: &mut [f32]) -> Result<(), KernelError> {

@@ -191,10 +191,10 @@ fn over_frames(
             unfold(frames, mels, (half * rows + row) as isize - 1, seen);
         }
         backend.begin(&batch)?;
-        let written = backend.write_rows(narrow, 0, seen);
+        let written = backend.write_rows(narrow.id(), 0, seen);
         backend.run_all(&program.convolutions[0]);
         backend.end().and(written)?;
-        backend.read_rows(given, 0, heard)?;
+        backend.read_rows(given.id(), 0, heard)?;
     }
     let seen = &mut seen[..rows * 3 * hidden];
     for (row, seen) in seen.chunks_exact_mut(3 * hidden).enumerate() {
@@ -265,10 +265,10 @@ impl Plane {
                 self.around((first + place) / frames, (first + place) % frames, around);
             }
             backend.begin(&batch_of(&[count]))?;
-            let written = backend.write_rows(seen, 0, &around);
+            let written = backend.write_rows(seen.id(), 0, &around);
             backend.run_all(ops);
             backend.end().and(written)?;
-            backend.read_rows(given, 0, given_numbers)?;
+            backend.read_rows(given.id(), 0, given_numbers)?;
         }
         Ok(Plane { bands, frames, channels, numbers })
     }

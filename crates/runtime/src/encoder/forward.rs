@@ -68,7 +68,7 @@ impl Encoder {
         let matrix = self.network.head.as_ref().unwrap_or(&self.network.embedding).id();
         let (_, [_, free]) = self.network.hidden_and_free();
         backend.run_all(&self.program.masked_lm);
-        let computed = backend.compute_logits(&HeadOperands { matrix, adapted: None }, free, logits);
+        let computed = backend.logits(&HeadOperands { matrix, adapted: None }, free, logits);
         // The step is ended whatever came of it, so that the device is given back.
         backend.end().and(computed)?;
         if let Some(bias) = &head.decoder_bias {

@@ -113,7 +113,7 @@ impl DraftModel {
     ) -> EngineMemory {
         let size = Self::size(&files.spec, target, config);
         let (plan, limits) = (Decoder::plan(backend, files), Self::limits(&files.spec, &size));
-        let room = backend.sample_room(limits.logit_rows, files.spec.vocab) * size_of::<f32>();
+        let room = limits.logit_rows * files.spec.vocab * size_of::<f32>();
         EngineMemory {
             weights_bytes: plan.weights_bytes,
             kv_bytes: backend.kv_bytes(&size.kv_spec(&files.spec)) as u64,
@@ -142,7 +142,7 @@ impl DraftModel {
             step: Step::of_windows(spec.kv_groups().windows),
             drawn: Vec::new(),
             vocab: spec.vocab.min(target.vocab),
-            room: vec![0.0; backend.sample_room(limits.logit_rows, spec.vocab)],
+            room: vec![0.0; limits.logit_rows * spec.vocab],
             size,
             rates: RIGHT_EXPECTED,
             drafted: BTreeMap::new(),
@@ -286,7 +286,7 @@ impl DraftModel {
     }
 
     fn compute(&mut self) -> Result<(), KernelError> {
-        let rows = self.backend.sample_room(self.step.draws.rows.len(), self.decoder.spec().vocab);
+        let rows = self.step.draws.rows.len() * self.decoder.spec().vocab;
         let room = &mut self.room[..rows];
         let ticket = self.decoder.submit(&mut self.backend, &mut self.step, &mut self.kv, room)?;
         self.backend.wait(ticket, &mut self.drawn)

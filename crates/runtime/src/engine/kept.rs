@@ -4,7 +4,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use hanzo_engine_kernels::KernelError;
+use hanzo_engine_kernels::{BlockCopy, KernelError};
 
 use super::Engine;
 use crate::{
@@ -74,7 +74,7 @@ impl BlockStoreClient {
 impl Engine {
     /// Bytes of a block, and the name of its format; `None` if blocks cannot be stored elsewhere.
     pub fn block_form(&self) -> Option<(usize, String)> {
-        self.backend.kv_block_form(&self.kv).filter(|_| self.pool.shares())
+        self.backend.kv_block_form(self.kv.id()).filter(|_| self.pool.shares())
     }
 
     /// Sets the store for blocks. It must only hold blocks of this model, in the format of [`Engine::block_form`].
@@ -122,7 +122,7 @@ impl Engine {
                 match self.pool.take(group) {
                     Some(id) => {
                         self.save_evicted();
-                        self.backend.write_kv_block(&mut self.kv, id, &block.bytes)?;
+                        self.backend.copy_kv_block(self.kv.id(), id, BlockCopy::In(&block.bytes))?;
                         self.pool.publish(group, id, hash);
                         self.pool.set_kept(id);
                         self.pool.release(id);
@@ -166,8 +166,8 @@ impl Engine {
     /// Stores a block. Returns false if there is no room.
     fn save(&mut self, id: u32, name: BlockName) -> bool {
         let Some(kept) = &mut self.kept else { return true };
-        let (backend, kv) = (&self.backend, &self.kv);
+        let (backend, kv) = (&mut self.backend, self.kv.id());
         kept.store.has(&name)
-            || kept.store.put(name, &mut |bytes| backend.read_kv_block(kv, id, bytes).is_ok())
+            || kept.store.put(name, &mut |bytes| backend.copy_kv_block(kv, id, BlockCopy::Out(bytes)).is_ok())
     }
 }

@@ -1,10 +1,10 @@
 //! A step's way through a network: its program is run list by list, with the attention of a decoder, an encoder or a tower
 //! between the two lists of each layer.
 
-use hanzo_engine_kernels::ops::{self, BufferId, KvId, Op, VectorId};
+use hanzo_engine_kernels::ops::{self, BufferId, Handle, HeadOperands, KvId, Op, VectorId};
 use hanzo_engine_kernels::{
-    AdaptedLogits, AnyBackend, AttentionParams, BufferRole, HeadShape, KernelError, LatentParams, LogitsHead,
-    PositionBias, QkvParams, Rope, SelfAttentionParams, Stage,
+    AnyBackend, AttentionParams, BufferRole, HeadShape, KernelError, LatentParams, PositionBias, QkvParams,
+    Rope, SelfAttentionParams, Stage,
 };
 
 use super::observed::ImportanceSums;
@@ -376,23 +376,17 @@ impl Network {
     }
 
     /// Calls `head` with the matrix that makes logits, the adapters that change them, and the hidden states.
-    pub(crate) fn with_head<T>(
-        &mut self,
-        head: impl FnOnce(LogitsHead<'_, AnyBackend>, &ops::Buffer) -> T,
-    ) -> T {
-        let id = self.program().hidden;
-        let matrix = self.head.as_ref().unwrap_or(&self.embedding);
-        let Buffers { residual, normed, branch, adapters, .. } = self.buffers.as_mut().expect(PREPARED);
-        let hidden = [&*residual, normed, branch].into_iter().find(|of| of.id() == id);
-        let hidden = hidden.expect("hidden states are in one of these buffers");
+    pub(crate) fn with_head<T>(&mut self, head: impl FnOnce(&HeadOperands, BufferId) -> T) -> T {
+        let hidden = self.program().hidden;
+        let matrix = self.head.as_ref().unwrap_or(&self.embedding).id();
+        let adapters = self.buffers.as_ref().expect(PREPARED).adapters.as_ref();
         let adapts = self.programs.adapting && self.head_deltas.iter().any(Option::is_some);
-        let Some(adapters) = adapters.as_mut().filter(|_| adapts) else {
-            return head(LogitsHead::of(matrix), hidden);
-        };
-        // A list of as many as adapters are loaded.
-        let deltas: Vec<Option<&ops::LowRank>> = self.head_deltas.iter().map(Option::as_ref).collect();
-        let adapted = AdaptedLogits { deltas: &deltas, low: &mut adapters.low };
-        head(LogitsHead { matrix, adapted: Some(adapted) }, hidden)
+        let adapted = adapters.filter(|_| adapts).map(|adapters| {
+            // A list of as many as adapters are loaded.
+            let deltas = self.head_deltas.iter().map(|delta| delta.as_ref().map(Handle::id)).collect();
+            (deltas, adapters.low.id())
+        });
+        head(&HeadOperands { matrix, adapted }, hidden)
     }
 
     /// Roles of the buffers behind a layer.

@@ -60,7 +60,7 @@ impl<'a> Loader<'a> {
                 backend.enter(group.stage(spec));
                 if !backend.supports(shape.dtype) {
                     let (tensor, dtype) = (tensors.get(part.weight()).name.clone(), shape.dtype);
-                    let device = backend.device();
+                    let device = backend.facts().device.clone();
                     return Err(KernelError::UnsupportedType { tensor, dtype, device }.into());
                 }
             }
@@ -546,7 +546,7 @@ fn quantised(
     let parts = bytes.chunks_mut(rows_at_once * bytes_out).zip(stored.chunks(rows_at_once * bytes_in));
     let parts: Vec<_> = parts.map(Mutex::new).collect();
     let broken = AtomicBool::new(false);
-    backend.between_steps(parts.len(), &|part| {
+    backend.on_host(parts.len(), &|part| {
         let mut part = parts[part].lock().unwrap_or_else(PoisonError::into_inner);
         let (out, stored) = &mut *part;
         let mut values = vec![0.0; stored.len() / bytes_in * cols];

@@ -238,7 +238,7 @@ impl ImportanceSums {
         HeadColumns { heads, width, columns }: HeadColumns,
     ) -> Result<(), KernelError> {
         self.room.resize(self.rows * heads * width, 0.0);
-        backend.read_buffer(x, 0, &mut self.room)?;
+        backend.read_rows(x, 0, &mut self.room)?;
         let sums = self.sums.entry(place).or_default();
         sums.squares.resize(heads * columns, 0.0);
         sums.rows.resize(1, 0);
@@ -261,8 +261,8 @@ impl ImportanceSums {
         let pairs = self.rows * used;
         let (mut chosen, mut inner) = (vec![NO_EXPERT; pairs], vec![0.0; pairs * ffn]);
         self.room.resize(self.rows * columns, 0.0);
-        backend.read_buffer(x, 0, &mut self.room)?;
-        backend.read_chosen_experts(hidden, &mut chosen, &mut inner)?;
+        backend.read_rows(x, 0, &mut self.room)?;
+        backend.read_experts(hidden, &mut chosen, &mut inner)?;
         let before = self.room.chunks_exact(columns).flat_map(|row| std::iter::repeat_n(row, used));
         let sums = self.sums.entry((layer, Place::Experts)).or_default();
         Self::add_pairs(sums, count, columns, &chosen, before);

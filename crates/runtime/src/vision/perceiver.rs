@@ -218,14 +218,14 @@ pub(super) fn buffer_bytes(
     own: &PerceiverSpec,
     patches: usize,
 ) -> usize {
-    let sizes = sizes(spec, own, (patches, backend.attends_in_parts())).into_iter();
+    let sizes = sizes(spec, own, (patches, backend.facts().attends_in_parts)).into_iter();
     let buffers = sizes.map(|[rows, cols]| backend.buffer_bytes(BufferRole::Operand, rows, cols));
     buffers.sum::<usize>() + (patches + own.latents) * spec.text_hidden * size_of::<f32>()
 }
 
 fn pack(backend: &AnyBackend, tensors: &[Tensor]) -> Result<ops::Matrix, LoadError> {
     if let Some(tensor) = tensors.iter().find(|tensor| !backend.supports(tensor.dtype)) {
-        let (tensor, dtype, device) = (tensor.name.clone(), tensor.dtype, backend.device());
+        let (tensor, dtype, device) = (tensor.name.clone(), tensor.dtype, backend.facts().device.clone());
         return Err(KernelError::UnsupportedType { tensor, dtype, device }.into());
     }
     let bytes: Vec<_> = tensors.iter().map(|tensor| tensor.bytes.read()).collect();
@@ -258,7 +258,7 @@ impl Perceiver {
                 down: pack(backend, &files.mlp[2..])?,
             })
         };
-        let parts = backend.attends_in_parts();
+        let parts = backend.facts().attends_in_parts;
         let [patch_rows, inner, given, seen, made, qkv, attended, found, latents, between, more] =
             sizes(spec, own, (patches, parts))
                 .map(|[rows, cols]| backend.buffer(BufferRole::Operand, rows, cols));

@@ -80,7 +80,7 @@ type Advanced = Result<(Option<At>, Products), KernelError>;
 pub(super) fn cuts(backend: &AnyBackend, spec: &TowerSpec) -> bool {
     let whole = spec.mosaic.is_some() || spec.pooled.is_some();
     let plain = |layer: &crate::spec::LayerSpec| layer.order == NormOrder::Pre;
-    backend.attends_in_parts() && !whole && spec.layers.layers.iter().all(plain)
+    backend.facts().attends_in_parts && !whole && spec.layers.layers.iter().all(plain)
 }
 
 /// Bytes that are kept between pieces of frames of `rows` rows.
@@ -402,7 +402,7 @@ impl Tower {
             let queries = block.from..block.to;
             let attend = Attend { qkv: kept.id(), heads: *group, scale, out: seen.id() };
             backend.run(&attend.part(0..span.len(), queries));
-            read = read.and(backend.read_rows(seen, 0, &mut numbers));
+            read = read.and(backend.read_rows(seen.id(), 0, &mut numbers));
             for (row, from) in attended.chunks_exact_mut(width).zip(numbers.chunks_exact(own)) {
                 row[group_at * own..][..own].copy_from_slice(from);
             }

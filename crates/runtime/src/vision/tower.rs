@@ -119,7 +119,7 @@ pub(crate) fn shape_of(tensor: &Tensor) -> MatrixShape {
 pub(crate) fn pack(backend: &AnyBackend, tensor: &Tensor) -> Result<ops::Matrix, LoadError> {
     let (name, shape) = (&tensor.name, shape_of(tensor));
     if !backend.supports(tensor.dtype) {
-        let (tensor, dtype, device) = (name.clone(), shape.dtype, backend.device());
+        let (tensor, dtype, device) = (name.clone(), shape.dtype, backend.facts().device.clone());
         return Err(KernelError::UnsupportedType { tensor, dtype, device }.into());
     }
     let packed = backend.pack(&[MatrixSource { name, shape, bytes: &tensor.bytes.read() }])?;

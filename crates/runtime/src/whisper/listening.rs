@@ -20,7 +20,7 @@ const MILLION: f64 = 1e6;
 
 /// Maximum rows of a step over a window.
 pub(super) fn rows_at_once(backend: &AnyBackend, spec: &WhisperSpec) -> usize {
-    if backend.attends_in_parts() { spec.rows.min(PIECE_ROWS) } else { spec.rows }
+    if backend.facts().attends_in_parts { spec.rows.min(PIECE_ROWS) } else { spec.rows }
 }
 
 /// Window that the encoder computes.
@@ -110,7 +110,7 @@ impl Whisper {
     ) -> Result<(Range<usize>, f64), KernelError> {
         let (all, cost) = (self.spec.rows, cost as f64 / MILLION);
         let fitting = (left / cost.max(f64::MIN_POSITIVE)) as usize / QUERIES_PART * QUERIES_PART;
-        let most = match self.backend.attends_in_parts() {
+        let most = match self.backend.facts().attends_in_parts {
             true => fitting.clamp(QUERIES_PART, PIECE_ROWS),
             false => all,
         };

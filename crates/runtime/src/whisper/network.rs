@@ -2,9 +2,10 @@
 //! [`super::program`] builds the ops, [`super::listening`] runs the encoder, from a window to a slot's cross-attention
 //! cache. Choosing tokens and handling logits is done elsewhere.
 
+use hanzo_engine_kernels::ops::HeadOperands;
 use hanzo_engine_kernels::{
-    AnyBackend, BLOCK_TOKENS, Batch, BufferRole, HeadShape, KernelError, KvLayout, KvSpec, LogitsHead,
-    RowSource, StepLimits, ops,
+    AnyBackend, BLOCK_TOKENS, Batch, BufferRole, HeadShape, KernelError, KvLayout, KvSpec, RowSource,
+    StepLimits, ops,
 };
 
 use super::files::WhisperFiles;
@@ -313,7 +314,7 @@ impl Whisper {
             true => Ok(()),
             false => {
                 let head = weights.own_head.as_ref().unwrap_or(&weights.embedding);
-                backend.logits(LogitsHead::of(head), &buffers.written, logits)
+                backend.logits(&HeadOperands::of(head), buffers.written.id(), logits)
             }
         };
         backend.end().and(result).and(computed)?;

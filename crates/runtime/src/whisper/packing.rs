@@ -150,7 +150,8 @@ impl Loader<'_> {
             parts.iter().map(|part| self.files.tensor(&format!("{part}.weight"))).collect();
         for (tensor, shape) in tensors.iter().zip(&shapes) {
             if !self.backend.supports(shape.dtype) {
-                let (tensor, dtype, device) = (tensor.name.clone(), shape.dtype, self.backend.device());
+                let (tensor, dtype, device) =
+                    (tensor.name.clone(), shape.dtype, self.backend.facts().device.clone());
                 return Err(KernelError::UnsupportedType { tensor, dtype, device }.into());
             }
         }

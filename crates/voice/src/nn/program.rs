@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::ops::{Allocation, Buffer, BufferId, Op, Vector, VectorId};
 use hanzo_engine_kernels::{
-    AnyBackend, Backend as _, Batch, BufferRole, ConvParams, GateKind, HeadShape, KernelError,
+    AnyBackend, Batch, BufferRole, ConvParams, DeviceMemory as _, GateKind, HeadShape, KernelError,
     LayerNormParams, OutputGateParams, PointActivation, PositionBias, RelativeParams, RowOp, RowSource,
     SelfAttentionParams, SequenceSpan, StepLimits,
 };
@@ -103,7 +103,7 @@ impl Device {
 
     /// Name of the device for people.
     pub(crate) fn name(&self) -> String {
-        self.backend.device()
+        self.backend.facts().device.clone()
     }
 
     /// Reserves scratch for matrices up to `width` wide, and for attention with these heads. Call it once.
@@ -115,7 +115,7 @@ impl Device {
     pub(crate) fn rows(&self, data: &mut [f32], cols: usize, task: &(dyn Fn(usize, &mut [f32]) + Sync)) {
         let rows = (PIECE_NUMBERS / cols).max(1);
         let pieces: Vec<Mutex<&mut [f32]>> = data.chunks_mut(rows * cols).map(Mutex::new).collect();
-        self.backend.between_steps(pieces.len(), &|index| {
+        self.backend.on_host(pieces.len(), &|index| {
             task(index * rows, &mut pieces[index].lock().unwrap_or_else(PoisonError::into_inner));
         });
     }

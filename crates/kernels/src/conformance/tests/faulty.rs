@@ -24,16 +24,16 @@ use crate::ops::{Allocation, DeviceOp, Op};
 use crate::quant::{dequantize_row, scale_min};
 use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv};
 use crate::{
-    Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
-    KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LogitsHead, LowRankShape, MatrixShape,
-    MatrixSource, MoeParams, MoeWeights, OperandTypes, Operands, OutputDelta, OutputGateParams, QkvParams,
+    Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, DeviceMemory, Draws,
+    ExpertParts, Facts, KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LogitsHead,
+    MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputDelta, OutputGateParams, QkvParams,
     RecurrenceParams, Rounding, RowIds, RowOp, RowSource, SampleSpecs, SampledToken, StepLimits, Ticket,
 };
 
 pub(super) struct Faulty {
     inner: ReferenceBackend,
     fault: Fault,
-    declared: Rounding,
+    facts: Facts,
     batch: Batch,
     open: bool,
     last_drawn: Vec<Option<SampledToken>>,
@@ -52,7 +52,11 @@ impl Faulty {
     /// Same as [`Faulty::new`], with a different claim of its rounding.
     pub(super) fn declaring(fault: Fault, declared: Rounding) -> Self {
         let (inner, batch) = (ReferenceBackend::new(), Batch::default());
-        Self { inner, fault, declared, batch, open: false, last_drawn: Vec::new() }
+        let mut facts =
+            Facts::new(format!("faulty: {fault:?}"), declared, |dtype| inner.facts().supports(dtype));
+        facts.attends_in_parts = true;
+        facts.lookahead = usize::from(matches!(fault, Fault::RunsAhead | Fault::LaterDrawsGiven));
+        Self { inner, fault, facts, batch, open: false, last_drawn: Vec::new() }
     }
 
     fn rounds_operands(&self) -> bool {
@@ -103,39 +107,29 @@ impl Faulty {
     }
 }
 
-impl OperandTypes for Faulty {
+impl DeviceMemory for Faulty {
     type Matrix = Vec<Part>;
     type Vector = Vec<f32>;
     type Experts = Vec<ExpertParts<Part>>;
-    type Heads = Vec<Vec<Part>>;
     type LowRank = FaultyLowRank;
     type Buffer = ReferenceBuffer;
     type Kv = ReferenceKv;
-}
 
-impl Backend for Faulty {
-    fn device(&self) -> String {
-        format!("faulty: {:?}", self.fault)
-    }
-
-    fn rounding(&self) -> Rounding {
-        self.declared
-    }
-
-    fn supports(&self, dtype: DType) -> bool {
-        self.inner.supports(dtype)
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn bytes(&self, of: &Allocation<'_>) -> usize {
-        match *of {
-            Allocation::Matrix(parts) => self.matrix_bytes(parts),
-            Allocation::Kernel(shape, _) => self.matrix_bytes(&[*shape]),
-            Allocation::Experts(experts) => self.experts_bytes(experts),
-            Allocation::LowRank { pairs, changes } => self.low_rank_bytes(pairs, changes),
-            Allocation::Vector(length) => self.vector_bytes(length),
-            Allocation::Buffer { role, rows, cols } => self.buffer_bytes(role, rows, cols),
-            Allocation::Kv(spec) => self.kv_bytes(spec),
-            Allocation::Scratch(limits) => self.scratch_bytes(limits),
+        let bytes = self.inner.bytes(of);
+        match (*of, self.fault) {
+            (
+                Allocation::Matrix(_) | Allocation::Kernel(..) | Allocation::LowRank { .. },
+                Fault::SizeHalved,
+            ) => bytes / 8,
+            (Allocation::Experts(experts), Fault::ExpertsUncounted) => bytes / experts.len() / 8,
+            (Allocation::Buffer { .. }, Fault::ResidualInHalves) => bytes / 2,
+            (Allocation::Kv(spec), _) => self.cache_bytes(spec),
+            _ => bytes,
         }
     }
 
@@ -148,7 +142,7 @@ impl Backend for Faulty {
             }
             checked?;
         } else if self.fault == Fault::UnsupportedTaken
-            && sources.iter().all(|s| self.supports(s.shape.dtype))
+            && sources.iter().all(|s| self.facts.supports(s.shape.dtype))
         {
             self.inner.pack(sources)?;
         }
@@ -162,16 +156,12 @@ impl Backend for Faulty {
                     block[2..4].fill(0);
                 }
             }
-            if dtype.bytes_of(rows * cols) == Some(bytes.len()) && self.supports(dtype) {
+            if dtype.bytes_of(rows * cols) == Some(bytes.len()) && self.facts.supports(dtype) {
                 dequantize_row(dtype, &bytes, &mut floats);
             }
             Part { shape: source.shape, floats }
         };
         Ok(sources.iter().map(decode).collect())
-    }
-
-    fn heads(&self, matrices: Vec<Vec<Part>>) -> Vec<Vec<Part>> {
-        matrices
     }
 
     fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<Self::Experts, KernelError> {
@@ -208,6 +198,26 @@ impl Backend for Faulty {
         self.inner.kv(spec)
     }
 
+    fn read_rows(&self, x: &ReferenceBuffer, row_first: usize, out: &mut [f32]) -> Result<(), KernelError> {
+        let first = if self.fault == Fault::FirstRowRead { 0 } else { row_first };
+        self.inner.read_rows(x, first, out)
+    }
+
+    fn write_rows(
+        &mut self,
+        x: &mut ReferenceBuffer,
+        row_first: usize,
+        rows: &[f32],
+    ) -> Result<(), KernelError> {
+        if self.rounds_operands() && x.role() == BufferRole::Operand {
+            let rows: Vec<f32> = rows.iter().map(|&v| in_bf16(v)).collect();
+            return self.inner.write_rows(x, row_first, &rows);
+        }
+        self.inner.write_rows(x, row_first, rows)
+    }
+}
+
+impl Backend for Faulty {
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
         self.inner.reserve(limits)
     }
@@ -215,10 +225,6 @@ impl Backend for Faulty {
     fn begin(&mut self, batch: &Batch) -> Result<(), KernelError> {
         self.take_batch(batch);
         self.inner.begin(&self.batch)
-    }
-
-    fn attends_in_parts(&self) -> bool {
-        true
     }
 
     fn run(&mut self, op: DeviceOp<'_, Self>) {
@@ -290,10 +296,6 @@ impl Backend for Faulty {
         Ok(())
     }
 
-    fn lookahead(&self) -> usize {
-        usize::from(matches!(self.fault, Fault::RunsAhead | Fault::LaterDrawsGiven))
-    }
-
     fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<SampledToken>>) -> Result<(), KernelError> {
         self.inner.draws().wait(ticket, drawn);
         if self.fault == Fault::LaterDrawsGiven {
@@ -308,59 +310,9 @@ impl Backend for Faulty {
 
     fn end(&mut self) -> Result<(), KernelError> {
         if self.fault == Fault::EndOnce && !self.open {
-            return Err(KernelError::Device { device: self.device(), reason: "no step is open".to_owned() });
+            return Err(self.facts.failure("no step is open"));
         }
         self.open = false;
         self.inner.end()
-    }
-
-    fn read_rows(&self, x: &ReferenceBuffer, row_first: usize, out: &mut [f32]) -> Result<(), KernelError> {
-        let first = if self.fault == Fault::FirstRowRead { 0 } else { row_first };
-        self.inner.read_rows(x, first, out)
-    }
-
-    fn write_rows(
-        &mut self,
-        x: &mut ReferenceBuffer,
-        row_first: usize,
-        rows: &[f32],
-    ) -> Result<(), KernelError> {
-        if self.rounds_operands() && x.role() == BufferRole::Operand {
-            let rows: Vec<f32> = rows.iter().map(|&v| in_bf16(v)).collect();
-            return self.inner.write_rows(x, row_first, &rows);
-        }
-        self.inner.write_rows(x, row_first, rows)
-    }
-}
-
-impl Faulty {
-    fn matrix_bytes(&self, parts: &[MatrixShape]) -> usize {
-        self.inner.matrix_bytes(parts) / if self.fault == Fault::SizeHalved { 8 } else { 1 }
-    }
-
-    fn experts_bytes(&self, experts: &[ExpertParts<MatrixShape>]) -> usize {
-        let bytes = self.inner.experts_bytes(experts);
-        if self.fault == Fault::ExpertsUncounted { bytes / experts.len() / 8 } else { bytes }
-    }
-
-    fn low_rank_bytes(&self, pairs: &[LowRankShape], changes: &[usize]) -> usize {
-        self.inner.low_rank_bytes(pairs, changes) / if self.fault == Fault::SizeHalved { 8 } else { 1 }
-    }
-
-    fn vector_bytes(&self, length: usize) -> usize {
-        self.inner.vector_bytes(length)
-    }
-
-    fn buffer_bytes(&self, role: BufferRole, rows: usize, cols: usize) -> usize {
-        let role_bytes = self.inner.buffer_bytes(role, rows, cols);
-        if self.fault == Fault::ResidualInHalves { role_bytes / 2 } else { role_bytes }
-    }
-
-    fn kv_bytes(&self, spec: &KvSpec) -> usize {
-        self.cache_bytes(spec)
-    }
-
-    fn scratch_bytes(&self, limits: &StepLimits) -> usize {
-        self.inner.scratch_bytes(limits)
     }
 }

@@ -10,8 +10,7 @@ use crate::cpu::line;
 use crate::cpu::relative::{RelativeJob, relative_attention};
 use crate::quant::dequantize_row;
 use crate::{
-    Backend as _, Batch, ConvParams, KernelError, KernelUse, LayerNormParams, MatrixSource, PointActivation,
-    RelativeParams,
+    Batch, ConvParams, KernelError, KernelUse, LayerNormParams, MatrixSource, PointActivation, RelativeParams,
 };
 
 /// Operands of a convolution.
@@ -170,12 +169,12 @@ impl CpuBackend {
         source: &MatrixSource<'_>,
         of: &KernelUse,
     ) -> Result<CpuMatrix, KernelError> {
-        assert!(self.turn.is_none(), "pack inside a step");
+        assert!(self.turn.borrow().is_none(), "pack inside a step");
         let shape = source.shape;
         let mut numbers = vec![0.0; shape.rows * shape.cols];
-        CpuMatrix::check_source(source, &self.device())?;
+        CpuMatrix::check_source(source, &self.facts.device)?;
         dequantize_row(shape.dtype, source.bytes, &mut numbers);
-        let kernel = CpuKernel::pack(source, of, &numbers, &mut self.pool.turn(), &self.device())?;
+        let kernel = CpuKernel::pack(source, of, &numbers, &mut self.pool.turn(), &self.facts.device)?;
         for (most, size) in self.kernel_scratch.iter().zip(kernel.scratch(self.pool.threads())) {
             most.fetch_max(size, Ordering::Relaxed);
         }

@@ -4,7 +4,7 @@ use half::f16;
 
 use super::{Fault, Faulty, inputs::laid_out, renumber_slots};
 use crate::reference::{ReferenceBuffer, ReferenceKv};
-use crate::{AttentionParams, Backend, Batch, BufferRole, HeadShape, SequenceSpan};
+use crate::{AttentionParams, Batch, BufferRole, DeviceMemory, HeadShape, SequenceSpan};
 
 impl Faulty {
     /// `attention`.

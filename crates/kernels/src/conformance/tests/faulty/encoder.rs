@@ -8,8 +8,8 @@ use super::super::super::rig::whole_batch;
 use super::{Fault, Faulty, Part};
 use crate::reference::{ReferenceBuffer, formulas};
 use crate::{
-    Activation, Backend, BufferRole, HeadShape, LayerNormParams, PositionBias, QkvParams, Rope, RopeAxes,
-    RopeKind, RowIds, SelfAttentionParams, SequenceSpan,
+    Activation, BufferRole, DeviceMemory, HeadShape, LayerNormParams, PositionBias, QkvParams, Rope,
+    RopeAxes, RopeKind, RowIds, SelfAttentionParams, SequenceSpan,
 };
 
 impl Faulty {

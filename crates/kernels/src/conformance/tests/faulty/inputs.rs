@@ -3,7 +3,8 @@
 use half::bf16;
 
 use super::{Fault, Faulty};
-use crate::{Backend, Batch, KvLayout, KvSpec, RowSource, SequenceSpan};
+use crate::ops::Allocation;
+use crate::{Backend, Batch, DeviceMemory, KvLayout, KvSpec, RowSource, SequenceSpan};
 
 pub(super) fn in_bf16(value: f32) -> f32 {
     bf16::from_f32(value).to_f32()
@@ -57,18 +58,18 @@ impl Faulty {
     /// `kv_bytes`.
     pub(super) fn cache_bytes(&self, spec: &KvSpec) -> usize {
         if self.fault == Fault::StatesForgotten {
-            return self.inner.kv_bytes(&KvSpec { states: 0, ..spec.clone() });
+            return self.inner.bytes(&Allocation::Kv(&KvSpec { states: 0, ..spec.clone() }));
         }
         if self.fault == Fault::LayersOfFirst {
             let layers = vec![spec.layers[0]; spec.layers.len()];
-            return self.inner.kv_bytes(&KvSpec { layers, ..spec.clone() });
+            return self.inner.bytes(&Allocation::Kv(&KvSpec { layers, ..spec.clone() }));
         }
         if self.fault == Fault::LatentForgotten {
             let layers =
                 spec.layers.iter().copied().filter(|layout| matches!(layout, KvLayout::Heads { .. }));
-            return self.inner.kv_bytes(&KvSpec { layers: layers.collect(), ..spec.clone() });
+            return self.inner.bytes(&Allocation::Kv(&KvSpec { layers: layers.collect(), ..spec.clone() }));
         }
-        self.inner.kv_bytes(spec)
+        self.inner.bytes(&Allocation::Kv(spec))
     }
 
     /// Takes the batch of a step that begins.

@@ -2,7 +2,7 @@
 
 use super::{Fault, Faulty, Part, renumber_slots};
 use crate::reference::{ReferenceBuffer, ReferenceKv};
-use crate::{Backend, BufferRole, LatentHeads, LatentParams, Rope};
+use crate::{BufferRole, DeviceMemory, LatentHeads, LatentParams, Rope};
 
 impl Faulty {
     /// `heads_matmul` of rows of `x`, in which each head has `stride` elements.

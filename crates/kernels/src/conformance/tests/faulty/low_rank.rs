@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 
 use super::{Fault, Faulty};
 use crate::reference::{ReferenceBackend, ReferenceBuffer, formulas};
-use crate::{Activation, Backend, KernelError, LowRankPair, OutputChange, OutputDelta};
+use crate::{Activation, DeviceMemory, KernelError, LowRankPair, OutputChange, OutputDelta};
 
 /// Change by an adapter to the outputs of one matrix.
 pub(in super::super) struct FaultyLowRank {

@@ -2,7 +2,7 @@
 
 use super::{Fault, Faulty};
 use crate::reference::{ReferenceBuffer, formulas};
-use crate::{Backend, BufferRole, RowOp};
+use crate::{BufferRole, DeviceMemory, RowOp};
 
 impl Faulty {
     pub(super) fn norm(&self, x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
