@@ -134,7 +134,8 @@ impl Op {
             },
             Op::AddBias { bias, out } => Op::AddBias { bias: to.vector(bias), out: to.write(out, Change) },
             Op::Row { ref op, out } => {
-                let access = if matches!(op, RowOp::Take { .. }) { Write } else { Change };
+                let overwrites = matches!(op, RowOp::Take { .. } | RowOp::Mix { .. });
+                let access = if overwrites { Write } else { Change };
                 let mapped = op.with(|id| to.read(id, Read), vector);
                 Op::Row { op: mapped, out: to.write(out, access) }
             }

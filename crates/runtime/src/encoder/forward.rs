@@ -109,7 +109,8 @@ impl Encoder {
         let (x, Sum { residual, normed, branch }) = (convolution.unfolded(), self.network.sum_behind(0));
         let mut p = ProgramBuilder::default();
         p.activated(&convolution.weight, Some(&convolution.bias), spec.activation, x, branch);
-        p.add_norm(&convolution.norm, self.network.spec.norm, residual, branch, normed);
+        p.add(branch, residual);
+        p.norm(&convolution.norm, self.network.spec.norm, residual, normed);
         // The norm is the sum.
         p.row(RowOp::Take { x: normed, first: 0 }, residual);
         p.finish_ops()

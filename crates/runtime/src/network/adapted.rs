@@ -404,17 +404,11 @@ impl Network {
             Op::MatMul { weight, x, out, .. } => {
                 changes.of_matrix(*weight, *x, low, *out).into_iter().collect()
             }
-            Op::RmsNorm { x, weight, out, .. } | Op::AddRmsNorm { x, weight, out, .. } => {
-                changes.of_norm(*weight, *x, *out).into_iter().collect()
-            }
-            Op::LayerNorm { x, params, out } | Op::AddLayerNorm { x, params, out, .. } => {
+            Op::RmsNorm { x, weight, out, .. } => changes.of_norm(*weight, *x, *out).into_iter().collect(),
+            Op::LayerNorm { x, params, out } => {
                 changes.of_norm(params.weight, *x, *out).into_iter().collect()
             }
-            Op::GatedMlp { gate_up, down, .. } if changes.touch(&[*gate_up, *down]) => {
-                let parts = b.split_gated(&op).into_iter();
-                return parts.flat_map(|part| self.adapted_op(changes, part, b)).collect();
-            }
-            Op::MatMulActivated { weight, .. } if changes.touch(&[*weight]) => {
+            Op::MatMulActivated { weight, .. } if changes.matrices.contains_key(weight) => {
                 return self.adapted_activation(changes, &op, b);
             }
             _ => Vec::new(),
@@ -476,24 +470,11 @@ fn biases_first(mut list: Vec<Instruction>) -> Vec<Instruction> {
     list
 }
 
-impl Changes {
-    fn touch(&self, matrices: &[MatrixId]) -> bool {
-        matrices.iter().any(|matrix| self.matrices.contains_key(matrix))
-    }
-}
-
 impl Buffers {
-    /// A gated MLP as its two products with the gate between them. The numbers are the same bit for bit.
-    pub(super) fn split_gated(&self, op: &Op) -> Vec<Op> {
-        let Op::GatedMlp { gate_up, down, activation, x, hidden, out } = op else { return vec![op.clone()] };
-        let scratch = self.adapters.as_ref().expect(SCRATCH);
-        let width = self.inner.iter().position(|inner| inner.id() == *hidden).expect(INNER);
-        let both = scratch.both[width].id();
-        vec![
-            Op::MatMul { weight: *gate_up, bias: None, x: *x, out: both },
-            Op::Gate { activation: *activation, both, hidden: *hidden },
-            Op::MatMul { weight: *down, bias: None, x: *hidden, out: *out },
-        ]
+    /// Buffer of gate and up beside an inner one, once adapters or observations may stand between an MLP's products.
+    pub(super) fn gate_and_up(&self, inner: BufferId) -> Option<BufferId> {
+        let width = self.inner.iter().position(|of| of.id() == inner).expect(INNER);
+        Some(self.adapters.as_ref()?.both[width].id())
     }
 }
 

@@ -7,6 +7,7 @@ use hanzo_engine_kernels::{
     Rope, SelfAttentionParams, Stage,
 };
 
+use super::fused::fuse;
 use super::observed::ImportanceSums;
 use super::program::{Instruction, Program, Sum, run};
 use super::remembering::MemoryBuffers;
@@ -173,6 +174,13 @@ impl Buffers {
         }
     }
 
+    /// Buffers that the host writes.
+    pub(super) fn given(&self) -> impl Iterator<Item = &ops::Buffer> {
+        let ones = self.adapters.iter().flat_map(|adapters| &adapters.both);
+        let deep = self.deep.iter().map(|deep| &deep.rows);
+        ones.chain(deep).chain(self.memory.iter().map(|memory| &memory.seeing))
+    }
+
     /// Buffer as wide as hidden states, by its number.
     fn hidden_wide(&self, id: BufferId) -> &ops::Buffer {
         let all = [&self.residual, &self.normed, &self.branch];
@@ -238,11 +246,20 @@ impl Network {
         let Some(b) = &self.buffers else { return };
         let plain = self.build_program(b);
         let adapted = self.has_adapters().then(|| self.with_adapters(plain.clone(), b));
-        let observe = |program: Program| match &self.observed {
-            Some(_) => self.with_observations(program, b),
-            None => program,
+        let finish = |program: Program| {
+            let mut program = match &self.observed {
+                Some(_) => self.with_observations(program),
+                None => program,
+            };
+            program.rewrite(fuse);
+            if cfg!(debug_assertions)
+                && let Some((buffer, op)) = self.first_unwritten(&program, b)
+            {
+                panic!("{op:?} reads {buffer:?}, and no op before it writes that");
+            }
+            program
         };
-        let programs = (observe(plain), adapted.map(observe));
+        let programs = (finish(plain), adapted.map(finish));
         (self.programs.plain, self.programs.adapted) = (Some(programs.0), programs.1);
     }
 

@@ -161,10 +161,10 @@ impl LayerBuilder<'_> {
         }
         if let Some(post) = &self.layer.attention_post_norm {
             let Sum { residual, normed, branch } = self.sum;
-            match self.spec.order {
-                NormOrder::PostTwice => self.p.add_norm(post, self.norm, branch, residual, normed),
-                _ => self.p.norm(post, self.norm, branch, normed),
+            if self.spec.order == NormOrder::PostTwice {
+                self.p.add(residual, branch);
             }
+            self.p.norm(post, self.norm, branch, normed);
             swap(&mut self.sum.branch, &mut self.sum.normed);
         }
     }
@@ -215,9 +215,9 @@ impl LayerBuilder<'_> {
     /// Adds a half's output to the sum, and norms the sum where something reads that.
     pub(super) fn add_branch(&mut self, norm: Option<&Norm>) {
         let Sum { residual, normed, branch } = self.sum;
-        match norm {
-            Some(norm) => self.p.add_norm(norm, self.norm, residual, branch, normed),
-            None => self.p.add(branch, residual),
+        self.p.add(branch, residual);
+        if let Some(norm) = norm {
+            self.p.norm(norm, self.norm, residual, normed);
         }
     }
 
@@ -268,13 +268,11 @@ impl LayerBuilder<'_> {
     }
 
     fn scaled_sum(&mut self, factor: f32) {
-        let last = self.layer.last_norm.as_ref();
-        if factor == 1.0 {
-            return self.add_branch(last);
-        }
         self.add_branch(None);
-        self.p.row(RowOp::Scale(factor), self.sum.residual);
-        if let Some(norm) = last {
+        if factor != 1.0 {
+            self.p.row(RowOp::Scale(factor), self.sum.residual);
+        }
+        if let Some(norm) = &self.layer.last_norm {
             self.p.norm(norm, self.norm, self.sum.residual, self.sum.normed);
         }
     }
@@ -357,8 +355,15 @@ impl LayerBuilder<'_> {
                 self.p.matmul(down, bias.as_ref(), inner, out);
             }
             Mlp::Gated { activation, gate_up, up_bias: None, down, bias } => {
-                let (gate_up, down) = (gate_up.id(), down.id());
-                self.p.op(Op::GatedMlp { gate_up, down, activation: *activation, x, hidden: inner, out });
+                match self.b.gate_and_up(inner) {
+                    // Apart, so that passes reach each product. Where none does, they become one op again.
+                    Some(both) => {
+                        self.p.matmul(gate_up, None, x, both);
+                        self.p.op(Op::Gate { activation: *activation, both, hidden: inner });
+                        self.p.matmul(down, None, inner, out);
+                    }
+                    None => self.p.gated_mlp([gate_up, down], *activation, x, inner, out),
+                }
                 self.p.add_bias(bias.as_ref(), out);
             }
             Mlp::Experts { .. } => self.experts(mlp, x, routed, inner, out),

@@ -6,10 +6,12 @@
 
 mod adapted;
 mod forward;
+mod fused;
 mod hqq;
 mod inputs;
 mod isq;
 mod layers;
+mod liveness;
 mod loader;
 mod observed;
 mod packing;

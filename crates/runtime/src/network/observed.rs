@@ -8,7 +8,7 @@ use hanzo_engine_kernels::{AnyBackend, KernelError, NO_EXPERT};
 
 use super::packing::{expert_groups, groups};
 use super::program::{Program, Work};
-use super::{Buffers, Latent, Mlp, Network};
+use super::{Latent, Mlp, Network};
 use crate::spec::{
     ExpertsSpec, LatentShape, LayerPart, LayerSpec, MlpSpec, Part, Projection, TransformerSpec,
 };
@@ -164,14 +164,9 @@ impl Places {
 
 impl Network {
     /// A program that also reads the inputs of all matrices.
-    pub(super) fn with_observations(&self, mut program: Program, b: &Buffers) -> Program {
+    pub(super) fn with_observations(&self, mut program: Program) -> Program {
         let places = Places::of(self);
-        program.expand(|op| match op {
-            Op::GatedMlp { .. } => {
-                b.split_gated(&op).into_iter().flat_map(|part| self.observed_op(&places, part)).collect()
-            }
-            _ => self.observed_op(&places, op),
-        });
+        program.expand(|op| self.observed_op(&places, op));
         program
     }
 

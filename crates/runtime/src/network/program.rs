@@ -1,8 +1,9 @@
 //! A network's program: its ops as lists, built once the buffers exist and run at every step.
 //!
 //! `layers` builds the lists. Passes rewrite them: `adapted` inserts what adapters add, `observed` the readings that an
-//! importance matrix is made of. The ops of attention stand apart, because decoders, encoders and towers attend differently.
-//! Networks outside this module, such as Whisper's, make plain lists with [`ProgramBuilder`] and [`Attend`].
+//! importance matrix is made of, and `fused` makes one op of neighbours. `liveness` checks the result. The ops of attention
+//! stand apart, because decoders, encoders and towers attend differently. Networks outside this module, such as Whisper's,
+//! make plain lists with [`ProgramBuilder`] and [`Attend`].
 
 use std::ops::Range;
 
@@ -13,6 +14,7 @@ use hanzo_engine_kernels::{
 };
 
 use super::Norm;
+use super::fused::fuse;
 use super::observed::{ImportanceSums, Observation};
 use crate::spec::NormSpec;
 
@@ -240,12 +242,12 @@ impl ProgramBuilder {
         std::mem::take(&mut self.made)
     }
 
-    /// The list so far as ops that run at every step. The builder starts a new one.
+    /// The list so far as ops that run at every step, with neighbours fused. The builder starts a new one.
     ///
     /// # Panics
     /// On an instruction with a condition.
     pub(crate) fn finish_ops(&mut self) -> Vec<Op> {
-        let ops = self.finish().into_iter().map(|line| match line {
+        let ops = fuse(self.finish()).into_iter().map(|line| match line {
             Instruction { condition: Condition::Always, work: Work::Run(op) } => op,
             line => panic!("{line:?} does not run at every step"),
         });
@@ -350,7 +352,7 @@ impl ProgramBuilder {
     }
 
     /// `out += x`.
-    pub(super) fn add(&mut self, x: BufferId, out: BufferId) {
+    pub(crate) fn add(&mut self, x: BufferId, out: BufferId) {
         self.op(Op::AddShared { gate: None, x, shared: x, out });
     }
 
@@ -361,18 +363,6 @@ impl ProgramBuilder {
     /// A norm of the network's kind.
     pub(crate) fn norm(&mut self, norm: &Norm, spec: NormSpec, x: BufferId, out: BufferId) {
         self.op(norm.op(spec, x, out));
-    }
-
-    /// `residual += x`, then the norm of the sum.
-    pub(crate) fn add_norm(
-        &mut self,
-        norm: &Norm,
-        spec: NormSpec,
-        residual: BufferId,
-        x: BufferId,
-        out: BufferId,
-    ) {
-        self.op(norm.add_op(spec, residual, x, out));
     }
 }
 
@@ -388,20 +378,6 @@ impl Norm {
         match kind.is_layer() {
             true => Op::LayerNorm { x, params: self.layer_params(eps), out },
             false => Op::RmsNorm { x, weight: self.weight.id(), eps, out },
-        }
-    }
-
-    /// `residual += x`, then the norm of the sum.
-    pub(crate) fn add_op(
-        &self,
-        NormSpec { kind, eps }: NormSpec,
-        residual: BufferId,
-        x: BufferId,
-        out: BufferId,
-    ) -> Op {
-        match kind.is_layer() {
-            true => Op::AddLayerNorm { residual, x, params: self.layer_params(eps), out },
-            false => Op::AddRmsNorm { residual, x, weight: self.weight.id(), eps, out },
         }
     }
 }

@@ -65,7 +65,8 @@ fn gelu(p: &mut ProgramBuilder, Linear { weight, bias }: &Linear, x: BufferId, o
 
 /// Adds attention's output in `normed` to the residual, and leaves the MLP's output in `branch`.
 fn mlp(p: &mut ProgramBuilder, layer: &Layer, Roles { residual, normed, branch, inner }: Roles) {
-    p.add_norm(&layer.last_norm, NORM, residual, normed, branch);
+    p.add(normed, residual);
+    p.norm(&layer.last_norm, NORM, residual, branch);
     gelu(p, &layer.up, branch, inner);
     matmul(p, &layer.down, inner, branch);
 }
@@ -147,12 +148,14 @@ fn decoder_layer(
     matmul(&mut p, &layer.qkv, written, wide);
     p.attend(of, (b.cache.id(), index), wide, branch);
     matmul(&mut p, &layer.out, branch, written);
-    p.add_norm(&cross.norm, NORM, residual, written, branch);
+    p.add(written, residual);
+    p.norm(&cross.norm, NORM, residual, branch);
     matmul(&mut p, &cross.query, branch, written);
     let rows = p.finish_ops();
     p.attend_memory(of, (b.memories.id(), index), written, branch);
     matmul(&mut p, &cross.out, branch, written);
     mlp(&mut p, layer, Roles { residual, normed: written, branch, inner: b.written_inner.id() });
-    p.add_norm(next, NORM, residual, branch, written);
+    p.add(branch, residual);
+    p.norm(next, NORM, residual, written);
     LayerOps { rows, behind: p.finish_ops() }
 }
