@@ -29,19 +29,19 @@ use hanzo_engine_kernels::{
 };
 
 use crate::codebooks::{self, Codebooks};
-use crate::device::{Device, Memory};
+use crate::device::{Device, Memory, address_of};
 use crate::kv::{self, CudaKv};
 use crate::params::*;
-use crate::plan::{Grid, Kernel, SHARED_BYTES, SPAN, THREADS, WARP, WARPS};
+use crate::plan::{Grid, Kernel};
+use crate::shapes::{SHARED_BYTES, SPAN, THREADS, WARP, WARPS};
 use crate::staging::StagingBuffer;
-use crate::step::{Bucket, Ops, Steps, address_of, batch_bytes, spans_of, staging_bytes};
+use crate::step::{Bucket, Ops, Steps, batch_bytes, spans_of, staging_bytes};
 use crate::weights::{self, CudaExperts, CudaLowRank, CudaMatrix};
 use draw::{DrawBuffers, Drawn, Flight};
 use products::{BATCH_ROWS, Product, activation_code};
 use ranks::PeerGroup;
 use scratch::Scratch;
 use then::LastProduct;
-pub(crate) use wide::{WIDE_BYTES, WIDE_OUTPUTS, groups_bytes};
 
 /// Bytes of shared memory for a block's sums.
 const SUM_BYTES: u32 = WARPS * 4;

@@ -25,7 +25,6 @@ pub enum DeviceError {
 /// # Safety
 /// Allocated memory belongs to its holder alone until it is freed. [`Device::download`] returns what was last written.
 /// Only `launch` and `replay` read or write memory other than their arguments.
-/// and nothing but `launch` and `replay` reads or writes it beside what they are told.
 pub unsafe trait Device: Clone + Send + Sync + 'static {
     /// Recorded launches (a CUDA graph), to be run again as one.
     type Graph: Send;
@@ -212,4 +211,9 @@ impl<D: Device> Drop for Memory<D> {
             unsafe { self.device.free(self.address, self.bytes) };
         }
     }
+}
+
+/// Address of optional memory.
+pub(crate) fn address_of<D: Device>(memory: Option<&Arc<Memory<D>>>) -> Address {
+    memory.map_or(Address::NONE, |memory| memory.address())
 }

@@ -18,7 +18,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::device::{Device, DeviceError};
 use crate::params::Address;
-use crate::plan::{Kernel, Launch, Plan, SHARED_BYTES};
+use crate::plan::{Kernel, Launch, Plan};
+use crate::shapes::SHARED_BYTES;
 use api::{Api, OUT_OF_MEMORY};
 use early::EARLY_MIN;
 use module::HOPPER;

@@ -18,6 +18,7 @@ mod paper;
 pub mod params;
 mod peers;
 pub mod plan;
+mod shapes;
 mod staging;
 mod step;
 mod traffic;

@@ -5,8 +5,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bytemuck::Pod;
 
-use crate::backend::{WIDE_BYTES, groups_bytes};
 use crate::params::*;
+use crate::shapes::{SHARED_BYTES, SHARED_BYTES_ASKED, WIDE_BYTES, groups_bytes};
 
 macro_rules! kernels {
     ($($(#[$doc:meta])* $name:ident = $symbol:literal, $params:ty;)*) => {
@@ -32,10 +32,6 @@ macro_rules! kernels {
         }
     };
 }
-
-/// Bytes of shared memory that any GPU gives a block, and that it gives a block on request.
-pub(crate) const SHARED_BYTES: u32 = 48 << 10;
-pub(crate) const SHARED_BYTES_ASKED: u32 = 72 << 10;
 
 impl Kernel {
     /// Largest shared memory of its blocks, in bytes.
@@ -174,16 +170,6 @@ kernels! {
     /// Attention of many queries by warpgroups, with heads up to 128 wide and a cache in F16.
     AttentionGroups = "kernel_attention_groups", PagedAttentionParams;
 }
-
-/// Threads of a block, and of a block of a single warp.
-pub(crate) const THREADS: u32 = 128;
-pub(crate) const WARP: u32 = 32;
-/// Outputs of a block of [`THREADS`] if each warp has one.
-pub(crate) const WARPS: u32 = THREADS / WARP;
-
-/// Keys of a span, which attention sums separately and which begins at an absolute position: a block of a warp's lanes
-/// for each warp.
-pub(crate) const SPAN: u32 = THREADS;
 
 /// Grid of a kernel launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -15,8 +15,9 @@ use std::sync::Arc;
 use hanzo_engine_kernels::{BLOCK_TOKENS, Batch, Draws, KernelError, RowSource, StepLimits};
 
 use crate::device::{Device, Memory, failed};
-use crate::params::{Address, BatchParams, NONE};
-use crate::plan::{Grid, Kernel, Launch, Plan, SPAN};
+use crate::params::{BatchParams, NONE};
+use crate::plan::{Grid, Kernel, Launch, Plan};
+use crate::shapes::SPAN;
 use crate::staging::{StagingBuffer, staged_bytes};
 
 /// Rows up to which a step's plan is recorded. Larger steps take so long that their launches do not matter.
@@ -546,9 +547,4 @@ impl<D: Device> Ops<'_, D> {
         self.pending.plan.replace_last(kernel, grid, params);
         self.pending.holds.extend(holds.iter().map(|&memory| memory.clone()));
     }
-}
-
-/// Address of optional memory.
-pub(crate) fn address_of<D: Device>(memory: Option<&Arc<Memory<D>>>) -> Address {
-    memory.map_or(Address::NONE, |memory| memory.address())
 }

@@ -9,7 +9,8 @@ use hanzo_engine_kernels::{BLOCK_TOKENS, DType};
 
 use crate::device::{Device, DeviceError};
 use crate::params::*;
-use crate::plan::{Kernel, Launch, SPAN};
+use crate::plan::{Kernel, Launch};
+use crate::shapes::SPAN;
 
 /// Bytes of one piece of a row's 32 columns; of 256 columns; and, for each block of f16 pieces, of its inverse power
 /// of two and of each sum of 16 columns.

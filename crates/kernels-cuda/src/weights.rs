@@ -8,16 +8,13 @@ use hanzo_engine_kernels::{
     OutputDelta,
 };
 
-use crate::backend::WIDE_OUTPUTS;
 use crate::codebooks::Codebooks;
-use crate::device::{Device, Memory};
+use crate::device::{Device, Memory, address_of};
 use crate::params::{PartParams, StackParams};
-use crate::step::address_of;
+use crate::shapes::{TILE_OUTPUTS, WIDE_OUTPUTS};
 
 /// Alignment of parts.
 const ALIGNMENT: usize = 16;
-/// Outputs of a tile of split-precision products.
-pub(crate) const TILE_OUTPUTS: usize = 16;
 
 /// Bytes of a part as held on the device: as stored, except that a block of 8-bit floats with a NaN gets a NaN scale,
 /// because no kernel looks for NaN among the floats.

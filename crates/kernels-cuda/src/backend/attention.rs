@@ -1,8 +1,8 @@
 //! Attention of heads and latents: norm, rotation, cache, attention kernels.
 
 use super::then::GROUPS_MAX;
-use super::wide::{GROUP_QUERIES, GROUPS, GROUPS_THREADS, PART_COLS};
 use super::*;
+use crate::shapes::{GROUP_QUERIES, GROUPS, GROUPS_THREADS, PART_COLS};
 use hanzo_engine_kernels::{HeadShape, QueryScale, Rope, RopeKind};
 
 /// Blocks that keep a GPU busy, so that rows need not be split over blocks. On an H200, with 132 multiprocessors, 512

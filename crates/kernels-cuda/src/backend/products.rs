@@ -4,8 +4,8 @@
 
 use super::pairs::PairRoom;
 use super::then::TOLD_BYTES;
-use super::wide::{WIDE_GROUPS, WIDE_ROWS, WIDE_THREADS};
 use super::*;
+use crate::shapes::{PIECE_BYTES, WIDE_BYTES, WIDE_GROUPS, WIDE_ROWS, WIDE_THREADS};
 
 /// Outputs of a tile in the kernels of tf32 products; `TILE_ROWS` are its rows.
 const TILE_OUTPUTS: u32 = 8;
@@ -31,9 +31,7 @@ pub(super) const BLOCK_COLS: usize = 256;
 const SEGMENTS_MAX: u32 = 8;
 const SEGMENT_GROUPS_MIN: u32 = 4;
 pub(super) const BLOCKS_MAX: u32 = 264;
-/// Bytes of a piece of a group of eight rows. The kernel for many rows holds six pieces at once: three groups of two
-/// pieces, or two groups of three.
-const PIECE_BYTES: u32 = 512;
+/// Pieces that the kernel for many rows holds at once: three groups of two pieces, or two groups of three.
 const PIECES_AT_ONCE: u32 = 6;
 
 /// Bytes of shared memory of a block in the kernels for many rows: pieces, and the totals of its threads.

@@ -6,7 +6,7 @@ use bytemuck::{Pod, Zeroable, bytes_of, pod_read_unaligned};
 use super::products::BLOCK_COLS;
 use super::rows::NORM_THREADS;
 use super::*;
-use crate::weights::TILE_OUTPUTS;
+use crate::shapes::TILE_OUTPUTS;
 
 /// Largest number of groups of columns that are counted separately. `ARRIVED_BYTES` is the size of their counters.
 pub(super) const GROUPS_MAX: u32 = 4096;

@@ -10,31 +10,7 @@ use half::{bf16, f16};
 use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, DType, KvLayout, KvType};
 
 use super::*;
-
-/// Rows of a block, from which on these kernels are used; outputs of a warpgroup; and warpgroups of a block.
-pub(super) const WIDE_ROWS: u32 = 128;
-pub(crate) const WIDE_OUTPUTS: usize = 64;
-pub(super) const WIDE_GROUPS: u32 = 2;
-/// Threads of a block. `WIDE_BYTES` is its shared memory: barriers, four stages of two pieces or three of three, and
-/// the totals of its threads.
-pub(super) const WIDE_THREADS: u32 = 2 * THREADS;
-const PIECE_BYTES: u32 = 512;
-pub(crate) const WIDE_BYTES: u32 = 128 + 9 * WIDE_ROWS / 8 * PIECE_BYTES + WIDE_ROWS / 2 * 4 * WIDE_THREADS;
-
-/// Sizes of attention: queries of a warpgroup, warpgroups of a block, its threads including those that load keys, its
-/// stages of keys or values, and columns of a row of keys in shared memory, of which a head has one or two.
-pub(super) const GROUP_QUERIES: u32 = 64;
-pub(super) const GROUPS: u32 = 2;
-pub(super) const GROUPS_THREADS: u32 = (GROUPS + 1) * THREADS;
-const GROUPS_STAGES: u32 = 4;
-pub(super) const PART_COLS: u32 = 64;
-
-/// Bytes of shared memory of a block of attention for heads of `parts` times 64 columns: alternating keys and values,
-/// two pieces of queries, the inverse of their powers of two, and two barriers for each stage and each warpgroup.
-pub(crate) const fn groups_bytes(parts: u32) -> u32 {
-    let row = 2 * PART_COLS * parts;
-    GROUPS_STAGES * SPAN * row + GROUPS * GROUP_QUERIES * (2 * row + 4) + 16 * (GROUPS_STAGES + GROUPS)
-}
+use crate::shapes::WIDE_ROWS;
 
 /// Sizes of the compared products.
 const OUTPUTS: usize = 192;
