@@ -9,7 +9,7 @@ mod parser;
 use std::fmt::Write as _;
 
 use self::lexemes::Lexemes;
-use crate::grammar::CompileError;
+use crate::error::CompileError;
 
 /// Body of a rule.
 #[derive(Debug)]

@@ -14,10 +14,12 @@ use llguidance::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    error::{CompileError, first_line},
     gbnf,
+    lexers::lexer_bytes,
     limits::{
-        CHOICES_BYTES_MAX, CHOICES_MAX, COMPILE_STACK_BYTES, ERROR_BYTES_MAX, GRAMMAR_BYTES_MAX, NESTING_MAX,
-        REGEX_BYTES_MAX, SCHEMA_BYTES_MAX,
+        CHOICES_BYTES_MAX, CHOICES_MAX, COMPILE_STACK_BYTES, GRAMMAR_BYTES_MAX, NESTING_MAX, REGEX_BYTES_MAX,
+        SCHEMA_BYTES_MAX,
     },
     matcher::{Matcher, NO_TOKEN},
     schema,
@@ -45,19 +47,6 @@ pub enum Spec {
     Schemas(String),
     /// Grammar in GBNF, the notation of llama.cpp; its start rule is `root`.
     Gbnf(String),
-}
-
-/// Reason why a constraint cannot be compiled. The text names the fault and its place.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct CompileError {
-    pub(crate) message: String,
-}
-
-impl CompileError {
-    pub(crate) fn new(message: impl Into<String>) -> CompileError {
-        CompileError { message: message.into() }
-    }
 }
 
 /// Compiled constraint. Many completions can share it.
@@ -128,7 +117,7 @@ impl fmt::Debug for Grammar {
 fn compile(spec: &Spec, vocabulary: &Arc<ConstraintVocabulary>) -> Result<Arc<Grammar>, CompileError> {
     let (grammar, source_bytes) = grammar_of(spec)?;
     let mut parser = vocabulary.factory.create_parser(grammar).map_err(|error| refused(&error))?;
-    let lexer_bytes = parser.parser.lexer_stats().num_bytes;
+    let lexer_bytes = lexer_bytes(&parser);
     if parser.is_fresh() {
         parser.start_without_prompt();
     }
@@ -262,16 +251,4 @@ fn check_nesting(source: &str) -> Result<(), CompileError> {
 
 fn refused(error: &impl fmt::Display) -> CompileError {
     CompileError::new(first_line(&error.to_string()))
-}
-
-/// Shortens an error text: without llguidance's state, on one line, at most [`ERROR_BYTES_MAX`] bytes.
-pub(crate) fn first_line(error: &str) -> String {
-    let error = error.split("\n<").next().unwrap_or_default();
-    let mut line: String = error.split_whitespace().collect::<Vec<_>>().join(" ");
-    if line.len() > ERROR_BYTES_MAX {
-        let end = (0..=ERROR_BYTES_MAX).rev().find(|&at| line.is_char_boundary(at)).unwrap_or(0);
-        line.truncate(end);
-        line.push('…');
-    }
-    line
 }

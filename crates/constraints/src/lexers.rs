@@ -1,12 +1,19 @@
-//! Memory of the lexers of running answers. A lexer caches its states as an answer goes on; some expressions reach a
-//! new state at every token. The answers of a model share one bound.
+//! Memory of lexers. A lexer caches its states as an answer goes on; some expressions reach a new state at every token.
+//! The running answers of a model share one bound.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use crate::{limits::LEXERS_BYTES_MAX, stuck::Stuck};
+use llguidance::TokenParser;
+
+use crate::{error::Stuck, limits::LEXERS_BYTES_MAX};
+
+/// Memory of a lexer in bytes. The statistics count elements; the lists and tables that grow take up to twice as much.
+pub(crate) fn lexer_bytes(lexer: &TokenParser) -> usize {
+    2 * lexer.parser.lexer_stats().num_bytes
+}
 
 /// Memory of all running lexers of a vocabulary.
 #[derive(Debug, Default)]

@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc};
 
 use llguidance::{CancellationHandle, TokenParser};
 
-use crate::lexers::LexerShare;
-use crate::stuck::Stuck;
+use crate::error::{Stuck, first_line};
+use crate::lexers::{LexerShare, lexer_bytes};
 use crate::vocabulary::ConstraintVocabulary;
 
 /// State of one answer in its grammar. Asking whether it may end is cheap. Computing the next mask usually takes
@@ -34,11 +34,6 @@ pub(crate) const NO_TOKEN: &str = "NoExtensionBias";
 
 /// Error of llguidance after [`Stopper::stop`].
 const STOPPED: &str = "operation cancelled";
-
-/// Memory of a lexer in bytes. The statistics count elements; the lists and tables that grow take up to twice as much.
-fn lexer_bytes(lexer: &TokenParser) -> usize {
-    2 * lexer.parser.lexer_stats().num_bytes
-}
 
 impl Matcher {
     pub(crate) fn new(mut start: TokenParser, vocabulary: Arc<ConstraintVocabulary>) -> Matcher {
@@ -143,5 +138,5 @@ fn stuck(error: &str) -> Stuck {
     if error.starts_with(STOPPED) {
         return Stuck("a token takes too long to check".to_owned());
     }
-    Stuck(crate::grammar::first_line(error))
+    Stuck(first_line(error))
 }

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    grammar::{CompileError, first_line},
+    error::{CompileError, first_line},
     limits::{ONE_OF_MAX, PROPERTIES_MAX, REGEX_BYTES_MAX, SCHEMA_BYTES_MAX},
 };
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::{Expr, Rules};
 use crate::{
-    grammar::CompileError,
+    error::CompileError,
     limits::{GBNF_RULES_MAX, NESTING_MAX, REPEAT_MAX},
 };
 

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{join, wrong};
-use crate::grammar::CompileError;
+use crate::error::CompileError;
 
 const DATE: &str = concat!(
     r"(?:(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])",
