@@ -368,7 +368,7 @@ impl Models {
             overrides: life.want.overrides.clone(),
             draft: life.draft.clone(),
             tool_format: life.want.tool_format,
-            pictures: self.section().picture_room(life.want.picture_pixels),
+            pictures: self.section().picture_limits(life.want.picture_pixels),
             sharing: shared.map(|shared| shared.sharing.clone()),
             memory,
             kept,

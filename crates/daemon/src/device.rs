@@ -12,7 +12,7 @@ use hanzo_engine_kernels::{
     AnyBackend, KernelError,
     cpu::{CpuBackend, ThreadPool, Tier, limits::Probe},
 };
-use hanzo_engine_media::PixelRoom;
+use hanzo_engine_media::PixelLimits;
 use hanzo_engine_runtime::{
     Adapter, EmbedJob, Embedder, EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, Event, Job,
     JobId, LoadError, LoadedAdapter, ModelFiles, Network, OpenedModel, Overrides, Speculation, StepError,
@@ -309,7 +309,7 @@ pub(crate) struct Origin {
     /// Format of tool calls, if not the chat template's.
     pub(crate) tool_format: Option<ToolFormat>,
     /// Limits of picture sizes from the settings.
-    pub(crate) pictures: PixelRoom,
+    pub(crate) pictures: PixelLimits,
     /// Distribution of the layers, if this GPU shares the model with other devices.
     pub(crate) sharing: Option<LayerDistribution>,
     /// Planned memory.

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use hanzo_engine_media::{Limits, Look, Processor, decode};
+use hanzo_engine_media::{Limits, PictureOptions, Processor, decode};
 
 /// The median of some times, in milliseconds.
 fn median(mut times: Vec<f64>) -> f64 {
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         decoding.push(began.elapsed().as_secs_f64() * 1e3);
         let from = format!("{} x {}", decoded.width, decoded.height);
         let began = Instant::now();
-        let prepared = processor.prepare(decoded, Look::default())?;
+        let prepared = processor.prepare(decoded, PictureOptions::default())?;
         preparing.push(began.elapsed().as_secs_f64() * 1e3);
         let frames = prepared.frames.iter().map(|frame| format!("{} x {}", frame.width, frame.height));
         shape = format!("{from} as {}", frames.collect::<Vec<_>>().join(", "));

@@ -2,10 +2,10 @@
 //! `image_processing_mllama.py`). Of all canvases of up to `tiles` tiles, the one with the smallest upscaling
 //! is chosen, or else the smallest downscaling. The picture is placed in the upper left corner, on black.
 
-use crate::decode::Picture;
 use crate::error::PictureError;
-use crate::processor::{Detail, Frame, PreparedPicture};
-use crate::resize::{Filter, resize};
+use crate::options::Detail;
+use crate::picture::{Frame, Picture, PreparedPicture};
+use crate::resize::{Filter, resized};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Canvas {
@@ -50,14 +50,14 @@ impl Canvas {
             true => [scaled(height, along, target[0]), target[1]],
             false => [target[0], scaled(width, down, target[1])],
         };
-        let small = if size == from { picture } else { resize(&picture, size[1], size[0], filter) };
+        let small = resized(picture, (size[0], size[1]), filter);
         let mut rgb = vec![0; canvas[0] as usize * canvas[1] as usize * 3];
         let lines = rgb.chunks_exact_mut(canvas[1] as usize * 3);
         for (to, line) in lines.zip(small.rgb.chunks_exact(size[1] as usize * 3)) {
             to[..line.len()].copy_from_slice(line);
         }
         let frame = Frame { width: canvas[1], height: canvas[0], rgb };
-        Ok(PreparedPicture { from, frames: vec![frame], rows: 0, cols: 0 })
+        Ok(PreparedPicture::of_frame(from, frame))
     }
 }
 

@@ -8,6 +8,7 @@ use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::PictureError;
+use crate::picture::Picture;
 use crate::{exif, jpeg, turn};
 
 /// Limits for untrusted files.
@@ -69,17 +70,6 @@ impl PictureFormat {
             PictureFormat::Gif => "GIF",
         }
     }
-}
-
-/// Upright picture in RGB.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Picture {
-    /// Columns; at least 1.
-    pub width: u32,
-    /// Rows; at least 1.
-    pub height: u32,
-    /// Pixels: `(height, width, 3)`.
-    pub rgb: Vec<u8>,
 }
 
 /// Decodes a picture. Takes at most three times the memory of its pixels; a file cannot cause more than the

@@ -8,21 +8,24 @@ mod error;
 mod exif;
 mod jpeg;
 mod lanes;
+mod options;
+mod picture;
 mod pixels;
 mod processor;
 mod quarters;
 mod resize;
+mod resolution;
 mod squares;
 #[cfg(test)]
 mod tests;
 mod tiles;
 mod turn;
-mod whole;
 
 pub use data_uri::{decode_base64, from_data_uri};
-pub use decode::{Limits, Picture, PictureFormat, decode, decode_until};
+pub use decode::{Limits, PictureFormat, decode, decode_until};
 pub use error::{PictureError, ProcessorError};
+pub use options::{Detail, PictureOptions, PixelLimits};
+pub use picture::{Frame, Picture, PreparedPicture};
 pub use pixels::PixelScale;
-pub use processor::{Detail, Frame, Look, PreparedPicture, Processor};
+pub use processor::Processor;
 pub use resize::{Filter, resize};
-pub use whole::PixelRoom;

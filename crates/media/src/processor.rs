@@ -3,18 +3,18 @@
 
 mod settings;
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::canvas::Canvas;
-use crate::decode::Picture;
 use crate::error::{PictureError, ProcessorError};
+use crate::options::{PictureOptions, PixelLimits};
+use crate::picture::{Picture, PreparedPicture};
 use crate::pixels::PixelScale;
 use crate::quarters::Quarters;
 use crate::resize::Filter;
+use crate::resolution::{DynamicResolution, SizeRule};
 use crate::squares::{Grids, Square};
 use crate::tiles::Tiles;
-use crate::whole::{PixelRoom, Sizes, Whole};
 use settings::ProcessorSettings;
 
 /// Preprocessing of pictures for a vision tower.
@@ -33,60 +33,13 @@ enum FrameMethod {
     /// Quarters and the whole, each near its own size: Idefics2.
     Quarters(Quarters),
     /// Whole picture near its own size: Qwen's models, Pixtral and Mistral 3.
-    Whole(Whole),
+    Dynamic(DynamicResolution),
     /// Square of one size: Gemma 3, LLaVA 1.5, CLIP and SigLIP.
     Square(Square),
     /// Canvas of square tiles: Llama 3.2 Vision.
     Canvas(Canvas),
     /// Square, and the whole on a canvas of squares: LLaVA-NeXT.
     Grids(Grids),
-}
-
-/// Level of detail.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Detail {
-    /// As in the processor's settings.
-    #[default]
-    Own,
-    /// Whole picture only, in one frame.
-    Low,
-    /// Parts too, if the processor supports them.
-    High,
-}
-
-/// Request's options for a picture.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Look {
-    /// Level of detail.
-    pub detail: Detail,
-    /// Minimum pixels, overriding the processor.
-    pub pixels_min: Option<u64>,
-    /// Maximum pixels, overriding the processor.
-    pub pixels_max: Option<u64>,
-}
-
-/// Input of one pass of the tower.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
-    /// Columns.
-    pub width: u32,
-    /// Rows.
-    pub height: u32,
-    /// Pixels: `(height, width, 3)`.
-    pub rgb: Vec<u8>,
-}
-
-/// Preprocessed picture.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PreparedPicture {
-    /// Original rows and columns.
-    pub from: [u32; 2],
-    /// Frames: the parts row by row, then the whole; or the whole alone; or the whole, then the canvas.
-    pub frames: Vec<Frame>,
-    /// Rows of parts; 0 if not split.
-    pub rows: u32,
-    /// Columns of parts.
-    pub cols: u32,
 }
 
 const SIDE_MAX: u64 = 8192;
@@ -159,8 +112,8 @@ impl Processor {
                 splits: read.truth("do_image_splitting", true)?,
             }),
             ProcessorKind::Quarters => FrameMethod::Quarters(read.quarters()?),
-            ProcessorKind::Qwen => FrameMethod::Whole(read.whole()?),
-            ProcessorKind::Pixtral => FrameMethod::Whole(read.pixtral()?),
+            ProcessorKind::Qwen => FrameMethod::Dynamic(read.dynamic()?),
+            ProcessorKind::Pixtral => FrameMethod::Dynamic(read.pixtral()?),
             ProcessorKind::Gemma3 => {
                 FrameMethod::Square(Square { side: read.square("size", 224)?, padded: None, cropped: false })
             }
@@ -179,7 +132,9 @@ impl Processor {
     /// not state it. Frames then have a whole number of such squares.
     #[must_use]
     pub fn joining(mut self, joined: u32) -> Self {
-        if let FrameMethod::Whole(Whole { joined: own, sizes: Sizes::Longest(_), .. }) = &mut self.method {
+        if let FrameMethod::Dynamic(DynamicResolution { joined: own, rule: SizeRule::Longest(_), .. }) =
+            &mut self.method
+        {
             *own = joined;
         }
         self
@@ -190,11 +145,15 @@ impl Processor {
     /// # Errors
     /// [`PictureError::Shape`]. [`PictureError::Bounds`] and [`PictureError::NoBounds`] for invalid bounds of
     /// the request.
-    pub fn prepare(&self, picture: Picture, look: Look) -> Result<PreparedPicture, PictureError> {
-        self.prepare_within(picture, look, PixelRoom::default())
+    pub fn prepare(
+        &self,
+        picture: Picture,
+        options: PictureOptions,
+    ) -> Result<PreparedPicture, PictureError> {
+        self.prepare_within(picture, options, PixelLimits::default())
     }
 
-    /// Preprocesses as [`Processor::prepare`] does, within `room`. If the processor bounds the number of
+    /// Preprocesses as [`Processor::prepare`] does, within `limits`. If the processor bounds the number of
     /// pixels, the picture is scaled to fit.
     ///
     /// # Errors
@@ -202,18 +161,17 @@ impl Processor {
     pub fn prepare_within(
         &self,
         picture: Picture,
-        look: Look,
-        room: PixelRoom,
+        options: PictureOptions,
+        limits: PixelLimits,
     ) -> Result<PreparedPicture, PictureError> {
-        let bounded = look.pixels_min.is_some() || look.pixels_max.is_some();
         match &self.method {
-            FrameMethod::Whole(whole) => whole.prepare(picture, self.filter, look, room),
-            _ if bounded => Err(PictureError::NoBounds),
-            FrameMethod::Tiles(tiles) => tiles.prepare(picture, self.filter, look.detail),
-            FrameMethod::Quarters(quarters) => quarters.prepare(picture, self.filter, look.detail),
+            FrameMethod::Dynamic(dynamic) => dynamic.prepare(picture, self.filter, options, limits),
+            _ if options.bounds_pixels() => Err(PictureError::NoBounds),
+            FrameMethod::Tiles(tiles) => tiles.prepare(picture, self.filter, options.detail),
+            FrameMethod::Quarters(quarters) => quarters.prepare(picture, self.filter, options.detail),
             FrameMethod::Square(square) => square.prepare(picture, self.filter),
-            FrameMethod::Grids(grids) => grids.prepare(picture, self.filter, look.detail),
-            FrameMethod::Canvas(canvas) => canvas.prepare(picture, self.filter, look.detail),
+            FrameMethod::Grids(grids) => grids.prepare(picture, self.filter, options.detail),
+            FrameMethod::Canvas(canvas) => canvas.prepare(picture, self.filter, options.detail),
         }
     }
 
@@ -222,7 +180,7 @@ impl Processor {
         match &self.method {
             FrameMethod::Tiles(tiles) => tiles.frames_max(),
             FrameMethod::Quarters(quarters) => quarters.frames_max(),
-            FrameMethod::Whole(_) | FrameMethod::Square(_) | FrameMethod::Canvas(_) => 1,
+            FrameMethod::Dynamic(_) | FrameMethod::Square(_) | FrameMethod::Canvas(_) => 1,
             FrameMethod::Grids(_) => 2,
         }
     }
@@ -234,7 +192,7 @@ impl Processor {
             FrameMethod::Square(square) => Some(square.side),
             FrameMethod::Grids(grids) => Some(grids.square.side),
             FrameMethod::Canvas(canvas) => Some(canvas.side),
-            FrameMethod::Whole(_) | FrameMethod::Quarters(_) => None,
+            FrameMethod::Dynamic(_) | FrameMethod::Quarters(_) => None,
         }
     }
 
@@ -261,7 +219,7 @@ impl Processor {
     /// states them.
     pub fn patches(&self) -> Option<(u32, u32)> {
         match &self.method {
-            FrameMethod::Whole(whole) => Some((whole.patch, whole.joined)),
+            FrameMethod::Dynamic(dynamic) => Some((dynamic.patch, dynamic.joined)),
             _ => None,
         }
     }

@@ -2,10 +2,10 @@
 //! (`image_processing_idefics2.py`). A frame's longer side is limited first. Then both sides are raised to a
 //! minimum, regardless of the aspect ratio.
 
-use crate::decode::Picture;
 use crate::error::PictureError;
-use crate::processor::{Detail, Frame, PreparedPicture};
-use crate::resize::{Filter, resize};
+use crate::options::Detail;
+use crate::picture::{Picture, PreparedPicture};
+use crate::resize::{Filter, resized};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quarters {
@@ -41,17 +41,13 @@ impl Quarters {
         detail: Detail,
     ) -> Result<PreparedPicture, PictureError> {
         let (height, width) = (picture.height, picture.width);
-        let splits = match detail {
-            Detail::Own => self.splits,
-            Detail::Low => false,
-            Detail::High => true,
-        };
+        let splits = detail.splits(self.splits);
         let mut pictures = Vec::with_capacity(5);
         if splits {
             let (down, right) = (height / 2, width / 2);
             for (top, bottom) in [(0, down), (down, height)] {
                 for (left, end) in [(0, right), (right, width)] {
-                    pictures.push(cut(&picture, [top, bottom], [left, end]));
+                    pictures.push(picture.cut([top, bottom], [left, end]));
                 }
             }
         }
@@ -60,22 +56,11 @@ impl Quarters {
             return Err(PictureError::Shape { width, height });
         }
         let frame = |part: Picture| {
-            let (height, width) = self.size(part.height, part.width);
-            let part = match (part.height, part.width) == (height, width) {
-                true => part,
-                false => resize(&part, width, height, filter),
-            };
-            Frame { width: part.width, height: part.height, rgb: part.rgb }
+            let size = self.size(part.height, part.width);
+            resized(part, size, filter).into()
         };
         let parts = if splits { 2 } else { 0 };
         let frames = pictures.into_iter().map(frame).collect();
         Ok(PreparedPicture { from: [height, width], frames, rows: parts, cols: parts })
     }
-}
-
-fn cut(picture: &Picture, [top, bottom]: [u32; 2], [left, right]: [u32; 2]) -> Picture {
-    let lines = picture.rgb.chunks_exact(picture.width as usize * 3);
-    let lines = lines.skip(top as usize).take((bottom - top) as usize);
-    let rgb = lines.flat_map(|line| &line[left as usize * 3..right as usize * 3]).copied().collect();
-    Picture { width: right - left, height: bottom - top, rgb }
 }

@@ -6,8 +6,8 @@ use std::f64::consts::PI;
 use std::num::NonZero;
 use std::thread;
 
-use crate::decode::Picture;
 use crate::lanes::{HALF, LANES, PRECISION, Strip, rounded, sums};
+use crate::picture::Picture;
 
 /// Resampling filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +123,17 @@ pub fn resize(picture: &Picture, width: u32, height: u32, filter: Filter) -> Pic
         (true, false) => rows(picture),
         (false, false) if rows_first(picture, width, height) => columns(&rows(picture)),
         (false, false) => rows(&columns(picture)),
+    }
+}
+
+/// Picture of size `(height, width)`, unchanged if it has this size already.
+///
+/// # Panics
+/// If the new size is 0.
+pub(crate) fn resized(picture: Picture, (height, width): (u32, u32), filter: Filter) -> Picture {
+    match (picture.height, picture.width) == (height, width) {
+        true => picture,
+        false => resize(&picture, width, height, filter),
     }
 }
 

@@ -2,10 +2,10 @@
 //! LLaVA-NeXT adds the picture on a canvas of several squares, of the best size in a list
 //! (`image_processing_llava_next.py`).
 
-use crate::decode::Picture;
 use crate::error::{PictureError, ProcessorError};
-use crate::processor::{Detail, Frame, PreparedPicture};
-use crate::resize::{Filter, resize, resize_on_square};
+use crate::options::Detail;
+use crate::picture::{Picture, PreparedPicture};
+use crate::resize::{Filter, resize, resize_on_square, resized};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Square {
@@ -20,13 +20,6 @@ pub(crate) struct Square {
 
 /// Maximum pixels of the resized picture from which the centre is cropped.
 const RESIZED_PIXELS_MAX: u64 = 50_000_000;
-
-fn to(picture: Picture, (height, width): (u32, u32), filter: Filter) -> Picture {
-    match (picture.height, picture.width) == (height, width) {
-        true => picture,
-        false => resize(&picture, width, height, filter),
-    }
-}
 
 /// Places a picture on a canvas of one colour, at row `top` and column `left`.
 fn on_canvas(
@@ -44,14 +37,10 @@ fn on_canvas(
     Picture { width, height, rgb }
 }
 
-fn frame(Picture { width, height, rgb }: Picture) -> Frame {
-    Frame { width, height, rgb }
-}
-
 impl Square {
     pub(crate) fn prepare(&self, picture: Picture, filter: Filter) -> Result<PreparedPicture, PictureError> {
         let from = [picture.height, picture.width];
-        Ok(PreparedPicture { from, frames: vec![frame(self.of(picture, filter)?)], rows: 0, cols: 0 })
+        Ok(PreparedPicture::of_frame(from, self.of(picture, filter)?))
     }
 
     fn of(&self, mut picture: Picture, filter: Filter) -> Result<Picture, PictureError> {
@@ -68,7 +57,7 @@ impl Square {
         }
         let Picture { width, height, .. } = picture;
         if !self.cropped {
-            return Ok(to(picture, (side, side), filter));
+            return Ok(resized(picture, (side, side), filter));
         }
         let (short, long) = (u64::from(width.min(height)), u64::from(width.max(height)));
         let long = u64::from(side) * long / short;
@@ -76,12 +65,10 @@ impl Square {
             return Err(PictureError::Shape { width, height });
         }
         let long = long as u32;
-        let picture = to(picture, if width <= height { (long, side) } else { (side, long) }, filter);
+        let size = if width <= height { (long, side) } else { (side, long) };
+        let picture = resized(picture, size, filter);
         let (top, left) = ((picture.height - side) / 2, (picture.width - side) / 2);
-        let lines =
-            picture.rgb.chunks_exact(picture.width as usize * 3).skip(top as usize).take(side as usize);
-        let rgb = lines.flat_map(|line| &line[left as usize * 3..][..side as usize * 3]).copied().collect();
-        Ok(Picture { width: side, height: side, rgb })
+        Ok(picture.cut([top, top + side], [left, left + side]))
     }
 }
 
@@ -155,9 +142,9 @@ impl Grids {
         if detail != Detail::Low {
             let place = ((canvas[0] - size.0) / 2, (canvas[1] - size.1) / 2);
             let small = resize(&picture, size.1, size.0, filter);
-            frames.push(frame(on_canvas(&small, (canvas[0], canvas[1]), place, [0; 3])));
+            frames.push(on_canvas(&small, (canvas[0], canvas[1]), place, [0; 3]).into());
         }
-        frames.insert(0, frame(to(picture, (side, side), filter)));
+        frames.insert(0, resized(picture, (side, side), filter).into());
         let [rows, cols] = if frames.len() > 1 { canvas.map(|pixels| pixels / side) } else { [0; 2] };
         Ok(PreparedPicture { from: [height, width], frames, rows, cols })
     }

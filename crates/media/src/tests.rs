@@ -116,7 +116,7 @@ fn processors_make_what_transformers_do() {
         };
         let picture = texture(size(&of["width"]), size(&of["height"]));
         let [pixels_min, pixels_max] = ["pixels_min", "pixels_max"].map(|key| of[key].as_u64());
-        let prepared = processor.prepare(picture, Look { detail, pixels_min, pixels_max }).unwrap();
+        let prepared = processor.prepare(picture, PictureOptions { detail, pixels_min, pixels_max }).unwrap();
         assert_eq!((prepared.rows, prepared.cols), (size(&of["rows"]), size(&of["cols"])), "{of}");
         assert_eq!(prepared.frames.len(), of["frames"][0].as_u64().unwrap() as usize, "{of}");
         assert!(detail == Detail::High || prepared.frames.len() <= processor.frames_max(), "{of}");
@@ -188,23 +188,28 @@ fn settings_of_sizes_that_vary_are_held_to_what_is_known() {
         assert_eq!(with(key, value).unwrap_err().key, key);
     }
     let processor = with("max_pixels", json!(100_000)).unwrap();
-    let look = |pixels_min, pixels_max| {
-        processor.prepare(texture(300, 200), Look { pixels_min, pixels_max, ..Look::default() })
+    let options = |pixels_min, pixels_max| {
+        processor.prepare(
+            texture(300, 200),
+            PictureOptions { pixels_min, pixels_max, ..PictureOptions::default() },
+        )
     };
     let sides = |prepared: PreparedPicture| (prepared.frames[0].width, prepared.frames[0].height);
-    assert_eq!(sides(look(None, None).unwrap()), (308, 196));
-    assert_eq!(sides(look(None, Some(784)).unwrap()), (28, 28));
-    assert_eq!(sides(look(Some(200_000), Some(300_000)).unwrap()), (560, 392), "{processor:?}");
-    assert!(matches!(look(Some(200_000), None), Err(PictureError::Bounds { most: 100_000, .. })));
-    assert!(matches!(look(None, Some(783)), Err(PictureError::Bounds { square: 784, .. })));
-    let low = processor.prepare(texture(2000, 1000), Look { detail: Detail::Low, ..Look::default() });
+    assert_eq!(sides(options(None, None).unwrap()), (308, 196));
+    assert_eq!(sides(options(None, Some(784)).unwrap()), (28, 28));
+    assert_eq!(sides(options(Some(200_000), Some(300_000)).unwrap()), (560, 392), "{processor:?}");
+    assert!(matches!(options(Some(200_000), None), Err(PictureError::Bounds { most: 100_000, .. })));
+    assert!(matches!(options(None, Some(783)), Err(PictureError::Bounds { square: 784, .. })));
+    let low = processor
+        .prepare(texture(2000, 1000), PictureOptions { detail: Detail::Low, ..PictureOptions::default() });
     assert_eq!(sides(low.unwrap()), (420, 196), "its own bound is the lower");
-    let long = processor.prepare(texture(1, 201), Look::default());
+    let long = processor.prepare(texture(1, 201), PictureOptions::default());
     assert!(matches!(long, Err(PictureError::Shape { .. })));
     // A processor with fixed sizes has no bounds.
     let config = json!({ "image_processor_type": "SmolVLMImageProcessor" });
     let tiles = Processor::from_config(config.as_object().unwrap()).unwrap();
-    let bounded = tiles.prepare(texture(9, 9), Look { pixels_max: Some(784), ..Look::default() });
+    let bounded =
+        tiles.prepare(texture(9, 9), PictureOptions { pixels_max: Some(784), ..PictureOptions::default() });
     assert_eq!(bounded, Err(PictureError::NoBounds));
 }
 
@@ -264,7 +269,7 @@ fn the_longest_lines_are_made_to_frames_or_refused() {
     for processor in all.iter().chain([&padded, &grids]) {
         for (width, height) in [(65_535, 1), (1, 65_535)] {
             let picture = Picture { width, height, rgb: vec![7; 3 * 65_535] };
-            match processor.prepare(picture, Look::default()) {
+            match processor.prepare(picture, PictureOptions::default()) {
                 Ok(prepared) => assert!(!prepared.frames.is_empty()),
                 Err(PictureError::Shape { .. }) => {}
                 Err(error) => panic!("{processor:?}: {error}"),
@@ -277,8 +282,12 @@ fn the_longest_lines_are_made_to_frames_or_refused() {
 fn what_a_request_wants_made_of_a_picture_is_bounded() {
     let config = json!({ "image_processor_type": "Qwen2VLImageProcessor" });
     let qwen = Processor::from_config(config.as_object().unwrap()).unwrap();
-    let look = Look { pixels_min: Some(4_000_000_000), pixels_max: Some(4_000_000_000), ..Look::default() };
-    let error = qwen.prepare(texture(100, 100), look).unwrap_err();
+    let options = PictureOptions {
+        pixels_min: Some(4_000_000_000),
+        pixels_max: Some(4_000_000_000),
+        ..PictureOptions::default()
+    };
+    let error = qwen.prepare(texture(100, 100), options).unwrap_err();
     assert!(matches!(error, PictureError::Larger { max: 50_000_000, .. }), "{error:?}");
 }
 
@@ -343,9 +352,9 @@ fn large_pictures_are_scaled_to_what_a_tower_takes() {
     {
         for ([height, width], sides) in [([3024, 4032], photo), ([2160, 3840], screenshot)] {
             let picture = Picture { width, height, rgb: vec![90; width as usize * height as usize * 3] };
-            let room = 16_384 * patch * patch;
-            let room = PixelRoom { usual: None, most: room };
-            let prepared = processor.prepare_within(picture, Look::default(), room).unwrap();
+            let limits = 16_384 * patch * patch;
+            let limits = PixelLimits { usual: None, most: limits };
+            let prepared = processor.prepare_within(picture, PictureOptions::default(), limits).unwrap();
             assert_eq!([prepared.frames[0].height, prepared.frames[0].width], sides);
         }
     }
@@ -361,29 +370,29 @@ fn an_operators_default_holds_where_the_request_says_nothing() {
         json!({ "image_processor_type": "PixtralImageProcessor", "size": { "longest_edge": 1540 } });
     let pixtral = Processor::from_config(settings.as_object().unwrap()).unwrap();
     let picture = || Picture { width: 4000, height: 3000, rgb: vec![90; 36_000_000] };
-    let look = |detail, pixels_min, pixels_max| Look { detail, pixels_min, pixels_max };
-    let room = |usual: u64, most: u64| PixelRoom { usual: (usual > 0).then_some(usual), most };
+    let options = |detail, pixels_min, pixels_max| PictureOptions { detail, pixels_min, pixels_max };
+    let limits = |usual: u64, most: u64| PixelLimits { usual: (usual > 0).then_some(usual), most };
     let (own, low, high) = (Detail::Own, Detail::Low, Detail::High);
-    for (processor, look, room, sides) in [
-        (&qwen, look(own, None, None), room(0, u64::MAX), [2996, 4004]),
-        (&qwen, look(own, None, None), room(1_000_000, u64::MAX), [840, 1148]),
-        (&qwen, look(low, None, None), room(1_000_000, u64::MAX), [420, 588]),
-        (&qwen, look(low, None, None), room(100_000, u64::MAX), [252, 364]),
-        (&qwen, look(high, None, None), room(1_000_000, u64::MAX), [2996, 4004]),
-        (&qwen, look(own, None, Some(2_000_000)), room(1_000_000, u64::MAX), [1204, 1624]),
-        (&qwen, look(own, Some(2_000_000), None), room(1_000_000, u64::MAX), [1204, 1624]),
-        (&qwen, look(own, None, Some(9_000_000)), room(1_000_000, 1_500_000), [1036, 1400]),
-        (&qwen, look(high, None, None), room(0, 1_500_000), [1036, 1400]),
+    for (processor, options, limits, sides) in [
+        (&qwen, options(own, None, None), limits(0, u64::MAX), [2996, 4004]),
+        (&qwen, options(own, None, None), limits(1_000_000, u64::MAX), [840, 1148]),
+        (&qwen, options(low, None, None), limits(1_000_000, u64::MAX), [420, 588]),
+        (&qwen, options(low, None, None), limits(100_000, u64::MAX), [252, 364]),
+        (&qwen, options(high, None, None), limits(1_000_000, u64::MAX), [2996, 4004]),
+        (&qwen, options(own, None, Some(2_000_000)), limits(1_000_000, u64::MAX), [1204, 1624]),
+        (&qwen, options(own, Some(2_000_000), None), limits(1_000_000, u64::MAX), [1204, 1624]),
+        (&qwen, options(own, None, Some(9_000_000)), limits(1_000_000, 1_500_000), [1036, 1400]),
+        (&qwen, options(high, None, None), limits(0, 1_500_000), [1036, 1400]),
         // Pixtral's longest side is 1540, or as long as the pixel bound allows.
-        (&pixtral, look(own, None, None), room(0, u64::MAX), [1168, 1552]),
-        (&pixtral, look(own, None, None), room(480_000, u64::MAX), [608, 800]),
-        (&pixtral, look(high, None, None), room(480_000, u64::MAX), [1168, 1552]),
-        (&pixtral, look(high, None, None), room(480_000, 480_000), [608, 800]),
+        (&pixtral, options(own, None, None), limits(0, u64::MAX), [1168, 1552]),
+        (&pixtral, options(own, None, None), limits(480_000, u64::MAX), [608, 800]),
+        (&pixtral, options(high, None, None), limits(480_000, u64::MAX), [1168, 1552]),
+        (&pixtral, options(high, None, None), limits(480_000, 480_000), [608, 800]),
     ] {
-        let prepared = processor.prepare_within(picture(), look, room).unwrap();
-        assert_eq!([prepared.frames[0].height, prepared.frames[0].width], sides, "{look:?} {room:?}");
+        let prepared = processor.prepare_within(picture(), options, limits).unwrap();
+        assert_eq!([prepared.frames[0].height, prepared.frames[0].width], sides, "{options:?} {limits:?}");
     }
-    let beyond = qwen.prepare_within(picture(), look(own, Some(2_000_000), None), room(0, 1_500_000));
+    let beyond = qwen.prepare_within(picture(), options(own, Some(2_000_000), None), limits(0, 1_500_000));
     assert!(matches!(beyond, Err(PictureError::Bounds { most: 1_500_000, .. })), "{beyond:?}");
 }
 
@@ -401,7 +410,7 @@ fn narrow_pictures_of_llava_next_are_transformers() {
         (3, 700, "19dc811fc0b6fa1ad12a86c4da6aa94654aca2c8ff720c4c8a33c63ae375d76b"),
         (700, 3, "0e34834380d5be907b75fe404371dcd2c65fd7fe61d130385923d5e1431c39da"),
     ] {
-        let prepared = processor.prepare(texture(width, height), Look::default()).unwrap();
+        let prepared = processor.prepare(texture(width, height), PictureOptions::default()).unwrap();
         let all: Vec<u8> = prepared.frames.into_iter().flat_map(|frame| frame.rgb).collect();
         assert_eq!(digest(&all), known, "{width} x {height}");
     }

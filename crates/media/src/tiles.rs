@@ -1,10 +1,10 @@
 //! Pictures in square tiles, followed by the whole: Idefics3 and SmolVLM (`image_processing_idefics3.py`). The
 //! picture is resized so that its longer side is `longest`, then so that both sides are whole tiles, and cut.
 
-use crate::decode::Picture;
 use crate::error::PictureError;
-use crate::processor::{Detail, Frame, PreparedPicture};
-use crate::resize::{Filter, resize};
+use crate::options::Detail;
+use crate::picture::{Frame, Picture, PreparedPicture};
+use crate::resize::{Filter, resized};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tiles {
@@ -76,59 +76,32 @@ impl Tiles {
         detail: Detail,
     ) -> Result<PreparedPicture, PictureError> {
         let (width, height) = (picture.width, picture.height);
-        let to = |picture: Picture, (height, width): (u32, u32)| match (picture.height, picture.width) {
-            size if size == (height, width) => picture,
-            _ => resize(&picture, width, height, filter),
-        };
+        let from = [height, width];
         let mut picture = picture;
         if let Some(longest) = self.longest {
             let (height, width) = of_longest(height, width, longest);
-            picture = to(picture, below_most(height, width));
+            picture = resized(picture, below_most(height, width), filter);
         } else if picture.width.max(picture.height) > LONGEST_MAX {
             return Err(PictureError::Shape { width, height });
         }
-        let splits = match detail {
-            Detail::Own => self.splits,
-            Detail::Low => false,
-            Detail::High => true,
-        };
         let one = (self.side, self.side);
-        if !splits {
-            return Ok(PreparedPicture {
-                from: [height, width],
-                frames: vec![frame(to(picture, one))],
-                rows: 0,
-                cols: 0,
-            });
+        if !detail.splits(self.splits) {
+            return Ok(PreparedPicture::of_frame(from, resized(picture, one, filter)));
         }
         let size = self.in_parts(picture.height, picture.width);
         if size.0 == 0 || size.1 == 0 {
             return Err(PictureError::Shape { width, height });
         }
-        picture = to(picture, size);
+        picture = resized(picture, size, filter);
         if size == one {
-            return Ok(PreparedPicture {
-                from: [height, width],
-                frames: vec![frame(picture)],
-                rows: 0,
-                cols: 0,
-            });
+            return Ok(PreparedPicture::of_frame(from, picture));
         }
         let (rows, cols) = (size.0 / self.side, size.1 / self.side);
         let places = (0..rows).flat_map(|row| (0..cols).map(move |col| (row, col)));
-        let mut frames: Vec<Frame> = places.map(|(row, col)| self.part(&picture, row, col)).collect();
-        frames.push(frame(to(picture, one)));
-        Ok(PreparedPicture { from: [height, width], frames, rows, cols })
+        let part = |start: u32| [start * self.side, (start + 1) * self.side];
+        let mut frames: Vec<Frame> =
+            places.map(|(row, col)| picture.cut(part(row), part(col)).into()).collect();
+        frames.push(resized(picture, one, filter).into());
+        Ok(PreparedPicture { from, frames, rows, cols })
     }
-
-    fn part(&self, picture: &Picture, row: u32, col: u32) -> Frame {
-        let (side, line) = (self.side as usize, picture.width as usize * 3);
-        let lines = picture.rgb.chunks_exact(line).skip(row as usize * side).take(side);
-        let rgb = lines.flat_map(|line| &line[col as usize * side * 3..][..side * 3]).copied().collect();
-        Frame { width: self.side, height: self.side, rgb }
-    }
-}
-
-fn frame(picture: Picture) -> Frame {
-    Frame { width: picture.width, height: picture.height, rgb: picture.rgb }
 }

@@ -1,6 +1,6 @@
 //! Rotation of pictures to upright, by their orientation.
 
-use crate::decode::Picture;
+use crate::picture::Picture;
 
 /// Side in pixels of a square that is rotated at a time, so that both its source and its destination stay in
 /// the cache.

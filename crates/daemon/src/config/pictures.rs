@@ -1,15 +1,18 @@
 //! Limits of picture sizes: the default when a request names none, and the maximum.
 
-use hanzo_engine_media::PixelRoom;
+use hanzo_engine_media::PixelLimits;
 
 use super::{ConfigError, EngineSection, ModelConfig};
 use crate::limits;
 
 impl EngineSection {
     /// Limits of picture sizes; `own` is the model's default.
-    pub(crate) fn picture_room(&self, own: Option<u64>) -> PixelRoom {
-        let room = PixelRoom::default();
-        PixelRoom { usual: own.or(self.picture_pixels), most: self.picture_pixels_max.unwrap_or(room.most) }
+    pub(crate) fn picture_limits(&self, own: Option<u64>) -> PixelLimits {
+        let limits = PixelLimits::default();
+        PixelLimits {
+            usual: own.or(self.picture_pixels),
+            most: self.picture_pixels_max.unwrap_or(limits.most),
+        }
     }
 
     /// Checks that the limits are within what vision encoders take.

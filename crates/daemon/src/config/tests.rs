@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use hanzo_engine_media::PixelRoom;
+use hanzo_engine_media::PixelLimits;
 
 use super::*;
 
@@ -121,12 +121,15 @@ fn a_kv_type_goes_by_its_name() {
 fn bounds_of_pictures_are_the_models_or_the_engines() {
     figment::Jail::expect_with(|jail| {
         let unset = Config::load(None, Figment::new()).unwrap().engine;
-        assert_eq!(unset.picture_room(None), PixelRoom::default());
+        assert_eq!(unset.picture_limits(None), PixelLimits::default());
         jail.set_env("HANZO_ENGINE_ENGINE_PICTURE_PIXELS", "1000000");
         let flag = Serialized::default("engine.picture_pixels_max", 2_000_000);
         let engine = Config::load(None, flag).unwrap().engine;
-        assert_eq!(engine.picture_room(None), PixelRoom { usual: Some(1_000_000), most: 2_000_000 });
-        assert_eq!(engine.picture_room(Some(500_000)), PixelRoom { usual: Some(500_000), most: 2_000_000 });
+        assert_eq!(engine.picture_limits(None), PixelLimits { usual: Some(1_000_000), most: 2_000_000 });
+        assert_eq!(
+            engine.picture_limits(Some(500_000)),
+            PixelLimits { usual: Some(500_000), most: 2_000_000 }
+        );
         Ok(())
     });
 }

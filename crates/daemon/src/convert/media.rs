@@ -1,6 +1,6 @@
 //! Pictures and sounds of a chat as received, each with its field's name for errors.
 
-use hanzo_engine_media::{Detail, Look};
+use hanzo_engine_media::{Detail, PictureOptions};
 use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::media::{PICTURE, SOUND};
 
@@ -50,8 +50,8 @@ pub(super) fn picture(field: String, wire: v1::Media) -> Result<RequestedPicture
             return Err(Error::field(format!("{field}.detail"), reason));
         }
     };
-    let look = Look { detail, pixels_min: wire.min_pixels, pixels_max: wire.max_pixels };
-    Ok(RequestedPicture { field, bytes: wire.data.into(), look })
+    let options = PictureOptions { detail, pixels_min: wire.min_pixels, pixels_max: wire.max_pixels };
+    Ok(RequestedPicture { field, bytes: wire.data.into(), options })
 }
 
 fn take_sound(
@@ -137,7 +137,7 @@ mod tests {
         assert!(take(media("audio/*", "")).unwrap_err().contains("16 sounds"));
         assert_eq!(content, format!("a{}", String::from_iter([PICTURE, SOUND]).repeat(16)));
         let RequestedMedia { pictures, sounds } = taken;
-        let details = [1, 2].map(|at: usize| pictures[at].look.detail);
+        let details = [1, 2].map(|at: usize| pictures[at].options.detail);
         assert_eq!((details, pictures.len(), sounds.len()), ([Detail::Own, Detail::Low], 16, 16));
     }
 

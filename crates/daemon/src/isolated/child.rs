@@ -18,7 +18,7 @@ use std::{
 
 use hanzo_engine_constraints::{Grammar, Spec};
 use hanzo_engine_kernels::KernelError;
-use hanzo_engine_media::PixelRoom;
+use hanzo_engine_media::PixelLimits;
 use hanzo_engine_runtime::{
     Adapter, AdapterBase, ClientId, EngineStats, Event, EventKind, Job, JobId, LoadError, LoadedAdapter,
     StepError, StepReport, TextModel, spec::TransformerSpec,
@@ -266,7 +266,7 @@ fn prepare(open: &OpenOrder, bell: &Bell, voice: &Voice) -> Result<Prepared, Loa
         overrides: open.overrides.clone(),
         draft: open.draft.clone(),
         tool_format: open.tool_format,
-        pictures: PixelRoom::default(),
+        pictures: PixelLimits::default(),
         sharing: match (&open.others, files.decoder()) {
             (Some(others), Some(files)) if open.by_rows => {
                 Some(LayerDistribution::by_rows(files, others.iter().map(|&(name, _)| name))?)

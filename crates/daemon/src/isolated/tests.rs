@@ -9,7 +9,7 @@ use std::{
 
 use hanzo_engine_constraints::{Grammar, Spec};
 use hanzo_engine_kernels::KvType;
-use hanzo_engine_media::PixelRoom;
+use hanzo_engine_media::PixelLimits;
 use hanzo_engine_runtime::{
     AdapterBase, CallReading, EmbedInput, EmbedJob, Event, EventKind, Job, JobId, Network, Output, Overrides,
     SamplingParams, Speculation, StepError, StopConditions, Tool, ToolFormat,
@@ -72,7 +72,7 @@ fn origin(source: ModelSource) -> Origin {
         overrides: Overrides::default(),
         draft: None,
         tool_format: None,
-        pictures: PixelRoom::default(),
+        pictures: PixelLimits::default(),
         sharing: None,
         memory: EngineMemory::default(),
         kept: None,

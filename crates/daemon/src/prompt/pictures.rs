@@ -1,7 +1,7 @@
 //! Pictures of a request, decoded and preprocessed as the model's own processor does. This runs before the job is
 //! queued.
 
-use hanzo_engine_media::{Limits, Look, PictureError, PreparedPicture, decode_until};
+use hanzo_engine_media::{Limits, PictureError, PictureOptions, PreparedPicture, decode_until};
 use hanzo_engine_runtime::{MediaSpan, RequestError, TextModel, vision::Sight};
 
 use crate::error::Error;
@@ -14,12 +14,12 @@ pub(crate) struct RequestedPicture {
     /// Contents of its file.
     pub(crate) bytes: Vec<u8>,
     /// Options of its preprocessing.
-    pub(crate) look: Look,
+    pub(crate) options: PictureOptions,
 }
 
 impl std::fmt::Debug for RequestedPicture {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} ({} bytes, {:?})", self.field, self.bytes.len(), self.look)
+        write!(f, "{} ({} bytes, {:?})", self.field, self.bytes.len(), self.options)
     }
 }
 
@@ -55,7 +55,7 @@ pub(super) fn prepared(
 
 /// Preprocesses one picture.
 fn one<'m>(
-    RequestedPicture { field, bytes, look }: RequestedPicture,
+    RequestedPicture { field, bytes, options }: RequestedPicture,
     model: &'m TextModel,
     interrupted: &dyn Fn() -> bool,
 ) -> Result<(&'m Sight, PreparedPicture), Error> {
@@ -72,7 +72,7 @@ fn one<'m>(
         error => Error::field(field.clone(), format!("the picture {error}")),
     };
     let picture = decode_until(&bytes, &Limits::default(), interrupted).map_err(refused)?;
-    Ok((sight, sight.prepare(picture, look).map_err(refused)?))
+    Ok((sight, sight.prepare(picture, options).map_err(refused)?))
 }
 
 /// Preprocesses a picture that is embedded on its own.

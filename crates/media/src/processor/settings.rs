@@ -7,8 +7,8 @@ use crate::canvas::Canvas;
 use crate::error::ProcessorError;
 use crate::quarters::Quarters;
 use crate::resize::Filter;
+use crate::resolution::{DynamicResolution, SizeRule};
 use crate::squares::{Grids, Square};
-use crate::whole::{Sizes, Whole};
 
 /// Settings in a model's `preprocessor_config.json`.
 pub(super) struct ProcessorSettings<'a> {
@@ -81,7 +81,7 @@ impl ProcessorSettings<'_> {
     }
 
     /// Reads Qwen's settings: pixel bounds, under their own keys or as edges of a size.
-    pub(super) fn whole(&self) -> Result<Whole, ProcessorError> {
+    pub(super) fn dynamic(&self) -> Result<DynamicResolution, ProcessorError> {
         let count = |key: &str, usual: u64| match self.set(key) {
             None => Ok(usual),
             Some(value) => value.as_u64().filter(|count| (1..=SIDE_MAX).contains(count)).ok_or_else(|| {
@@ -108,16 +108,16 @@ impl ProcessorSettings<'_> {
         };
         let least = pixels("min_pixels", "shortest_edge", 56 * 56)?;
         let most = pixels("max_pixels", "longest_edge", 28 * 28 * 1280)?;
-        Ok(Whole {
+        Ok(DynamicResolution {
             patch,
             joined,
-            sizes: Sizes::Pixels(least, most),
+            rule: SizeRule::Pixels(least, most),
             resizes: self.truth("do_resize", true)?,
         })
     }
 
     /// Reads Pixtral's settings: a patch's side, and a picture's longest.
-    pub(super) fn pixtral(&self) -> Result<Whole, ProcessorError> {
+    pub(super) fn pixtral(&self) -> Result<DynamicResolution, ProcessorError> {
         const PATCH: &str = "patch_size";
         let side = |value: &Value| value.as_u64().filter(|side| (1..=SIDE_MAX).contains(side));
         let patch = match self.set(PATCH) {
@@ -131,10 +131,10 @@ impl ProcessorSettings<'_> {
         let Some(patch) = patch else {
             return Err(ProcessorError::new(PATCH, format!("is no square of 1 to {SIDE_MAX} pixels")));
         };
-        Ok(Whole {
+        Ok(DynamicResolution {
             patch: patch as u32,
             joined: 1,
-            sizes: Sizes::Longest(self.longest_edge("size", 1024)?),
+            rule: SizeRule::Longest(self.longest_edge("size", 1024)?),
             resizes: self.truth("do_resize", true)?,
         })
     }

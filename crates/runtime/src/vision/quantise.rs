@@ -25,7 +25,7 @@ mod tests {
 
     use hanzo_engine_kernels::DType;
     use hanzo_engine_kernels::cpu::Tier;
-    use hanzo_engine_media::Look;
+    use hanzo_engine_media::PictureOptions;
 
     use super::*;
     use crate::error::LoadError;
@@ -64,7 +64,7 @@ mod tests {
     fn rows(opened: &OpenedModel) -> Vec<f32> {
         let text = opened.text_model().unwrap();
         let sight = text.sight.as_ref().unwrap();
-        let picture = sight.prepare(texture([90, 70]), Look::default()).unwrap();
+        let picture = sight.prepare(texture([90, 70]), PictureOptions::default()).unwrap();
         let (_, spans) =
             sight.place(&[tower(opened).spec.image_token], vec![picture], &text.tokenizer).unwrap();
         rows_of(cpu(Tier::detect().unwrap()), opened, &spans, ALL)

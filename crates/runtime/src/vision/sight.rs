@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use hanzo_engine_media::{Frame, Look, Picture, PictureError, PixelRoom, PreparedPicture, Processor};
+use hanzo_engine_media::{
+    Frame, Picture, PictureError, PictureOptions, PixelLimits, PreparedPicture, Processor,
+};
 use sha2::{Digest, Sha256};
 
 use super::spec::{Family, PerceiverSpec};
@@ -27,7 +29,7 @@ pub struct Sight {
     /// Tokens at the end of a line, and of the last line.
     line_ends: [u32; 2],
     /// The operator's bounds on picture sizes.
-    room: PixelRoom,
+    limits: PixelLimits,
 }
 
 /// Marks between the parts of a picture.
@@ -75,7 +77,7 @@ impl Sight {
             spec: files.spec.clone(),
             settings: Sha256::digest(format!("{:?} {:?}", files.processor, files.spec)).into(),
             spelled,
-            room: PixelRoom::default(),
+            limits: PixelLimits::default(),
             line_ends: match family {
                 Family::Pixtral => {
                     pixtral::LINE_ENDS.map(|token| tokenizer.token_id(token).unwrap_or_default())
@@ -184,8 +186,8 @@ impl Sight {
     }
 
     /// Sets the operator's bounds for pictures that keep about their own size.
-    pub fn bound(&mut self, room: PixelRoom) {
-        self.room = room;
+    pub fn bound(&mut self, limits: PixelLimits) {
+        self.limits = limits;
     }
 
     /// Prepares a picture for the tower. In families that scale pictures between bounds, it is scaled to the
@@ -193,11 +195,15 @@ impl Sight {
     ///
     /// # Errors
     /// As for [`Processor::prepare`], and [`PictureError::TooManyPatches`].
-    pub fn prepare(&self, picture: Picture, look: Look) -> Result<PreparedPicture, PictureError> {
+    pub fn prepare(
+        &self,
+        picture: Picture,
+        options: PictureOptions,
+    ) -> Result<PreparedPicture, PictureError> {
         let max = self.spec.patches_max;
         let most = (max * self.spec.patch.pow(2)) as u64;
-        let room = PixelRoom { most: self.room.most.min(most), ..self.room };
-        let prepared = self.processor.prepare_within(picture, look, room)?;
+        let limits = PixelLimits { most: self.limits.most.min(most), ..self.limits };
+        let prepared = self.processor.prepare_within(picture, options, limits)?;
         for &Frame { width, height, .. } in &prepared.frames {
             let patch = self.spec.patch;
             let patches = width as usize / patch * (height as usize / patch);

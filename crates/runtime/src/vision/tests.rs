@@ -10,7 +10,7 @@ use std::sync::Arc;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::reference::ReferenceBackend;
 use hanzo_engine_kernels::{AnyBackend, KvType};
-use hanzo_engine_media::{Look, Picture};
+use hanzo_engine_media::{Picture, PictureOptions};
 use serde_json::Value;
 
 mod beside;
@@ -134,8 +134,11 @@ fn files(opened: &OpenedModel) -> &TowerFiles {
 /// A conversation's prompt.
 pub(crate) fn prompt(text: &TextModel, talk: &Talk) -> (Vec<u32>, Vec<MediaSpan>) {
     let sight = text.sight.as_ref().unwrap();
-    let prepared =
-        talk.pictures.iter().map(|of| sight.prepare(of.clone(), Look::default()).unwrap()).collect();
+    let prepared = talk
+        .pictures
+        .iter()
+        .map(|of| sight.prepare(of.clone(), PictureOptions::default()).unwrap())
+        .collect();
     let rendered = text.prompt_from_chat(&talk.chat, 1024, &|| false).unwrap();
     sight.place(&rendered.tokens, prepared, &text.tokenizer).unwrap()
 }

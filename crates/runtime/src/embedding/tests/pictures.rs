@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use hanzo_engine_media::Look;
+use hanzo_engine_media::PictureOptions;
 use serde_json::{Map, json};
 use tempfile::TempDir;
 
@@ -35,7 +35,7 @@ fn inputs(model: &Model, case: &str) -> Vec<(EmbedInput, Vec<f32>)> {
     let sight = model.text.sight.as_ref().expect("it sees");
     let pictures = golden["pictures"].as_array().unwrap().iter().map(|of| {
         let size = [0, 1].map(|side| of["size"][side].as_u64().unwrap());
-        let span = sight.alone(sight.prepare(texture(size), Look::default()).unwrap()).unwrap();
+        let span = sight.alone(sight.prepare(texture(size), PictureOptions::default()).unwrap()).unwrap();
         (model.embedder.picture(span, BARE).unwrap(), numbers(&of["vector"]))
     });
     // Alternate, so that steps have both.

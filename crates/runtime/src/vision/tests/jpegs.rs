@@ -44,7 +44,7 @@ fn cases() -> Vec<JpegCase> {
 fn frames(text: &TextModel, file: &[u8]) -> Result<Vec<Frame>, PictureError> {
     let picture = decode(file, &Limits::default())?;
     let sight = text.sight.as_ref().expect("it sees");
-    Ok(sight.prepare(picture, Look::default())?.frames)
+    Ok(sight.prepare(picture, PictureOptions::default())?.frames)
 }
 
 fn most_apart(ours: &[Frame], known: &[Frame]) -> u8 {

@@ -133,7 +133,7 @@ fn what_cannot_be_remembered_is_refused_by_name() {
     let model = open(CASE);
     let (opened, text) = &model;
     let sight = text.sight.as_ref().unwrap();
-    let one = || sight.prepare(texture([32, 32]), Look::default()).unwrap();
+    let one = || sight.prepare(texture([32, 32]), PictureOptions::default()).unwrap();
     let tokens = vec![268; PICTURES_REMEMBERED + 1];
     let many = (0..tokens.len()).map(|_| one()).collect();
     let refused = sight.place(&tokens, many, &text.tokenizer).unwrap_err().to_string();

@@ -1,41 +1,28 @@
-//! Resizes a picture as a whole, near its own size: Qwen by pixel count, Pixtral and Mistral 3 by longer side.
-//! Both sides are multiples of the square (patch side times merge).
+//! Dynamic resolution: a picture is resized as a whole, near its own size. Qwen bounds the number of pixels, Pixtral and
+//! Mistral 3 the longer side. Both sides are multiples of the square (patch side times merge).
 
-use crate::decode::{Limits, Picture};
+use crate::decode::Limits;
 use crate::error::PictureError;
-use crate::processor::{Detail, Frame, Look, PreparedPicture};
-use crate::resize::{Filter, resize};
+use crate::options::{Detail, PictureOptions, PixelLimits};
+use crate::picture::{Picture, PreparedPicture};
+use crate::resize::{Filter, resized};
 
-/// Pixel limits set by the operator and by the vision encoder.
+/// Patches of a picture, and the rule for its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PixelRoom {
-    /// Default maximum. None: the processor's maximum. High detail ignores it.
-    pub usual: Option<u64>,
-    /// Absolute maximum.
-    pub most: u64,
-}
-
-impl Default for PixelRoom {
-    fn default() -> Self {
-        PixelRoom { usual: None, most: u64::MAX }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Whole {
+pub(crate) struct DynamicResolution {
     /// Side of a patch in pixels.
     pub(crate) patch: u32,
     /// Patches per side that are merged into one token (`merge_size`).
     pub(crate) joined: u32,
     /// Rule that gives a picture's size.
-    pub(crate) sizes: Sizes,
+    pub(crate) rule: SizeRule,
     /// If false, the picture keeps its size and pixel bounds do not apply.
     pub(crate) resizes: bool,
 }
 
 /// Rule for a picture's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sizes {
+pub(crate) enum SizeRule {
     /// Minimum and maximum number of pixels.
     Pixels(u64, u64),
     /// Maximum of the longer side in pixels.
@@ -48,31 +35,31 @@ const ASPECT_MAX: f64 = 200.0;
 const LOW_PIXELS: u64 = (LOW_SIDE as u64).pow(2);
 const LOW_SIDE: u32 = 512;
 
-impl Whole {
+impl DynamicResolution {
     /// Side of a square in pixels.
     pub(crate) fn square(&self) -> u32 {
         self.patch * self.joined
     }
 
     /// Minimum and maximum pixels. Minimum: of the request, else of the processor. Maximum: of the request, else
-    /// by detail from operator or processor; never above `room.most`.
+    /// by detail from operator or processor; never above `limits.most`.
     fn bounds(
         &self,
         (own_least, own_most): (u64, u64),
-        look: Look,
-        room: PixelRoom,
+        options: PictureOptions,
+        limits: PixelLimits,
     ) -> Result<(u64, u64), PictureError> {
-        let least = look.pixels_min.unwrap_or(own_least);
+        let least = options.pixels_min.unwrap_or(own_least);
         // A requested minimum raises the default maximum, up to the processor's maximum.
         let usual =
-            room.usual.map_or(own_most, |usual| usual.max(look.pixels_min.unwrap_or(0).min(own_most)));
-        let most = match look.detail {
+            limits.usual.map_or(own_most, |usual| usual.max(options.pixels_min.unwrap_or(0).min(own_most)));
+        let most = match options.detail {
             Detail::Low => usual.min(LOW_PIXELS),
             Detail::Own => usual,
             Detail::High => own_most,
         };
-        let most = look.pixels_max.unwrap_or(most).min(room.most);
-        let least = if look.pixels_min.is_none() { least.min(most) } else { least };
+        let most = options.pixels_max.unwrap_or(most).min(limits.most);
+        let least = if options.pixels_min.is_none() { least.min(most) } else { least };
         let square = u64::from(self.square()).pow(2);
         if least > most || most < square {
             return Err(PictureError::Bounds { least, most, square });
@@ -133,20 +120,20 @@ impl Whole {
         &self,
         picture: Picture,
         filter: Filter,
-        look: Look,
-        room: PixelRoom,
+        options: PictureOptions,
+        limits: PixelLimits,
     ) -> Result<PreparedPicture, PictureError> {
         let from = [picture.height, picture.width];
-        let size = match self.sizes {
-            Sizes::Longest(_) if look.pixels_min.is_some() || look.pixels_max.is_some() => {
-                return Err(PictureError::NoBounds);
-            }
+        let size = match self.rule {
+            SizeRule::Longest(_) if options.bounds_pixels() => return Err(PictureError::NoBounds),
             _ if !self.resizes => (picture.height, picture.width),
-            Sizes::Pixels(least, most) => self.size(&picture, self.bounds((least, most), look, room)?)?,
-            Sizes::Longest(longest) => {
-                let low = if look.detail == Detail::Low { LOW_SIDE } else { u32::MAX };
-                let usual = room.usual.filter(|_| look.detail != Detail::High).unwrap_or(u64::MAX);
-                let bounded = Self::longest_of(&picture, usual.min(room.most));
+            SizeRule::Pixels(least, most) => {
+                self.size(&picture, self.bounds((least, most), options, limits)?)?
+            }
+            SizeRule::Longest(longest) => {
+                let low = if options.detail == Detail::Low { LOW_SIDE } else { u32::MAX };
+                let usual = limits.usual.filter(|_| options.detail != Detail::High).unwrap_or(u64::MAX);
+                let bounded = Self::longest_of(&picture, usual.min(limits.most));
                 self.size_of_longest(&picture, longest.min(low).min(bounded))?
             }
         };
@@ -158,10 +145,6 @@ impl Whole {
         if !size.0.is_multiple_of(square) || !size.1.is_multiple_of(square) {
             return Err(PictureError::Shape { width: picture.width, height: picture.height });
         }
-        let Picture { width, height, rgb } = match size == (picture.height, picture.width) {
-            true => picture,
-            false => resize(&picture, size.1, size.0, filter),
-        };
-        Ok(PreparedPicture { from, frames: vec![Frame { width, height, rgb }], rows: 0, cols: 0 })
+        Ok(PreparedPicture::of_frame(from, resized(picture, size, filter)))
     }
 }
