@@ -132,8 +132,18 @@ fn make_once(file: &Path, make: impl FnOnce(&Path)) {
     if !file.exists() {
         let own = file.with_extension(std::process::id().to_string());
         make(&own);
-        fs::rename(&own, file).expect("the name is free or its own");
+        fs::rename(&own, file)
+            .unwrap_or_else(|error| panic!("{} cannot be written: {error}", file.display()));
     }
+}
+
+fn write(file: &Path, text: &str) {
+    fs::write(file, text).unwrap_or_else(|error| panic!("{} cannot be written: {error}", file.display()));
+}
+
+fn create_folder(folder: &Path) {
+    fs::create_dir_all(folder)
+        .unwrap_or_else(|error| panic!("{} cannot be created: {error}", folder.display()));
 }
 
 fn key(of: impl Hash) -> String {
@@ -155,10 +165,10 @@ impl Sources {
 
     /// A file, and the position of these words, which occur once.
     fn find(&mut self, file: &str, words: &str) -> (&mut String, usize) {
-        let Some(text) = self.files.get_mut(file) else { panic!("there is no {file}") };
+        let Some(text) = self.files.get_mut(file) else { panic!("no source file is named {file}") };
         let mut places = text.match_indices(words).map(|(at, _)| at);
         let (Some(first), None) = (places.next(), places.next()) else {
-            panic!("{file} must have {words:?} once")
+            panic!("{file} does not contain {words:?} exactly once: the test is out of date")
         };
         (text, first)
     }
@@ -181,7 +191,7 @@ impl Sources {
             places.sort_by_key(|(place, _)| place.start);
             let apart = places.windows(2).all(|two| two[0].0.end <= two[1].0.start);
             assert!(apart, "two faults of {file} are at one place: {places:?}");
-            let text = self.files.get_mut(file).expect("it was found");
+            let text = self.files.get_mut(file).expect("a file that was found is gone");
             for (place, instead) in places.into_iter().rev() {
                 text.replace_range(place, &instead);
             }
@@ -201,7 +211,7 @@ impl Sources {
     /// If there is no such file.
     pub fn only(mut self, files: &[&str]) -> Sources {
         let there = |file: &&str| {
-            assert!(self.files.contains_key(file), "there is no {file}");
+            assert!(self.files.contains_key(file), "no source file is named {file}");
             (*file).to_owned()
         };
         self.kernels = files.iter().map(there).collect();
@@ -248,11 +258,11 @@ impl Sources {
             return library;
         }
         let sources = kept.join(format!("{}.sources.{}", key(&self.files), std::process::id()));
-        fs::create_dir_all(&sources).expect("a folder below the target folder");
+        create_folder(&sources);
         for (name, text) in &self.files {
             let file = sources.join(name);
             // Another thread's compiler may be reading it.
-            make_once(&file, |own| fs::write(own, text).expect("a source below the target folder"));
+            make_once(&file, |own| write(own, text));
         }
         thread::scope(|scope| {
             for (unit, object) in units.iter().zip(&objects) {
@@ -266,7 +276,7 @@ impl Sources {
                 });
             }
         });
-        fs::create_dir_all(&folder).expect("a folder below the target folder");
+        create_folder(&folder);
         make_once(&library, |own| {
             let flags = FLAGS.into_iter().map(str::to_owned).chain(self.flags.iter().cloned());
             let objects = objects.iter().map(|object| object.to_string_lossy().into_owned());
@@ -320,7 +330,7 @@ fn run(compiler: &str, folder: &Path, arguments: impl Iterator<Item = String>, o
 
 /// Folder that this program was built in.
 fn target() -> PathBuf {
-    let program = env::current_exe().expect("a program knows its path");
+    let program = env::current_exe().expect("the path of this program is unknown");
     let is_target = |folder: &&Path| folder.join("CACHEDIR.TAG").exists();
     match program.ancestors().skip(1).find(is_target) {
         Some(target) => target.to_path_buf(),

@@ -8,10 +8,14 @@ use std::sync::Arc;
 
 use hanzo_engine_kernels_cuda::{Kernel, Launch};
 
-type Find = unsafe extern "C" fn(*const c_char, *mut usize, *mut c_uint) -> *const c_void;
-type Count = unsafe extern "C" fn(*const u64, usize);
-type Counted = unsafe extern "C" fn(*mut u64);
-type Run = unsafe extern "C" fn(
+/// Look-up of a kernel by name; it writes the size of the parameters and the largest number of threads.
+type KernelLookup = unsafe extern "C" fn(*const c_char, *mut usize, *mut c_uint) -> *const c_void;
+/// Start of counting in ranges of addresses.
+type CountStart = unsafe extern "C" fn(*const u64, usize);
+/// Reader of the four counts.
+type CountReader = unsafe extern "C" fn(*mut u64);
+/// Launch of a kernel; it returns an error's text or null.
+type KernelLaunch = unsafe extern "C" fn(
     *const c_void,
     *const c_void,
     *const c_uint,
@@ -21,12 +25,15 @@ type Run = unsafe extern "C" fn(
     c_uint,
 ) -> *const c_char;
 
+/// Error of a library without count.cpp.
+const NOT_COUNTING: &str = "the kernels were not compiled for counting";
+
 /// Loaded library. The library is never unloaded: its threads may still run.
 #[derive(Debug)]
 pub(crate) struct Library {
     kernels: HashMap<Kernel, KernelEntry>,
-    run: Run,
-    counter: Option<(Count, Counted)>, // in kernels compiled for counting
+    run: KernelLaunch,
+    counter: Option<(CountStart, CountReader)>, // in kernels compiled for counting
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +49,8 @@ unsafe impl Sync for Library {}
 
 impl Library {
     pub(crate) fn load(path: &Path) -> Arc<Library> {
-        let name = CString::new(path.as_os_str().as_bytes()).expect("a path has no zero");
+        let name =
+            CString::new(path.as_os_str().as_bytes()).expect("the path of the library contains a zero byte");
         // SAFETY: `Sources` compiled the library. Loading it runs its constructors, which register kernels.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
@@ -52,13 +60,14 @@ impl Library {
         let symbol = |name: &CStr| {
             // SAFETY: the handle is open.
             let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
-            assert!(!symbol.is_null(), "{name:?} is in emulator.cpp");
+            assert!(!symbol.is_null(), "the library has no {name:?}, which emulator.cpp defines");
             symbol
         };
         // SAFETY: these are the functions' types in emulator.cpp.
-        let find = unsafe { std::mem::transmute::<*mut c_void, Find>(symbol(c"emulator_kernel")) };
+        let find = unsafe { std::mem::transmute::<*mut c_void, KernelLookup>(symbol(c"emulator_kernel")) };
         // SAFETY: as above.
-        let run = unsafe { std::mem::transmute::<*mut c_void, Run>(symbol(c"emulator_launch_planted")) };
+        let run =
+            unsafe { std::mem::transmute::<*mut c_void, KernelLaunch>(symbol(c"emulator_launch_planted")) };
         let counts = [c"emulator_count", c"emulator_counted"].map(|name| {
             // SAFETY: as above; most libraries do not have them.
             unsafe { libc::dlsym(handle, name.as_ptr()) }
@@ -67,14 +76,14 @@ impl Library {
             // SAFETY: these are the functions' types in count.cpp.
             unsafe {
                 (
-                    std::mem::transmute::<*mut c_void, Count>(counts[0]),
-                    std::mem::transmute::<*mut c_void, Counted>(counts[1]),
+                    std::mem::transmute::<*mut c_void, CountStart>(counts[0]),
+                    std::mem::transmute::<*mut c_void, CountReader>(counts[1]),
                 )
             }
         });
         let mut kernels = HashMap::new();
         for &kernel in Kernel::ALL {
-            let symbol = CString::new(kernel.symbol()).expect("a symbol has no zero");
+            let symbol = CString::new(kernel.symbol()).expect("the name of a kernel contains a zero byte");
             let (mut bytes, mut threads_max) = (0, 0);
             // SAFETY: the name ends with a zero, and `find` may write both numbers.
             let found = unsafe { find(symbol.as_ptr(), &mut bytes, &mut threads_max) };
@@ -85,7 +94,7 @@ impl Library {
             assert_eq!(
                 bytes,
                 kernel.params_bytes(),
-                "parameters of {} here and in params.cuh",
+                "the parameters of {} have another size in params.cuh than here",
                 kernel.symbol()
             );
             kernels.insert(kernel, KernelEntry { kernel: found, threads_max });
@@ -98,7 +107,7 @@ impl Library {
     /// # Panics
     /// If kernels were not compiled for counting.
     pub(crate) fn count(&self, ranges: &[[u64; 2]]) {
-        let (count, _) = self.counter.expect("count.cpp is in the library");
+        let (count, _) = self.counter.expect(NOT_COUNTING);
         // SAFETY: `ranges` has two numbers for each range. The function discards earlier counts.
         unsafe { count(ranges.as_ptr().cast(), ranges.len()) };
     }
@@ -106,7 +115,7 @@ impl Library {
     /// Bytes read, written, and touched before waiting for earlier kernels, each since the last call; and, since
     /// [`Library::count`], bytes both touched so and written: a race.
     pub(crate) fn counted(&self) -> [u64; 4] {
-        let (_, counted) = self.counter.expect("count.cpp is in the library");
+        let (_, counted) = self.counter.expect(NOT_COUNTING);
         let mut counts = [0; 4];
         // SAFETY: the function writes four numbers, for which `counts` has room.
         unsafe { counted(counts.as_mut_ptr()) };
@@ -125,7 +134,7 @@ impl Library {
     /// As for `Device::launch`.
     pub(crate) unsafe fn launch(&self, launch: &Launch<'_>, seed: u64, planted: u32) -> Result<(), String> {
         let Some(&entry) = self.kernels.get(&launch.kernel) else {
-            panic!("the module has no {}", launch.kernel.symbol());
+            panic!("the library has no {}: its source file was not compiled", launch.kernel.symbol());
         };
         let grid = launch.grid;
         // Limits that a GPU enforces.

@@ -4,7 +4,7 @@ const ALIGNMENT: usize = 16;
 
 fn page() -> usize {
     // SAFETY: asks for a number.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).expect("a page has a size")
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).expect("the size of a page is unknown")
 }
 
 /// Bytes of the mapping, and the offset of the memory in it.
