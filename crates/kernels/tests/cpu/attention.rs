@@ -8,26 +8,15 @@ use hanzo_engine_kernels::{
     KvType, QkvParams, RowSource, SequenceSpan, StepLimits,
 };
 
+use super::limits;
+
 const HEADS: HeadShape = HeadShape { heads: 2, kv_heads: 1, head_dim: 64 };
 const ROWS: usize = 150;
 
 /// Attention of a prompt of ROWS with this window.
 fn attend(tier: Tier, kv_type: KvType, window: u32, qkv: &[f32]) -> Result<Vec<f32>, KernelError> {
     let mut backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier));
-    backend.reserve(&StepLimits {
-        rows: ROWS,
-        sequences: 1,
-        logit_rows: 1,
-        context: ROWS,
-        width: HEADS.qkv_width(),
-        vocab: 1,
-        heads: HEADS,
-        experts: 0,
-        experts_used: 0,
-        experts_width: 0,
-        kv_groups: 1,
-        heads_matmul_width: 0,
-    })?;
+    backend.reserve(&StepLimits { heads: HEADS, ..limits(ROWS, HEADS.qkv_width()) })?;
     let blocks = ROWS.div_ceil(BLOCK_TOKENS);
     let mut kv = backend.kv(&KvSpec {
         layers: vec![KvLayout::Heads { kv_heads: 1, head_dim: HEADS.head_dim, window: None }; 1],

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::ops::Op;
 use hanzo_engine_kernels::{
-    AnyBackend, Batch, BufferRole, ConvParams, DType, HeadShape, KernelError, KernelUse, MatrixShape,
-    MatrixSource, RowSource, SequenceSpan, StepLimits,
+    AnyBackend, Batch, BufferRole, ConvParams, DType, KernelError, KernelUse, MatrixShape, MatrixSource,
+    RowSource, SequenceSpan,
 };
+
+use super::limits;
 
 const PLACES: usize = 20_000;
 /// Outputs from one that is compared to the next: no divisor of a chunk.
@@ -22,37 +24,21 @@ fn numbers(count: usize, mut seed: u32) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// A batch of one line, and the limits for it.
-fn line(places: usize) -> (Batch, StepLimits) {
+/// A batch of one line.
+fn line(places: usize) -> Batch {
     let rows = places as u32;
-    let batch = Batch {
+    Batch {
         sources: vec![RowSource::Embedding; places],
         positions: (0..rows).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows, context: rows, table_first: 0 }],
         ..Batch::default()
-    };
-    let limits = StepLimits {
-        rows: places,
-        sequences: 1,
-        logit_rows: 1,
-        context: places,
-        width: 16,
-        vocab: 1,
-        heads: HeadShape { heads: 1, kv_heads: 1, head_dim: 64 },
-        experts: 0,
-        experts_used: 0,
-        experts_width: 0,
-        kv_groups: 1,
-        heads_matmul_width: 0,
-    };
-    (batch, limits)
+    }
 }
 
 /// Outputs of a convolution of `channels` to as many, and the greatest difference of some of them from their sums.
 fn difference(tier: Tier, channels: usize, of: KernelUse) -> Result<f64, KernelError> {
-    let (batch, limits) = line(PLACES);
     let mut backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier));
-    backend.reserve(&limits)?;
+    backend.reserve(&limits(PLACES, 16))?;
     let taps = of.params.taps();
     let (weights, x) = (numbers(channels * channels * taps, 1), numbers(PLACES * channels, 2));
     let bytes: Vec<u8> = weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
@@ -65,7 +51,7 @@ fn difference(tier: Tier, channels: usize, of: KernelUse) -> Result<f64, KernelE
     let out = backend.buffer(BufferRole::Operand, places, channels)?;
     let (x_id, weight, to) = (input.id(), kernel.id(), out.id());
     let (affine, before, bias, add) = (None, None, None, None);
-    backend.begin(&batch)?;
+    backend.begin(&line(PLACES))?;
     backend.run(&match of.transposed {
         false => Op::Conv { x: x_id, affine, before, weight, bias, params, add, out: to },
         true => Op::ConvTranspose { x: x_id, affine, before, weight, bias, params, out: to },

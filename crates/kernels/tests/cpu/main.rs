@@ -101,6 +101,24 @@ fn same_bits(tiers: [Tier; 2], dtype: DType, cols: usize, shapes: &[(usize, usiz
     }
 }
 
+/// Limits of a step of one sequence and so many rows, for matrices up to `width` wide, without experts.
+fn limits(rows: usize, width: usize) -> StepLimits {
+    StepLimits {
+        rows,
+        sequences: 1,
+        logit_rows: 1,
+        context: rows,
+        width,
+        vocab: 1,
+        heads: HeadShape { heads: 1, kv_heads: 1, head_dim: 16 },
+        experts: 0,
+        experts_used: 0,
+        experts_width: 0,
+        kv_groups: 1,
+        heads_matmul_width: 0,
+    }
+}
+
 /// `matrix · x` for each of `rows` rows of `x`.
 fn product(
     backend: &mut AnyBackend,
@@ -109,20 +127,7 @@ fn product(
     rows: usize,
 ) -> Result<Vec<f32>, KernelError> {
     let MatrixShape { rows: outputs, cols, .. } = source.shape;
-    backend.reserve(&StepLimits {
-        rows,
-        sequences: 1,
-        logit_rows: 1,
-        context: rows,
-        width: outputs.max(cols),
-        vocab: 1,
-        heads: HeadShape { heads: 1, kv_heads: 1, head_dim: 16 },
-        experts: 0,
-        experts_used: 0,
-        experts_width: 0,
-        kv_groups: 1,
-        heads_matmul_width: 0,
-    })?;
+    backend.reserve(&limits(rows, outputs.max(cols)))?;
     let matrix = backend.pack(&[*source])?;
     let (mut input, mut output) = (
         backend.buffer(BufferRole::Operand, rows, cols)?,

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
-    Activation, AnyBackend, Batch, BufferRole, DType, ExpertParts, ExpertScoring, HeadShape, KernelError,
-    MatrixShape, MatrixSource, MoeOperands, MoeParams, RowSource, SequenceSpan, StepLimits,
+    Activation, AnyBackend, Batch, BufferRole, DType, ExpertParts, ExpertScoring, KernelError, MatrixShape,
+    MatrixSource, MoeOperands, MoeParams, RowSource, SequenceSpan, StepLimits,
 };
+
+use super::limits;
 
 const WIDTH: usize = 512;
 const HIDDEN: usize = 256;
@@ -51,18 +53,10 @@ fn run(tier: Tier, threads: usize, kind: usize) -> Result<Outputs, KernelError> 
     let mut backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(threads)), tier));
     // As narrow as can be, so that copies of f32 rows are made in several runs.
     backend.reserve(&StepLimits {
-        rows: ROWS,
-        sequences: 1,
-        logit_rows: 1,
-        context: ROWS,
-        width: WIDTH,
-        vocab: 1,
-        heads: HeadShape { heads: 1, kv_heads: 1, head_dim: 16 },
         experts: EXPERTS,
         experts_used: PARAMS.experts_used,
         experts_width: WIDTH,
-        kv_groups: 1,
-        heads_matmul_width: 0,
+        ..limits(ROWS, WIDTH)
     })?;
     let gate_types = |expert: usize| match kind {
         0 => [DType::Q4_K; 2],

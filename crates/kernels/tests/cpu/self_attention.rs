@@ -8,6 +8,8 @@ use hanzo_engine_kernels::{
     SequenceSpan, StepLimits,
 };
 
+use super::limits;
+
 const HEADS: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 40 };
 const LENGTHS: [usize; 6] = [3, 300, 1, 97, 530, 64];
 /// Of the disentangled bias.
@@ -28,18 +30,10 @@ fn attend(tier: Tier, threads: usize, case: Case) -> Result<Vec<f32>, KernelErro
     let rows = LENGTHS.iter().sum();
     let mut backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(threads)), tier));
     backend.reserve(&StepLimits {
-        rows,
         sequences: LENGTHS.len(),
         logit_rows: 0,
-        context: rows,
-        width: HEADS.qkv_width(),
-        vocab: 1,
         heads: HEADS,
-        experts: 0,
-        experts_used: 0,
-        experts_width: 0,
-        kv_groups: 1,
-        heads_matmul_width: 0,
+        ..limits(rows, HEADS.qkv_width())
     })?;
     let numbers = |count: usize| (0..count).map(|i| (i as f32 * 0.731).sin()).collect::<Vec<f32>>();
     let mut qkv = backend.buffer(BufferRole::Operand, rows, HEADS.qkv_width())?;
