@@ -76,7 +76,7 @@ impl Dry {
     pub fn validate(&self) -> Result<(), RequestError> {
         let invalid = |field, reason| Err(RequestError::invalid(field, reason));
         if !(self.multiplier.is_finite() && self.multiplier > 0.0) {
-            let reason = format!("must be a finite number of at least 0, not {}", self.multiplier);
+            let reason = format!("must be a finite number above 0, not {}", self.multiplier);
             return invalid("dry_multiplier", reason);
         }
         if !(self.base.is_finite() && self.base >= 1.0) {

@@ -402,6 +402,26 @@ fn what_repeats_is_not_said_again() {
 }
 
 #[test]
+fn dry_is_refused_in_the_words_of_its_ranges() {
+    let breakers = Breakers::new(&[], &demo().tokenizer);
+    let dry = |multiplier, base| {
+        let dry = Dry { multiplier, base, allowed_length: 2, last_n: None, breakers: breakers.clone() };
+        dry.validate().map_err(|error| error.to_string())
+    };
+    assert_eq!(dry(f32::MIN_POSITIVE, 1.0), Ok(()));
+    for multiplier in [0.0, -0.5, f32::NAN, f32::INFINITY] {
+        let error = format!("dry_multiplier: must be a finite number above 0, not {multiplier}");
+        assert_eq!(dry(multiplier, 1.75), Err(error));
+    }
+    for base in [0.5, f32::NAN, f32::INFINITY] {
+        assert_eq!(
+            dry(0.8, base),
+            Err(format!("dry_base: must be a finite number of at least 1, not {base}"))
+        );
+    }
+}
+
+#[test]
 fn mirostat_reaches_the_surprise_that_it_aims_at() {
     for tau in [1.0, 3.0, 5.0] {
         let params = SamplingParams { mirostat: Some(Mirostat { tau, eta: 0.1 }), ..neutral() };
