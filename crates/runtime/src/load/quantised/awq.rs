@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use hanzo_engine_kernels::DType;
 
-use super::made::Affine;
+use super::made::{Affine, four_bit_codes};
 use super::numbers::{Numbers, Words};
 use super::packed::{expect, flat, group_of};
 use super::settings::{Method, Settings};
@@ -88,24 +88,12 @@ fn gemv(
     if scale_cols < cols / group || 8 * zero_words < cols / group {
         return Err(corrupt(&scales, format!("too few for {} groups", cols / group)));
     }
-    let affine = Affine {
-        bits: 4,
-        rows,
-        cols,
-        group,
-        group_of: None,
-        codes: move |range: Range<usize>, out: &mut [u8]| {
-            for (row, out) in range.zip(out.chunks_exact_mut(cols)) {
-                for (at, out) in out.iter_mut().enumerate() {
-                    *out = codes.code(4, row * words, 1, at) as u8;
-                }
-            }
-        },
-        factors: move |row, of| {
-            let scale = scale.at(row * scale_cols + of);
-            (scale, -(scale * zero.code(4, row * zero_words, 1, of) as f32))
-        },
+    let code = move |row, col| codes.code(4, row * words, 1, col) as u8;
+    let factors = move |row, of| {
+        let scale = scale.at(row * scale_cols + of);
+        (scale, -(scale * zero.code(4, row * zero_words, 1, of) as f32))
     };
+    let affine = four_bit_codes([rows, cols], group, code, factors);
     Ok(affine.tensor(&weight, format!("{stem}.weight"), sources))
 }
 
@@ -139,24 +127,14 @@ fn gemv_fast(
     let (scale, zero) = (Numbers::scales(&scales, None)?, Numbers::of(&zeros)?);
     let sources = vec![weight.bytes.clone(), zeros.bytes, scales.bytes];
     let words = weight.bytes.clone();
-    let affine = Affine {
-        bits: 4,
-        rows,
-        cols,
-        group,
-        group_of: None,
-        codes: move |range: Range<usize>, out: &mut [u8]| {
-            for (row, out) in range.zip(out.chunks_exact_mut(cols)) {
-                for (col, out) in out.iter_mut().enumerate() {
-                    let at = row % 4 * 64 + col / 32 % 2 * 32 + place_in_32(col % 32);
-                    let word = row / 4 * cols + col / 64 * 64 + at / 4;
-                    let byte = words[2 * word + at % 4 / 2];
-                    *out = byte >> (4 * (at % 2)) & 15;
-                }
-            }
-        },
-        factors: move |row, of| (scale.at(of * rows + row), zero.at(of * rows + row)),
+    let code = move |row: usize, col: usize| {
+        let at = row % 4 * 64 + col / 32 % 2 * 32 + place_in_32(col % 32);
+        let word = row / 4 * cols + col / 64 * 64 + at / 4;
+        let byte = words[2 * word + at % 4 / 2];
+        byte >> (4 * (at % 2)) & 15
     };
+    let factors = move |row, of| (scale.at(of * rows + row), zero.at(of * rows + row));
+    let affine = four_bit_codes([rows, cols], group, code, factors);
     Ok(affine.tensor(&weight, format!("{stem}.weight"), sources))
 }
 

@@ -84,6 +84,24 @@ where
     }
 }
 
+/// A matrix of 4-bit codes whose order in the file is not that of rows and columns; `code` returns that of a row and a
+/// column.
+pub(super) fn four_bit_codes<F>(
+    [rows, cols]: [usize; 2],
+    group: usize,
+    code: impl Fn(usize, usize) -> u8 + Send + Sync + 'static,
+    factors: F,
+) -> Affine<impl Fn(Range<usize>, &mut [u8]) + Send + Sync + 'static, F> {
+    let codes = move |range: Range<usize>, out: &mut [u8]| {
+        for (row, out) in range.zip(out.chunks_exact_mut(cols)) {
+            for (col, out) in out.iter_mut().enumerate() {
+                *out = code(row, col);
+            }
+        }
+    };
+    Affine { bits: 4, rows, cols, group, group_of: None, codes, factors }
+}
+
 /// A tensor whose rows are made when they are read.
 pub(super) fn of_rows(
     like: &Tensor,

@@ -2,9 +2,7 @@
 //! inputs and 16 outputs, in the order in which the threads of a warp hold them. They become affine blocks without
 //! loss.
 
-use std::ops::Range;
-
-use super::made::Affine;
+use super::made::four_bit_codes;
 use super::numbers::{Numbers, Words};
 use super::packed::{expect, flat, group_of};
 use super::{Parts, corrupt};
@@ -32,27 +30,17 @@ pub(super) fn matrix(parts: &mut Parts, stem: &str, [codes, scales]: [&str; 2]) 
     let order = places();
     let (stored, scale) = (Words::of(&weight)?, Numbers::scales(&scales, None)?);
     let sources = vec![weight.bytes.clone(), scales.bytes.clone()];
-    let affine = Affine {
-        bits: 4,
-        rows,
-        cols,
-        group,
-        group_of: None,
-        codes: move |range: Range<usize>, out: &mut [u8]| {
-            for (row, out) in range.zip(out.chunks_exact_mut(cols)) {
-                for (col, out) in out.iter_mut().enumerate() {
-                    let at = row / 16 * 256 + col % 16 * 16 + row % 16;
-                    let place = at / CODES * CODES + usize::from(order[at % CODES]);
-                    let word = stored.at(col / 16 * words + place / 8);
-                    *out = (word >> (4 * (place % 8)) & 15) as u8;
-                }
-            }
-        },
-        factors: move |row, of| {
-            let scale = scale.at(of * rows + place_of_scale(row, groups == 1));
-            (scale, -8.0 * scale)
-        },
+    let code = move |row: usize, col: usize| {
+        let at = row / 16 * 256 + col % 16 * 16 + row % 16;
+        let place = at / CODES * CODES + usize::from(order[at % CODES]);
+        let word = stored.at(col / 16 * words + place / 8);
+        (word >> (4 * (place % 8)) & 15) as u8
     };
+    let factors = move |row, of| {
+        let scale = scale.at(of * rows + place_of_scale(row, groups == 1));
+        (scale, -8.0 * scale)
+    };
+    let affine = four_bit_codes([rows, cols], group, code, factors);
     Ok(affine.tensor(&weight, format!("{stem}.weight"), sources))
 }
 

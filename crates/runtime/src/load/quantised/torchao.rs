@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use hanzo_engine_kernels::DType;
 
-use super::made::Affine;
+use super::made::{Affine, four_bit_codes};
 use super::numbers::{Numbers, Words};
 use super::packed::{expect, flat, group_of};
 use super::settings::Settings;
@@ -89,31 +89,21 @@ fn tiles(weight: Tensor, pairs: &Tensor) -> Result<Tensor, LoadError> {
     let group = group_of(&weight, cols, groups)?;
     let (codes, pair) = (Words::of(&weight)?, Numbers::scales(pairs, None)?);
     let sources = vec![weight.bytes.clone(), pairs.bytes.clone()];
-    let affine = Affine {
-        bits: 4,
-        rows,
-        cols,
-        group,
-        group_of: None,
-        codes: move |range: Range<usize>, out: &mut [u8]| {
-            for (row, out) in range.zip(out.chunks_exact_mut(cols)) {
-                for (col, out) in out.iter_mut().enumerate() {
-                    let (tile, of) = (col / (32 * words), col % (32 * words));
-                    let (word, of) = (of / 32, of % 32);
-                    // Two tiles of 16 inputs a word; a thread has two neighbours of each eight.
-                    let thread = row % 8 * 4 + of % 8 / 2;
-                    let at = of / 8;
-                    let nibble = at + 4 * (of % 2);
-                    let place = ((row / 8 * across + tile) * 32 + thread) * words + word;
-                    *out = (codes.at(place) >> (4 * nibble) & 15) as u8;
-                }
-            }
-        },
-        factors: move |row, of| {
-            let at = 2 * (of * rows + row);
-            let scale = pair.at(at);
-            (scale, pair.at(at + 1) - 8.0 * scale)
-        },
+    let code = move |row: usize, col: usize| {
+        let (tile, of) = (col / (32 * words), col % (32 * words));
+        let (word, of) = (of / 32, of % 32);
+        // Two tiles of 16 inputs a word; a thread has two neighbours of each eight.
+        let thread = row % 8 * 4 + of % 8 / 2;
+        let at = of / 8;
+        let nibble = at + 4 * (of % 2);
+        let place = ((row / 8 * across + tile) * 32 + thread) * words + word;
+        (codes.at(place) >> (4 * nibble) & 15) as u8
     };
+    let factors = move |row, of| {
+        let at = 2 * (of * rows + row);
+        let scale = pair.at(at);
+        (scale, pair.at(at + 1) - 8.0 * scale)
+    };
+    let affine = four_bit_codes([rows, cols], group, code, factors);
     Ok(affine.tensor(&weight, weight.name.clone(), sources))
 }
