@@ -190,7 +190,7 @@ impl AttentionJob<'_> {
     fn blocks<'b>(&self, batch: &'b Batch, index: usize) -> (usize, &'b [u32]) {
         match self.memory {
             true => (0, batch.memory_blocks(&batch.memories[index])),
-            false => batch.blocks(&batch.sequences[index], self.kv.group),
+            false => batch.blocks(&batch.sequences[index], self.kv.layout.group),
         }
     }
 
@@ -330,7 +330,7 @@ pub(super) fn attention(
     let out_stride = heads * value_dim;
     let group = heads / kv_heads;
     assert!(value_dim <= head_dim && q_stride >= heads * head_dim, "values, and rows of queries");
-    assert!(heads == group * kv_heads && kv_heads == kv.kv_heads, "key-value heads divide heads");
+    assert!(heads == group * kv_heads && kv_heads == kv.layout.kv_heads, "key-value heads divide heads");
     assert!(qkv.len() >= rows * q_stride && out.len() >= rows * out_stride, "fewer rows than the batch");
     assert!(state::width(head_dim) <= scratch.width, "heads wider than the step limits");
     assert!(job.sinks.is_none_or(|sinks| sinks.len() == heads), "one sink a head");
@@ -342,16 +342,16 @@ pub(super) fn attention(
     assert!(scratch.threads.len() >= turn.threads(), "scratch for every thread");
     assert!(batch.sees.is_empty() || batch.sees.len() == rows, "what each row sees");
     assert!(batch.sees.is_empty() || job.slopes.is_none(), "what is behind a row is at no distance of it");
-    assert!(kv.group < batch.groups(), "a layer of a group that the batch does not have");
+    assert!(kv.layout.group < batch.groups(), "a layer of a group that the batch does not have");
     assert!(
-        kv.window.is_none_or(|kept| job.window.is_some_and(|window| window <= kept)),
+        kv.layout.window.is_none_or(|kept| job.window.is_some_and(|window| window <= kept)),
         "a window beyond what its layer's group keeps"
     );
     let count = job.count(batch);
     let mut row = 0;
     for index in 0..count {
         let (span, (_, blocks)) = (job.span(batch, index), job.blocks(batch, index));
-        assert!(blocks.iter().all(|&block| (block as usize) < kv.blocks), "a block outside the cache");
+        assert!(blocks.iter().all(|&block| (block as usize) < kv.layout.blocks), "a block outside the cache");
         let behind = (span.row_first + span.rows) as usize;
         assert!((job.memory || span.rows <= span.context) && behind <= rows, "a bad span");
         if job.memory {
@@ -397,10 +397,10 @@ pub(super) fn attention(
         let span = job.span(batch, index);
         let (row, head) = (span.row_first as usize, kv_head * group);
         let (first_block, blocks) = job.blocks(batch, index);
-        let values = kv.values[kv_head * kv.value_stride..].as_ptr();
+        let values = kv.values[kv_head * kv.layout.value_stride..].as_ptr();
         let (keys, key_block_stride) = match job.latent {
-            true => (values, kv.value_block),
-            false => (kv.keys[kv_head * kv.key_stride..].as_ptr(), kv.key_block),
+            true => (values, kv.layout.value_block),
+            false => (kv.keys[kv_head * kv.layout.key_stride..].as_ptr(), kv.layout.key_block),
         };
         Vectors {
             first,
@@ -428,8 +428,8 @@ pub(super) fn attention(
             keys,
             key_block_stride,
             values,
-            value_block_stride: kv.value_block,
-            kv_type: kv.kv_type,
+            value_block_stride: kv.layout.value_block,
+            kv_type: kv.layout.kv_type,
         }
     };
     let state_size = SoftmaxState::size(head_dim);

@@ -251,14 +251,17 @@ pub(super) trait PanelFormat: 'static {
     );
 
     /// Same as `panels`, in one tile of registers, with integers by `Lanes::dots`. Codes are one byte each in the
-    /// order of `Lanes::dots`, either `EXPANDED` or stored so.
+    /// order of `Lanes::dots`, either `EXPANDED` or stored so. Other formats have no such tile and use `panels`.
     ///
     /// # Safety
     /// As for `panels`.
+    #[inline(always)]
     unsafe fn joint<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
         args: &TileArgs,
         sums: &mut [[L::F; NC]; NP],
-    );
+    ) {
+        Self::panels::<L, NP, NC, EXPANDED>(args, sums);
+    }
 
     /// Prefetches a share of the next blocks, in step with the progress of `inputs` of block `block` through these.
     ///

@@ -58,9 +58,9 @@ struct StateLayer {
     first: usize, // index in `state_numbers`
 }
 
-/// A layer's part of the cache, for reading or writing.
+/// Layout of a layer's part of the cache.
 #[derive(Clone, Copy)]
-pub(super) struct LayerKv<T> {
+pub(super) struct LayerLayout {
     pub(super) kv_type: KvType,
     /// Blocks of 16 tokens.
     pub(super) blocks: usize,
@@ -74,6 +74,12 @@ pub(super) struct LayerKv<T> {
     /// The layer's group, which selects its block tables and slots. `window` is that group's window.
     pub(super) group: usize,
     pub(super) window: Option<u32>,
+}
+
+/// A layer's part of the cache, for reading or writing.
+#[derive(Clone, Copy)]
+pub(super) struct LayerKv<T> {
+    pub(super) layout: LayerLayout,
     pub(super) keys: T,   // (block, key_block)
     pub(super) values: T, // (block, value_block)
 }
@@ -221,13 +227,15 @@ impl CpuKv {
     /// If there is no such layer, or its heads differ.
     pub(super) fn layer(&self, layer: usize, shape: &HeadShape) -> LayerKv<&[u8]> {
         let Plane { keys, values, .. } = self.planes[self.groups.place(layer).plane].clone();
-        self.part(layer, shape).with(&self.keys[keys], &self.values[values])
+        let layout = self.layout(layer, shape);
+        LayerKv { layout, keys: &self.keys[keys], values: &self.values[values] }
     }
 
     /// Same as [`CpuKv::layer`], for writing.
     pub(super) fn layer_mut(&mut self, layer: usize, shape: &HeadShape) -> LayerKv<&mut [u8]> {
         let Plane { keys, values, .. } = self.planes[self.groups.place(layer).plane].clone();
-        self.part(layer, shape).with(&mut self.keys[keys], &mut self.values[values])
+        let layout = self.layout(layer, shape);
+        LayerKv { layout, keys: &mut self.keys[keys], values: &mut self.values[values] }
     }
 
     /// Same as [`CpuKv::layer`], for latents.
@@ -240,13 +248,13 @@ impl CpuKv {
         self.layer_mut(layer, &latent_shape(shape))
     }
 
-    fn part(&self, layer: usize, shape: &HeadShape) -> LayerKv<()> {
+    fn layout(&self, layer: usize, shape: &HeadShape) -> LayerLayout {
         let (kv_heads, head_dim) = self.layers[layer];
         assert_eq!((kv_heads, head_dim), (shape.kv_heads, shape.head_dim), "another cache's heads");
         let key_stride = if kv_heads == LATENT { 0 } else { key_stride(self.kv_type, head_dim) };
         let KvPlace { group, plane } = self.groups.place(layer);
         let Plane { key_block, value_block, .. } = self.planes[plane];
-        LayerKv {
+        LayerLayout {
             kv_type: self.kv_type,
             blocks: self.blocks,
             kv_heads: kv_heads.max(1),
@@ -256,8 +264,6 @@ impl CpuKv {
             value_block,
             group,
             window: self.groups.window(group),
-            keys: (),
-            values: (),
         }
     }
 }
@@ -265,34 +271,4 @@ impl CpuKv {
 /// Head shape under which `CpuKv` stores latents.
 fn latent_shape(shape: &LatentHeads) -> HeadShape {
     HeadShape { heads: shape.heads, kv_heads: LATENT, head_dim: shape.width() }
-}
-
-impl LayerKv<()> {
-    fn with<T>(self, keys: T, values: T) -> LayerKv<T> {
-        let LayerKv {
-            kv_type,
-            blocks,
-            kv_heads,
-            key_stride,
-            value_stride,
-            key_block,
-            value_block,
-            group,
-            window,
-            ..
-        } = self;
-        LayerKv {
-            kv_type,
-            blocks,
-            kv_heads,
-            key_stride,
-            value_stride,
-            key_block,
-            value_block,
-            group,
-            window,
-            keys,
-            values,
-        }
-    }
 }

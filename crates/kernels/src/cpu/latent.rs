@@ -3,7 +3,7 @@
 
 use super::activations::Input;
 use super::aligned::{AlignedArray, SharedPointer};
-use super::kv::{GROUP, LayerKv, padded};
+use super::kv::{GROUP, LayerKv, LayerLayout, padded};
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::matmul::{Epilogue, Groups, Product};
 use super::matrix::CpuMatrix;
@@ -215,7 +215,7 @@ pub(super) fn to_cache(
     assert!(latent.len() >= rows * width, "fewer latents than the batch has rows");
     assert!(queries.len() >= rows * heads * width, "fewer queries than the batch has rows");
     assert_eq!(job.norm.len(), job.shape.rank, "a weight for each number of a latent");
-    let LayerKv { kv_type, blocks, value_block, group, values, .. } = kv;
+    let LayerKv { layout: LayerLayout { kv_type, blocks, value_block, group, .. }, values, .. } = kv;
     assert!(group < batch.groups(), "a layer of a group that the batch does not have");
     let slots = blocks * BLOCK_TOKENS;
     assert!(batch.slots.iter().all(|&slot| (slot as usize) < slots), "a slot outside the cache");

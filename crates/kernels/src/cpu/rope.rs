@@ -3,7 +3,7 @@
 
 use super::activations::quantize;
 use super::aligned::{AlignedArray, SharedPointer};
-use super::kv::{GROUP, LayerKv, padded};
+use super::kv::{GROUP, LayerKv, LayerLayout, padded};
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::matmul::put;
 use super::norm::{rms_factor, scale};
@@ -398,18 +398,8 @@ pub(super) fn rope_to_cache(
     kv: LayerKv<&mut [u8]>,
 ) {
     let (rows, width) = (batch.rows(), job.shape.qkv_width());
-    let LayerKv {
-        kv_type,
-        blocks,
-        key_stride,
-        value_stride,
-        key_block,
-        value_block,
-        group,
-        keys,
-        values,
-        ..
-    } = kv;
+    let LayerKv { layout, keys, values } = kv;
+    let LayerLayout { kv_type, blocks, key_stride, value_stride, key_block, value_block, group, .. } = layout;
     assert!(qkv.len() >= rows * width, "qkv holds fewer rows than the batch");
     let slots = blocks * BLOCK_TOKENS;
     assert!(group < batch.groups(), "a layer of a group that the batch does not have");

@@ -22,14 +22,6 @@ impl PanelFormat for Decoded {
 
     /// Never prefetches: decoding takes longer than any tile.
     #[inline(always)]
-    unsafe fn joint<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
-        args: &TileArgs,
-        sums: &mut [[L::F; NC]; NP],
-    ) {
-        Self::panels::<L, NP, NC, EXPANDED>(args, sums);
-    }
-
-    #[inline(always)]
     unsafe fn panels<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
         args: &TileArgs,
         sums: &mut [[L::F; NC]; NP],

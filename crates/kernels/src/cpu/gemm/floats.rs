@@ -26,14 +26,6 @@ macro_rules! float_format {
         impl PanelFormat for $name {
             const KIND: PanelKind = PanelKind::$name;
 
-            #[inline(always)]
-            unsafe fn joint<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
-                args: &TileArgs,
-                sums: &mut [[L::F; NC]; NP],
-            ) {
-                Self::panels::<L, NP, NC, EXPANDED>(args, sums);
-            }
-
             // The panels advance together: a sum waits for its last multiply-add, so several must be in flight.
             #[inline(always)]
             unsafe fn panels<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(

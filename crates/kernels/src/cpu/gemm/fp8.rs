@@ -33,14 +33,6 @@ impl<const BLOCK: u8> PanelFormat for Fp8<BLOCK> {
     }
 
     #[inline(always)]
-    unsafe fn joint<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
-        args: &TileArgs,
-        sums: &mut [[L::F; NC]; NP],
-    ) {
-        Self::panels::<L, NP, NC, EXPANDED>(args, sums);
-    }
-
-    #[inline(always)]
     unsafe fn panels<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
         args: &TileArgs,
         sums: &mut [[L::F; NC]; NP],
