@@ -1,6 +1,8 @@
 //! Download of one file into a blob. Uses ranges over several connections if the server supports them,
 //! otherwise one stream. Hashes while writing. After a crash it resumes from the ranges noted in the journal.
 
+mod stream;
+
 use crate::digest::{Digest, Hasher, sha256_of};
 use crate::http::{Auth, Fault, Get, Http, HttpResponse, shown, unquoted};
 use crate::journal::{Header, Journal};
@@ -8,7 +10,7 @@ use crate::layout::Layout;
 use crate::limits::{ATTEMPTS_MAX, FILE_BYTES_MAX, RESTARTS_MAX, SPARE_BYTES};
 use crate::pins::Pin;
 use crate::progress::{FileState, Phase};
-use crate::{PullError, StoreError, file_system, stream};
+use crate::{PullError, StoreError, file_system};
 use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap};
 use reqwest::{StatusCode, Url};
 use std::fs::{File, OpenOptions};

@@ -44,7 +44,6 @@ mod schema;
 mod settings;
 mod source;
 mod store;
-mod stream;
 mod trees;
 mod verify;
 

@@ -1,10 +1,10 @@
 //! Transfer of one file: several connections that each take the next missing range, or a single stream.
 
-use crate::PullError;
-use crate::digest::{Digest, Hasher};
-use crate::download::{
+use super::{
     AttemptEnd, Downloader, PartFile, RemoteFile, content_range, disk, etag, write_at, write_failed,
 };
+use crate::PullError;
+use crate::digest::{Digest, Hasher};
 use crate::http::{Fault, Get, HttpResponse, shown};
 use crate::limits::{ATTEMPTS_MAX, CHUNK_BYTES, FILE_BYTES_MAX, LEAST_BYTES, STREAMS_MAX, WRITE_BYTES};
 use crate::prefix::Follower;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 /// Last byte of the first request's range.
-pub(crate) const CHUNK_LAST: u64 = CHUNK_BYTES - 1;
+pub(super) const CHUNK_LAST: u64 = CHUNK_BYTES - 1;
 
 /// State shared by the connections of one file.
 struct FileTransfer {
@@ -34,7 +34,7 @@ struct FileTransfer {
 }
 
 /// Downloads every missing range and returns the digest of the file.
-pub(crate) async fn all_ranges(
+pub(super) async fn all_ranges(
     downloader: &Downloader,
     wanted: &Arc<RemoteFile>,
     state: &Arc<FileState>,
@@ -262,7 +262,7 @@ async fn gather(
 }
 
 /// Downloads a file from a server without ranges, in one stream. It cannot be resumed.
-pub(crate) async fn whole_body(
+pub(super) async fn whole_body(
     downloader: &Downloader,
     wanted: &Arc<RemoteFile>,
     state: &Arc<FileState>,
@@ -312,7 +312,7 @@ pub(crate) async fn whole_body(
 }
 
 /// Converts a failure that a retry cannot fix.
-pub(crate) fn final_fault(wanted: &RemoteFile, fault: Fault) -> PullError {
+pub(super) fn final_fault(wanted: &RemoteFile, fault: Fault) -> PullError {
     match fault {
         Fault::Final(error) => error,
         Fault::Passing { why, .. } => PullError::Network { url: shown(&wanted.url), attempts: 1, why },
