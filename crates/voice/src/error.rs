@@ -1,4 +1,4 @@
-//! Errors of speech synthesis.
+//! Errors of speech synthesis, and refusals of a request's fields.
 
 use hanzo_engine_kernels::KernelError;
 
@@ -17,4 +17,13 @@ pub enum SpeakError {
     /// The model computed NaN or infinity.
     #[error("the model computed something that is not a number")]
     NotANumber,
+}
+
+/// Request field that cannot be honoured, with the reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldRefusal {
+    /// Name of the field: `text`, `phonemes`, `voice` or `language`.
+    pub field: &'static str,
+    /// Reason for the refusal.
+    pub reason: String,
 }

@@ -16,7 +16,7 @@ mod vits;
 mod weights;
 
 pub use engine::{SpeechJob, VoiceEngine};
-pub use error::SpeakError;
-pub use script::{Ask, FieldRefusal, Input, Script, Speech, SpeechPiece, VoiceInfo};
+pub use error::{FieldRefusal, SpeakError};
+pub use script::{Ask, Input, Script, Speech, SpeechPiece, VoiceInfo};
 pub use speaker::{Speaker, memory};
 pub use text::EspeakNg;

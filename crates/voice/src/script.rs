@@ -4,6 +4,7 @@
 use hanzo_engine_runtime::tensor::Tensor;
 use hanzo_engine_runtime::{LoadError, VoiceFiles, VoiceKind};
 
+use crate::error::FieldRefusal;
 use crate::kokoro::KokoroConfig;
 use crate::limits::{BLEND_MAX, PHONEMES_CHARS_MAX, TEXT_CHARS_MAX};
 use crate::text::{EspeakNg, TextReader, sentences};
@@ -40,15 +41,6 @@ impl Default for Input {
     fn default() -> Input {
         Input::Text(String::new())
     }
-}
-
-/// Request field that cannot be honoured, with the reason.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FieldRefusal {
-    /// Name of the field: `text`, `phonemes`, `voice` or `language`.
-    pub field: &'static str,
-    /// Reason for the refusal.
-    pub reason: String,
 }
 
 /// Piece of speech that goes through the network at once.

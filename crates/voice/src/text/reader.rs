@@ -7,9 +7,9 @@ use hanzo_engine_runtime::{LoadError, VoiceFiles, VoiceKind};
 use unicode_normalization::UnicodeNormalization as _;
 
 use super::{Dialect, English, EspeakNg, ipa, normalize, sentences};
+use crate::error::FieldRefusal;
 use crate::kokoro::KokoroConfig;
 use crate::limits::UNKNOWN_WORDS_MAX;
-use crate::script::FieldRefusal;
 
 /// Reader of texts for a model.
 pub(crate) struct TextReader {
