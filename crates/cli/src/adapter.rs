@@ -3,6 +3,7 @@
 use crate::args::{AdapterArgs, AdapterCommand};
 use crate::connect;
 use crate::error::CliError;
+use crate::paths;
 use crate::print::{print_json, print_line, print_table};
 use crate::size::show_bytes;
 use crate::table::Table;
@@ -32,7 +33,7 @@ impl AdapterSummary {
 pub(crate) async fn adapter(args: AdapterArgs) -> Result<(), CliError> {
     match args.command {
         AdapterCommand::Load { model, adapter: (name, path), json, engine } => {
-            let path = connect::absolute(&path)?;
+            let path = paths::absolute(&path)?;
             let mut daemon = connect::need(&engine).await?;
             let adapter = Some(v1::AdapterSource { name, path });
             let request = v1::LoadAdapterRequest { model, adapter };

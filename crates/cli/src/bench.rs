@@ -1,8 +1,8 @@
 //! `bench`: runs the daemon's benchmark and prints its rows as a table or as JSON.
 
 use crate::args::BenchArgs;
-use crate::connect::model_source;
 use crate::error::CliError;
+use crate::paths::model_source;
 use crate::print::{print_json, print_table};
 use crate::table::Table;
 use crate::term::tell;

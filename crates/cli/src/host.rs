@@ -4,6 +4,7 @@ use crate::args::{EngineArgs, KvTypeName, LogLevel, StoreArgs};
 use crate::connect::{self, Client, DaemonConnection, InProcess, SpeechApi, StoreApi};
 use crate::error::CliError;
 use crate::missing::{self, IfMissing};
+use crate::paths;
 use crate::term::{interrupted, tell};
 use hanzo_engine_daemon::config::{Devices, GpuLayers, LogConfig, LogFormat, OverrideConfig};
 use hanzo_engine_daemon::{DEMO_MODEL, log};
@@ -100,8 +101,8 @@ async fn daemon(
 impl Host {
     /// Connects to a daemon or starts one, and loads the model.
     pub(crate) async fn open(wanted: HostOptions<'_>) -> Result<Self, CliError> {
-        let mut source = connect::model_source(wanted.model)?;
-        let draft_model = wanted.draft_model.map(connect::model_source).transpose()?.unwrap_or_default();
+        let mut source = paths::model_source(wanted.model)?;
+        let draft_model = wanted.draft_model.map(paths::model_source).transpose()?.unwrap_or_default();
         let overrides = wanted.overrides.message().map_err(CliError::Usage)?;
         let asked = |source: &str| v1::LoadRequest {
             model: source.to_owned(),
@@ -112,7 +113,7 @@ impl Host {
             as_request: wanted.stays == Stays::AsRequest,
             ..Default::default()
         };
-        let here = connect::absolute(wanted.model).ok();
+        let here = paths::absolute(wanted.model).ok();
         // A path and the built-in model need no record.
         let store_optional = here.is_some() || source.eq_ignore_ascii_case(DEMO_MODEL);
         let (mut client, mut store, speech, in_process) = daemon(&wanted, store_optional).await?;

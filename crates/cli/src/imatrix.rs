@@ -1,8 +1,8 @@
 //! `imatrix`: computes a model's importance matrix by running the model over a text in this process.
 
 use crate::args::ImatrixArgs;
-use crate::connect::model_source;
 use crate::error::CliError;
+use crate::paths::model_source;
 use crate::print::{print_json, print_line};
 use crate::term::{interrupted, tell};
 use hanzo_engine_daemon::imatrix::{self, ImatrixError};

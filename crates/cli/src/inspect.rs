@@ -3,6 +3,7 @@
 use crate::args::{EngineArgs, InspectArgs};
 use crate::connect;
 use crate::error::CliError;
+use crate::paths;
 use crate::print::print_json;
 use crate::size::{show_bytes, show_count, show_parameters};
 use crate::term::{Paint, harmless};
@@ -28,7 +29,7 @@ pub(crate) async fn inspect(args: InspectArgs) -> Result<(), CliError> {
 
 /// Path of a model's files, from the daemon that has the store open, if there is one.
 pub(crate) async fn path_of(model: &str, engine: &EngineArgs) -> Result<String, CliError> {
-    let model = connect::model_source(model)?;
+    let model = paths::model_source(model)?;
     if Path::new(&model).exists() || model.eq_ignore_ascii_case(DEMO_MODEL) {
         return Ok(model);
     }

@@ -3,6 +3,7 @@
 use crate::args::LoadArgs;
 use crate::connect;
 use crate::error::CliError;
+use crate::paths;
 use crate::print::{print_json, print_line};
 use crate::size::show_bytes;
 use crate::term::{harmless, tell};
@@ -16,14 +17,14 @@ pub(crate) async fn load(args: LoadArgs) -> Result<(), CliError> {
     let adapters = args
         .adapter
         .into_iter()
-        .map(|(name, path)| Ok(AdapterSource { name, path: connect::absolute(&path)? }))
+        .map(|(name, path)| Ok(AdapterSource { name, path: paths::absolute(&path)? }))
         .collect::<Result<_, CliError>>()?;
     let request = LoadRequest {
-        model: connect::model_source(&args.model)?,
+        model: paths::model_source(&args.model)?,
         alias: args.name.unwrap_or_default(),
         context_tokens_max: args.max_context.unwrap_or(0),
         kv_bytes: args.kv_memory.unwrap_or(0),
-        draft_model: args.draft_model.as_deref().map(connect::model_source).transpose()?.unwrap_or_default(),
+        draft_model: args.draft_model.as_deref().map(paths::model_source).transpose()?.unwrap_or_default(),
         adapters,
         tool_format: args.tool_format.unwrap_or_default(),
         gpu_layers: args.gpu_layers.map(|layers| layers.to_string()).unwrap_or_default(),

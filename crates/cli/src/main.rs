@@ -22,6 +22,7 @@ mod load;
 mod mcp;
 mod missing;
 mod models;
+mod paths;
 mod print;
 mod progress_line;
 mod pull;

@@ -2,6 +2,7 @@
 
 use crate::connect::{self, Client, StoreAccess, StoreApi};
 use crate::error::CliError;
+use crate::paths;
 use crate::pull::{self, PullDisplay};
 use crate::size::show_bytes;
 use crate::term::{Paint, tell};
@@ -94,7 +95,7 @@ pub(crate) async fn bring_all(
 ) -> Result<(), CliError> {
     let names: Vec<&str> = models
         .filter(|model| !model.eq_ignore_ascii_case(DEMO_MODEL))
-        .filter(|model| !connect::is_path(model) && !Path::new(model).exists())
+        .filter(|model| !paths::is_path(model) && !Path::new(model).exists())
         .collect();
     if names.is_empty() {
         return Ok(());

@@ -4,6 +4,7 @@
 use crate::args::{ListArgs, PsArgs, RmArgs, ShowArgs, StopArgs, StoreArgs};
 use crate::connect::{self, InProcess};
 use crate::error::CliError;
+use crate::paths;
 use crate::print::{print_json, print_line, print_table};
 use crate::size::{now_ms, show_age, show_bytes, show_parameters, show_span};
 use crate::table::Table;
@@ -62,7 +63,7 @@ pub(crate) async fn list(args: ListArgs) -> Result<(), CliError> {
 /// Prints all details of one model. The files contain more than the record, so without a running daemon, one in
 /// this process reads them.
 pub(crate) async fn show(args: ShowArgs) -> Result<(), CliError> {
-    let request = v1::ShowRequest { model: connect::model_source(&args.model)?, known_only: false };
+    let request = v1::ShowRequest { model: paths::model_source(&args.model)?, known_only: false };
     let (shown, here) = match connect::find(&args.engine).await? {
         Some(mut daemon) => (daemon.client.show(request).await, daemon.here),
         None => {

@@ -6,8 +6,9 @@ mod shown;
 pub(crate) use shown::PullDisplay;
 
 use crate::args::PullArgs;
-use crate::connect::{self, Client, StoreAccess, StoreApi, reference};
+use crate::connect::{self, Client, StoreAccess, StoreApi};
 use crate::error::CliError;
+use crate::paths::reference;
 use crate::print::print_line;
 use crate::size::{show_bytes, show_span};
 use crate::term::interrupted;

@@ -5,6 +5,7 @@ use crate::connect::{self, Client};
 use crate::error::CliError;
 use crate::example::example;
 use crate::missing::{self, IfMissing};
+use crate::paths;
 use crate::size::show_bytes;
 use crate::term::{Paint, tell};
 use figment::providers::Serialized;
@@ -209,7 +210,7 @@ fn daemon_config(args: &ServeArgs) -> Result<Config, CliError> {
     let mut config = read_config(args)?;
     if !args.model.is_empty() {
         let model = |source: &String| {
-            let source = connect::model_source(source)?;
+            let source = paths::model_source(source)?;
             Ok(ModelConfig { source, ..ModelConfig::default() })
         };
         config.models = args.model.iter().map(model).collect::<Result<_, CliError>>()?;
@@ -233,10 +234,10 @@ fn daemon_config(args: &ServeArgs) -> Result<Config, CliError> {
             model.overrides = overrides;
         }
         if let Some(draft) = &args.draft_model {
-            model.draft_model = Some(connect::model_source(draft)?);
+            model.draft_model = Some(paths::model_source(draft)?);
         }
         for (name, path) in &args.adapter {
-            model.adapters.insert(name.clone(), connect::absolute(path)?);
+            model.adapters.insert(name.clone(), paths::absolute(path)?);
         }
     }
     Ok(config)

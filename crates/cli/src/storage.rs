@@ -2,8 +2,9 @@
 
 use crate::args::{CpArgs, DuArgs, GcArgs, ListArgs, VerifyArgs};
 use crate::byte_progress::ByteProgress;
-use crate::connect::{self, StoreAccess, reference};
+use crate::connect::{self, StoreAccess};
 use crate::error::CliError;
+use crate::paths::reference;
 use crate::print::{print_json, print_line, print_table};
 use crate::size::{show_bytes, show_count};
 use crate::table::Table;

@@ -1,7 +1,7 @@
 //! Arguments of `serve`, `run` and `load` that override a model's files, named as in llama.cpp.
 
-use crate::connect;
 use crate::error::CliError;
+use crate::paths;
 use clap::Args;
 use hanzo_engine_daemon::config::OverrideConfig;
 use std::path::PathBuf;
@@ -74,14 +74,14 @@ impl OverrideArgs {
             Some(scale) => Some(1.0 / scale),
             None => self.rope_scale,
         };
-        let tokenizer = self.tokenizer.as_deref().map(connect::absolute).transpose();
+        let tokenizer = self.tokenizer.as_deref().map(paths::absolute).transpose();
         let tokenizer = tokenizer.map_err(|error| CliError::Usage(format!("--tokenizer: {error}")))?;
         let mmproj = match self.mmproj.as_deref() {
             None | Some("none") => Ok(self.mmproj.clone()),
-            Some(path) => connect::absolute(path).map(Some),
+            Some(path) => paths::absolute(path).map(Some),
         };
         let mmproj = mmproj.map_err(|error| CliError::Usage(format!("--mmproj: {error}")))?;
-        let imatrix = self.imatrix.as_deref().map(connect::absolute).transpose();
+        let imatrix = self.imatrix.as_deref().map(paths::absolute).transpose();
         let imatrix = imatrix.map_err(|error| CliError::Usage(format!("--imatrix: {error}")))?;
         let config = OverrideConfig {
             chat_template: self.chat_template.clone(),
