@@ -175,7 +175,6 @@ const WIRES_MEET: &[&str] = &[
     "openai/chat.rs",
     "openai/completions.rs",
     "openai/constraint.rs",
-    "openai/embeddings.rs",
     "openai/events.rs",
     "openai/messages.rs",
     "openai/plan.rs",
@@ -200,6 +199,7 @@ const WIRES_MEET: &[&str] = &[
     "vectors/cohere.rs",
     "vectors/inputs.rs",
     "vectors/json.rs",
+    "vectors/openai.rs",
 ];
 
 /// The messages of the contract.

@@ -11,8 +11,9 @@ use crate::{
     answers::Answers,
     asker::Asker,
     bodies::Bodies,
-    cloud::{Cloud, CloudSettings},
+    cloud::Cloud,
     config::Config,
+    current_settings::CurrentSettings,
     drain::Drain,
     engine::Engine,
     error::{ApiError, GatewayError},
@@ -20,7 +21,6 @@ use crate::{
     limits::BODIES_READ_MAX,
     media_hosts::MediaHosts,
     metrics::Metrics,
-    reload::CurrentSettings,
     response_store::Responses,
     until::Until,
 };
@@ -73,8 +73,7 @@ impl App {
             _ => None,
         };
         let traces = Traces::open(&config.traces(), "engine-gateway")?;
-        let cloud =
-            Cloud::of(&CloudSettings::of(&config), metrics.cloud_requests_total.clone())?.map(Arc::new);
+        let cloud = Cloud::of(&config.cloud(), metrics.cloud_requests_total.clone())?.map(Arc::new);
         Ok(App {
             engine,
             traces,

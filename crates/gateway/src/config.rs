@@ -14,15 +14,15 @@ use hanzo_engine_access::{Access, AccessSettings, ClientTls, Limits, Secret, Tls
 use hanzo_engine_process::settings;
 use hanzo_engine_telemetry::{Protocol, TracesConfig};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::{
-    cloud::{self, CloudSettings},
+    cloud_settings::{self, CloudSettings},
     cors,
     error::GatewayError,
     fleet::{Upstream, one_or_list},
     limits::{ADDRESS_SHARE, SECONDS_MAX, UPSTREAMS_MAX},
     media_hosts,
-    reload::values,
 };
 
 /// Settings that are keys, and the environment variables to read them from; the first one set is used.
@@ -284,7 +284,13 @@ impl Config {
 
     /// Effective settings as TOML. Keys are hidden.
     pub fn print(&self) -> String {
-        settings::toml(&values(self))
+        settings::toml(&self.values())
+    }
+
+    /// Settings as a tree; keys are hidden.
+    pub(crate) fn values(&self) -> Value {
+        // All map keys are text, so this cannot fail.
+        serde_json::to_value(self).unwrap_or_default()
     }
 
     /// Checks that the configured key and certificate files are usable. Nothing is bound or changed.
@@ -337,7 +343,7 @@ impl Config {
         if self.engine_tls() != ClientTls::default() && !tls {
             return refuse("engine_ca, engine_cert: only an engine at https:// is spoken to by TLS");
         }
-        cloud::check(&CloudSettings::of(&self)).map_err(GatewayError::Config)?;
+        cloud_settings::check(&self.cloud()).map_err(GatewayError::Config)?;
         cors::check(&self.cors_origins).map_err(GatewayError::Config)?;
         media_hosts::check(&self.media_hosts).map_err(GatewayError::Config)?;
         self.check_times_and_counts()?;
@@ -429,6 +435,16 @@ impl Config {
         }
     }
 
+    /// Settings of the upstream server.
+    pub(crate) fn cloud(&self) -> CloudSettings {
+        CloudSettings {
+            url: self.cloud_url.clone(),
+            key: self.cloud_api_key.clone(),
+            models: self.cloud_models.clone(),
+            overflow: self.cloud_overflow.clone(),
+        }
+    }
+
     /// Engines listed in `upstreams`.
     pub(crate) fn targets(&self) -> Result<Vec<Upstream>, GatewayError> {
         let refuse = |problem: String| GatewayError::Config(format!("upstreams: {problem}"));
@@ -461,7 +477,7 @@ impl Config {
 fn reason(error: &figment::Error) -> String {
     match &error.kind {
         figment::error::Kind::UnknownField(field, known) => {
-            let everywhere = settings::keys(&values(&Config::default()));
+            let everywhere = settings::keys(&Config::default().values());
             settings::unknown_key(&error.path.join("."), field, known, &everywhere)
         }
         kind if error.path.is_empty() => kind.to_string(),

@@ -9,13 +9,13 @@ use crate::{
     Config, body,
     fields::Fields,
     json::Json,
-    openai::{embeddings, plan},
+    openai::plan,
     request_id::RequestId,
     responses,
     scores::tasks,
     tei::words,
     tokens,
-    vectors::json::VectorFormat,
+    vectors::{self, json::VectorFormat},
 };
 
 /// Parses a body as every route does.
@@ -31,7 +31,7 @@ pub fn body(bytes: &[u8]) {
         drop(plan::chat(again(), &config, &id));
         drop(plan::completion(again(), &config, &id));
         drop(responses::read(again(), &config, &id));
-        drop(embeddings::request(again(), &config));
+        drop(vectors::openai::request(again(), &config));
         drop(tasks::ranking(again(), &config));
         drop(tasks::scoring(again(), &config));
         drop(tasks::classifying(again(), &config));

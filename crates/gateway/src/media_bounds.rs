@@ -7,7 +7,7 @@ use hanzo_engine_proto::v1::{self, content_part::Part};
 use crate::{
     error::ApiError,
     fields::{Field, Fields},
-    pictures,
+    media_url::is_sound,
 };
 
 /// Bounds on images, videos or audio that client libraries send and that are not supported.
@@ -83,7 +83,7 @@ impl MediaBounds {
     pub(crate) fn apply(self, messages: &mut [v1::Message]) {
         for part in messages.iter_mut().flat_map(|message| &mut message.content) {
             let Some(Part::Media(media)) = &mut part.part else { continue };
-            if pictures::is_sound(media) {
+            if is_sound(media) {
                 continue;
             }
             media.min_pixels = media.min_pixels.or(self.min_pixels);

@@ -22,7 +22,7 @@ use crate::{
         MEDIA_CONNECT_TIMEOUT, MEDIA_FETCHES_MAX, MEDIA_HOSTS_MAX, MEDIA_REDIRECTS_MAX, MEDIA_TIMEOUT,
         PICTURE_BYTES_MAX, SOUND_BYTES_MAX,
     },
-    pictures::{self, MediaUrl},
+    media_url::{self, MediaUrl},
     sounds,
 };
 
@@ -187,7 +187,7 @@ impl MediaHosts {
 
     /// Fetches one if it was given by URL, up to `left` bytes.
     async fn fetch_one(&self, media: &mut v1::Media, left: &mut usize) -> Result<(), ApiError> {
-        let Some(MediaUrl { path, url, is_sound }) = pictures::named(media) else { return Ok(()) };
+        let Some(MediaUrl { path, url, is_sound }) = media_url::named(media) else { return Ok(()) };
         let refuse = |why: String| ApiError::field(path, why);
         let most = if is_sound { SOUND_BYTES_MAX } else { PICTURE_BYTES_MAX };
         let data = self.get(url, most.min(*left)).await.map_err(refuse)?;

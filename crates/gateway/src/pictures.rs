@@ -10,6 +10,7 @@ use crate::{
     fields::{Field, Fields},
     limits::{PICTURE_BYTES_MAX, URL_BYTES_MAX},
     media_bounds::{MediaBounds, placed},
+    media_url::{NAMED_PICTURE, is_web},
 };
 
 /// Maximum frames of a video: an engine accepts no more images in a chat.
@@ -92,42 +93,6 @@ pub(crate) fn anthropic(fields: &mut Fields) -> Result<v1::ContentPart, ApiError
     Ok(bounded(media, bounds))
 }
 
-/// Prefix of the media type of an image given by URL; the part's path follows. No client sends such a media
-/// type.
-const NAMED: &str = "at ";
-
-/// Prefix of the media type of audio given by URL.
-pub(crate) const NAMED_SOUND: &str = "sound at ";
-
-/// Image or audio given by URL.
-pub(crate) struct MediaUrl<'a> {
-    /// Path in the body.
-    pub(crate) path: &'a str,
-    pub(crate) url: &'a str,
-    pub(crate) is_sound: bool,
-}
-
-/// URL and path of a part that was given by URL.
-pub(crate) fn named(media: &v1::Media) -> Option<MediaUrl<'_>> {
-    let of = |start| media.mime_type.strip_prefix(start);
-    let (path, is_sound) = match of(NAMED) {
-        Some(path) => (path, false),
-        None => (of(NAMED_SOUND)?, true),
-    };
-    Some(MediaUrl { path, url: std::str::from_utf8(&media.data).ok()?, is_sound })
-}
-
-/// Whether a part is audio.
-pub(crate) fn is_sound(media: &v1::Media) -> bool {
-    media.mime_type.starts_with("audio/") || media.mime_type.starts_with(NAMED_SOUND)
-}
-
-/// Whether a URL is an HTTP or HTTPS one.
-pub(crate) fn is_web(url: &str) -> bool {
-    let is = |scheme: &str| url.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
-    is("http:") || is("https:")
-}
-
 /// Reads an image that is the whole field: a `data:` URI, a URL, or plain base64.
 pub(crate) fn alone(field: Field) -> Result<v1::Media, ApiError> {
     let is_named =
@@ -145,7 +110,7 @@ fn of_uri(field: Field, detail: &str) -> Result<v1::Media, ApiError> {
         if text.len() > URL_BYTES_MAX {
             return Err(field.error(format!("is a URL of more than {URL_BYTES_MAX} bytes")));
         }
-        let mime_type = format!("{NAMED}{}", field.path());
+        let mime_type = format!("{NAMED_PICTURE}{}", field.path());
         return Ok(v1::Media { mime_type, ..media(text.into_owned().into_bytes(), detail) });
     }
     let bytes = from_data_uri(&text, "image/png", PICTURE_BYTES_MAX);

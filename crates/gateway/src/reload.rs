@@ -1,35 +1,12 @@
 //! Reload of settings while requests are answered: changes that can be applied are, and the others are
 //! reported.
 
-use std::{
-    ops::Deref,
-    sync::{Arc, PoisonError, RwLock},
-};
+use std::sync::Arc;
 
 use hanzo_engine_access::ServerTls;
 use hanzo_engine_process::settings::SettingsChange;
-use serde_json::Value;
 
 use crate::{app::App, config::Config, error::GatewayError};
-
-/// Current settings. A reader keeps the version that it got for as long as it wants. Replaced versions are
-/// never freed: about a kilobyte for each change by the operator.
-#[derive(Debug)]
-pub(crate) struct CurrentSettings(RwLock<&'static Config>);
-
-impl CurrentSettings {
-    pub(crate) fn new(config: Config) -> CurrentSettings {
-        CurrentSettings(RwLock::new(Box::leak(Box::new(config))))
-    }
-}
-
-impl Deref for CurrentSettings {
-    type Target = Config;
-
-    fn deref(&self) -> &Config {
-        *self.0.read().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Handle to reload the settings of a running gateway.
 #[derive(Clone, Debug)]
@@ -51,23 +28,16 @@ impl Reload {
         if let Some(tls) = &self.tls {
             tls.reload();
         }
-        let mut changed = SettingsChange::between(&values(now), &values(&next), &values(&read));
+        let mut changed = SettingsChange::between(&now.values(), &next.values(), &read.values());
         if now.api_key.is_some() && next.api_key.is_some() && now.api_key != next.api_key {
             // Both versions are shown as hidden, so the comparison does not see the change.
             changed.taken.push("api_key".to_owned());
         }
         if *now != next {
-            let settings = CurrentSettings::new(next).0.into_inner().unwrap_or_else(PoisonError::into_inner);
-            *self.app.config.0.write().unwrap_or_else(PoisonError::into_inner) = settings;
+            self.app.config.replace(next);
         }
         Ok(changed)
     }
-}
-
-/// Settings as a tree; keys are hidden.
-pub(crate) fn values(config: &Config) -> Value {
-    // All map keys are text, so this cannot fail.
-    serde_json::to_value(config).unwrap_or_default()
 }
 
 /// Copy of `now` with those settings of `read` that can change.

@@ -10,8 +10,8 @@ use tonic::{Status, Streaming};
 
 use crate::{
     carrier::DaemonClient,
-    fleet::Again,
     limits::{ENGINE_QUESTION_TIMEOUT, ENGINE_SILENCE, ENGINE_SILENT_MAX},
+    retry_reason::is_gone,
 };
 
 /// Awaits an engine's answer for as long as the engine answers other calls.
@@ -63,7 +63,7 @@ async fn is_alive(engine: &DaemonClient) -> bool {
     let question = engine.stats(v1::StatsRequest { model: "?".to_owned() });
     match timeout(ENGINE_QUESTION_TIMEOUT, question).await {
         Ok(Ok(_)) => true,
-        Ok(Err(status)) => !matches!(Again::of(&status), Some(Again::Unreached | Again::Lost)),
+        Ok(Err(status)) => !is_gone(&status),
         Err(_) => false,
     }
 }

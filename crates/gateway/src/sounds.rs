@@ -9,7 +9,7 @@ use crate::{
     fields::{Field, Fields},
     limits::{SOUND_BYTES_MAX, URL_BYTES_MAX},
     media_bounds::refuse_others,
-    pictures,
+    media_url::{NAMED_SOUND, is_web},
 };
 
 /// Allowed values of `format`: file types that can be read.
@@ -38,11 +38,11 @@ pub(crate) fn by_url(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
         inner.finish()?;
     }
     let text = field.text()?;
-    if pictures::is_web(&text) {
+    if is_web(&text) {
         if text.len() > URL_BYTES_MAX {
             return Err(field.error(format!("is a URL of more than {URL_BYTES_MAX} bytes")));
         }
-        let mime_type = format!("{}{}", pictures::NAMED_SOUND, field.path());
+        let mime_type = format!("{}{}", NAMED_SOUND, field.path());
         return Ok(part(text.into_owned().into_bytes(), mime_type));
     }
     let bytes = from_data_uri(&text, "audio/wav", SOUND_BYTES_MAX).map_err(|error| refused(&field, error))?;

@@ -1,26 +1,17 @@
-//! Answer of an upstream server. OpenAI answers are forwarded as they arrive; others become errors of this
-//! gateway. The usage is charged to the requester's key.
+//! Answer of an upstream server: the events of its stream, its errors, and its usage, which is charged to the
+//! requester's key.
 
-use axum::{
-    Json,
-    body::Body,
-    http::{HeaderMap, StatusCode, header},
-    response::{IntoResponse as _, Response},
-};
+use axum::http::StatusCode;
 use bytes::{Buf as _, Bytes, BytesMut};
-use futures_util::{Stream, StreamExt as _, stream};
+use futures_util::{Stream, stream};
 use hanzo_engine_access::{Pass, Reservation};
 use hanzo_engine_proto::v1;
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::{
-    app::App,
     asker::Asker,
     error::ApiError,
-    limits::{CLOUD_ERROR_BYTES_MAX, CLOUD_EVENT_BYTES_MAX, CLOUD_SILENCE},
-    peer::Peer,
-    progress::{EVENTS, respond},
+    limits::{CLOUD_EVENT_BYTES_MAX, CLOUD_SILENCE},
     record::Record,
     until::Until,
 };
@@ -85,20 +76,20 @@ impl Payer {
     }
 
     /// Charges a reservation.
-    pub(super) fn reserved(asker: &Asker, reservation: Reservation) -> Payer {
+    pub(crate) fn reserved(asker: &Asker, reservation: Reservation) -> Payer {
         let mut payer = Payer::new(asker.pass.clone(), asker.record.clone());
         payer.reservation = Some(reservation);
         payer
     }
 
     /// Records that a request with a prompt of about `prompt` tokens is being sent.
-    pub(super) fn sends(&mut self, prompt: u64) {
+    pub(crate) fn sends(&mut self, prompt: u64) {
         self.prompt = u32::try_from(prompt).unwrap_or(u32::MAX);
         self.owes_prompt = true;
     }
 
     /// Records that the upstream server did not accept the request.
-    pub(super) fn owes_nothing(&mut self) {
+    pub(crate) fn owes_nothing(&mut self) {
         self.owes_prompt = false;
     }
 
@@ -110,6 +101,18 @@ impl Payer {
             None => self.pass.spend(tokens),
         }
         self.record.generated(usage.prompt_tokens, usage.completion_tokens);
+    }
+
+    /// Charges a whole answer: its reported usage, or else an estimate.
+    ///
+    /// # Errors
+    /// The answer is no JSON.
+    pub(crate) fn charge_whole(&mut self, answer: &[u8]) -> Result<(), ApiError> {
+        let told = serde_json::from_slice::<AnswerUsage>(answer);
+        let told = told.map_err(|_| ApiError::cloud("its answer is no JSON"))?;
+        let guessed = u32::try_from(answer.len() / TOKEN_BYTES).unwrap_or(u32::MAX);
+        self.charge(&told.usage.unwrap_or_else(|| self.guessed(guessed)));
+        Ok(())
     }
 
     /// Estimated usage of an answer that does not state it.
@@ -131,91 +134,22 @@ impl Drop for Payer {
     }
 }
 
-/// Converts the upstream server's response.
-pub(super) async fn of(
-    app: &App,
-    peer: Option<Peer>,
-    mut answered: reqwest::Response,
-    until: Until,
-    mut payer: Payer,
-) -> Result<Response, ApiError> {
-    let status = answered.status();
-    let kind = answered.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    let kind = kind.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    match (status.as_u16(), kind.as_str()) {
-        (200, "text/event-stream") => {
-            let events = events(answered, payer, Some(until));
-            respond(app, peer, EVENTS, events, ApiError::json).await
-        }
-        (200, "application/json") => {
-            let (text, room) = whole(app, &mut answered, &until, usize::MAX).await?;
-            let told = serde_json::from_slice::<AnswerUsage>(&text);
-            let told = told.map_err(|_| ApiError::cloud("its answer is no JSON"))?;
-            let guessed = u32::try_from(text.len() / TOKEN_BYTES).unwrap_or(u32::MAX);
-            payer.charge(&told.usage.unwrap_or_else(|| payer.guessed(guessed)));
-            // The memory is held until the text is sent.
-            let body =
-                stream::once(async move { Ok::<_, std::convert::Infallible>(text) }).inspect(move |_| {
-                    let _ = &room;
-                });
-            Ok(([(header::CONTENT_TYPE, "application/json")], Body::from_stream(body)).into_response())
-        }
-        (400 | 404 | 413 | 415 | 422 | 429, "application/json") => {
-            payer.owes_nothing();
-            let retry_after = answered.headers().get(header::RETRY_AFTER).cloned();
-            let (text, _room) = whole(app, &mut answered, &until, CLOUD_ERROR_BYTES_MAX).await?;
-            let said = serde_json::from_slice::<Value>(&text);
-            let said = said.map_err(|_| ApiError::cloud("its error is no JSON"))?;
-            // An unprocessable request counts as a bad request here.
-            let status = if status == 422 { StatusCode::BAD_REQUEST } else { status };
-            let retry_after = retry_after.map(|value| (header::RETRY_AFTER, value));
-            Ok((status, HeaderMap::from_iter(retry_after), Json(said)).into_response())
-        }
-        (401 | 403, _) => {
-            payer.owes_nothing();
-            Err(wrong_key(status.as_u16()))
-        }
-        _ => {
-            payer.owes_nothing();
-            Err(odd(status.as_u16(), &kind))
-        }
-    }
-}
-
 /// Error: the upstream server rejects this gateway's key.
-pub(super) fn wrong_key(status: u16) -> ApiError {
+pub(crate) fn wrong_key(status: u16) -> ApiError {
     tracing::error!(status, "the other server refuses this gateway's key: set cloud_api_key");
     ApiError::cloud("it refuses this server's key; its operator can set another")
 }
 
 /// Error: the upstream server's response is not the expected kind.
-pub(super) fn odd(status: u16, kind: &str) -> ApiError {
+pub(crate) fn odd(status: u16, kind: &str) -> ApiError {
     tracing::warn!(status, kind, "the other server answers with what is none of OpenAI's");
     let status =
         StatusCode::from_u16(status).map_or_else(|_| status.to_string(), |status| status.to_string());
     ApiError::cloud(&format!("it answered {status}"))
 }
 
-/// Reads a whole body.
-async fn whole(
-    app: &App,
-    answered: &mut reqwest::Response,
-    until: &Until,
-    bytes_max: usize,
-) -> Result<(Bytes, crate::answers::AnswerRoom), ApiError> {
-    let (mut text, mut room) = (BytesMut::new(), app.answers.room());
-    while let Some(piece) = until.run(piece(answered)).await? {
-        if text.len() + piece.len() > bytes_max {
-            return Err(ApiError::cloud("its error is too long"));
-        }
-        room.grow(piece.len())?;
-        text.extend_from_slice(&piece);
-    }
-    Ok((text.freeze(), room))
-}
-
 /// Next piece of a body; None: its end.
-pub(super) async fn piece(answered: &mut reqwest::Response) -> Result<Option<Bytes>, ApiError> {
+pub(crate) async fn piece(answered: &mut reqwest::Response) -> Result<Option<Bytes>, ApiError> {
     match tokio::time::timeout(CLOUD_SILENCE, answered.chunk()).await {
         Ok(Ok(piece)) => Ok(piece),
         Ok(Err(error)) => Err(super::unreached(&error)),
@@ -224,7 +158,7 @@ pub(super) async fn piece(answered: &mut reqwest::Response) -> Result<Option<Byt
 }
 
 /// Complete events of a stream, a few at a time, so that a comment may be inserted between any two.
-pub(super) fn events(
+pub(crate) fn events(
     answered: reqwest::Response,
     payer: Payer,
     until: Option<Until>,

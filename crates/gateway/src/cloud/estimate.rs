@@ -9,25 +9,25 @@ const PROMPT: [&str; 7] = ["messages", "prompt", "suffix", "input", "tools", "fu
 /// Fields of a message that hold no text.
 const NO_TEXT: [&str; 6] = ["role", "type", "image_url", "input_audio", "video_url", "file"];
 /// Fields that limit the tokens of each answer, the newer one first.
-pub(super) const BOUNDS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
+pub(crate) const BOUNDS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
 
 /// Token limit to add to a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Bound {
-    pub(super) member: &'static str,
-    pub(super) tokens: u32,
+pub(crate) struct Bound {
+    pub(crate) member: &'static str,
+    pub(crate) tokens: u32,
 }
 
 /// Answers of a route, and the field that limits them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answers {
+pub(crate) enum Answers {
     None,
     Bounded { by: &'static str },
 }
 
 impl Answers {
     /// Answers of a route, given by its path below `/v1/`.
-    pub(super) fn of(route: &str) -> Answers {
+    pub(crate) fn of(route: &str) -> Answers {
         match route {
             "embeddings" => Answers::None,
             "completions" => Answers::Bounded { by: BOUNDS[1] },
@@ -36,7 +36,7 @@ impl Answers {
     }
 
     /// Limit of `tokens` for each answer.
-    pub(super) fn bound_to(self, tokens: Option<u32>) -> Option<Bound> {
+    pub(crate) fn bound_to(self, tokens: Option<u32>) -> Option<Bound> {
         match self {
             Answers::None => None,
             Answers::Bounded { by } => tokens.map(|tokens| Bound { member: by, tokens }),
@@ -45,7 +45,7 @@ impl Answers {
 }
 
 /// Estimated tokens of a body. An invalid one counts as nothing; it has been checked before.
-pub(super) fn need(body: &str, answers: Answers) -> ForwardedNeed {
+pub(crate) fn need(body: &str, answers: Answers) -> ForwardedNeed {
     let body = Json::parse(body.strip_prefix('\u{feff}').unwrap_or(body)).ok();
     let member = |name: &str| body?.members()?.filter(|(key, _)| key == name).last().map(|(_, value)| value);
     let number = |name: &str| member(name)?.as_u64().map(|n| u32::try_from(n).unwrap_or(u32::MAX));

@@ -14,9 +14,8 @@ use super::{
     chat,
     chunks::{Broken, ChunkConverter},
     estimate::{self, Answers},
-    settings::ModelMapping,
 };
-use crate::{error::ApiError, limits::CLOUD_ERROR_BYTES_MAX};
+use crate::{cloud_settings::ModelMapping, error::ApiError, limits::CLOUD_ERROR_BYTES_MAX};
 
 /// Route on the upstream server.
 const ROUTE: &str = "chat/completions";
@@ -26,6 +25,23 @@ const ROUTE: &str = "chat/completions";
 pub(crate) struct There {
     model: ModelMapping,
     reason: Reason,
+}
+
+impl There {
+    /// Destination of the request `id`. `route` is the path below `/v1/`.
+    pub(crate) fn destination<'a>(&'a self, id: &'a str, route: &'static str) -> Destination<'a> {
+        Destination { id, route, model: &self.model, reason: self.reason }
+    }
+
+    /// Name of the model here.
+    pub(crate) fn here(&self) -> &str {
+        &self.model.here
+    }
+
+    /// Name of the model on the upstream server.
+    pub(crate) fn there(&self) -> &str {
+        &self.model.there
+    }
 }
 
 impl Cloud {
@@ -48,10 +64,9 @@ impl Cloud {
         there: &There,
         mut payer: Payer,
     ) -> Result<impl Stream<Item = Result<v1::InferEvent, Status>> + Send + use<>, Status> {
-        let There { model, reason } = there;
-        let body = chat::body(request, &model.there)?;
+        let body = chat::body(request, there.there())?;
         let id = request.request_id.clone();
-        let destination = Destination { id: &id, route: ROUTE, model, reason: *reason };
+        let destination = there.destination(&id, ROUTE);
         payer.sends(estimate::need(&body, Answers::of(ROUTE)).prompt());
         let answered = match self.send(&destination, body).await {
             Ok(answered) => begun(answered).await,
@@ -59,13 +74,13 @@ impl Cloud {
         };
         let outcome =
             answered.as_ref().map_or_else(|status| ApiError::from(status.clone()).status().as_u16(), |_| 200);
-        self.count(*reason, &outcome.to_string());
+        self.count(&destination, &outcome.to_string());
         if answered.is_err() {
             payer.owes_nothing();
         }
         let answered = answered?;
         payer.sent_to(&self.sent_to(&destination));
-        let converter = ChunkConverter::new(model.here.clone(), id, request.choices.max(1) as usize);
+        let converter = ChunkConverter::new(there.here().to_owned(), id, request.choices.max(1) as usize);
         let events = Box::pin(answer::events(answered, payer, None));
         Ok(stream::try_unfold(
             (events, converter, VecDeque::new(), false),

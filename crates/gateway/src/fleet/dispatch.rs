@@ -22,13 +22,14 @@ use super::{
     pick::{Candidate, pick},
     pull,
     report::Has,
-    retry::{Again, Attempts, is_gone},
+    retry::Attempts,
     target::{Resolve, Upstream},
     union,
 };
 use crate::{
     carrier::{DaemonClient, within_state},
     error::GatewayError,
+    retry_reason::{RetryReason, is_gone},
     silence::while_alive,
 };
 
@@ -338,14 +339,14 @@ impl Lease {
 
 /// Records an error that is the daemon's fault.
 pub(super) fn blame(member: &Member, status: &Status) {
-    match Again::of(status) {
-        Some(Again::Unreached | Again::Lost) => {
+    match RetryReason::of(status) {
+        Some(RetryReason::Unreached | RetryReason::Lost) => {
             member.lost(status.message());
             member.poke.notify_one();
         }
         // The daemon may have begun to drain, or have lost a model.
-        Some(Again::Refused) => member.poke.notify_one(),
-        Some(Again::Full | Again::NotFound) => {}
+        Some(RetryReason::Refused) => member.poke.notify_one(),
+        Some(RetryReason::Full | RetryReason::NotFound) => {}
         None => match status.code() {
             tonic::Code::Internal | tonic::Code::Unknown | tonic::Code::DataLoss | tonic::Code::Aborted => {
                 member.failed()

@@ -2,7 +2,8 @@
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
-use super::{health::DaemonState, pick::Why, retry::Again};
+use super::{health::DaemonState, pick::Why};
+use crate::retry_reason::RetryReason;
 
 const STATES: [&str; 4] = ["unknown", "up", "draining", "out"];
 
@@ -80,7 +81,7 @@ impl FleetMetrics {
         for why in [Why::Load, Why::Affinity, Why::Overflow] {
             self.picks.with_label_values(&[name, why.word()]).inc_by(0);
         }
-        for reason in Again::WORDS {
+        for reason in RetryReason::WORDS {
             self.retries.with_label_values(&[name, reason]).inc_by(0);
         }
         metrics
@@ -101,7 +102,7 @@ impl MemberMetrics {
     }
 
     /// Counts a request that was retried on another daemon.
-    pub(super) fn retried(&self, again: Again) {
+    pub(super) fn retried(&self, again: RetryReason) {
         self.all.retries.with_label_values(&[&self.name, again.word()]).inc();
     }
 }
@@ -118,7 +119,7 @@ impl Drop for MemberMetrics {
         for why in [Why::Load, Why::Affinity, Why::Overflow] {
             let _ = self.all.picks.remove_label_values(&[name, why.word()]);
         }
-        for reason in Again::WORDS {
+        for reason in RetryReason::WORDS {
             let _ = self.all.retries.remove_label_values(&[name, reason]);
         }
     }

@@ -25,6 +25,5 @@ pub(crate) use dispatch::{Fleet, Route};
 pub(crate) use member::MemberView;
 pub(crate) use metrics::FleetMetrics;
 pub(crate) use report::Has;
-pub(crate) use retry::Again;
 pub use target::{Resolve, SystemResolver};
 pub(crate) use target::{Upstream, one_or_list};

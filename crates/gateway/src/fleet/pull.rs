@@ -15,9 +15,9 @@ use super::{
     dispatch::{Fleet, blame},
     health::DaemonState,
     member::Member,
-    retry::is_gone,
     union,
 };
+use crate::retry_reason::is_gone;
 
 type Step = Result<PullProgress, Status>;
 

@@ -27,10 +27,11 @@ use crate::{
         progress::ProgressChannel,
         tools::{EMBED_FIELDS, LOAD_FIELDS, PULL_FIELDS, RERANK_FIELDS, UNLOAD_FIELDS, known},
     },
-    openai::{embeddings, models},
+    openai::models,
     request::{filled, keep_alive},
     scores::rerank,
     status::model_of_show,
+    vectors,
 };
 
 /// Runs `hanzo_embed`.
@@ -43,7 +44,7 @@ pub(super) async fn embed(
     let arguments = known(arguments, &EMBED_FIELDS)?;
     let model = model_of(&arguments);
     let incoming = incoming(arguments).await;
-    let work = embeddings::handle(State(Arc::clone(app)), Extension(asker.clone()), incoming);
+    let work = vectors::openai::handle(State(Arc::clone(app)), Extension(asker.clone()), incoming);
     let answer = progress.beside((app, asker), &model, work).await?;
     let mut answer = read(answer).await?;
     let vectors = answer["data"].take();

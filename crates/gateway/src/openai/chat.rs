@@ -10,10 +10,10 @@ use crate::{
     app::App,
     asker::Asker,
     body::{self, IncomingBody, ReceivedBody},
-    cloud,
     config::Config,
     error::ApiError,
     fields::Fields,
+    forward,
     openai::{
         answer::answer,
         events::{
@@ -38,7 +38,7 @@ pub(crate) async fn handle(
     let peer = incoming.peer();
     let received = body::read(&app, incoming).await?;
     let here = |received| run(&app, &asker, peer.clone(), received);
-    cloud::or_there(&app, &asker, peer.clone(), "chat/completions", received, here).await
+    forward::or_there(&app, &asker, peer.clone(), "chat/completions", received, here).await
 }
 
 async fn run(

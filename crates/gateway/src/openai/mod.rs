@@ -1,10 +1,9 @@
-//! OpenAI's API: chat completions, completions, embeddings, models.
+//! OpenAI's API: chat completions, completions, models. Embeddings are in `vectors`.
 
 pub(crate) mod answer;
 pub(crate) mod chat;
 pub(crate) mod completions;
 mod constraint;
-pub(crate) mod embeddings;
 pub(crate) mod events;
 pub(crate) mod frames;
 pub(crate) mod generation;

@@ -9,4 +9,5 @@ pub(crate) mod calls;
 pub(crate) mod cohere;
 pub(crate) mod inputs;
 pub(crate) mod json;
+pub(crate) mod openai;
 pub(crate) mod response;

@@ -5,10 +5,7 @@ use std::net::IpAddr;
 use hanzo_engine_access::Secret;
 use reqwest::Url;
 
-use crate::{
-    config::Config,
-    limits::{CLOUD_MODELS_MAX, MODEL_NAME_BYTES_MAX},
-};
+use crate::limits::{CLOUD_MODELS_MAX, MODEL_NAME_BYTES_MAX};
 
 /// Settings as configured.
 #[derive(Debug, Clone)]
@@ -34,15 +31,6 @@ impl ModelMapping {
 }
 
 impl CloudSettings {
-    pub(crate) fn of(config: &Config) -> CloudSettings {
-        CloudSettings {
-            url: config.cloud_url.clone(),
-            key: config.cloud_api_key.clone(),
-            models: config.cloud_models.clone(),
-            overflow: config.cloud_overflow.clone(),
-        }
-    }
-
     /// Base URL of the upstream server, ending in `/`.
     pub(crate) fn base(&self) -> Result<Option<Url>, String> {
         let Some(url) = &self.url else { return Ok(None) };

@@ -10,10 +10,10 @@ use crate::{
     app::App,
     asker::Asker,
     body::{self, IncomingBody, ReceivedBody},
-    cloud,
     config::Config,
     error::ApiError,
     fields::Fields,
+    forward,
     names::SentFields,
     request::{either, model},
     select::select,
@@ -35,7 +35,7 @@ pub(crate) async fn handle(
     let peer = incoming.peer();
     let received = body::read(&app, incoming).await?;
     let here = |received| run(&app, &asker, received);
-    cloud::or_there(&app, &asker, peer, "embeddings", received, here).await
+    forward::or_there(&app, &asker, peer, "embeddings", received, here).await
 }
 
 async fn run(app: &App, asker: &Asker, received: ReceivedBody) -> Result<Response, ApiError> {
