@@ -17,7 +17,6 @@ use serde_json::{Value, json};
 
 use crate::{
     config::{MetricsCompat, ServerConfig},
-    daemon::DaemonHandle,
     device_memory, hosts,
     service::Core,
     stock,
@@ -25,17 +24,17 @@ use crate::{
 };
 
 /// Builds the admin routes. Probes need no key; `/metrics` needs one if `private_metrics` is set.
-pub(crate) fn routes(handle: &DaemonHandle, config: &ServerConfig) -> Router {
-    let (core, hosts) = (Arc::clone(handle.core()), hosts::of(config));
+pub(crate) fn routes(core: Arc<Core>, access: Arc<Access>, config: &ServerConfig) -> Router {
+    let hosts = hosts::of(config);
     let also = config.metrics_compat;
-    let (of_metrics, of_readiness) = (handle.access(), handle.access());
+    let (of_metrics, of_readiness) = (access.clone(), access.clone());
     let metrics = get(move |State(core): State<Arc<Core>>, headers: HeaderMap| {
         core.models.metrics.keys_unreadable.set(i64::from(of_metrics.keys_fault().is_some()));
         metrics(core, headers, also)
     });
     let ready = get(move |State(core)| readyz(core, of_readiness.clone()));
     let metrics = match config.private_metrics {
-        true => metrics.layer(middleware::from_fn_with_state(handle.access(), keyed)),
+        true => metrics.layer(middleware::from_fn_with_state(access, keyed)),
         false => metrics,
     };
     Router::new()

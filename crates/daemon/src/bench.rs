@@ -24,9 +24,10 @@ use serde::Serialize;
 use crate::{
     budget,
     config::{DeviceName, EngineSection, SplitMode},
-    device::{Cpu, Device, Generator, Sides},
+    cpu::Cpu,
+    device::{Device, Generator, Sides},
+    devices::OnCard,
     error::Error,
-    places::OnCard,
     source::resolve,
 };
 use case::{BenchPhase, Case};

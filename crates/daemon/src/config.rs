@@ -200,8 +200,8 @@ pub enum OnDemand {
     Never,
 }
 
+pub use crate::device_name::{DeviceName, Devices};
 pub use crate::gpu_layers::{GpuLayers, SplitMode};
-pub use crate::places::{DeviceName, Devices};
 pub use overrides::OverrideConfig;
 pub use server::{MetricsCompat, ServerConfig, parse_host};
 

@@ -42,31 +42,30 @@ use tower::util::BoxCloneSyncService;
 #[cfg(target_os = "linux")]
 use crate::isolated::IsolatedDevice;
 use crate::{
-    Config, ConfigError,
-    adapters::WantedAdapter,
-    admin,
+    Config, ConfigError, admin,
     budget::{self, Budget},
-    cards::Cards,
-    config::{EngineSection, Isolation, MetricsCompat, ModelConfig, ServerConfig, StoreConfig},
+    config::{EngineSection, Isolation, MetricsCompat, ServerConfig, StoreConfig},
     convert::{client::Clients, reply},
-    device::{Cpu, Device},
+    cpu::Cpu,
+    device::Device,
+    devices::{self, Chosen, DevicePlace, OnCard, UsableGpu},
     drain::Drain,
     health,
     limits::{
         ARCHIVE_MESSAGE_BYTES_MAX, FLUSH_GRACE, HTTP2_KEEPALIVE, HTTP2_KEEPALIVE_TIMEOUT, PREFIX_DISK_FLUSH,
         SOUND_MESSAGE_BYTES_MAX, STREAMS_PER_CONNECTION_MAX,
     },
+    load_request::{LoadRequest, configured},
+    load_waits::{LoadTimes, Waiters},
     metrics::Metrics,
-    models::{LoadRequest, Models},
-    on_demand::{LoadTimes, Waiters},
-    places::{self, Chosen, DevicePlace, OnCard, UsableGpu},
+    models::Models,
+    nvml::Cards,
     ports,
     prefix_disk::PrefixDisk,
     pulls::Pulls,
     registry::Registry,
-    reload::ReloadableSettings,
+    reloadable_settings::ReloadableSettings,
     service::{Both, Core, EngineService, Envelope, GuardedService, SpeechService, StoreService},
-    sizing::LoadOptions,
     voice_activity::VoiceActivity,
 };
 
@@ -172,7 +171,7 @@ impl Daemon {
         let engine = &config.engine;
         // A driver may take seconds to start, and longer if it compiles kernels for the first time.
         let section = engine.clone();
-        let chosen = spawn_blocking(move || places::choose(&section, &Driver::default())).await;
+        let chosen = spawn_blocking(move || devices::choose(&section, &Driver::default())).await;
         let Chosen { cards, cpu, no_cards } =
             chosen.map_err(|error| DaemonError::Cards(error.to_string()))??;
         let mut places = Vec::new();
@@ -327,7 +326,8 @@ impl Daemon {
             following.await;
             Ok(())
         });
-        servers.spawn(ports::admin(admin, admin::routes(&handle, &config.server), closing.clone()));
+        let routes = admin::routes(core.clone(), handle.access(), &config.server);
+        servers.spawn(ports::admin(admin, routes, closing.clone()));
         for request in models.configured.iter().filter(|request| request.at_start) {
             tokio::spawn(load_wanted(models.clone(), request.clone()));
         }
@@ -552,42 +552,6 @@ fn ended_early(ended: Result<Result<(), DaemonError>, tokio::task::JoinError>) -
         Err(error) => error.to_string(),
     };
     DaemonError::Server { what: "gRPC or admin", reason }
-}
-
-/// Load requests for the configured models, to load at startup or on demand.
-fn configured(models: &[ModelConfig]) -> Vec<LoadRequest> {
-    let request = |model: &ModelConfig| {
-        let overrides = match model.overrides.read() {
-            Ok(overrides) => overrides,
-            Err(error) => {
-                tracing::error!(model = model.source, %error, "a model of the configuration cannot be loaded");
-                return None;
-            }
-        };
-        Some(LoadRequest {
-            source: model.source.clone(),
-            alias: model.alias.clone(),
-            want: LoadOptions {
-                context_tokens_max: model.context_tokens_max,
-                kv_bytes: model.kv_bytes,
-                tool_format: model.format_of_calls(),
-                picture_pixels: model.picture_pixels,
-                draft_model: model.draft_model.clone(),
-                gpu_layers: model.gpu_layers,
-                gpu_devices: model.gpu_devices.clone(),
-                overrides,
-            },
-            adapters: model
-                .adapters
-                .iter()
-                .map(|(name, path)| WantedAdapter { name: name.clone(), path: path.clone() })
-                .collect(),
-            keep_alive: model.keep_alive,
-            as_request: false,
-            at_start: model.at_start,
-        })
-    };
-    models.iter().filter_map(request).collect()
 }
 
 /// Loads a configured model. A failure is logged and shown as the model's state; the other models still load.

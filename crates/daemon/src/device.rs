@@ -1,6 +1,6 @@
 //! Boundary between the daemon and the hardware. A [`Device`] plans a model's memory and builds its engine; a
-//! worker drives the engine through [`Steps`]. Each backend is a `Device`; [`crate::places`] selects them and has
-//! those of GPUs. No other module names a backend.
+//! worker drives the engine through [`Steps`]. Each backend is a `Device`: [`crate::cpu`] has the CPU's, and
+//! [`crate::devices`] has those of GPUs and selects them. No other module names a backend.
 
 use std::{
     any::Any,
@@ -8,31 +8,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hanzo_engine_kernels::{
-    AnyBackend, KernelError,
-    cpu::{CpuBackend, ThreadPool, Tier, limits::Probe},
-};
 use hanzo_engine_media::PixelLimits;
 use hanzo_engine_runtime::{
     Adapter, EmbedJob, Embedder, EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, Event, Job,
     JobId, LoadError, LoadedAdapter, ModelFiles, Network, OpenedModel, Overrides, Speculation, StepError,
     StepReport, TextModel, ToolFormat, VoiceFiles,
-    encoder::{EncoderFiles, WeightType},
+    encoder::EncoderFiles,
     engine::EngineMemory,
     kv::BlockStore,
     spec::TransformerSpec,
     whisper::{TranscribeJob, Vocabulary, WhisperConfig, WhisperEngine, WhisperFiles},
 };
 
-use hanzo_engine_voice::{Script, Speaker, VoiceEngine};
+use hanzo_engine_voice::{Script, VoiceEngine};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     clock::{self, Bell},
+    device_name::DeviceName,
     gpu_layers::LayerDistribution,
     limits::PREFIX_DISK_SAVED_AT_ONCE,
-    making::{build, decoder_engine, decoder_memory},
-    places::DeviceName,
     prefix_disk::{Identity, PrefixDisk},
     source::ModelSource,
 };
@@ -435,112 +430,4 @@ pub(crate) trait Device: Send + Sync + 'static {
         size: EngineSize,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Steps>, LoadError>;
-}
-
-/// CPU of this machine, with a thread pool that all models share.
-#[derive(Clone)]
-pub(crate) struct Cpu {
-    pool: Arc<ThreadPool>,
-    tier: Tier,
-    encoder_weights: WeightType,
-}
-
-impl Cpu {
-    /// Creates the device with this many threads; `None` for one per core that this process may use.
-    ///
-    /// # Errors
-    /// If the environment asks for instructions that this CPU does not have.
-    pub(crate) fn new(threads: Option<usize>) -> Result<Self, KernelError> {
-        let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-        let (pool, tier) = (Arc::new(ThreadPool::new(threads)), Tier::detect()?);
-        Ok(Self { pool, tier, encoder_weights: WeightType::Stored })
-    }
-
-    /// Sets the data type for encoders' matrices.
-    pub(crate) fn with_encoder_weights(self, encoder_weights: WeightType) -> Self {
-        Self { encoder_weights, ..self }
-    }
-
-    /// Builds a decoder's engine.
-    ///
-    /// # Errors
-    /// Errors of [`Device::build`].
-    pub(crate) fn decoder_engine(
-        &self,
-        files: &ModelFiles,
-        sides: Sides,
-        config: EngineConfig,
-        progress: &mut dyn FnMut(f32),
-    ) -> Result<Engine, LoadError> {
-        decoder_engine(self.backend(), &|| self.backend(), files, sides, config, progress)
-    }
-
-    /// Backend that runs on these threads.
-    pub(crate) fn backend(&self) -> AnyBackend {
-        AnyBackend::new(self.cpu_backend())
-    }
-
-    /// Same backend as a concrete type, for tensor-parallel groups, whose ranks share one type.
-    pub(crate) fn cpu_backend(&self) -> CpuBackend {
-        CpuBackend::new(self.pool.clone(), self.tier)
-    }
-
-    /// Benchmark loops that measure peak rates of these threads; one reads this many bytes.
-    ///
-    /// # Errors
-    /// If the memory cannot be allocated.
-    pub(crate) fn probe(&self, bytes: usize) -> Result<Probe, KernelError> {
-        Probe::new(self.pool.clone(), self.tier, bytes)
-    }
-}
-
-impl Device for Cpu {
-    fn describe(&self) -> String {
-        self.backend().facts().device.clone()
-    }
-
-    fn decoder_memory(
-        &self,
-        files: &ModelFiles,
-        draft: Option<&ModelFiles>,
-        config: &EngineConfig,
-    ) -> EngineMemory {
-        decoder_memory((&self.backend(), &self.backend()), files, draft, config)
-    }
-
-    fn adapter_memory(
-        &self,
-        spec: &TransformerSpec,
-        adapter: &Adapter,
-        step_tokens_max: usize,
-    ) -> (u64, u64) {
-        Engine::adapter_memory(&self.backend(), spec, adapter, step_tokens_max)
-    }
-
-    fn encoder_memory(&self, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory {
-        EncoderEngine::memory(&self.backend(), files, self.encoder_weights, config)
-    }
-
-    fn whisper_memory(&self, files: &WhisperFiles, config: &WhisperConfig) -> EngineMemory {
-        WhisperEngine::memory(&self.backend(), files, self.encoder_weights, config)
-    }
-
-    fn voice_memory(&self, files: &VoiceFiles) -> Result<EngineMemory, LoadError> {
-        hanzo_engine_voice::memory(files, &self.pool, self.tier)
-    }
-
-    fn build(
-        &self,
-        _origin: &Origin,
-        files: (&OpenedModel, Option<&ModelFiles>),
-        sides: Sides,
-        size: EngineSize,
-        progress: &mut dyn FnMut(f32),
-    ) -> Result<Box<dyn Steps>, LoadError> {
-        if let Network::Voice(voice) = &files.0.network {
-            let speaker = Speaker::load(voice, self.pool.clone(), self.tier, progress)?;
-            return Ok(Box::new(VoiceEngine::new(speaker)));
-        }
-        build(&|| self.backend(), self.encoder_weights, files, sides, size, progress)
-    }
 }

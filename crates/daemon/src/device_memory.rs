@@ -3,7 +3,7 @@
 use hanzo_engine_telemetry::family::{self, gauge as value};
 use prometheus::proto::{MetricFamily, MetricType};
 
-use crate::places::DevicePlace;
+use crate::devices::DevicePlace;
 
 /// Collects the current metrics.
 pub(crate) fn families(places: &[DevicePlace]) -> Vec<MetricFamily> {

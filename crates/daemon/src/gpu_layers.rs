@@ -2,13 +2,13 @@
 //! are then uploaded once, and sampling is on the device that has the logits. The other layers are on other GPUs or
 //! the CPU.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{fmt, str::FromStr};
 
 use hanzo_engine_kernels::PipelineCut;
 use hanzo_engine_runtime::{LoadError, ModelFiles};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use crate::{device::Device, places::DeviceName};
+use crate::device_name::DeviceName;
 
 /// Number of layers of a generative model that run on GPUs; the CPU has the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -161,17 +161,6 @@ impl fmt::Display for LayerDistribution {
             Some(_) => write!(f, "rows of {} layers", self.layers),
         }
     }
-}
-
-/// Planned model that several devices share.
-#[derive(Clone)]
-pub(crate) struct SharedPlan {
-    pub(crate) sharing: LayerDistribution,
-    /// Planner of the memory on each device.
-    pub(crate) planner: Arc<dyn Device>,
-    /// Places of the other devices in the same order: GPUs in the configured order, then the CPU. The fixed order
-    /// prevents reservations in opposite order by two loads.
-    pub(crate) beside: Vec<usize>,
 }
 
 #[cfg(test)]

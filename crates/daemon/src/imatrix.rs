@@ -20,7 +20,7 @@ use hanzo_engine_runtime::{
 use hanzo_engine_store::{Store, StoreError};
 use serde::Serialize;
 
-use crate::{budget, device::Cpu, source::resolve};
+use crate::{budget, cpu::Cpu, source::resolve};
 
 /// Arguments of a run: the model, the text and the output.
 #[derive(Clone, Debug)]

@@ -16,7 +16,8 @@ use serde::Serialize;
 use crate::{
     DEMO_GGUF, DEMO_MODEL, budget,
     config::EngineSection,
-    device::{Cpu, Device},
+    cpu::Cpu,
+    device::Device,
     sizing::{self, LoadOptions},
     source::{ArgumentMatch, ModelSource, find},
 };

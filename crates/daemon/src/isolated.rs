@@ -37,10 +37,12 @@ use hanzo_engine_runtime::{
 
 use crate::{
     config::{EngineSection, LogConfig},
-    device::{Cpu, Device, EngineSize, Origin, Sides, Steps},
+    cpu::Cpu,
+    device::{Device, EngineSize, Origin, Sides, Steps},
+    device_name::DeviceName,
+    devices::OnCard,
     gpu_layers::LayerDistribution,
     limits::{HEAPS_MAX, HEAPS_MIN},
-    places::{DeviceName, OnCard},
 };
 use cgroup::DelegatedCgroup;
 use remote::RemoteEngine;

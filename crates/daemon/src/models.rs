@@ -18,18 +18,18 @@ use crate::{
     adapters::{WantedAdapter, WantedAdapters},
     blocking::blocking,
     config::{EngineSection, OnDemand},
+    devices::DevicePlace,
     draft,
     error::{Error, Failure, FailureReason},
     keep_alive::KeepAlive,
     launch::Exit,
     limits::REQUEST_COMES_WITHIN,
+    load_request::LoadRequest,
+    load_waits::{LoadTimes, Waiters},
     metrics::{Metrics, ModelMetrics},
-    on_demand::{LoadTimes, Waiters},
-    places::DevicePlace,
+    name_key::key,
     prefix_disk::PrefixDisk,
-    registry::{
-        Capability, EntryState, InUse, LoadProgress, NewLife, OnConflict, Registry, RegistryEntry, key,
-    },
+    registry::{Capability, EntryState, InUse, LoadProgress, NewLife, OnConflict, Registry, RegistryEntry},
     restarts::Restarts,
     served::ServedModel,
     sizing::LoadOptions,
@@ -66,25 +66,6 @@ pub(crate) struct Models {
     pub(crate) waiters: Waiters,
     /// Durations of past loads, by name.
     pub(crate) load_times: LoadTimes,
-}
-
-/// Request to load a model.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LoadRequest {
-    /// Name in the store, `hanzo-demo`, or path.
-    pub(crate) source: String,
-    /// Name that the model is served under.
-    pub(crate) alias: Option<String>,
-    /// Options of the load.
-    pub(crate) want: LoadOptions,
-    /// Adapters to load with the model.
-    pub(crate) adapters: Vec<WantedAdapter>,
-    /// Idle time after which it is unloaded; `None`: it stays until it is unloaded.
-    pub(crate) keep_alive: Option<KeepAlive>,
-    /// Whether the load is for a coming request, which may set another idle time.
-    pub(crate) as_request: bool,
-    /// Whether the configuration loads it at startup.
-    pub(crate) at_start: bool,
 }
 
 /// Origin of a load's source, which decides how it is trusted.

@@ -2,9 +2,8 @@
 //! load, and each waits no longer than its own deadline.
 
 use std::{
-    collections::HashMap,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
@@ -15,9 +14,11 @@ use crate::{
     config::OnDemand,
     error::{Error, Failure, FailureReason},
     keep_alive::KeepAlive,
-    limits::{LOAD_AGAIN_AFTER, LOAD_TIMES_MAX},
-    models::{AskedBy, LoadRequest, Models, SHUTTING_DOWN, Wish},
-    registry::{Capability, InUse, LoadProgress, Look, key},
+    limits::LOAD_AGAIN_AFTER,
+    load_request::LoadRequest,
+    models::{AskedBy, Models, SHUTTING_DOWN, Wish},
+    name_key::key,
+    registry::{Capability, InUse, LoadProgress, Look},
     usage::{IdleLimit, Use},
 };
 
@@ -41,73 +42,6 @@ pub(crate) struct AwaitedLoad {
     pub(crate) waits: bool,
     /// Estimated time left.
     pub(crate) left_ms: Option<u64>,
-}
-
-/// Number of waiting requests, by the name of their model.
-#[derive(Default)]
-pub(crate) struct Waiters(Mutex<HashMap<String, usize>>);
-
-/// Guard of a waiting request; dropping it removes it from the count.
-struct WaitGuard<'a> {
-    all: &'a Waiters,
-    name: String,
-}
-
-/// Durations of the last loads, by model name.
-#[derive(Default)]
-pub(crate) struct LoadTimes(Mutex<HashMap<String, Duration>>);
-
-impl Waiters {
-    /// Adds a waiting request; `None` if the maximum for this model is reached.
-    fn enter(&self, name: &str, most: usize) -> Option<WaitGuard<'_>> {
-        let name = key(name);
-        let mut counts = self.lock();
-        let count = counts.entry(name.clone()).or_default();
-        if *count >= most {
-            return None;
-        }
-        *count += 1;
-        drop(counts);
-        Some(WaitGuard { all: self, name })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        // Plain counts, valid even after a panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for WaitGuard<'_> {
-    fn drop(&mut self) {
-        let mut counts = self.all.lock();
-        if let Some(count) = counts.get_mut(&self.name) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.name);
-            }
-        }
-    }
-}
-
-impl LoadTimes {
-    /// Records the duration of a load.
-    pub(crate) fn note(&self, name: &str, time: Duration) {
-        let mut times = self.lock();
-        let name = key(name);
-        if times.len() >= LOAD_TIMES_MAX && !times.contains_key(&name) {
-            times.clear();
-        }
-        times.insert(name, time);
-    }
-
-    fn of(&self, name: &str) -> Option<Duration> {
-        self.lock().get(&key(name)).copied()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Duration>> {
-        // Plain values, valid even after a panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// State of the model that a request waits for.
@@ -346,18 +280,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_wait_for_a_model_as_may() {
-        let waiters = Waiters::default();
-        let first = waiters.enter("a", 2).unwrap();
-        let _second = waiters.enter("A", 2).unwrap();
-        assert!(waiters.enter("a", 2).is_none());
-        assert!(waiters.enter("b", 2).is_some(), "another model's queue is its own");
-        drop(first);
-        assert!(waiters.enter("a", 2).is_some());
-        assert_eq!(waiters.lock().len(), 1, "nobody waits for b any more");
-    }
-
-    #[test]
     fn a_worker_that_failed_for_good_is_asked_for_again_and_a_load_that_failed_is_not() {
         let lost = || FailureReason::Step(StepError::Lost { reason: "it ended".into() });
         let error = failed("a", (Failure::new(lost()), true), Duration::from_millis(500));
@@ -371,14 +293,5 @@ mod tests {
             let never = failed("a", (Failure::new(reason()), false), Duration::ZERO);
             assert!(matches!(never, Error::Load(_)), "{never}");
         }
-    }
-
-    #[test]
-    fn load_times_are_bounded() {
-        let times = LoadTimes::default();
-        (0..2 * LOAD_TIMES_MAX).for_each(|at| times.note(&at.to_string(), Duration::from_secs(1)));
-        times.note("Last", Duration::from_secs(2));
-        assert!(times.lock().len() <= LOAD_TIMES_MAX);
-        assert_eq!(times.of("last"), Some(Duration::from_secs(2)));
     }
 }

@@ -29,6 +29,7 @@ use crate::{
     keep_alive::KeepAlive,
     limits::{CHANGES_MAX, MODELS_MAX},
     metrics::ModelMetrics,
+    name_key::key,
     served::ServedModel,
     sizing::LoadOptions,
     source::ModelSource,
@@ -93,11 +94,6 @@ impl Deref for InUse {
     fn deref(&self) -> &Arc<ServedModel> {
         &self.served
     }
-}
-
-/// Key of a name: its lower case.
-pub(crate) fn key(name: &str) -> String {
-    name.to_lowercase()
 }
 
 impl Registry {

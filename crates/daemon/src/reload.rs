@@ -1,8 +1,7 @@
 //! Reload of settings while models are served: applies those that can change, and names the others.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::PoisonError;
 
-use hanzo_engine_access::ServerTls;
 use hanzo_engine_process::settings::SettingsChange;
 
 use crate::{
@@ -10,24 +9,6 @@ use crate::{
     config::{EngineSection, LogConfig, ServerConfig},
     daemon::DaemonHandle,
 };
-
-/// Current settings, and the certificates that are reloaded with them.
-#[derive(Clone)]
-pub(crate) struct ReloadableSettings {
-    now: Arc<Mutex<Config>>,
-    tls: Option<Arc<ServerTls>>,
-}
-
-impl ReloadableSettings {
-    pub(crate) fn new(config: Config, tls: Option<Arc<ServerTls>>) -> ReloadableSettings {
-        ReloadableSettings { now: Arc::new(Mutex::new(config)), tls }
-    }
-
-    /// Seconds that running requests may take after the shutdown signal.
-    pub(crate) fn drain_s(&self) -> u64 {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner).server.drain_s
-    }
-}
 
 impl DaemonHandle {
     /// Applies the settings of `read` that can change while models are served: keys, the drain's time, and the

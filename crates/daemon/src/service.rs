@@ -44,12 +44,12 @@ use hanzo_engine_telemetry::Traces;
 use tonic::{Request, Response, Status};
 
 use crate::{
-    cards::Cards,
     convert::{self, client::Clients},
     drain::Drain,
     error::Error,
     limits::DEADLINE_MARGIN,
     models::Models,
+    nvml::Cards,
     pulls::Pulls,
     voice_activity::VoiceActivity,
 };

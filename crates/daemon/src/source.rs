@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     DEMO_GGUF, DEMO_MODEL,
     error::{Error, Failure},
-    layers,
+    package_defaults,
     unix_time::now_unix_ms,
 };
 
@@ -54,7 +54,7 @@ impl ModelSource {
             ModelSource::Path(path) => {
                 let mut opened = OpenedModel::open_with(path, overrides)?;
                 if let Some(texts) = texts_beside(path) {
-                    layers::apply(&texts, &mut opened);
+                    package_defaults::apply(&texts, &mut opened);
                 }
                 Ok(opened)
             }

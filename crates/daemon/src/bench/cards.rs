@@ -6,9 +6,10 @@ use super::BenchError;
 use crate::{
     budget,
     config::DeviceName,
-    device::{Cpu, Device},
+    cpu::Cpu,
+    device::Device,
+    devices::{OnCard, UsableGpu},
     gpu_layers::{LayerDistribution, SplitMode},
-    places::{OnCard, UsableGpu},
 };
 
 /// GPUs that were named; empty for the CPU.

@@ -16,7 +16,7 @@ use hanzo_engine_runtime::{
 use serde::Serialize;
 
 use super::case::{BenchPhase, Case};
-use crate::{budget, device::Cpu};
+use crate::{budget, cpu::Cpu};
 
 /// Upper bound of the memory read to measure bandwidth; a third of free memory if that is less.
 const READ_BYTES_MAX: u64 = 1 << 30;

@@ -103,6 +103,19 @@ pub(crate) enum InputSource {
     Chat(Box<(Chat, RequestedMedia)>),
 }
 
+impl InputSource {
+    /// Size of its texts; `None` for inputs that always count as large.
+    pub(crate) fn bytes(&self) -> Option<usize> {
+        match self {
+            Self::Text(text) => Some(text.len()),
+            Self::Tokens(tokens) => Some(size_of_val(&tokens[..])),
+            // The query counts for each document, as it is tokenized with each.
+            Self::Pair(query, document) => Some(query.len() + document.len()),
+            Self::Picture(_) | Self::Chat(_) => None,
+        }
+    }
+}
+
 /// Tokenization options of the inputs.
 pub(crate) struct Encode {
     pub(crate) prompt: Prompt,
@@ -329,5 +342,15 @@ pub(crate) fn embedder(embedder: &Embedder) -> v1::Embedder {
         prompt_names: spec.prompts.keys().cloned().collect(),
         default_prompt_name: spec.default_prompt.clone().unwrap_or_default(),
         labels: labels.unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::InputSource;
+
+    #[test]
+    fn the_query_counts_for_each_document() {
+        assert_eq!(InputSource::Pair("ab".into(), "c".to_owned()).bytes(), Some(3));
     }
 }

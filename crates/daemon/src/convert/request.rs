@@ -22,7 +22,7 @@ use crate::{
         CALL_JSON_VALUES, CHAT_JSON_VALUES_MAX, CHAT_MESSAGES_MAX, CHAT_TOOLS_MAX, INFILL_FILES_MAX,
         REQUEST_ID_BYTES_MAX,
     },
-    models::LoadRequest,
+    load_request::LoadRequest,
     prompt::{
         GenerationRequest, PromptSource, RequestedDry, RequestedMedia, RequestedSampling, TokenizeInput,
         ToolChoice, ToolUse,

@@ -37,13 +37,15 @@ use crate::{
     adapters::BaseModel,
     clock::{Bell, Woken},
     constraints::Constraints,
-    device::{Cpu, Device, Origin, Steps},
+    cpu::Cpu,
+    device::{Device, Origin, Steps},
+    device_name::DeviceName,
+    devices::OnCard,
     draft::Draft,
     gpu_layers::LayerDistribution,
     launch::{Made, make, words},
     limits::{PREFIX_DISK_FLUSH, WORKER_ORDER_WAIT, WORKER_PULSE_EVERY},
     log,
-    places::{DeviceName, OnCard},
     prefix_disk::{DiskPlace, PrefixDisk},
 };
 

@@ -21,8 +21,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::{
     config::LogConfig,
     device::EngineSize,
+    device_name::DeviceName,
     limits::WORKER_FRAME_BYTES_MAX,
-    places::DeviceName,
     prefix_disk::{DiskCounts, DiskPlace},
     source::ModelSource,
 };

@@ -4,7 +4,7 @@ use hanzo_engine_runtime::chat::{Chat, Message};
 use serde_json::Value;
 
 use super::{GenerationRequest, PromptSource, TokenizeInput};
-use crate::{convert::embed::InputSource, prompt_builder::is_large};
+use crate::prompt_builder::is_large;
 
 impl GenerationRequest {
     /// Whether building the prompt takes much memory.
@@ -33,19 +33,6 @@ impl TokenizeInput {
         match self {
             Self::Chat(chat, media) => !media.is_empty() || is_large(chat_bytes(chat)),
             Self::Text { text, .. } => is_large(text.len()),
-        }
-    }
-}
-
-impl InputSource {
-    /// Size of its texts; `None` for inputs that always count as large.
-    pub(crate) fn bytes(&self) -> Option<usize> {
-        match self {
-            Self::Text(text) => Some(text.len()),
-            Self::Tokens(tokens) => Some(size_of_val(&tokens[..])),
-            // The query counts for each document, as it is tokenized with each.
-            Self::Pair(query, document) => Some(query.len() + document.len()),
-            Self::Picture(_) | Self::Chat(_) => None,
         }
     }
 }
@@ -102,6 +89,5 @@ mod tests {
         let many = Chat { messages: vec![Message { content: "x".repeat(500), ..message }; 3_000], ..chat };
         assert!(of(many));
         assert!(PromptSource::Tokens(vec![0; PROMPT_LARGE_BYTES / 4]).bytes() >= PROMPT_LARGE_BYTES);
-        assert_eq!(InputSource::Pair("ab".into(), "c".to_owned()).bytes(), Some(3));
     }
 }

@@ -5,9 +5,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use hanzo_engine_runtime::Task;
 use hanzo_engine_store::{Match, find_name};
 
-use super::{EntryState, InUse, RegistryEntry, key};
+use super::{EntryState, InUse, RegistryEntry};
 use crate::{
     error::Error,
+    name_key::key,
     served::{ServedModel, task_words},
 };
 

@@ -24,7 +24,7 @@ use super::{
     within,
 };
 use crate::{
-    adapters::Chosen,
+    chosen_model::ChosenModel,
     convert::{
         reply::{self, EventContext},
         request,
@@ -187,7 +187,7 @@ async fn begin(
     let asked_at_unix_ms = now_unix_ms();
     let chosen = core.models.chosen(&wire.model, &wire.adapter, wanted, demand).await?;
     let answers = chosen.name();
-    let Chosen { served, adapter } = chosen;
+    let ChosenModel { served, adapter } = chosen;
     let waited = served.loaded_at_unix_ms >= asked_at_unix_ms;
     let load = if waited { arrived.elapsed() } else { Duration::ZERO };
     record.model = Some((served.name.clone(), served.metrics.clone()));

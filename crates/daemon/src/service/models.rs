@@ -12,7 +12,7 @@ use crate::{
     blocking::blocking,
     convert::{reply, request},
     error::{Error, Failure},
-    registry::key,
+    name_key::key,
     source::{ArgumentMatch, ModelSource, find},
     views::ModelView,
 };

@@ -18,7 +18,7 @@ use super::{Core, Events, Reply, pull, reply};
 use crate::{
     convert::{self, store as words},
     error::Error,
-    layers::{self, Changes},
+    package_defaults::{self, Changes},
     pulls,
 };
 
@@ -49,7 +49,7 @@ fn derive(store: &Store, wire: v1::DeriveRequest) -> Result<Result<ModelRecord, 
         _ => return Ok(Err(Error::field("model", "name a stored model, or files, and not both"))),
     };
     let changes = Changes { system, params: params_json, messages: messages_json, license, template };
-    match layers::changed(before, changes) {
+    match package_defaults::changed(before, changes) {
         Ok(texts) => store.derive(&base, &name, &texts, Some(&pulls::inspect())).map(Ok),
         Err(error) => Ok(Err(error)),
     }

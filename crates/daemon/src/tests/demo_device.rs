@@ -18,7 +18,8 @@ use hanzo_engine_runtime::{
     whisper::{WhisperConfig, WhisperFiles},
 };
 
-use crate::device::{Cpu, Device, EngineSize, Generator, Origin, Sides, Steps, Transcriber};
+use crate::cpu::Cpu;
+use crate::device::{Device, EngineSize, Generator, Origin, Sides, Steps, Transcriber};
 
 /// Behaviour of the engines' next steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

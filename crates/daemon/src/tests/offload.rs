@@ -13,10 +13,12 @@ use super::*;
 use crate::{
     budget::Budget,
     config::{GpuLayers, SplitMode},
-    device::{Cpu, Device, EngineSize, Origin, Sides, Steps},
+    cpu::Cpu,
+    device::{Device, EngineSize, Origin, Sides, Steps},
+    device_name::DeviceName,
+    devices::DevicePlace,
+    engine_factory::{decoder_engine, decoder_memory, with_draft},
     gpu_layers::LayerDistribution,
-    making::{decoder_engine, decoder_memory, with_draft},
-    places::{DeviceName, DevicePlace},
 };
 
 const MIB: u64 = 1 << 20;

@@ -3,14 +3,12 @@
 //! single device; this module chooses the split. Layers go to devices in the configured order, the last ones to the
 //! first device.
 
+use std::sync::Arc;
+
 use hanzo_engine_runtime::ModelFiles;
 
-use crate::{
-    bring_up::OpenedFiles,
-    gpu_layers::{LayerDistribution, SharedPlan},
-    limits::CONTEXT_BESIDE_OTHERS,
-    models::Models,
-};
+use super::OpenedFiles;
+use crate::{device::Device, gpu_layers::LayerDistribution, limits::CONTEXT_BESIDE_OTHERS, models::Models};
 
 /// More memory than any plan can need.
 const PLENTY: u64 = u64::MAX / 2;
@@ -18,10 +16,21 @@ const PLENTY: u64 = u64::MAX / 2;
 /// Precision of the search for the longest context, as a fraction of it.
 const CONTEXT_PART: usize = 32;
 
+/// Planned model that several devices share.
+#[derive(Clone)]
+pub(crate) struct SharedPlan {
+    pub(crate) sharing: LayerDistribution,
+    /// Planner of the memory on each device.
+    pub(crate) planner: Arc<dyn Device>,
+    /// Places of the other devices in the same order: GPUs in the configured order, then the CPU. The fixed order
+    /// prevents reservations in opposite order by two loads.
+    pub(crate) beside: Vec<usize>,
+}
+
 impl OpenedFiles {
     /// Puts as many layers on these GPUs as fit, or exactly `layers` of them, and the others on the CPU. Returns
     /// whether that is possible.
-    pub(crate) fn share(
+    pub(super) fn share(
         &mut self,
         models: &Models,
         cards: &[usize],
@@ -48,7 +57,7 @@ impl OpenedFiles {
     }
 
     /// Puts parts of each layer on all of these GPUs. Returns whether they fit.
-    pub(crate) fn share_rows(&mut self, models: &Models, cards: &[usize]) -> bool {
+    pub(super) fn share_rows(&mut self, models: &Models, cards: &[usize]) -> bool {
         let (Some(files), Some((&first, beside))) = (self.files.decoder(), cards.split_first()) else {
             return false;
         };
@@ -75,7 +84,7 @@ impl OpenedFiles {
     /// Splits all layers over as few of these GPUs as possible. A useful context should fit, otherwise any context.
     /// Among the choices it takes the one with the longest context, then puts as many layers as possible on the
     /// first GPU. Returns whether they fit.
-    pub(crate) fn share_cards(&mut self, models: &Models, cards: &[usize]) -> bool {
+    pub(super) fn share_cards(&mut self, models: &Models, cards: &[usize]) -> bool {
         let pairs = cards
             .iter()
             .enumerate()
@@ -187,7 +196,7 @@ fn counts(left: &[usize]) -> Vec<usize> {
 
 /// Plan for a model whose last layers are on the first of these places, a GPU, and `counts` layers on each of the
 /// others, down to the first layer. `None` if it cannot be cut there, or the devices cannot share.
-pub(crate) fn shared_on(
+pub(super) fn shared_on(
     models: &Models,
     files: &ModelFiles,
     places: &[usize],

@@ -1,6 +1,8 @@
 //! Steps from a model's files to its worker: read the headers, size the engine, reserve its memory, and build it on
 //! a new thread.
 
+mod placement;
+
 use std::{
     fmt,
     sync::{Arc, atomic::AtomicU64},
@@ -9,6 +11,8 @@ use std::{
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::{LoadError, Network, OpenedModel, engine::EngineMemory};
 
+use placement::{SharedPlan, shared_on};
+
 use crate::{
     adapters::{Adapters, BaseModel},
     blocking::blocking,
@@ -16,20 +20,20 @@ use crate::{
     config::{Devices, EngineSection, GpuLayers, SplitMode},
     constraints::Constraints,
     device::{Device, EngineSize, Origin, Sides, WhisperSize},
+    device_name::DeviceName,
+    devices::falls_back,
     draft::Draft,
     error::{Failure, FailureReason},
     frame_room::FrameRoom,
-    gpu_layers::{LayerDistribution, SharedPlan},
+    gpu_layers::LayerDistribution,
     launch::{Launch, WorkerThread},
     models::{Life, Models},
-    places::{DeviceName, falls_back},
     prefix_disk::{DiskBlocks, Identity, PrefixDisk},
     prompt_builder::PromptBuilder,
     registry::LoadProgress,
     served::ServedModel,
     sizing::{self, LoadOptions},
     source::ModelSource,
-    spread::shared_on,
     unix_time::now_unix_ms,
 };
 
@@ -353,8 +357,6 @@ impl Models {
         }
     }
 
-    /// Reads the headers, plans and reserves memory, then builds the engine on a new thread. A failure carries the
-    /// chosen place, once that is known.
     /// Parts that a worker's process opens the model again from.
     fn origin(
         &self,
@@ -376,6 +378,8 @@ impl Models {
         }
     }
 
+    /// Reads the headers, plans and reserves memory, then builds the engine on a new thread. A failure carries the
+    /// chosen place, once that is known.
     async fn bring_up_from(
         self: &Arc<Self>,
         place_first: usize,

@@ -8,11 +8,11 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::{
     blocking::blocking,
-    bring_up::{OpenedFiles, Size},
     budget::Reservation,
     error::{Error, Failure},
     launch::{Exit, WorkerThread},
     limits::{CONTEXT_BESIDE_OTHERS, TURN},
+    load::{OpenedFiles, Size},
     models::{Life, LoadOutcome, Models, SHUTTING_DOWN, Wish},
     registry::{Holder, LoadProgress},
     usage::{EvictionState, Next},
