@@ -10,7 +10,8 @@ use std::{
 
 use hanzo_engine_runtime::{
     ClientId,
-    whisper::{TranscribeJob, TranscribeOptions, Transcript, Vocabulary},
+    transcript::Transcript,
+    whisper::{TranscribeJob, TranscribeOptions, Vocabulary},
 };
 use tokio::sync::mpsc;
 

@@ -16,8 +16,8 @@ use crate::{
     overflow::ContextShift,
     sampler::SamplingParams,
     text::TextModel,
+    transcript::Transcript,
     vision::Sight,
-    whisper::Transcript,
 };
 
 /// ID of a job within one engine; chosen by the caller, never reused.

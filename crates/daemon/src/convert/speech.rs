@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hanzo_engine_proto::v1::{self, transcribe_event::Event};
-use hanzo_engine_runtime::whisper::{SAMPLE_RATE, Segment, TranscribeOptions, Transcript};
+use hanzo_engine_runtime::transcript::{Segment, SpokenToken, Transcript, Word};
+use hanzo_engine_runtime::whisper::{SAMPLE_RATE, TranscribeOptions};
 use hanzo_engine_sound::{Hint, SoundError, TimeMap};
 
 use crate::{
@@ -142,13 +143,13 @@ impl TranscriptBuilder {
         self.segments += 1;
         // Both ends of a removed silence are known once the model has heard the sound after it.
         let map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
-        let token = |token: hanzo_engine_runtime::whisper::SpokenToken| v1::TranscriptToken {
+        let token = |token: SpokenToken| v1::TranscriptToken {
             token_id: token.id,
             token: token.bytes.into(),
             logprob: if self.logprobs { token.logprob } else { 0.0 },
         };
         let (start_s, end_s) = map.segment(segment.start_s, segment.end_s);
-        let word = |word: hanzo_engine_runtime::whisper::Word| {
+        let word = |word: Word| {
             let (start_s, end_s) = map.word(word.start_s, word.end_s);
             v1::TranscriptWord { word: word.word, start_s, end_s, probability: word.probability }
         };

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use hanzo_engine_runtime::whisper::{TranscribeOptions, Transcript};
+use hanzo_engine_runtime::transcript::Transcript;
+use hanzo_engine_runtime::whisper::TranscribeOptions;
 use tokio::sync::mpsc;
 
 use super::*;

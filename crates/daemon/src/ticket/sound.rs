@@ -7,10 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hanzo_engine_runtime::{
-    Event, EventKind,
-    whisper::{TranscribeJob, Transcript},
-};
+use hanzo_engine_runtime::{Event, EventKind, transcript::Transcript, whisper::TranscribeJob};
 use tokio::sync::mpsc;
 
 use super::{EventLine, Events, line};

@@ -7,9 +7,9 @@ use hanzo_engine_formats::{End, Piece, SplitOptions, Splitter};
 
 use super::{ledger::Ledger, stop::StopMatcher};
 use crate::{
-    detokenizer::Detokenizer,
     job::{CallDelta, CallReading, Job, StopConditions},
     text::TextModel,
+    tokenizer::Detokenizer,
 };
 
 /// Output text of a completion, token by token.

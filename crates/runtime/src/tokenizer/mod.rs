@@ -1,6 +1,6 @@
 //! Tokenization and its inverse. A tokenizer is loaded from `tokenizer.json` ([`hf`]) or from GGUF metadata
-//! ([`gguf`]). It consists of an encoder and a table of the exact bytes of every token. Incremental detokenisation
-//! is in [`crate::detokenizer`].
+//! ([`gguf`]). It consists of an encoder and a table of the exact bytes of every token. The inverse,
+//! token by token, is in `detokenizer`.
 
 mod added;
 mod affixes;
@@ -8,6 +8,7 @@ mod bpe;
 mod byte_level;
 mod chars_map;
 mod control;
+mod detokenizer;
 mod ggml_keys;
 mod gguf;
 mod gguf_pieces;
@@ -29,7 +30,6 @@ mod tests;
 use std::{ops::Range, slice};
 
 use crate::{
-    detokenizer::Detokenizer,
     error::{LoadError, RequestError},
     limits::{
         COUNTED_PIECE_BYTES, COUNTED_PIECE_SLACK_TOKENS, PROMPT_BYTES_MAX, USUAL_TOKEN_BYTES,
@@ -39,6 +39,7 @@ use crate::{
 };
 
 use affixes::Affixes;
+pub use detokenizer::Detokenizer;
 use sentencepiece::SentencePiece;
 use table::TokenTable;
 use windows::EncodeFailure;

@@ -12,13 +12,13 @@ use super::files::WhisperFiles;
 use super::hearing::{Phase, SoundProgress};
 use super::network::{SlotTokens, Whisper};
 use super::rules;
-use super::transcript::Transcript;
 use super::vocabulary::{DecodingOptions, Vocabulary};
 use crate::error::{LoadError, StepError};
 use crate::job::{ClientId, Event, EventKind, JobId};
 use crate::mel::MelBank;
 use crate::network::WeightType;
 use crate::report::{EngineMemory, EngineStats, StepReport};
+use crate::transcript::Transcript;
 
 /// Products of a piece of a window, in millions: some 15 ms on two cores, for which another model's token may have
 /// to wait.

@@ -2,11 +2,11 @@
 //! [`Phase`] is what it waits for; the engine advances it.
 
 use super::network::AlignmentKeys;
-use super::transcript::{Segment, SpokenToken, Transcript};
 use super::vocabulary::{DecodingOptions, Vocabulary};
 use super::window::{Try, Verdict, WindowParts, WindowResult, cut};
 use super::words;
 use crate::mel::{self, HOP, MelBank, MelFrames, SAMPLE_RATE};
+use crate::transcript::{Segment, SpokenToken, Transcript};
 
 /// Above this temperature a window's text is not used as context for the next one.
 const CONDITION_TEMPERATURE_MAX: f32 = 0.5;

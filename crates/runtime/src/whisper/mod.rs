@@ -1,5 +1,5 @@
 //! Whisper (arxiv.org/abs/2212.04356): speech to text, from samples to segments. `request` holds the options,
-//! `transcript` the results. Absent: sound files, voice activity detection, clocks.
+//! [`crate::transcript`] the results. Absent: sound files, voice activity detection, clocks.
 
 mod ctranslate2;
 mod engine;
@@ -16,7 +16,6 @@ mod rules;
 mod spec;
 #[cfg(test)]
 mod tests;
-mod transcript;
 mod vocabulary;
 mod window;
 mod words;
@@ -31,7 +30,6 @@ pub use engine::{TranscribeJob, WhisperConfig, WhisperEngine};
 pub use files::WhisperFiles;
 pub use request::TranscribeOptions;
 pub use spec::{Stack, WhisperSpec};
-pub use transcript::{Segment, SpokenToken, Transcript, Word};
 pub use vocabulary::{DecodingOptions, Vocabulary};
 
 /// Weights in a directory that CTranslate2's converter made from a Whisper model; `None` for others.

@@ -22,6 +22,7 @@ use crate::mel::{MelBank, MelFrames, SILENCE, normalize};
 use crate::network::WeightType;
 use crate::sampler::Random;
 use crate::tokenizer::Tokenizer;
+use crate::transcript::{Segment, Transcript};
 use crate::{Network, OpenedModel};
 
 const CASES: [&str; 2] = ["small", "turbo"];

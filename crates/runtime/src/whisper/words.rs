@@ -2,8 +2,8 @@
 //! openai-whisper's `timing.py`).
 
 use super::language::has_no_spaces;
-use super::transcript::{Segment, Word};
 use super::vocabulary::Vocabulary;
+use crate::transcript::{Segment, Word};
 
 /// Timestamp units per second.
 const MOMENTS: f64 = 50.0;

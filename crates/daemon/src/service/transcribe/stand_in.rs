@@ -6,7 +6,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering::SeqCst},
 };
 
-use hanzo_engine_runtime::whisper::{Segment, SpokenToken, Transcript, Word};
+use hanzo_engine_runtime::transcript::{Segment, SpokenToken, Transcript, Word};
 use tokio::sync::mpsc;
 
 use crate::{convert::speech::Told, error::Error, served::ServedModel, transcribe::TranscribeRequest};

@@ -1,7 +1,7 @@
 //! Incremental detokenisation in whole characters. Tokens are byte pieces, and a character may span several of
 //! them; an unfinished character waits for the next token.
 
-use crate::tokenizer::Tokenizer;
+use super::Tokenizer;
 
 /// Turns a stream of tokens into text. The cost of a token is proportional to its bytes.
 #[derive(Debug)]
