@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use hanzo_engine_runtime::{Adapter, AdapterBase, LoadError};
+use hanzo_engine_runtime::{Adapter, AdapterBase, BaseWeights, LoadError};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -42,7 +42,7 @@ impl Models {
         let path = wanted.path.clone();
         let (of, files) = (spec.clone(), served.files.clone());
         let (path, adapter) = blocking(move || {
-            let again = || Ok(files.open()?.into_decoder());
+            let again = || Ok(files.open()?.into_decoder().map(BaseWeights::from));
             open(&path, &AdapterBase::reopened(&of, &again))
         })
         .await?;

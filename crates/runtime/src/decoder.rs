@@ -10,7 +10,7 @@ use hanzo_engine_kernels::{
 
 use crate::adapter::Adapter;
 use crate::error::LoadError;
-use crate::load::ModelFiles;
+use crate::model_files::ModelFiles;
 use crate::network::{self, Loader, Network, WeightType};
 use crate::spec::{Distance, HeadSpec, Part, TransformerSpec};
 use crate::step::Step;

@@ -13,7 +13,6 @@ use crate::limits::MODEL_PARTS_MAX;
 use crate::load::{ModelInfo, TextFiles, generation, huggingface, weights};
 use crate::mapped::ModelBytes;
 use crate::opened::{Network, OpenedModel};
-use crate::overrides::Overrides;
 use crate::safetensors;
 use crate::spec::{Config, TransformerSpec};
 use crate::tensor::StoredTensor;
@@ -359,7 +358,7 @@ fn look_at_directory(directory: &Path, facts: &mut Facts) -> Option<Result<TextF
     of_config(&config, facts);
     let generation = huggingface::read_config(directory, "generation_config.json").ok().flatten();
     facts.generation_not_read = generation.as_ref().map(generation::not_read).unwrap_or_default();
-    Some(huggingface::text_files(directory, &config, generation.as_ref(), &Overrides::default()))
+    Some(huggingface::text_files(directory, &config, generation.as_ref(), None))
 }
 
 /// Files of a directory in order of name; at most `files_max`.

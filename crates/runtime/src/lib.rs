@@ -1,8 +1,8 @@
-//! Language model runtime: tokens in, tokens out. Start with [`engine`]: its `step` is the whole system. [`load`]
-//! turns a model file into a [`spec::TransformerSpec`] and packed weights. A single network runs every family, as a
-//! [`decoder`] or an [`encoder`]. [`scheduler`] and [`kv`] decide what runs and where its keys and values are
-//! stored. [`sampler`] prepares how tokens are drawn. [`output`] turns tokens into text, and [`embedding`] turns
-//! hidden states into vectors and scores.
+//! Language model runtime: tokens in, tokens out. Start with [`engine`]: its `step` is the whole system.
+//! [`model_files`] turns a model's files into a [`spec::TransformerSpec`] and weights, of parts that [`load`] reads. A
+//! single network runs every family, as a [`decoder`] or an [`encoder`]. [`scheduler`] and [`kv`] decide what runs and
+//! where its keys and values are stored. [`sampler`] prepares how tokens are drawn. [`output`] turns tokens into text,
+//! and [`embedding`] turns hidden states into vectors and scores.
 //!
 //! Deliberately absent: async, network, wall clock, device names, threads. The same jobs give the same tokens.
 
@@ -29,6 +29,7 @@ pub mod load;
 pub mod mapped;
 pub mod media;
 mod mel;
+pub mod model_files;
 mod network;
 pub mod onnx;
 mod opened;
@@ -61,7 +62,7 @@ pub mod voice;
 pub mod whisper;
 mod wire;
 
-pub use adapter::{Adapter, AdapterBase, LoadedAdapter};
+pub use adapter::{Adapter, AdapterBase, BaseWeights, LoadedAdapter};
 pub use embedding::{EmbedInput, EmbedResult, Embedder, EmbeddingSpec, Output, Prompt, Task};
 pub use engine::{EncoderConfig, EncoderEngine, Engine, EngineConfig};
 pub use error::{LoadError, RequestError, StepError, printable};
@@ -70,8 +71,9 @@ pub use job::{
     CallDelta, CallReading, ClientId, EmbedJob, Event, EventKind, FinishReason, Job, JobId, StopConditions,
     TextLogprob, TokenLogprob, Usage,
 };
-pub use load::{ModelFiles, ModelInfo};
+pub use load::ModelInfo;
 pub use media::{LineEnds, MediaSpan};
+pub use model_files::ModelFiles;
 pub use network::{Isq, IsqRule};
 pub use opened::{Network, OpenedModel};
 pub use overflow::ContextShift;

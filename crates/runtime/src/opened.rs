@@ -1,24 +1,26 @@
 //! An opened model of any kind, and the settings of its files for embedding.
 
+mod reranker;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hanzo_engine_kernels::quant::dequantize_row;
 use serde_json::Value;
+
+use reranker::{is_reranker, yes_no_classifier};
 
 use crate::audio::{AudioFiles, SoundPreprocessor};
 use crate::embedding::{self, Embedder, EmbeddingSpec, Padding, PairPrompt, Pooling, Task};
 use crate::encoder::{self, EncoderFiles};
 use crate::error::LoadError;
-use crate::head::{Classifier, Head, HeadActivation, HeadInput, HeadLayer, Scores};
+use crate::head::Head;
 use crate::importance::Importance;
-use crate::load::{self, ModelFiles, ModelInfo, TextFiles, TokenizerSource, huggingface};
+use crate::load::{self, ModelInfo, TextFiles, TokenizerSource, huggingface};
 use crate::mapped::ModelBytes;
+use crate::model_files::ModelFiles;
 use crate::network::isq_types;
 use crate::override_record::OverrideRecord;
 use crate::overrides::{Mmproj, Overrides};
-use crate::spec::Part;
-use crate::tensor::Tensor;
 use crate::text::TextModel;
 use crate::tokenizer::Tokenizer;
 use crate::vision::{Sight, TowerFiles};
@@ -122,10 +124,10 @@ impl OpenedModel {
                 })
             }
             _ => {
-                let (files, watched) = huggingface::open(path, overrides)?;
+                let (files, watched) = ModelFiles::from_directory(path, overrides)?;
                 let stated = embedding::read(path, files.spec.hidden)?;
                 let embedding = stated.unwrap_or_else(|| EmbeddingSpec::plain(Pooling::Last, true));
-                let embedding = embedding::asking(embedding, &files, &files.info.name);
+                let embedding = embedding::asking(embedding, files.seeing(), &files.info.name);
                 Ok(OpenedModel {
                     network: Network::Decoder(files),
                     embedding,
@@ -172,13 +174,13 @@ impl OpenedModel {
             let stated = embedding::of_gguf(&metadata, &files.spec.architecture)?;
             (Network::Encoder(files), stated, Pooling::Mean)
         } else {
-            let files = load::gguf::assemble(name, gguf, files, &overrides.mmproj)?;
+            let files = ModelFiles::from_gguf(name, gguf, files, &overrides.mmproj)?;
             let stated = embedding::of_gguf(&metadata, &files.spec.architecture)?;
             (Network::Decoder(files), stated, Pooling::Last)
         };
         let mut embedding = stated.unwrap_or_else(|| EmbeddingSpec::plain(plain, true));
         if let Network::Decoder(files) = &network {
-            embedding = embedding::asking(embedding, files, name);
+            embedding = embedding::asking(embedding, files.seeing(), name);
         }
         let mut opened = OpenedModel { network, embedding, context_tokens_default: None, watched };
         overrides.over_text(opened.text_files_mut())?;
@@ -528,73 +530,4 @@ fn tokenizer_length(text: &TextFiles) -> Option<usize> {
     };
     let length = config.get("model_max_length").and_then(Value::as_u64)?;
     usize::try_from(length).ok().filter(|&length| length > 0 && length < 1 << 24)
-}
-
-/// Whether a decoder is a yes-or-no reranker: it has rows for the two answers, or its name or template says so.
-fn is_reranker(files: &ModelFiles) -> bool {
-    let says = || {
-        files.info.name.to_lowercase().contains("rerank")
-            || files
-                .text
-                .chat_template
-                .as_ref()
-                .is_some_and(|template| template.contains("Judge whether the Document"))
-    };
-    files.score.is_some() || files.spec.architecture == "qwen3" && says()
-}
-
-/// Classifier for the score of yes over no: a single row, that of yes minus that of no.
-fn yes_no_classifier(files: &ModelFiles, tokenizer: &Tokenizer) -> Result<Classifier, LoadError> {
-    let hidden = files.spec.hidden;
-    let (yes, no) = match &files.score {
-        Some(tensor) if is_no_first(files)? => (row(tensor, 1), row(tensor, 0)),
-        Some(tensor) => (row(tensor, 0), row(tensor, 1)),
-        None => {
-            let id = |word: &str| {
-                tokenizer.token_id(word).filter(|&id| (id as usize) < files.spec.vocab).ok_or_else(|| {
-                    LoadError::Missing {
-                        file: files.text.file.clone(),
-                        what: format!("token {word:?}"),
-                        hint: "; a reranker's score is that of its answers yes and no".into(),
-                    }
-                })
-            };
-            let head = if files.spec.head.tied() { Part::TokenEmbedding } else { Part::Head };
-            let head = files.tensors.get(head.weight());
-            (row(head, id("yes")? as usize), row(head, id("no")? as usize))
-        }
-    };
-    let weight: Vec<f32> = yes.iter().zip(&no).map(|(yes, no)| yes - no).collect();
-    let layer = HeadLayer {
-        weight,
-        inputs: hidden,
-        outputs: 1,
-        bias: None,
-        activation: HeadActivation::Identity,
-        norm: None,
-    };
-    Ok(Classifier {
-        input: HeadInput::Last,
-        layers: vec![layer],
-        labels: vec!["yes".to_owned()],
-        scores: Scores::Sigmoid,
-    })
-}
-
-/// Whether a GGUF file's classifier has the row of no first.
-fn is_no_first(files: &ModelFiles) -> Result<bool, LoadError> {
-    let TokenizerSource::Gguf(metadata) = &files.text.tokenizer else { return Ok(false) };
-    let labels = metadata.strings(&format!("{}.classifier.output_labels", files.spec.architecture))?;
-    Ok(labels.and_then(<[String]>::first).is_some_and(|first| first.eq_ignore_ascii_case("no")))
-}
-
-/// Copies a row of a matrix as floats.
-fn row(tensor: &Tensor, index: usize) -> Vec<f32> {
-    let (rows, cols) = (tensor.shape[0], tensor.shape[1]);
-    let bytes = tensor.bytes.len() / rows;
-    let mut values = vec![0.0; cols];
-    let row = tensor.rows(index..index + 1);
-    debug_assert_eq!(row.bytes.len(), bytes);
-    dequantize_row(tensor.dtype, &row.bytes.read(), &mut values);
-    values
 }

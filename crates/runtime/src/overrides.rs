@@ -12,7 +12,7 @@ use serde_json::{Map, Value as Json};
 use crate::error::{LoadError, shorten};
 use crate::gguf::{Gguf, Metadata, Value};
 use crate::limits::{OVERRIDE_BYTES_MAX, OVERRIDES_MAX, TOPOLOGY_RULES_MAX};
-use crate::load::{TextFiles, gguf::text_files, huggingface};
+use crate::load::{TextFiles, TokenizerSource, gguf, huggingface};
 use crate::network::{Isq, IsqRule};
 use crate::override_record::OverrideRecord;
 use crate::spec::Config;
@@ -323,6 +323,24 @@ impl Overrides {
         }
     }
 
+    /// Text files of a Hugging Face directory, with the overrides for them. `config` and `generation_config` are the
+    /// directory's settings.
+    ///
+    /// # Errors
+    /// [`LoadError`] naming the file and the key in it.
+    pub(crate) fn text_files(
+        &self,
+        directory: &Path,
+        config: &Config,
+        generation_config: Option<&Config>,
+    ) -> Result<TextFiles, LoadError> {
+        // An override stands in for a tokenizer that the directory may lack.
+        let stand_in = self.tokenizer.as_ref().map(|_| TokenizerSource::none());
+        let mut text = huggingface::text_files(directory, config, generation_config, stand_in)?;
+        self.over_text(&mut text)?;
+        Ok(text)
+    }
+
     /// Replaces texts of the model's files.
     ///
     /// # Errors
@@ -333,8 +351,8 @@ impl Overrides {
         }
         let Some(path) = &self.tokenizer else { return Ok(()) };
         if is_gguf(path) {
-            let (gguf, _) = crate::gguf::open(path)?;
-            let other = text_files(&gguf.metadata)?;
+            let (opened, _) = crate::gguf::open(path)?;
+            let other = gguf::text_files(&opened.metadata)?;
             // Its token IDs come with it.
             (text.tokenizer, text.bos, text.eos) = (other.tokenizer, other.bos, other.eos);
         } else {

@@ -378,7 +378,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::{load::ModelFiles, text::TextModel};
+    use crate::{model_files::ModelFiles, text::TextModel};
 
     /// Prompt that a template makes from a conversation.
     fn prompt(template: &str, messages: &[Message]) -> Result<String, String> {

@@ -167,4 +167,17 @@ impl Tensor {
             _ => Err(self.unsupported_type("norms and biases are F32, F16 or BF16")),
         }
     }
+
+    /// Elements as floats. Matrices are decoded from any type that has a decoder.
+    ///
+    /// # Errors
+    /// `Unsupported` for other types, and for vectors as [`Tensor::to_f32`].
+    pub(crate) fn decoded(&self) -> Result<Vec<f32>, LoadError> {
+        if self.shape.len() < 2 || !quant::can_dequantize(self.dtype) {
+            return self.to_f32();
+        }
+        let mut values = vec![0.0; self.elements()];
+        quant::dequantize_row(self.dtype, &self.bytes.read(), &mut values);
+        Ok(values)
+    }
 }

@@ -20,8 +20,8 @@ use hanzo_engine_constraints::{Grammar, Spec};
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_media::PixelLimits;
 use hanzo_engine_runtime::{
-    Adapter, AdapterBase, ClientId, EngineStats, Event, EventKind, Job, JobId, LoadError, LoadedAdapter,
-    StepError, StepReport, TextModel, spec::TransformerSpec,
+    Adapter, AdapterBase, BaseWeights, ClientId, EngineStats, Event, EventKind, Job, JobId, LoadError,
+    LoadedAdapter, StepError, StepReport, TextModel, spec::TransformerSpec,
 };
 use rustix::event::PollFlags;
 
@@ -443,7 +443,7 @@ impl Child {
         let Some(spec) = &self.spec else {
             return Err(LoadError::Worker(format!("{}: an encoder takes no adapters", file())));
         };
-        let again = || Ok(self.files.open()?.into_decoder());
+        let again = || Ok(self.files.open()?.into_decoder().map(BaseWeights::from));
         let adapter = Adapter::open(path, &AdapterBase::reopened(spec, &again))?;
         if adapter.digest != digest {
             let reason =

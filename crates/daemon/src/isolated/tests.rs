@@ -11,7 +11,7 @@ use hanzo_engine_constraints::{Grammar, Spec};
 use hanzo_engine_kernels::KvType;
 use hanzo_engine_media::PixelLimits;
 use hanzo_engine_runtime::{
-    AdapterBase, CallReading, EmbedInput, EmbedJob, Event, EventKind, Job, JobId, Network, Output, Overrides,
+    CallReading, EmbedInput, EmbedJob, Event, EventKind, Job, JobId, Network, Output, Overrides,
     SamplingParams, Speculation, StepError, StopConditions, Tool, ToolFormat,
     sampler::{Breakers, DRY_BREAKERS, Dry, Mirostat},
 };
@@ -315,7 +315,7 @@ fn vectors_and_adapters_are_the_same_elsewhere() {
 
     let tiny = || ModelSource::Path(data("tiny/qwen3"));
     let files = tiny().open().unwrap();
-    let base = AdapterBase::of(files.decoder().unwrap());
+    let base = files.decoder().unwrap().adapter_base();
     let adapters =
         ["qwen3-all", "qwen3-layer"].map(|name| Adapter::open(&data("adapters").join(name), &base).unwrap());
     let answers = [&here as &dyn Device, &elsewhere].map(|device| {

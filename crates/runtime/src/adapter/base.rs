@@ -6,8 +6,7 @@ use std::cell::OnceCell;
 use hanzo_engine_kernels::quant;
 
 use crate::error::LoadError;
-use crate::load::ModelFiles;
-use crate::network::as_f32;
+use crate::load::Tensors;
 use crate::spec::{TransformerSpec, Weight};
 use crate::tensor::Tensor;
 
@@ -17,34 +16,49 @@ pub struct AdapterBase<'a> {
     files: BaseFiles<'a>,
 }
 
-/// Files of a model.
+/// Weights of a base model.
+#[derive(Debug)]
+pub struct BaseWeights {
+    /// Spec of the network.
+    pub spec: TransformerSpec,
+    /// All weights that the spec lists.
+    pub tensors: Tensors,
+    /// Whether the files are GGUF.
+    pub is_gguf: bool,
+}
+
+/// Files of a base model.
 enum BaseFiles<'a> {
-    Open(&'a ModelFiles),
+    Open {
+        tensors: &'a Tensors,
+        is_gguf: bool,
+    },
     /// Opened at the first use: most adapters need none of the model's weights.
     ToOpen {
-        open: &'a dyn Fn() -> Result<Option<ModelFiles>, LoadError>,
-        opened: OnceCell<Option<Box<ModelFiles>>>,
+        open: &'a dyn Fn() -> Result<Option<BaseWeights>, LoadError>,
+        opened: OnceCell<Option<Box<BaseWeights>>>,
     },
 }
 
 impl<'a> AdapterBase<'a> {
     /// A model whose files are open.
-    pub fn of(files: &'a ModelFiles) -> Self {
-        Self { spec: &files.spec, files: BaseFiles::Open(files) }
+    pub fn of(spec: &'a TransformerSpec, tensors: &'a Tensors, is_gguf: bool) -> Self {
+        Self { spec, files: BaseFiles::Open { tensors, is_gguf } }
     }
 
     /// A model whose files `open` opens again, once, if an adapter depends on its weights. It returns `None` if the model
     /// is no longer a decoder.
     pub fn reopened(
         spec: &'a TransformerSpec,
-        open: &'a dyn Fn() -> Result<Option<ModelFiles>, LoadError>,
+        open: &'a dyn Fn() -> Result<Option<BaseWeights>, LoadError>,
     ) -> Self {
         Self { spec, files: BaseFiles::ToOpen { open, opened: OnceCell::new() } }
     }
 
-    fn files(&self) -> Result<&ModelFiles, LoadError> {
+    /// The weights, and whether their files are GGUF.
+    fn weights(&self) -> Result<(&Tensors, bool), LoadError> {
         let (open, kept) = match &self.files {
-            BaseFiles::Open(files) => return Ok(files),
+            BaseFiles::Open { tensors, is_gguf } => return Ok((tensors, *is_gguf)),
             BaseFiles::ToOpen { open, opened } => (open, opened),
         };
         let opened = match kept.get() {
@@ -54,29 +68,30 @@ impl<'a> AdapterBase<'a> {
                 kept.get_or_init(|| opened.map(Box::new))
             }
         };
-        let is_same = |files: &&ModelFiles| {
-            files.spec.weights() == self.spec.weights() && files.spec.permuted == self.spec.permuted
+        let is_same = |base: &&BaseWeights| {
+            base.spec.weights() == self.spec.weights() && base.spec.permuted == self.spec.permuted
         };
-        opened.as_deref().filter(is_same).ok_or_else(|| LoadError::Corrupt {
+        let same = opened.as_deref().filter(is_same).ok_or_else(|| LoadError::Corrupt {
             file: self.spec.architecture.clone(),
             what: "the model's files".into(),
             reason: "they were changed since the model was loaded; load the model again".into(),
-        })
+        })?;
+        Ok((&same.tensors, same.is_gguf))
     }
 
     /// Whether the model's files are GGUF.
     pub(super) fn is_gguf(&self) -> Result<bool, LoadError> {
-        Ok(self.files()?.info.format == "gguf")
+        Ok(self.weights()?.1)
     }
 
     /// A weight of the model, which its spec lists.
     pub(super) fn tensor(&self, weight: Weight) -> Result<&Tensor, LoadError> {
-        Ok(self.files()?.tensors.get(weight))
+        Ok(self.weights()?.0.get(weight))
     }
 
     /// Elements of a weight, as loaded.
     pub(super) fn numbers(&self, weight: Weight) -> Result<Vec<f32>, LoadError> {
-        as_f32(self.tensor(weight)?)
+        self.tensor(weight)?.decoded()
     }
 }
 

@@ -12,7 +12,6 @@ use super::base::{self, AdapterBase, each_row};
 use super::{check_pair, permute, refused};
 use crate::error::LoadError;
 use crate::load::adapted;
-use crate::network::as_f32;
 use crate::spec::{HeadSpec, LayerPart, LogitsSpec, Part, Weight};
 use crate::tensor::Tensor;
 
@@ -176,7 +175,7 @@ impl DeltaMaker<'_> {
         let vector = |tensor: &Option<Tensor>, scales: bool| -> Result<Option<Vec<f32>>, LoadError> {
             let Some(tensor) = tensor else { return Ok(None) };
             check_rows(tensor, outputs)?;
-            Ok(Some(as_f32(&self.held(weight, tensor.clone(), scales)?)?))
+            Ok(Some(self.held(weight, tensor.clone(), scales)?.decoded()?))
         };
         let (magnitude, bias) = (vector(&found.magnitude, true)?, vector(&found.bias, false)?);
         let b_bias = vector(&found.b_bias, false)?;
@@ -219,7 +218,7 @@ impl DeltaMaker<'_> {
         let of_file = |tensor: &Option<Tensor>| -> Result<Option<Vec<f32>>, LoadError> {
             let Some(tensor) = tensor else { return Ok(None) };
             check_rows(tensor, width)?;
-            as_f32(tensor).map(Some)
+            tensor.decoded().map(Some)
         };
         let (factors, bias) = (of_file(&found.weight)?, of_file(&found.bias)?);
         let less = if spec.norm.kind.stored_less_one() { 1.0 } else { 0.0 };
@@ -299,7 +298,7 @@ impl DeltaMaker<'_> {
             return Ok(EmbeddingDelta { table: a.clone(), widen: Some(widen) });
         };
         check_rows(magnitude, hidden)?;
-        let table = self.embedding_by_magnitude((a, b, scale), &as_f32(magnitude)?)?;
+        let table = self.embedding_by_magnitude((a, b, scale), &magnitude.decoded()?)?;
         Ok(EmbeddingDelta { table, widen: None })
     }
 
@@ -310,7 +309,7 @@ impl DeltaMaker<'_> {
         magnitude: &[f32],
     ) -> Result<Tensor, LoadError> {
         let own = self.base.tensor(Part::TokenEmbedding.weight())?;
-        let (a, b) = (as_f32(a)?, as_f32(b)?);
+        let (a, b) = (a.decoded()?, b.decoded()?);
         let rank = b.len() / magnitude.len();
         let add = |row: usize, numbers: &mut [f32]| {
             for (number, b) in numbers.iter_mut().zip(b.chunks_exact(rank)) {
@@ -349,7 +348,7 @@ impl DeltaMaker<'_> {
         // A tied head is the embedding.
         let own = if self.is_tied_head(weight) { Part::TokenEmbedding.weight() } else { weight };
         let own = self.base.tensor(own)?;
-        let (a, b) = (as_f32(a)?, as_f32(b)?);
+        let (a, b) = (a.decoded()?, b.decoded()?);
         let rank = b.len() / magnitude.len();
         each_row(own, |row, numbers| {
             for (&b, a) in b[row * rank..][..rank].iter().zip(a.chunks_exact(numbers.len())) {
@@ -391,7 +390,7 @@ impl DeltaMaker<'_> {
         }
         // Vectors are small; whole matrices of other types are accepted as they are.
         let is_vector = own.shape.len() < 2 && quant::can_dequantize(tensor.dtype);
-        Ok(is_vector && as_f32(own)? == as_f32(tensor)?)
+        Ok(is_vector && own.decoded()? == tensor.decoded()?)
     }
 }
 
@@ -402,7 +401,7 @@ fn over_length(magnitude: f32, length: f64) -> f32 {
 
 /// Rows multiplied by a factor each, as F32.
 fn rows_times(rows: &Tensor, factors: &[f32]) -> Result<Tensor, LoadError> {
-    let mut numbers = as_f32(rows)?;
+    let mut numbers = rows.decoded()?;
     let cols = numbers.len() / factors.len().max(1);
     for (row, factor) in numbers.chunks_exact_mut(cols.max(1)).zip(factors) {
         row.iter_mut().for_each(|number| *number *= factor);

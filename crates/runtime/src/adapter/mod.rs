@@ -24,7 +24,7 @@ use crate::load::adapted;
 use crate::mapped::ModelBytes;
 use crate::spec::{LayerPart, Names, Part, Projection, TransformerSpec, Weight};
 use crate::tensor::Tensor;
-pub use base::AdapterBase;
+pub use base::{AdapterBase, BaseWeights};
 use delta::{DeltaMaker, FileDelta};
 pub(crate) use delta::{EmbeddingDelta, OutputFactors, Pair, WeightDelta};
 

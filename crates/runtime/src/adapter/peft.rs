@@ -14,7 +14,6 @@ use crate::json;
 use crate::limits::SETTINGS_VALUES_MAX;
 use crate::load::TextFile;
 use crate::mapped::ModelBytes;
-use crate::network::as_f32;
 use crate::spec::{Config, LayerPart, Part, TransformerSpec, Weight, huggingface_names};
 use crate::tensor::Tensor;
 use crate::{pytorch, safetensors};
@@ -223,7 +222,7 @@ fn turned(matrix: &Tensor) -> Result<Tensor, LoadError> {
     let &[rows, cols] = matrix.shape.as_slice() else {
         return Err(refused(matrix, "it is no matrix"));
     };
-    let numbers = as_f32(matrix)?;
+    let numbers = matrix.decoded()?;
     let by_column = (0..cols).flat_map(|col| (0..rows).map(move |row| row * cols + col));
     let bytes: Vec<u8> = by_column.flat_map(|at| numbers[at].to_le_bytes()).collect();
     Ok(Tensor { dtype: DType::F32, shape: vec![cols, rows], bytes: bytes.into(), ..matrix.clone() })

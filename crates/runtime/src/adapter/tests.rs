@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::decoder::tests::data;
-use crate::load::ModelFiles;
+use crate::model_files::ModelFiles;
 
 fn model(name: &str) -> ModelFiles {
     ModelFiles::open(&data("tiny").join(name)).unwrap()
@@ -59,7 +59,7 @@ impl Files {
             "adapter",
             self.config.to_string().as_bytes(),
             &weights.into(),
-            &AdapterBase::of(files),
+            &files.adapter_base(),
         )
     }
 }
@@ -82,7 +82,7 @@ fn both_formats_hold_the_same_adapter() {
     {
         for base in [data("tiny").join(model), data("tiny").join(model).join("model.gguf")] {
             let files = ModelFiles::open(&base).unwrap();
-            let base = AdapterBase::of(&files);
+            let base = files.adapter_base();
             let peft = Adapter::open(&folder(case), &base).unwrap();
             let gguf = Adapter::open(&folder(case).join("adapter.gguf"), &base).unwrap();
             assert_eq!((peft.format, gguf.format), ("peft", "gguf"));
@@ -193,15 +193,14 @@ fn an_adapter_of_another_model_is_refused_by_tensor_and_both_shapes() {
         &["lora_A", "expected [4, ", "file has [8, ", "rank_pattern"],
     );
     let bytes: ModelBytes = file("llama3-all", "adapter.gguf").into();
-    let error = Adapter::from_gguf("adapter.gguf", &bytes, &AdapterBase::of(&model("qwen3")))
-        .unwrap_err()
-        .to_string();
+    let error =
+        Adapter::from_gguf("adapter.gguf", &bytes, &model("qwen3").adapter_base()).unwrap_err().to_string();
     assert!(error.contains("general.architecture") && error.contains("qwen3"), "{error}");
     let llama = model("llama3");
     let error =
-        Adapter::open(&data("tiny/llama3/model.gguf"), &AdapterBase::of(&llama)).unwrap_err().to_string();
+        Adapter::open(&data("tiny/llama3/model.gguf"), &llama.adapter_base()).unwrap_err().to_string();
     assert!(error.contains("general.type"), "{error}");
-    let error = Adapter::open(&data("tiny/llama3"), &AdapterBase::of(&llama)).unwrap_err().to_string();
+    let error = Adapter::open(&data("tiny/llama3"), &llama.adapter_base()).unwrap_err().to_string();
     assert!(error.contains("adapter_config.json is missing"), "{error}");
 }
 
@@ -234,7 +233,7 @@ fn mutated(bytes: &[u8], header: usize, random: &mut u64) -> Vec<u8> {
 #[test]
 fn a_mutated_file_is_refused_or_read_and_nothing_panics() {
     let (llama, mut random) = (model("llama3"), 7);
-    let base = AdapterBase::of(&llama);
+    let base = llama.adapter_base();
     let config = file("llama3-all", "adapter_config.json");
     let weights = file("llama3-all", "adapter_model.safetensors");
     let gguf = file("llama3-all", "adapter.gguf");

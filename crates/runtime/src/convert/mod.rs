@@ -18,7 +18,8 @@ pub(crate) use tensors::stacked;
 
 use crate::error::LoadError;
 use crate::gguf::{Gguf, Metadata};
-use crate::load::{ModelFiles, huggingface, weights};
+use crate::load::weights;
+use crate::model_files::ModelFiles;
 use crate::overrides::Overrides;
 use crate::spec::{self, Architecture, architecture};
 
@@ -53,7 +54,7 @@ pub fn is_folder(directory: &Path) -> bool {
 /// As opening the folder; `Unsupported` naming the model type, the setting or the part of the tokenizer that GGUF's
 /// keys cannot express.
 pub fn gguf_of(directory: &Path) -> Result<Gguf, LoadError> {
-    let (files, _) = huggingface::open(directory, &Overrides::default())?;
+    let (files, _) = ModelFiles::from_directory(directory, &Overrides::default())?;
     let file = directory.display().to_string();
     let of = architecture_of(&files, &file)?;
     let mut entries = settings::keys(directory, &files, of.name)?;

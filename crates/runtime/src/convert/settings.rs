@@ -9,8 +9,9 @@ use hanzo_engine_kernels::DType;
 use crate::error::{LoadError, shorten};
 use crate::gguf::{Gguf, Value};
 use crate::limits::WIDTH_MAX;
-use crate::load::{ModelFiles, huggingface};
+use crate::load::huggingface;
 use crate::mapped::ModelBytes;
+use crate::model_files::ModelFiles;
 use crate::spec::{
     self, LayerSpec, Mask, MlpSpec, NormKind, Projection, RopeScaling, RopeSpec, TransformerSpec,
 };
@@ -182,7 +183,7 @@ pub(super) fn rope_factors(spec: &TransformerSpec, file: &str) -> Vec<Tensor> {
 /// # Errors
 /// `Unsupported` naming the missing part.
 pub(super) fn check(own: &TransformerSpec, gguf: &Gguf) -> Result<(), LoadError> {
-    let read = spec::from_gguf(gguf)?;
+    let read = spec::from_gguf(gguf, [])?;
     for (own, read) in facets(own).into_iter().zip(facets(&read)) {
         if own.words != read.words || !near(&own.numbers, &read.numbers) {
             let value = format!("{} {:?}", own.words, own.numbers);

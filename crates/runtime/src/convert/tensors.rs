@@ -7,8 +7,8 @@ use std::ops::Range;
 use hanzo_engine_kernels::{DType, RopeKind};
 
 use crate::error::LoadError;
-use crate::load::ModelFiles;
 use crate::mapped::ModelBytes;
+use crate::model_files::ModelFiles;
 use crate::spec::{Architecture, LayerPart, NormKind, Part, Weight};
 use crate::tensor::Tensor;
 

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use crate::error::LoadError;
 use crate::gguf::{Array, Gguf, Value};
-use crate::load::{ModelFiles, TokenizerSource, huggingface};
+use crate::load::{TokenizerSource, huggingface};
+use crate::model_files::ModelFiles;
 use crate::tokenizer::{self, Ends, Tokenizer, hf::token_text};
 
 const TOKENS: &str = "tokenizer.ggml.tokens";

@@ -11,7 +11,7 @@ use crate::error::{LoadError, shorten};
 use crate::gguf::Metadata;
 use crate::head::{HeadActivation, HeadLayer, HeadNorm};
 use crate::limits::{CONTEXT_TOKENS_MAX, EMBEDDING_MODULES_MAX, WIDTH_MAX};
-use crate::load::{ModelFiles, TextFile, weights};
+use crate::load::{TextFile, weights};
 use crate::pytorch;
 use crate::spec::Config;
 use crate::tensor::Tensor;
@@ -303,11 +303,11 @@ fn prompts(directory: &Path, spec: &mut EmbeddingSpec) -> Result<(), LoadError> 
 /// Default system prompt of Qwen3-VL-Embedding, from its makers' code.
 const REPRESENT: &str = "Represent the user's input.";
 
-/// Adds the system prompt if the decoder is a Qwen3-VL-Embedding model. Its files equal those of the chat model. It
-/// is recognised by sentence-transformers' files, by the pooling settings, or else by its name.
-pub(crate) fn asking(spec: EmbeddingSpec, files: &ModelFiles, name: &str) -> EmbeddingSpec {
-    // Architecture of the text model that the tower belongs to.
-    let sees = files.tower.is_some() && files.spec.architecture.starts_with("qwen3");
+/// Adds the system prompt if the model `name` is a Qwen3-VL-Embedding model. Its files equal those of the chat model. It
+/// is recognised by sentence-transformers' files, by the pooling settings, or else by its name. `seeing` is the
+/// architecture of a decoder with a tower for pictures.
+pub(crate) fn asking(spec: EmbeddingSpec, seeing: Option<&str>, name: &str) -> EmbeddingSpec {
+    let sees = seeing.is_some_and(|architecture| architecture.starts_with("qwen3"));
     let is_named = name.to_ascii_lowercase().replace('_', "-").contains("qwen3-vl-embedding");
     if !sees || !(spec.stated || is_named) {
         return spec;

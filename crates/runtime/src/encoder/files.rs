@@ -84,7 +84,7 @@ impl EncoderFiles {
         }
         let config = &config;
         let (plan, task) = family.plan(config)?;
-        let text = huggingface::text_files(directory, config, None, overrides)?;
+        let text = overrides.text_files(directory, config, None)?;
         check_tokens(&name, plan.spec.vocab, &text)?;
         let mut found = Found::new(&name, &plan.names, tensors)?;
         let mut spec = plan.spec;

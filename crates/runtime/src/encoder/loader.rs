@@ -6,7 +6,7 @@ use hanzo_engine_kernels::AnyBackend;
 use super::{Convolution, DistanceTables, Encoder, EncoderFiles, EncoderProgram, LayerDistances, MaskedLm};
 use crate::error::LoadError;
 use crate::head::{HeadNorm, dense};
-use crate::network::{Group, Loader, WeightType, as_f32};
+use crate::network::{Group, Loader, WeightType};
 use crate::spec::{DisentangledAttention, Distance, LayerPart, Part, behind_table, learned_table};
 
 pub(super) fn load(
@@ -99,8 +99,8 @@ fn layer_distances(
             return Ok(None);
         }
         let part = Part::Layer(layer, part);
-        let weight = as_f32(loader.tensors.get(part.weight()))?;
-        let bias = as_f32(loader.tensors.get(part.bias()))?;
+        let weight = loader.tensors.get(part.weight()).decoded()?;
+        let bias = loader.tensors.get(part.bias()).decoded()?;
         let rows = embedding.chunks_exact(loader.spec.hidden);
         let values: Vec<f32> = rows.flat_map(|row| dense(&weight, Some(&bias), row)).collect();
         // Those of the tokens are packed later.

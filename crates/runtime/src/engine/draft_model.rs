@@ -21,7 +21,7 @@ use crate::{
     fair::Order,
     kv::{BlockHash, BlockPool, BlockTables},
     limits::{DRAFT_CALLS_SKIPPED, DRAFT_FAILURES_MAX},
-    load::ModelFiles,
+    model_files::ModelFiles,
     spec::TransformerSpec,
     speculation::DraftRequest,
     step::Step,

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use hanzo_engine_kernels::{DType, HeadShape};
 
+use super::packed::{PackedType, packed_summary};
 use super::{experts, halves, stacked, turned};
 use crate::error::LoadError;
 use crate::importance::Importance;
-use crate::network::Target;
 use crate::spec::{
     ConvolutionSpec, HeadSpec, LayerPart, LayerSpec, LogitsSpec, MlpSpec, Names, Part, Projection, QkNorm,
     TransformerSpec, Weight,
@@ -21,7 +21,7 @@ use crate::tensor::Tensor;
 pub struct Tensors {
     by_weight: BTreeMap<Weight, Tensor>,
     /// Types of the matrices that are packed as another type than stored.
-    pub(super) packed: BTreeMap<Weight, Target>,
+    pub(super) packed: BTreeMap<Weight, PackedType>,
     /// Importance of their columns.
     pub(super) importance: Option<Arc<Importance>>,
 }
@@ -46,7 +46,7 @@ impl Tensors {
     }
 
     /// Sets the types as which matrices are packed, if different from the stored ones.
-    pub(crate) fn pack_as(&mut self, types: BTreeMap<Weight, Target>) {
+    pub(crate) fn pack_as(&mut self, types: BTreeMap<Weight, PackedType>) {
         self.packed = types;
     }
 
@@ -491,25 +491,4 @@ fn is_buffer(tensor: &Tensor) -> bool {
         || ends(".act_fn.eps")
         || ends(".attn.masked_bias")
         || adds_nothing()
-}
-
-/// Number of matrices that are quantised to each type, and that stay in each, given the target and stored type of
-/// each; none if none is quantised.
-pub(crate) fn packed_summary(matrices: impl Iterator<Item = (Option<Target>, DType)>) -> Option<String> {
-    let (mut quantised, mut kept) = (BTreeMap::new(), BTreeMap::new());
-    for (packed, stored) in matrices {
-        match packed {
-            Some(target) => *quantised.entry(target).or_insert(0usize) += 1,
-            None => *kept.entry(Target::from(stored)).or_insert(0usize) += 1,
-        }
-    }
-    if quantised.is_empty() {
-        return None;
-    }
-    let list = |counts: BTreeMap<Target, usize>| {
-        let each: Vec<String> = counts.iter().map(|(target, count)| format!("{count} {target}")).collect();
-        each.join(", ")
-    };
-    let kept = if kept.is_empty() { "none".to_owned() } else { list(kept) };
-    Some(format!("matrices quantised: {}; as stored: {kept}", list(quantised)))
 }

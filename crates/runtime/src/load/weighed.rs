@@ -7,7 +7,6 @@ use std::sync::Arc;
 use super::Tensors;
 use crate::error::LoadError;
 use crate::importance::Importance;
-use crate::network::is_transposed;
 use crate::spec::{LayerPart, Part, TransformerSpec, Weight};
 
 impl Tensors {
@@ -23,7 +22,7 @@ impl Tensors {
         let mut known = 0;
         for &weight in self.packed.keys() {
             let tensor = self.get(weight);
-            let width = if is_transposed(spec, weight.part) { tensor.shape[0] } else { tensor.shape[1] };
+            let width = if spec.is_transposed(weight.part) { tensor.shape[0] } else { tensor.shape[1] };
             let name = (weight, tensor.name.as_str());
             known += usize::from(columns(&importance, name, width)?.is_some());
         }

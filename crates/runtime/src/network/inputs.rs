@@ -120,7 +120,7 @@ impl Loader<'_> {
         let embedding = Part::Gemma(GemmaPart::InputEmbedding);
         let scale = (inputs as f32).sqrt() * half;
         let first = self.tensors.get(embedding.weight()).rows(0..1);
-        let padding = super::as_f32(&first)?.iter().map(|number| number * scale).collect();
+        let padding = first.decoded()?.iter().map(|number| number * scale).collect();
         let norm = self.factors(Part::Gemma(GemmaPart::InputProjectionNorm))?;
         let norm: Vec<f32> = norm.iter().map(|factor| factor * half).collect();
         Ok(Some(Inputs {

@@ -8,49 +8,19 @@ use std::str::FromStr;
 use hanzo_engine_kernels::{DType, quant};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use super::packing::{Group, expert_groups, groups, is_transposed};
+use super::packing::{Group, expert_groups, groups};
 use crate::error::{LoadError, shorten};
 use crate::limits::TOPOLOGY_PATTERN_BYTES_MAX;
-use crate::load::Tensors;
+use crate::load::{PackedType, Tensors};
 use crate::spec::{LayerPart, Part, TransformerSpec, Weight};
 use crate::tensor::Tensor;
 
 /// A type that a load quantises a model's matrices to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Isq {
-    target: Target,
+    target: PackedType,
     /// By the name of a type rather than by bits: what is quantised already is then quantised again where that makes it smaller.
     named: bool,
-}
-
-/// What a matrix is packed as, where that is another type than it is stored in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Target {
-    pub(crate) dtype: DType,
-    /// Codes are chosen as HQQ does it ([`hqq`](super::hqq)), not by the type's own rule; of affine types.
-    pub(crate) hqq: bool,
-}
-
-impl From<DType> for Target {
-    fn from(dtype: DType) -> Target {
-        Target { dtype, hqq: false }
-    }
-}
-
-impl Target {
-    fn map(self, to: impl FnOnce(DType) -> DType) -> Target {
-        Target { dtype: to(self.dtype), ..self }
-    }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.dtype.affine() {
-            Some((bits, 64)) if self.hqq => write!(to, "HQQ{bits}"),
-            Some((bits, group)) if self.hqq => write!(to, "HQQ{bits}_G{group}"),
-            _ => self.dtype.fmt(to),
-        }
-    }
 }
 
 impl Isq {
@@ -78,7 +48,7 @@ impl<'de> Deserialize<'de> for Isq {
         let (label, hqq, named) = <(String, bool, bool)>::deserialize(from)?;
         let found = Self::known().find(|dtype| dtype.label() == label && (!hqq || dtype.affine().is_some()));
         let dtype = found.ok_or_else(|| D::Error::custom(format!("no type {label:?} to quantise to")))?;
-        Ok(Isq { target: Target { dtype, hqq }, named })
+        Ok(Isq { target: PackedType { dtype, hqq }, named })
     }
 }
 
@@ -124,7 +94,7 @@ impl FromStr for Isq {
         };
         let known = |dtype: &DType| plain(dtype.label()) == label && (!hqq || dtype.affine().is_some());
         let found = Self::known().find(known);
-        found.map(|dtype| Isq { target: Target { dtype, hqq }, named: true }).ok_or_else(|| {
+        found.map(|dtype| Isq { target: PackedType { dtype, hqq }, named: true }).ok_or_else(|| {
             let names: Vec<&str> = Self::known().map(DType::label).collect();
             format!(
                 "there is no type {:?} to quantise to; there are 2, 3, 4, 5, 6 and 8 (bits), and {}, and HQQ2 to HQQ8 in AFQ's layout",
@@ -236,7 +206,7 @@ impl<'a> IsqChooser<'a> {
 
     /// What a matrix with rows of so many columns is packed as, where that is another type than it is stored in. `fine`: its
     /// numbers count more than others.
-    fn of(&mut self, tensor: &Tensor, layer: Option<usize>, fine: bool, cols: usize) -> Option<Target> {
+    fn of(&mut self, tensor: &Tensor, layer: Option<usize>, fine: bool, cols: usize) -> Option<PackedType> {
         let (used, sees) = (&mut self.used, self.sees);
         let matching = |(at, rule): (usize, &IsqRule)| {
             let matches = (!sees || rule.tensors.is_some()) && rule.matches(layer, &tensor.name);
@@ -290,7 +260,7 @@ pub(crate) fn types_by_name<'t>(
     layers: usize,
     isq: Option<Isq>,
     rules: &[IsqRule],
-) -> Result<BTreeMap<String, Target>, LoadError> {
+) -> Result<BTreeMap<String, PackedType>, LoadError> {
     let (mut wanted, mut types, mut last) = (IsqChooser::new(isq, rules), BTreeMap::new(), None);
     for (name, tensor, layer, fine) in matrices {
         last = Some(tensor);
@@ -311,7 +281,7 @@ pub(crate) fn types(
     tower: Option<(&TransformerSpec, &Tensors)>,
     isq: Option<Isq>,
     rules: &[IsqRule],
-) -> Result<[BTreeMap<Weight, Target>; 2], LoadError> {
+) -> Result<[BTreeMap<Weight, PackedType>; 2], LoadError> {
     let mut wanted = IsqChooser::new(isq, rules);
     let own = wanted.types_of(spec, tensors);
     wanted.sees = true;
@@ -323,7 +293,7 @@ pub(crate) fn types(
 
 impl IsqChooser<'_> {
     /// Of a network's matrices, those that are packed as another type than they are stored in.
-    fn types_of(&mut self, spec: &TransformerSpec, tensors: &Tensors) -> BTreeMap<Weight, Target> {
+    fn types_of(&mut self, spec: &TransformerSpec, tensors: &Tensors) -> BTreeMap<Weight, PackedType> {
         let of_experts = (0..spec.layers.len()).flat_map(|layer| expert_groups(spec, layer));
         let of_experts = of_experts.flat_map(|expert| expert.gate_up.into_iter().chain(expert.down));
         let parts = groups(spec).into_iter().flat_map(|Group { parts, .. }| parts).chain(of_experts);
@@ -345,7 +315,7 @@ impl IsqChooser<'_> {
                 _ => None,
             };
             let fine = matches!(part, Part::TokenEmbedding | Part::Head | Part::Gemma(_));
-            let cols = if is_transposed(spec, part) { tensor.shape[0] } else { tensor.shape[1] };
+            let cols = if spec.is_transposed(part) { tensor.shape[0] } else { tensor.shape[1] };
             self.of(tensor, layer, fine, cols).map(|target| (part.weight(), target))
         };
         parts.filter_map(&mut typed).collect()
@@ -434,7 +404,7 @@ mod tests {
             let isq: Isq = text.parse().unwrap();
             assert_eq!(
                 (isq.target, isq.to_string().as_str()),
-                (Target { dtype, hqq: true }, shown),
+                (PackedType { dtype, hqq: true }, shown),
                 "{text}"
             );
             let sent = serde_json::to_string(&isq).unwrap();

@@ -13,7 +13,7 @@ use super::adapted::Deltas;
 use super::hqq;
 use super::packing::{
     DOWN, Group, KEY_VALUE, OUTPUT, QUERY, QUERY_DOWN, QUERY_GATE, ROUTER, SHARED_DOWN, STATE_OUTPUT,
-    expert_groups, expert_shapes, first, groups, is_transposed, latent_shapes, shared_up, up,
+    expert_groups, expert_shapes, first, groups, latent_shapes, shared_up, up,
 };
 use super::program::Programs;
 use super::{
@@ -378,7 +378,7 @@ impl<'a> Loader<'a> {
                 true => Quantiser::Hqq,
                 false => Quantiser::Own(self.tensors.importance(part.weight(), shape.cols)),
             };
-            let bytes = match is_transposed(self.spec, part) {
+            let bytes = match self.spec.is_transposed(part) {
                 true => transposed_as(tensor, shape, quantiser)?,
                 false => stored_as(self.backend, tensor, shape.dtype, quantiser)?,
             };
@@ -468,7 +468,7 @@ impl<'a> Loader<'a> {
 
     /// A tensor's numbers.
     pub(crate) fn take(&mut self, weight: Weight) -> Result<Vec<f32>, LoadError> {
-        let values = as_f32(self.tensors.get(weight))?;
+        let values = self.tensors.get(weight).decoded()?;
         self.done(weight);
         Ok(values)
     }
@@ -570,7 +570,7 @@ fn transposed_as<'a>(
     packed: MatrixShape,
     quantiser: Quantiser<'_>,
 ) -> Result<Cow<'a, [u8]>, LoadError> {
-    let values = as_f32(tensor)?;
+    let values = tensor.decoded()?;
     let (rows, cols) = (tensor.shape[0], tensor.shape[1]);
     let turned: Vec<f32> = (0..cols).flat_map(|col| values.iter().skip(col).step_by(cols).copied()).collect();
     debug_assert_eq!(turned.len(), rows * cols);
@@ -583,14 +583,4 @@ fn encoded(dtype: DType, values: &[f32], quantiser: Quantiser<'_>) -> Vec<u8> {
     let mut bytes = vec![0; length];
     quantiser.quantize(dtype, values, &mut bytes);
     bytes
-}
-
-/// A tensor's numbers; a matrix's of whatever type that can be decoded.
-pub(crate) fn as_f32(tensor: &Tensor) -> Result<Vec<f32>, LoadError> {
-    if tensor.shape.len() < 2 || !quant::can_dequantize(tensor.dtype) {
-        return tensor.to_f32();
-    }
-    let mut values = vec![0.0; tensor.elements()];
-    quant::dequantize_row(tensor.dtype, &tensor.bytes.read(), &mut values);
-    Ok(values)
 }

@@ -138,7 +138,7 @@ impl Group {
             let tensor = tensors.get(part.weight());
             // Of two dimensions, as opening has checked.
             let (mut rows, mut cols) = (tensor.shape[0], tensor.shape[1]);
-            if is_transposed(spec, part) {
+            if spec.is_transposed(part) {
                 (rows, cols) = (cols, rows);
             }
             // A router's scores decide, and steps are exponents, so they keep their digits.
@@ -286,12 +286,6 @@ pub(super) fn latent_shapes(spec: &TransformerSpec, tensors: &Tensors, layer: us
     let key = MatrixShape { rows: shape.rank, cols: shape.nope_dim, dtype: keys };
     let value = MatrixShape { rows: shape.value_dim, cols: shape.rank, dtype: values };
     [vec![key; shape.heads], vec![value; shape.heads]].concat()
-}
-
-/// Whether files store a matrix with its inputs outermost.
-pub(crate) fn is_transposed(spec: &TransformerSpec, part: Part) -> bool {
-    let Part::Layer(layer, LayerPart::ExpertDown(_)) = part else { return false };
-    spec.layers[layer].mlp.experts().is_some_and(|experts| experts.down_transposed)
 }
 
 /// What a network takes, and operands of so many columns that its caller has beside it. Reads no weights.

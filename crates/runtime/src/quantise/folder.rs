@@ -10,7 +10,8 @@ use serde_json::{Map, Value, json};
 use super::{name_has, unsupported};
 use crate::convert;
 use crate::error::LoadError;
-use crate::load::{ModelFiles, TextFile, huggingface};
+use crate::load::TextFile;
+use crate::model_files::ModelFiles;
 use crate::overrides::Overrides;
 use crate::safetensors::Written;
 use crate::spec::{LayerPart, MlpSpec, Part, huggingface_names};
@@ -59,7 +60,7 @@ impl FolderPlan {
     /// As opening the folder; `Unsupported` for a model whose matrices have another form in MLX, for one that reads
     /// more than text, for a matrix that is already quantised, and for a name pattern that matches no tensor.
     pub fn new(directory: &Path, wanted: &Affine) -> Result<FolderPlan, LoadError> {
-        let (files, _) = huggingface::open(directory, &Overrides::default())?;
+        let (files, _) = ModelFiles::from_directory(directory, &Overrides::default())?;
         let file = directory.display().to_string();
         let mut unused: Vec<&str> = wanted.named.iter().map(|(part, _)| part.as_str()).collect();
         let (mut tensors, mut modules) = (Vec::new(), Map::new());

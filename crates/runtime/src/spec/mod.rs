@@ -43,13 +43,12 @@ pub use layer::{
     NormSpec, Projection, QkNorm, SharedExpert,
 };
 pub(crate) use metadata::Architecture;
-pub use metadata::from_gguf;
-pub(crate) use metadata::{LONG_FACTORS, ROPE_FACTORS};
+pub(crate) use metadata::{LONG_FACTORS, ROPE_FACTORS, from_gguf};
 pub(crate) use multimodal::{Multimodal, not_read};
 pub(crate) use names::{ExpertNames, ExpertPack, GateUp, Names, StateNames, StateStack};
 pub(crate) use rope::yarn_magnitude;
 pub use rope::{AxesSpec, LongRope, RopeScaling, RopeSpec};
-pub use settings::from_config;
+pub(crate) use settings::from_config;
 pub use state::StateSpec;
 pub use weights::{LayerPart, Part, Weight};
 

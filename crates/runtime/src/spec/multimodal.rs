@@ -6,10 +6,8 @@ use serde_json::{Map, Value};
 
 use super::crossing::{PASSED_BY, cut_off, layers_of_images};
 use super::{Config, Names, families};
-use crate::audio;
 use crate::error::LoadError;
 use crate::tensor::Tensor;
-use crate::vision;
 
 /// A class that contains a text model.
 #[derive(Debug)]
@@ -484,14 +482,9 @@ impl Multimodal {
         self.wrapper.inputs
     }
 
-    /// Whether images of its family are supported.
-    pub(crate) fn sees(&self) -> bool {
-        vision::knows(self.wrapper.model_type)
-    }
-
-    /// Whether sounds of its family are supported.
-    pub(crate) fn hears(&self) -> bool {
-        audio::knows(self.wrapper.model_type)
+    /// Model type of the wrapper.
+    pub(crate) fn model_type(&self) -> &'static str {
+        self.wrapper.model_type
     }
 
     /// Keeps the text's tensors, and returns the others.

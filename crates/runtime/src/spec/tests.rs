@@ -13,7 +13,7 @@ use crate::gguf::tests::Builder;
 
 fn read(config: Value) -> Result<TransformerSpec, LoadError> {
     let Value::Object(settings) = config else { panic!("a configuration is an object") };
-    from_config(&Config::new("config.json", settings))
+    from_config(&Config::new("config.json", settings), [])
 }
 
 /// Mixture of experts of each layer, if any.
@@ -388,7 +388,7 @@ fn gguf_llama() -> Builder {
 }
 
 fn read_gguf(builder: &Builder) -> Result<TransformerSpec, LoadError> {
-    from_gguf(&Gguf::parse("a.gguf", &builder.build().into()).unwrap())
+    from_gguf(&Gguf::parse("a.gguf", &builder.build().into()).unwrap(), [])
 }
 
 #[test]

@@ -192,6 +192,12 @@ impl List {
 }
 
 impl TransformerSpec {
+    /// Whether files store a part's matrix with its inputs outermost.
+    pub(crate) fn is_transposed(&self, part: Part) -> bool {
+        let Part::Layer(layer, LayerPart::ExpertDown(_)) = part else { return false };
+        self.layers[layer].mlp.experts().is_some_and(|experts| experts.down_transposed)
+    }
+
     /// Every weight and its shape, outermost dimension first, in the order in which a step uses them.
     pub fn weights(&self) -> Vec<(Weight, Vec<usize>)> {
         let mut weights = self.weights_and_factors();

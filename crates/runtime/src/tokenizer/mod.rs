@@ -1,6 +1,6 @@
 //! Tokenization and its inverse. A tokenizer is loaded from `tokenizer.json` ([`hf`]) or from GGUF metadata
-//! ([`gguf`]). It consists of an encoder and a table of the exact bytes of every token. The inverse,
-//! token by token, is in `detokenizer`.
+//! ([`gguf`]). It consists of an encoder and a table of the exact bytes of every token. Incremental detokenisation
+//! is in `detokenizer`.
 
 mod added;
 mod affixes;

@@ -12,7 +12,8 @@ use super::*;
 use crate::{
     chat::ChatOpening,
     gguf::{Array, Metadata, Value},
-    load::{GenerationDefaults, ModelFiles},
+    load::GenerationDefaults,
+    model_files::ModelFiles,
 };
 
 struct Case {

@@ -533,7 +533,7 @@ fn the_tower_of_another_model_is_refused_by_name() {
     // As wide as the text's rows it must be.
     let (mut gguf, _) = crate::gguf::open(&file("smolvlm", "mmproj.gguf")).unwrap();
     let (text, _) = crate::gguf::open(&file("smolvlm", "text.gguf")).unwrap();
-    let spec = crate::spec::from_gguf(&text).unwrap();
+    let spec = crate::spec::from_gguf(&text, []).unwrap();
     let wider = crate::spec::TransformerSpec { hidden: 128, ..spec.clone() };
     let refused = TowerFiles::of_mmproj(gguf.clone(), &text.metadata, &wider).unwrap_err().to_string();
     assert!(refused.contains("64 elements") && refused.contains("128"), "{refused}");

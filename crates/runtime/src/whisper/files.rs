@@ -13,13 +13,13 @@ use super::{ctranslate2, ggml};
 use crate::chat::ChatOpening;
 use crate::error::LoadError;
 use crate::load::{
-    ModelInfo, TextFiles, TokenizerSource, has_same_numbers,
-    huggingface::{name_of, read_config, text_files},
+    ModelInfo, PackedType, TextFiles, TokenizerSource, has_same_numbers,
+    huggingface::{name_of, read_config},
     packed_summary, size_bytes,
     weights::{self, Weights},
 };
 use crate::mapped::ModelBytes;
-use crate::network::{Isq, IsqRule, Target, isq_types_by_name};
+use crate::network::{Isq, IsqRule, isq_types_by_name};
 use crate::override_record::OverrideRecord;
 use crate::overrides::Overrides;
 use crate::spec::Config;
@@ -52,7 +52,7 @@ pub struct WhisperFiles {
     pub(crate) guidance: Guidance,
     tensors: BTreeMap<String, Tensor>,
     /// Types that matrices are quantised to at packing, by the names of `tensors`.
-    packed: BTreeMap<String, Target>,
+    packed: BTreeMap<String, PackedType>,
 }
 
 /// Whether a `config.json` belongs to a Whisper model.
@@ -102,7 +102,7 @@ impl WhisperFiles {
         let watched = overrides.over_config(config)?;
         let spec = WhisperSpec::from_config(config)?;
         let generation = read_config(directory, "generation_config.json")?;
-        let text = text_files(directory, config, None, overrides)?;
+        let text = overrides.text_files(directory, config, None)?;
         let guidance = guidance([generation.as_ref(), Some(config)])?;
         let Weights { tensors, files, format } = weights::open(directory)?;
         let by_name = |mut tensor: Tensor| {
@@ -128,7 +128,7 @@ impl WhisperFiles {
         let watched = overrides.over_config(config)?;
         let path = directory.join(ctranslate2::FILE);
         let (spec, tensors) = ctranslate2::open(&path)?;
-        let text = text_files(directory, config, None, overrides)?;
+        let text = overrides.text_files(directory, config, None)?;
         let guidance = Guidance {
             suppressed: tokens(config, "suppress_ids")?,
             multilingual: None,
@@ -313,7 +313,7 @@ impl WhisperFiles {
     }
 
     /// Type that a matrix is quantised to at load, if any.
-    pub(super) fn quantised_to(&self, name: &str) -> Option<Target> {
+    pub(super) fn quantised_to(&self, name: &str) -> Option<PackedType> {
         self.packed.get(name).copied()
     }
 

@@ -2,11 +2,11 @@
 //! formats; and that sequences of one step with several adapters and none compute what each does alone.
 
 use super::*;
-use crate::adapter::{Adapter, AdapterBase};
+use crate::adapter::Adapter;
 
 fn adapter(case: &str, gguf: bool, files: &ModelFiles) -> Adapter {
     let folder = data("adapters").join(case);
-    Adapter::open(&if gguf { folder.join("adapter.gguf") } else { folder }, &AdapterBase::of(files)).unwrap()
+    Adapter::open(&if gguf { folder.join("adapter.gguf") } else { folder }, &files.adapter_base()).unwrap()
 }
 
 fn golden(case: &str) -> Vec<f32> {

@@ -8,7 +8,7 @@ mod kinds;
 use serde_json::json;
 
 use super::*;
-use crate::adapter::{Adapter, AdapterBase};
+use crate::adapter::Adapter;
 
 /// Rank of all adapters here, and the factor on what they give.
 const RANK: usize = 2;
@@ -158,7 +158,7 @@ impl Published {
             "peft_type": "LORA", "r": RANK, "lora_alpha": SCALE * RANK as f32, "target_modules": "all-linear",
             "fan_in_fan_out": self.inputs_first,
         });
-        Adapter::from_peft("adapter", config.to_string().as_bytes(), &weights.into(), &AdapterBase::of(files))
+        Adapter::from_peft("adapter", config.to_string().as_bytes(), &weights.into(), &files.adapter_base())
     }
 }
 

@@ -1,7 +1,6 @@
 //! What Gemma 3n and 4 have of their own: without each of it the numbers are others, and rows that are no tokens read what padding does.
 
 use super::*;
-use crate::network::as_f32;
 use crate::spec::{Part, TransformerSpec};
 
 type Change = fn(&mut TransformerSpec);
@@ -53,7 +52,7 @@ fn rows_that_are_no_tokens_read_what_padding_does() {
         let new =
             || Runner::new(AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier)), &files);
         let expected = new().prefill(&text);
-        let embedding = as_f32(files.tensors.get(Part::TokenEmbedding.weight())).unwrap();
+        let embedding = files.tensors.get(Part::TokenEmbedding.weight()).decoded().unwrap();
         let row: Vec<f32> =
             embedding[..files.spec.hidden].iter().map(|number| files.spec.embedding_scale * number).collect();
         let Runner { mut backend, mut decoder, mut kv, .. } = new();

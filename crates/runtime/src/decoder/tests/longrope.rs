@@ -90,7 +90,7 @@ fn files_of_either_format_have_both_tables() {
         [&own, &gguf].map(|files| Runner::new(AnyBackend::new(ReferenceBackend::new()), files).prefill(text));
     near("phi3-long as GGUF, short", &logits[1], &logits[0], TOLERANCE);
     let converted = crate::convert::gguf_of(&data("longrope").join("llama")).unwrap();
-    assert_eq!(crate::spec::from_gguf(&converted).unwrap().long_after(), Some(16));
+    assert_eq!(crate::spec::from_gguf(&converted, []).unwrap().long_after(), Some(16));
 }
 
 fn cpu() -> AnyBackend {

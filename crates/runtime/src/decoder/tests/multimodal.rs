@@ -107,7 +107,7 @@ fn text_of(settings: &str) -> (crate::spec::TransformerSpec, crate::spec::Multim
     let Value::Object(settings) = serde_json::from_str(settings).unwrap() else { panic!("no object") };
     let mut config = crate::spec::Config::new("config.json", settings);
     let found = crate::spec::Multimodal::take(&mut config).unwrap().expect("a text model inside");
-    (crate::spec::from_config(&config).unwrap(), found)
+    (crate::spec::from_config(&config, []).unwrap(), found)
 }
 
 /// Files say only what differs from what the text's class takes for granted.

@@ -2,7 +2,7 @@
 //! there.
 
 use super::*;
-use crate::network::{ActivationSums, is_transposed};
+use crate::network::ActivationSums;
 use crate::spec::{LayerPart, Part};
 
 /// A file of each way that layers read: heads, gates, latents, states, experts with what is beside them.
@@ -46,7 +46,7 @@ fn what_matrices_met_is_what_rows_went_there() {
         for (part, (squares, rows)) in &found {
             let (wanted, wanted_rows) = &expected[part];
             let shape = &files.tensors.get(part.weight()).shape;
-            let width = if is_transposed(&files.spec, *part) { shape[0] } else { shape[shape.len() - 1] };
+            let width = if files.spec.is_transposed(*part) { shape[0] } else { shape[shape.len() - 1] };
             let of_heads = matches!(part, Part::Layer(_, LayerPart::LatentKeyUp | LayerPart::LatentValueUp));
             let heads = if of_heads { files.spec.attending().head_shape().heads } else { 1 };
             assert_eq!(squares.len(), heads * width, "{case} {part:?}: columns");

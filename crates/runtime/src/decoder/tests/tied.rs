@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::*;
-use crate::load::tests::tied::TiedCase;
+use crate::model_files::tests::tied::TiedCase;
 
 /// Families whose golden values were made with the embedding for a head.
 const TIED: &[&str] = &[

@@ -1,7 +1,7 @@
 //! Adapters of an engine: which jobs share cached prompts, and how long an adapter stays.
 
 use super::*;
-use crate::adapter::{Adapter, AdapterBase, LoadedAdapter};
+use crate::adapter::{Adapter, LoadedAdapter};
 use crate::decoder::tests::data;
 
 /// Engine of a tiny model, with two of its adapters.
@@ -14,7 +14,7 @@ fn tiny() -> (Engine, [Adapter; 2]) {
     let decoder = Decoder::load(&backend, files, &mut |_| ()).unwrap();
     let config = EngineConfig { context_tokens_max: 128, ..config() };
     let adapters = ["qwen3-all", "qwen3-layer"]
-        .map(|case| Adapter::open(&data("adapters").join(case), &AdapterBase::of(files)).unwrap());
+        .map(|case| Adapter::open(&data("adapters").join(case), &files.adapter_base()).unwrap());
     (Engine::new(backend, decoder, text, embedder, config).unwrap(), adapters)
 }
 

@@ -7,7 +7,8 @@ use hanzo_engine_kernels::DType;
 use serde_json::{Map, Value, json};
 
 use crate::decoder::tests::data;
-use crate::load::{ModelFiles, TextFile};
+use crate::load::TextFile;
+use crate::model_files::ModelFiles;
 use crate::opened::OpenedModel;
 use crate::spec::Config;
 use crate::tensor::Tensor;

@@ -236,11 +236,15 @@ impl Architecture {
     };
 }
 
-/// Reads a decoder's spec from a GGUF file's metadata, and from its tensors if those decide.
+/// Reads a decoder's spec from a GGUF file's metadata, and from its tensors if those decide. `others` are the
+/// architectures of other networks, which the error for an unknown one may name.
 ///
 /// # Errors
 /// `Missing`, `Corrupt` or `Unsupported` naming the key.
-pub fn from_gguf(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
+pub(crate) fn from_gguf(
+    gguf: &Gguf,
+    others: impl IntoIterator<Item = &'static str>,
+) -> Result<TransformerSpec, LoadError> {
     let metadata: &Metadata = &gguf.metadata;
     let architecture =
         metadata.string("general.architecture")?.ok_or_else(|| metadata.missing("general.architecture"))?;
@@ -257,7 +261,7 @@ pub fn from_gguf(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
     }
     let Some((form, of)) = families::written(architecture) else {
         let known = families::architectures().map(|known| known.name);
-        return Err(unsupported(unknown(architecture, known.chain(crate::encoder::gguf_encoders()))));
+        return Err(unsupported(unknown(architecture, known.chain(others))));
     };
     let keys = Keys { gguf, metadata, form, of };
     keys.refuse_unknown(|name| of.reads.iter().any(|keys| keys.contains(&name)))?;

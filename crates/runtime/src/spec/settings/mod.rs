@@ -231,11 +231,15 @@ const REFUSED_UNLESS_ONE: &[&str] = &[
     "residual_multiplier",
 ];
 
-/// Reads a decoder's spec from `config.json`.
+/// Reads a decoder's spec from `config.json`. `others` are the model types of other networks, which the error for an
+/// unknown one may name.
 ///
 /// # Errors
 /// `Missing`, `Corrupt` or `Unsupported` naming the key.
-pub fn from_config(config: &Config) -> Result<TransformerSpec, LoadError> {
+pub(crate) fn from_config(
+    config: &Config,
+    others: impl IntoIterator<Item = &'static str>,
+) -> Result<TransformerSpec, LoadError> {
     let model_type = config.string("model_type")?.ok_or_else(|| config.missing("model_type"))?;
     if RECURRENT.contains(&model_type) {
         let reason = "this build runs the states of Qwen3-Next, Qwen3.5, Granite 4, Bamba, Nemotron-H, Mamba 2, Falcon-H1 and LFM2, not of this family";
@@ -243,7 +247,7 @@ pub fn from_config(config: &Config) -> Result<TransformerSpec, LoadError> {
     }
     let Some(found) = families::model_type(model_type) else {
         let known = families::model_types().map(|known| known.name).chain(multimodal::known());
-        let known = known.chain(crate::encoder::encoders());
+        let known = known.chain(others);
         return Err(config.unsupported("model_type", model_type, unknown(model_type, known)));
     };
     let mut config = config.clone();

@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use super::families::last_log_probabilities;
 use super::*;
-use crate::adapter::AdapterBase;
 
 /// Models as GGUF that refuse a kind, and words of the reason.
 const KINDS_REFUSED_ON_GGUF: &[(&str, &str)] = &[
@@ -114,7 +113,7 @@ impl ChangedModules {
             "fan_in_fan_out": published.inputs_first, "use_dora": self.kind == "dora", "lora_bias": is_biases,
             "bias": if is_biases { "all" } else { "none" }, "modules_to_save": self.weights,
         });
-        Adapter::from_peft("adapter", config.to_string().as_bytes(), &weights.into(), &AdapterBase::of(files))
+        Adapter::from_peft("adapter", config.to_string().as_bytes(), &weights.into(), &files.adapter_base())
     }
 }
 

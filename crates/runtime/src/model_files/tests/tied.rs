@@ -13,7 +13,8 @@ use serde_json::Value;
 use super::{data, edit};
 use crate::convert::gguf_of;
 use crate::encoder::EncoderFiles;
-use crate::load::{ModelFiles, Tensors, gguf, huggingface};
+use crate::load::{Tensors, huggingface};
+use crate::model_files::ModelFiles;
 use crate::overrides::Mmproj;
 use crate::quantise::{Affine, FolderPlan};
 use crate::spec::{HeadSpec, Part, TransformerSpec};
@@ -223,7 +224,7 @@ fn converted_and_quantised_models_keep_a_head_of_other_numbers() {
         let names: Vec<&str> = gguf.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
         let has_head = names.contains(&"output.weight");
         assert_eq!((names.contains(&"token_embd.weight"), has_head), (true, stored == Stored::Other));
-        let files = gguf::assemble("x", gguf, Vec::new(), &Mmproj::None).unwrap();
+        let files = ModelFiles::from_gguf("x", gguf, Vec::new(), &Mmproj::None).unwrap();
         assert_eq!(case.used(&files.spec, &files.tensors), expected, "{stored:?} in GGUF");
 
         let dtype = DType::of_affine(8, 32).unwrap();
@@ -241,7 +242,7 @@ fn converted_and_quantised_models_keep_a_head_of_other_numbers() {
 fn a_gguf_file_with_a_head_alone_is_refused_by_name() {
     let mut gguf = gguf_of(TiedCase::of("tiny/qwen3").copy("false", Stored::Other).path()).unwrap();
     gguf.tensors.retain(|tensor| tensor.name != "token_embd.weight");
-    let error = gguf::assemble("x", gguf, Vec::new(), &Mmproj::None).unwrap_err().to_string();
+    let error = ModelFiles::from_gguf("x", gguf, Vec::new(), &Mmproj::None).unwrap_err().to_string();
     assert!(error.ends_with("tensor token_embd.weight is missing"), "{error}");
 }
 
