@@ -114,6 +114,83 @@ fn dependencies_point_one_way() {
     report("dependency directions (DESIGN: gateway knows no models, runtime no network)", faults);
 }
 
+/// First names of all paths behind `crate::` in a file's code, without its comments and its tests.
+fn imports(text: &str) -> BTreeSet<String> {
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let code: Vec<&str> =
+        code.lines().map(|line| line.split("//").next().unwrap_or_default().trim()).collect();
+    let code = code.join(" ");
+    let mut found = BTreeSet::new();
+    for path in code.split("crate::").skip(1) {
+        let first = |path: &str| -> String {
+            path.trim_start().chars().take_while(|&c| c.is_ascii_alphanumeric() || c == '_').collect()
+        };
+        let Some(group) = path.strip_prefix('{') else {
+            found.insert(first(path));
+            continue;
+        };
+        let (mut depth, mut starts) = (1, vec![0]);
+        for (at, letter) in group.char_indices() {
+            match letter {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                ',' if depth == 1 => starts.push(at + 1),
+                _ => {}
+            }
+            if depth == 0 {
+                break;
+            }
+        }
+        found.extend(starts.into_iter().map(|start| first(&group[start..])));
+    }
+    found
+}
+
+/// Modules that a module imports, directly or through others.
+fn reached(graph: &BTreeMap<String, BTreeSet<String>>, from: &str) -> BTreeSet<String> {
+    let (mut reached, mut next) = (BTreeSet::new(), vec![from.to_owned()]);
+    while let Some(module) = next.pop() {
+        for import in graph.get(&module).into_iter().flatten() {
+            if graph.contains_key(import) && reached.insert(import.clone()) {
+                next.push(import.clone());
+            }
+        }
+    }
+    reached
+}
+
+#[test]
+fn modules_import_one_way() {
+    let mut crates: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+    for (path, text) in sources() {
+        let Some((name, inside)) = path.strip_prefix("crates/").and_then(|path| path.split_once("/src/"))
+        else {
+            continue;
+        };
+        if inside.contains("test") {
+            continue;
+        }
+        let module = inside.split('/').next().unwrap_or_default().trim_end_matches(".rs").to_owned();
+        let modules = crates.entry(name.to_owned()).or_default();
+        modules.entry(module).or_default().extend(imports(&text));
+    }
+    let mut faults = Vec::new();
+    for (name, modules) in &mut crates {
+        for (module, imports) in modules.iter_mut() {
+            imports.remove(module);
+        }
+        let mutual = |module: &String| -> Vec<String> {
+            let others = reached(modules, module).into_iter();
+            others.filter(|other| reached(modules, other).contains(module)).collect()
+        };
+        let ring = modules.keys().map(mutual).max_by_key(Vec::len).unwrap_or_default();
+        if !ring.is_empty() {
+            faults.push(format!("crates/{name}: {}", ring.join(", ")));
+        }
+    }
+    report("modules that import each other in a ring", faults);
+}
+
 #[test]
 fn runtime_and_kernels_know_no_async_network_or_clock() {
     let mut faults = Vec::new();
