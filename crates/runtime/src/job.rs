@@ -28,8 +28,9 @@ pub struct JobId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ClientId(pub u64);
 
-/// Request: a prompt and how to continue it, `choices` times.
-#[derive(Clone, Debug)]
+/// Request: a prompt and how to continue it, `choices` times. Serialised without its adapter and its constraint, which
+/// belong to a process.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
     /// ID of the job.
     pub id: JobId,
@@ -38,6 +39,7 @@ pub struct Job {
     /// Spans of prompt tokens whose embeddings are given, in order.
     pub media: Arc<[MediaSpan]>,
     /// Adapter to compute with, if any; loaded on the job's engine.
+    #[serde(skip)]
     pub adapter: Option<Arc<LoadedAdapter>>,
     /// Number of independent completions, at least 1; choice i samples with seed + i.
     pub choices: u32,
@@ -47,6 +49,7 @@ pub struct Job {
     pub stop: StopConditions,
     /// Grammar that the answer must match, compiled for the model's vocabulary ([`TextModel::vocabulary`]). The
     /// answer ends where the grammar ends, unless a stop string, `max_tokens` or the end of the context cuts it.
+    #[serde(skip)]
     pub constraint: Option<Arc<Grammar>>,
     /// Priority; lower runs earlier.
     pub priority: i32,

@@ -9,11 +9,12 @@ use hanzo_engine_runtime::{
     chat::{Chat, Message},
     infill::Gap,
     limits::{CHOICES_MAX, PREDICTION_BYTES_MAX, TOP_LOGPROBS_MAX},
+    load::GenerationDefaults,
 };
 use serde_json::{Map, Value, json};
 use tonic::metadata::MetadataMap;
 
-use super::media;
+use super::{media, sampling::sampling};
 use crate::{
     adapters::WantedAdapter,
     error::{Error, quote, random_u64},
@@ -23,10 +24,7 @@ use crate::{
         REQUEST_ID_BYTES_MAX,
     },
     load_request::LoadRequest,
-    prompt::{
-        GenerationRequest, PromptSource, RequestedDry, RequestedMedia, RequestedSampling, TokenizeInput,
-        ToolChoice, ToolUse,
-    },
+    prompt::{GenerationRequest, PromptSource, RequestedMedia, TokenizeInput, ToolChoice, ToolUse},
     sizing::LoadOptions,
     unix_time::now_unix_ms,
 };
@@ -89,7 +87,10 @@ pub(crate) fn adapter(wire: v1::AdapterSource) -> WantedAdapter {
 }
 
 /// Converts a generation request.
-pub(crate) fn infer(mut wire: v1::InferRequest) -> Result<GenerationRequest, Error> {
+pub(crate) fn infer(
+    mut wire: v1::InferRequest,
+    model: &GenerationDefaults,
+) -> Result<GenerationRequest, Error> {
     let choices = wire.choices.max(1);
     if choices > CHOICES_MAX {
         return Err(Error::field("choices", format!("must be at most {CHOICES_MAX}, not {choices}")));
@@ -124,7 +125,7 @@ pub(crate) fn infer(mut wire: v1::InferRequest) -> Result<GenerationRequest, Err
     Ok(GenerationRequest {
         media,
         prompt,
-        sampling: RequestedSampling { logprobs, ..sampling(wire.sampling.unwrap_or_default()) },
+        sampling: sampling(wire.sampling.unwrap_or_default(), logprobs, model)?,
         max_tokens: stop.max_tokens,
         completion_tokens_max: (wire.completion_tokens_max > 0).then_some(wire.completion_tokens_max),
         constraint: wire.constraint.map(constraint).transpose()?,
@@ -249,41 +250,6 @@ fn tool_use(wire: v1::ToolUse, chat: &Chat) -> Result<ToolUse, Error> {
     let format = (!wire.format.is_empty()).then(|| ToolFormat::by_name(&wire.format));
     let format = format.transpose().map_err(|reason| Error::field("tool_use.format", reason))?;
     Ok(ToolUse { tools, choice, parallel: wire.parallel.unwrap_or(true), format })
-}
-
-fn sampling(wire: v1::Sampling) -> RequestedSampling {
-    let mut logit_bias: Vec<(u32, f32)> = wire.logit_bias.into_iter().collect();
-    // A map's order is random, and sums of floats must not depend on it.
-    logit_bias.sort_unstable_by_key(|&(token, _)| token);
-    RequestedSampling {
-        temperature: wire.temperature,
-        top_k: wire.top_k,
-        top_p: wire.top_p,
-        min_p: wire.min_p,
-        repetition_penalty: wire.repetition_penalty,
-        frequency_penalty: wire.frequency_penalty,
-        presence_penalty: wire.presence_penalty,
-        repeat_last_n: wire.repeat_last_n,
-        dry: RequestedDry {
-            multiplier: wire.dry_multiplier,
-            base: wire.dry_base,
-            allowed_length: wire.dry_allowed_length,
-            last_n: wire.dry_penalty_last_n,
-            breakers: wire.dry_sequence_breakers,
-        },
-        top_n_sigma: wire.top_n_sigma,
-        dynatemp_range: wire.dynatemp_range,
-        dynatemp_exponent: wire.dynatemp_exponent,
-        typical_p: wire.typical_p,
-        xtc_probability: wire.xtc_probability,
-        xtc_threshold: wire.xtc_threshold,
-        mirostat: wire.mirostat,
-        mirostat_tau: wire.mirostat_tau,
-        mirostat_eta: wire.mirostat_eta,
-        logit_bias,
-        seed: wire.seed,
-        logprobs: None,
-    }
 }
 
 /// Converts the input to tokenize.
@@ -492,7 +458,7 @@ mod tests {
     use super::*;
 
     fn refused(wire: v1::InferRequest) -> String {
-        infer(wire).unwrap_err().to_string()
+        infer(wire, &GenerationDefaults::default()).unwrap_err().to_string()
     }
 
     fn text(text: &str) -> v1::InferRequest {

@@ -376,8 +376,8 @@ impl Child {
     }
 
     fn take(&mut self, order: RunOrder) {
-        let (id, adapter, constraint) = (order.id, order.adapter, order.constraint.clone());
-        let mut job = order.job(&self.text);
+        let RunOrder { mut job, adapter, constraint } = order;
+        let id = job.id;
         job.adapter = adapter.and_then(|slot| self.adapters.get(&slot).cloned());
         let Some(spec) = constraint else { return self.submit(&job) };
         if let Some(grammar) = self.constraints.ready(&spec) {

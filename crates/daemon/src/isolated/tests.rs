@@ -13,7 +13,7 @@ use hanzo_engine_media::PixelLimits;
 use hanzo_engine_runtime::{
     CallReading, EmbedInput, EmbedJob, Event, EventKind, Job, JobId, Network, Output, Overrides,
     SamplingParams, Speculation, StepError, StopConditions, Tool, ToolFormat,
-    sampler::{Breakers, DRY_BREAKERS, Dry, Mirostat},
+    sampler::{DRY_BREAKERS, Dry, Mirostat},
 };
 
 use super::{wire::Message, *};
@@ -149,7 +149,7 @@ impl Random {
                     base: 1.75,
                     allowed_length: 2,
                     last_n: Some(64),
-                    breakers: Breakers::new(&DRY_BREAKERS.map(str::to_owned), &text.tokenizer),
+                    breakers: DRY_BREAKERS.map(str::to_owned).into(),
                 }),
                 logit_bias: vec![(300 + self.below(100) as u32, 3.0)],
                 seed: self.below(1000),

@@ -6,14 +6,12 @@ use std::{
     ops::Range,
     os::unix::net::UnixStream,
     path::PathBuf,
-    sync::Arc,
     time::Duration,
 };
 
 use hanzo_engine_runtime::{
-    CallReading, ContextShift, EmbedJob, EngineStats, Event, Job, JobId, MediaSpan, Overrides,
-    SamplingParams, StepReport, StopConditions, ToolFormat, encoder::WeightType, engine::EngineMemory,
-    job::ClientId, sampler::Dry,
+    EmbedJob, EngineStats, Event, Job, JobId, Overrides, StepReport, ToolFormat, encoder::WeightType,
+    engine::EngineMemory,
 };
 use rustix::net::{RecvFlags, SendFlags};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -112,132 +110,23 @@ pub(super) struct OpenOrder {
     pub(super) margin_bytes: Option<u64>,
 }
 
-/// [`Job`] without the parts that cannot leave their process.
+/// Generation, with names in place of the parts of a [`Job`] that cannot leave their process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct RunOrder {
-    pub(super) id: JobId,
+    /// The job without its adapter and its constraint.
+    pub(super) job: Job,
+    /// Slot of the job's adapter.
     pub(super) adapter: Option<u32>,
+    /// Constraint to compile for the job.
     pub(super) constraint: Option<Spec>,
-    prompt: Arc<[u32]>,
-    media: Arc<[MediaSpan]>,
-    choices: u32,
-    sampling: SamplingParams,
-    dry: Option<DryOrder>,
-    stop: StopConditions,
-    priority: i32,
-    client: Option<ClientId>,
-    starts_in_reasoning: bool,
-    reasoning_is_over: bool,
-    split_reasoning: bool,
-    prompt_logprobs: Option<u8>,
-    prediction: Arc<[u32]>,
-    reasoning_tokens_max: Option<u32>,
-    calls: Option<CallReading>,
-    context_shift: Option<ContextShift>,
-    cache_salt: Arc<[u8]>,
-    skip_cache: bool,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct DryOrder {
-    multiplier: f32,
-    base: f32,
-    allowed_length: u32,
-    last_n: Option<u32>,
-    breakers: Vec<String>,
 }
 
 impl RunOrder {
     pub(super) fn of(job: &Job) -> RunOrder {
-        // Every field is named, so that a new one cannot be forgotten here.
-        let Job {
-            id,
-            prompt,
-            media,
-            adapter,
-            choices,
-            sampling,
-            stop,
-            constraint,
-            priority,
-            client,
-            starts_in_reasoning,
-            reasoning_is_over,
-            split_reasoning,
-            prompt_logprobs,
-            prediction,
-            reasoning_tokens_max,
-            calls,
-            context_shift,
-            cache_salt,
-            skip_cache,
-        } = job.clone();
-        let dry = sampling.dry.as_ref().map(|dry| {
-            let Dry { multiplier, base, allowed_length, last_n, breakers } = dry;
-            DryOrder {
-                multiplier: *multiplier,
-                base: *base,
-                allowed_length: *allowed_length,
-                last_n: *last_n,
-                breakers: breakers.texts().to_vec(),
-            }
-        });
         RunOrder {
-            id,
-            adapter: adapter.map(|adapter| adapter.slot()),
-            constraint: constraint.map(|grammar| grammar.source().clone()),
-            prompt,
-            media,
-            choices,
-            sampling,
-            dry,
-            stop,
-            priority,
-            client,
-            starts_in_reasoning,
-            reasoning_is_over,
-            split_reasoning,
-            prompt_logprobs,
-            prediction,
-            reasoning_tokens_max,
-            calls,
-            context_shift,
-            cache_salt,
-            skip_cache,
-        }
-    }
-
-    /// Rebuilds the job for a model with this text part, without its adapter and constraint.
-    pub(super) fn job(self, text: &hanzo_engine_runtime::TextModel) -> Job {
-        let RunOrder { mut sampling, dry, .. } = self;
-        sampling.dry = dry.map(|dry| Dry {
-            multiplier: dry.multiplier,
-            base: dry.base,
-            allowed_length: dry.allowed_length,
-            last_n: dry.last_n,
-            breakers: hanzo_engine_runtime::sampler::Breakers::new(&dry.breakers, &text.tokenizer),
-        });
-        Job {
-            id: self.id,
-            prompt: self.prompt,
-            media: self.media,
-            adapter: None,
-            choices: self.choices,
-            sampling,
-            stop: self.stop,
-            constraint: None,
-            priority: self.priority,
-            client: self.client,
-            starts_in_reasoning: self.starts_in_reasoning,
-            reasoning_is_over: self.reasoning_is_over,
-            split_reasoning: self.split_reasoning,
-            prompt_logprobs: self.prompt_logprobs,
-            prediction: self.prediction,
-            reasoning_tokens_max: self.reasoning_tokens_max,
-            calls: self.calls,
-            context_shift: self.context_shift,
-            cache_salt: self.cache_salt,
-            skip_cache: self.skip_cache,
+            job: job.clone(),
+            adapter: job.adapter.as_ref().map(|adapter| adapter.slot()),
+            constraint: job.constraint.as_ref().map(|grammar| grammar.source().clone()),
         }
     }
 }

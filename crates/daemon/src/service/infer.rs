@@ -193,7 +193,7 @@ async fn begin(
     record.model = Some((served.name.clone(), served.metrics.clone()));
     record.load = load;
     let choices_max = served.must_generate()?.sequences_max;
-    let ask = request::infer(wire)?;
+    let ask = request::infer(wire, &served.text.generation)?;
     // Choices of one request never wait for each other; all run at once.
     if ask.choices as usize > choices_max {
         let reason = format!(

@@ -17,6 +17,7 @@ use crate::{
     sampler::{Sampler, SamplingParams},
     speculation::{Lookup, Rates, Speculation},
     text::TextModel,
+    tokenizer::Tokenizer,
 };
 
 /// Output side of a completion. The sampler is created with the first token.
@@ -42,6 +43,7 @@ struct Terms {
     ends: Vec<u32>,  // tokens that end a completion
     never: Vec<u32>, // tokens that are never sampled: the model's end tokens, if they are ignored
     later: Vec<u32>, // `ends` and `never`
+    tokenizer: Arc<Tokenizer>,
     vocab: usize,
     speculation: Speculation,
     prediction: Arc<[u32]>,
@@ -66,6 +68,7 @@ impl Generation {
             later: ends.iter().chain(&never).copied().collect(),
             ends,
             never,
+            tokenizer: text.tokenizer.clone(),
             vocab: text.vocab,
             speculation,
             prediction: job.prediction.clone(),
@@ -246,7 +249,8 @@ impl Generation {
         // An answer that has not started does not satisfy its constraint.
         let reasons = self.constraint.as_ref().is_some_and(Constraint::in_reasoning);
         let masked = self.constraint.as_mut().filter(|_| !reasons);
-        let new = || Sampler::new(&self.terms.sampling, self.seed, self.terms.vocab, prompt);
+        let terms = &self.terms;
+        let new = || Sampler::new(&terms.sampling, self.seed, terms.vocab, prompt, &terms.tokenizer);
         let sampler = self.sampler.get_or_insert_with(new);
         if let Some(token) = self.budget.as_ref().and_then(ReasoningBudget::forced) {
             return sampler.force(token, specs);

@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     error::RequestError,
     limits::{DRY_BREAKER_BYTES_MAX, DRY_BREAKERS_MAX},
@@ -15,7 +17,7 @@ pub const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 
 /// DRY parameters. A token that would extend a repetition of `length` tokens has its logit reduced by
 /// `multiplier * base ^ (length - allowed_length)`, if `length` is at least `allowed_length`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Dry {
     /// Above 0.
     pub multiplier: f32,
@@ -25,50 +27,8 @@ pub struct Dry {
     pub allowed_length: u32,
     /// Repetitions are sought in the last N tokens of prompt and answer. `None`: all.
     pub last_n: Option<u32>,
-    /// Sequence breakers.
-    pub breakers: Breakers,
-}
-
-/// Texts that end a repetition.
-#[derive(Clone, Debug)]
-pub struct Breakers {
-    texts: Arc<[String]>,
-    tokenizer: Arc<Tokenizer>, // gives a token's text
-}
-
-impl PartialEq for Breakers {
-    fn eq(&self, other: &Breakers) -> bool {
-        self.texts == other.texts && Arc::ptr_eq(&self.tokenizer, &other.tokenizer)
-    }
-}
-
-impl Breakers {
-    /// Creates breakers for a model's tokens.
-    pub fn new(texts: &[String], tokenizer: &Arc<Tokenizer>) -> Breakers {
-        Breakers { texts: texts.into(), tokenizer: tokenizer.clone() }
-    }
-
-    /// Breakers as the request gave them, or the default ones.
-    pub fn texts(&self) -> &[String] {
-        &self.texts
-    }
-
-    fn longest(&self) -> usize {
-        self.texts.iter().map(String::len).max().unwrap_or(0)
-    }
-
-    /// Whether a token contains a breaker.
-    fn are_in(&self, token: u32) -> bool {
-        self.end_in(self.tokenizer.token_bytes(token), 0)
-    }
-
-    /// True if a breaker ends in the bytes that follow the first `known`.
-    fn end_in(&self, bytes: &[u8], known: usize) -> bool {
-        self.texts.iter().any(|text| {
-            let from = (known + 1).saturating_sub(text.len());
-            bytes[from..].windows(text.len()).any(|window| window == text.as_bytes())
-        })
-    }
+    /// Texts that end a repetition.
+    pub breakers: Arc<[String]>,
 }
 
 impl Dry {
@@ -82,7 +42,7 @@ impl Dry {
         if !(self.base.is_finite() && self.base >= 1.0) {
             return invalid("dry_base", format!("must be a finite number of at least 1, not {}", self.base));
         }
-        let texts = &self.breakers.texts;
+        let texts = &self.breakers;
         if texts.len() > DRY_BREAKERS_MAX {
             let reason = format!("must have at most {DRY_BREAKERS_MAX} texts, not {}", texts.len());
             return invalid("dry_sequence_breakers", reason);
@@ -93,12 +53,25 @@ impl Dry {
         }
         Ok(())
     }
+
+    fn longest_breaker(&self) -> usize {
+        self.breakers.iter().map(String::len).max().unwrap_or(0)
+    }
+
+    /// True if a breaker ends in the bytes that follow the first `known`.
+    fn breaker_ends_in(&self, bytes: &[u8], known: usize) -> bool {
+        self.breakers.iter().any(|text| {
+            let from = (known + 1).saturating_sub(text.len());
+            bytes[from..].windows(text.len()).any(|window| window == text.as_bytes())
+        })
+    }
 }
 
 /// DRY state of a completion.
 #[derive(Clone, Debug)]
 pub(super) struct Repetitions {
     dry: Dry,
+    tokenizer: Arc<Tokenizer>, // gives a token's text
     tokens: Vec<u32>,
     /// Number of tokens after the last one in which a breaker ends.
     since_breaker: usize,
@@ -112,9 +85,10 @@ pub(super) struct Repetitions {
 
 impl Repetitions {
     /// Creates the state after a prompt.
-    pub(super) fn new(dry: &Dry, prompt: &[u32]) -> Repetitions {
+    pub(super) fn new(dry: &Dry, tokenizer: &Arc<Tokenizer>, prompt: &[u32]) -> Repetitions {
         let mut repetitions = Repetitions {
             dry: dry.clone(),
+            tokenizer: tokenizer.clone(),
             tokens: Vec::new(),
             since_breaker: 0,
             last_bytes: Vec::new(),
@@ -128,15 +102,14 @@ impl Repetitions {
     /// Adds a token.
     pub(super) fn push(&mut self, token: u32) {
         self.tokens.push(token);
-        let breakers = &self.dry.breakers;
         let known = self.last_bytes.len();
-        self.last_bytes.extend_from_slice(breakers.tokenizer.token_bytes(token));
-        if breakers.end_in(&self.last_bytes, known) {
+        self.last_bytes.extend_from_slice(self.tokenizer.token_bytes(token));
+        if self.dry.breaker_ends_in(&self.last_bytes, known) {
             self.since_breaker = 0;
         } else {
             self.since_breaker += 1;
         }
-        let kept = breakers.longest().saturating_sub(1);
+        let kept = self.dry.longest_breaker().saturating_sub(1);
         self.last_bytes.drain(..self.last_bytes.len().saturating_sub(kept));
     }
 
@@ -162,7 +135,7 @@ impl Repetitions {
         self.next.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
         self.next.dedup_by_key(|next| next.0);
         for &(token, length) in &self.next {
-            if !self.dry.breakers.are_in(token) {
+            if !self.dry.breaker_ends_in(self.tokenizer.token_bytes(token), 0) {
                 let penalty = f64::from(multiplier) * power(base.into(), length - allowed_length);
                 penalize(token, penalty.min(f32::MAX.into()) as f32);
             }

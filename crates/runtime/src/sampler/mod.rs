@@ -17,12 +17,14 @@ use hanzo_engine_kernels::{
     sampling::{exp, ln},
 };
 
-pub use dry::{Breakers, DRY_BREAKERS, Dry};
+pub use dry::{DRY_BREAKERS, Dry};
 pub use params::{Mirostat, SamplingParams};
 
 use dry::Repetitions;
 use history::History;
 pub(crate) use random::Random;
+
+use crate::tokenizer::Tokenizer;
 
 /// XTC has its own random numbers, so that the same numbers sample tokens with and without it.
 const XTC_SEED: u64 = 0x5854_435f_7365_6564;
@@ -40,13 +42,20 @@ pub struct Sampler {
 
 impl Sampler {
     /// Creates the sampler of a completion. `seed` is the completion's own (the request's plus the choice's
-    /// number); `params` have been validated for `vocab` tokens; `prompt` counts for penalties.
-    pub fn new(params: &SamplingParams, seed: u64, vocab: usize, prompt: &[u32]) -> Sampler {
+    /// number); `params` have been validated for `vocab` tokens; `prompt` counts for penalties; `tokenizer` gives the
+    /// texts of tokens to DRY.
+    pub fn new(
+        params: &SamplingParams,
+        seed: u64,
+        vocab: usize,
+        prompt: &[u32],
+        tokenizer: &Arc<Tokenizer>,
+    ) -> Sampler {
         Sampler {
             random: Random::new(seed),
             xtc_random: Random::new(seed ^ XTC_SEED),
             history: History::new(params, vocab, prompt),
-            repetitions: params.dry.as_ref().map(|dry| Repetitions::new(dry, prompt)),
+            repetitions: params.dry.as_ref().map(|dry| Repetitions::new(dry, tokenizer, prompt)),
             surprise_max: params.mirostat.map_or(0.0, |mirostat| 2.0 * f64::from(mirostat.tau)),
             params: Arc::new(params.clone()),
         }

@@ -27,8 +27,7 @@ pub struct SamplingParams {
     pub presence_penalty: f32,
     /// Number of last tokens of prompt and completion that the penalties above count; `None`: all.
     pub repeat_last_n: Option<u32>,
-    /// DRY penalty for repetitions of several tokens. Not serialised, because it holds a model's tokenizer.
-    #[serde(skip)]
+    /// DRY penalty for repetitions of several tokens.
     pub dry: Option<Dry>,
     /// Keep only logits at most this many standard deviations below the largest; 0: off.
     pub top_n_sigma: f32,

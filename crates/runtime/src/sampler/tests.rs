@@ -144,7 +144,7 @@ fn penalized(
 /// in it.
 fn dry_penalty(dry: &Dry, tokens: &[u32], token: u32) -> f64 {
     let model = demo();
-    let breakers = dry.breakers.texts();
+    let breakers = &dry.breakers;
     let text_of = |token: u32| model.tokenizer.token_bytes(token).to_vec();
     let breaks = |text: &[u8]| {
         breakers.iter().any(|breaker| text.windows(breaker.len()).any(|part| part == breaker.as_bytes()))
@@ -180,7 +180,7 @@ fn dry_penalty(dry: &Dry, tokens: &[u32], token: u32) -> f64 {
 fn assert_distribution(params: &SamplingParams, logits: &[f32], prompt: &[u32], expected: &[f64], n: usize) {
     let mut counts = vec![0usize; logits.len()];
     for seed in 0..n as u64 {
-        let mut sampler = Sampler::new(params, seed, logits.len(), prompt);
+        let mut sampler = Sampler::new(params, seed, logits.len(), prompt, &demo().tokenizer);
         counts[sampler.sample(&mut logits.to_vec(), &[]).expect("finite").token as usize] += 1;
     }
     let (mut chi, mut cells, mut rare, mut rare_expected) = (0.0, 0.0, 0.0, 0.0);
@@ -267,7 +267,7 @@ fn a_large_vocabulary_follows_the_exact_distribution() {
 fn greedy_takes_the_lowest_id_of_a_tie_and_needs_no_seed() {
     let logits = [0.5, 3.0, -1.0, 3.0, 2.0];
     for seed in 0..20 {
-        let mut sampler = Sampler::new(&SamplingParams::default(), seed, 5, &[]);
+        let mut sampler = Sampler::new(&SamplingParams::default(), seed, 5, &[], &demo().tokenizer);
         assert_eq!(sampler.sample(&mut logits.to_vec(), &[]).expect("finite").token, 1);
         assert_eq!(sampler.sample(&mut logits.to_vec(), &[1]).expect("finite").token, 3);
         assert_eq!(sampler.sample(&mut logits.to_vec(), &[1, 3, 99]).expect("finite").token, 4);
@@ -279,7 +279,7 @@ fn what_is_not_finite_is_refused() {
     for temperature in [0.0, 1.0] {
         let params = SamplingParams { temperature, ..neutral() };
         let sample = |mut logits: Vec<f32>, banned: &[u32]| {
-            Sampler::new(&params, 1, logits.len(), &[])
+            Sampler::new(&params, 1, logits.len(), &[], &demo().tokenizer)
                 .sample(&mut logits, banned)
                 .map(|sampled| sampled.token)
         };
@@ -312,7 +312,7 @@ fn extreme_parameters_stay_finite() {
                 logit_bias: vec![(6, 100.0), (0, -100.0)],
                 ..neutral()
             };
-            let mut sampler = Sampler::new(&params, 3, 7, &[0, 1, 2, 3, 4, 5, 6]);
+            let mut sampler = Sampler::new(&params, 3, 7, &[0, 1, 2, 3, 4, 5, 6], &demo().tokenizer);
             for _ in 0..4 {
                 sampler.sample(&mut logits.to_vec(), &[]).expect("finite logits give a token");
             }
@@ -324,7 +324,7 @@ fn extreme_parameters_stay_finite() {
 fn a_seed_gives_the_same_tokens_in_every_release() {
     let params = SamplingParams { temperature: 1.0, top_p: 0.95, ..neutral() };
     let draw = |seed| {
-        let mut sampler = Sampler::new(&params, seed, 1000, &[]);
+        let mut sampler = Sampler::new(&params, seed, 1000, &[], &demo().tokenizer);
         let mut step = |i| sampler.sample(&mut pseudo_logits(1000, 1.5, i), &[]).expect("finite").token;
         (0..8).map(&mut step).collect::<Vec<u32>>()
     };
@@ -348,7 +348,9 @@ fn logprobs_are_of_the_untouched_distribution() {
         logprobs: Some(4),
         ..neutral()
     };
-    let sampled = Sampler::new(&params, 1, 300, &[1, 2, 3]).sample(&mut logits.clone(), &[]).expect("finite");
+    let sampled = Sampler::new(&params, 1, 300, &[1, 2, 3], &demo().tokenizer)
+        .sample(&mut logits.clone(), &[])
+        .expect("finite");
     assert_eq!(sampled.token, 7);
     let report = sampled.logprob.expect("asked for");
     let total: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
@@ -368,7 +370,7 @@ fn what_repeats_is_not_said_again() {
     let prompt = tokens("one two three four. One more: one two three");
     let [.., four] = tokens("one two three four")[..] else { panic!() };
     let penalty = |dry: Dry| {
-        let mut repetitions = Repetitions::new(&dry, &prompt);
+        let mut repetitions = Repetitions::new(&dry, tokenizer, &prompt);
         let mut found = 0.0;
         repetitions.penalties(|token, penalty| {
             if token == four {
@@ -377,19 +379,13 @@ fn what_repeats_is_not_said_again() {
         });
         found
     };
-    let dry = Dry {
-        multiplier: 0.8,
-        base: 1.75,
-        allowed_length: 2,
-        last_n: None,
-        breakers: Breakers::new(&[], tokenizer),
-    };
+    let dry = Dry { multiplier: 0.8, base: 1.75, allowed_length: 2, last_n: None, breakers: Arc::default() };
     let whole = penalty(dry.clone());
     assert!(whole > 0.0 && penalty(Dry { multiplier: 1.6, ..dry.clone() }) == 2.0 * whole, "{whole}");
     assert!(penalty(Dry { base: 2.0, ..dry.clone() }) > whole);
     assert_eq!(penalty(Dry { allowed_length: 40, ..dry.clone() }), 0.0);
     assert_eq!(penalty(Dry { last_n: Some(4), ..dry.clone() }), 0.0);
-    let broken = |breaker: &str| Breakers::new(&[breaker.to_owned()], tokenizer);
+    let broken = |breaker: &str| Arc::from([breaker.to_owned()]);
     // Breakers at the end, across two tokens, and in the next token.
     for breaker in ["three", "o thre", " four"] {
         assert_eq!(penalty(Dry { breakers: broken(breaker), ..dry.clone() }), 0.0, "{breaker}");
@@ -397,13 +393,13 @@ fn what_repeats_is_not_said_again() {
     assert_eq!(penalty(Dry { breakers: broken("zebra"), ..dry.clone() }), whole);
     // Even for very long repetitions the penalty is a finite number.
     let long: Vec<u32> = (0..4000).map(|i| [7, 8][i % 2]).collect();
-    let mut repetitions = Repetitions::new(&Dry { base: 1e30, ..dry }, &long);
+    let mut repetitions = Repetitions::new(&Dry { base: 1e30, ..dry }, tokenizer, &long);
     repetitions.penalties(|_, penalty| assert_eq!(penalty, f32::MAX));
 }
 
 #[test]
 fn dry_is_refused_in_the_words_of_its_ranges() {
-    let breakers = Breakers::new(&[], &demo().tokenizer);
+    let breakers: Arc<[String]> = Arc::default();
     let dry = |multiplier, base| {
         let dry = Dry { multiplier, base, allowed_length: 2, last_n: None, breakers: breakers.clone() };
         dry.validate().map_err(|error| error.to_string())
@@ -425,7 +421,7 @@ fn dry_is_refused_in_the_words_of_its_ranges() {
 fn mirostat_reaches_the_surprise_that_it_aims_at() {
     for tau in [1.0, 3.0, 5.0] {
         let params = SamplingParams { mirostat: Some(Mirostat { tau, eta: 0.1 }), ..neutral() };
-        let mut sampler = Sampler::new(&params, 5, 2000, &[]);
+        let mut sampler = Sampler::new(&params, 5, 2000, &[], &demo().tokenizer);
         let mut bits = Vec::new();
         for step in 0..1500 {
             let sampled = sampler.sample(&mut pseudo_logits(2000, 1.2, step), &[]).expect("finite");
@@ -440,7 +436,7 @@ fn mirostat_reaches_the_surprise_that_it_aims_at() {
 fn what_xtc_draws_of_leaves_the_other_numbers_alone() {
     let draw = |xtc_probability| {
         let params = SamplingParams { xtc_probability, xtc_threshold: 0.5, ..neutral() };
-        let mut sampler = Sampler::new(&params, 42, 400, &[]);
+        let mut sampler = Sampler::new(&params, 42, 400, &[], &demo().tokenizer);
         let mut step = |i| sampler.sample(&mut pseudo_logits(400, 0.5, i), &[]).expect("finite").token;
         (0..30).map(&mut step).collect::<Vec<u32>>()
     };
@@ -483,7 +479,7 @@ fn every_combination_draws_a_token() {
                 base: of(1.75, &[1.0, f32::MAX]),
                 allowed_length: of(2.0, &[0.0, 1.0, 9.0]) as u32,
                 last_n: None,
-                breakers: Breakers::new(&["\n".into(), "!".into(), "$%".into()], &demo().tokenizer),
+                breakers: Arc::from(["\n".into(), "!".into(), "$%".into()]),
             }),
             ..neutral()
         };
@@ -495,7 +491,7 @@ fn every_combination_draws_a_token() {
         let spread = [0.0, 1.0, 30.0, 1e30][next() as usize % 4];
         let banned: &[u32] = if next() % 2 == 0 { &[] } else { &[0] };
         let draw = || {
-            let mut sampler = Sampler::new(&params, round, vocab, &prompt);
+            let mut sampler = Sampler::new(&params, round, vocab, &prompt, &demo().tokenizer);
             let step = |step| {
                 let mut logits = pseudo_logits(vocab, spread, round + step);
                 if round % 7 == 0 {
@@ -530,13 +526,13 @@ proptest! {
         frequency in -2.0f32..2.0, repetition in 0.5f32..2.0, breakers in prop::sample::subsequence(vec!["#", "!\"", "$%&", "\"#\"", "''", "x"], 0..4),
     ) {
         let breakers: Vec<String> = breakers.into_iter().map(str::to_owned).collect();
-        let breakers = Breakers::new(&breakers, &demo().tokenizer);
+        let breakers: Arc<[String]> = breakers.into();
         let params = SamplingParams {
             temperature: 0.0, repetition_penalty: repetition, frequency_penalty: frequency, repeat_last_n,
             dry: Some(Dry { multiplier, base, allowed_length, last_n, breakers }), ..neutral()
         };
         prop_assert_eq!(params.validate(12), Ok(()));
-        let mut sampler = Sampler::new(&params, 0, 12, &prompt);
+        let mut sampler = Sampler::new(&params, 0, 12, &prompt, &demo().tokenizer);
         let mut generated = Vec::new();
         for step in 0..12 {
             let mut logits = pseudo_logits(12, 0.3, seed.wrapping_add(step));
@@ -558,7 +554,7 @@ proptest! {
             temperature: 0.0, repetition_penalty: repetition, frequency_penalty: frequency,
             presence_penalty: presence, logit_bias: bias, ..neutral()
         };
-        let mut sampler = Sampler::new(&params, 0, 30, &prompt);
+        let mut sampler = Sampler::new(&params, 0, 30, &prompt, &demo().tokenizer);
         let mut generated = Vec::new();
         for step in 0..40 {
             let mut logits = pseudo_logits(30, 1.0, seed.wrapping_add(step));
