@@ -208,7 +208,7 @@ fn convert(
 ) -> Result<Vec<u8>, QuantizeError> {
     let row_bytes = to.bytes_of(columns).expect("whole blocks, because the plan is refused otherwise");
     let mut made = vec![0; rows * row_bytes];
-    if requantize(turn, columns, (tensor.dtype, bytes), (to, &mut made), importance) {
+    if requantize(turn, columns, tensor.dtype, bytes, to, &mut made, importance) {
         return Ok(made);
     }
     Err(QuantizeError::Source(LoadError::Corrupt {

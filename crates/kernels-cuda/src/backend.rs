@@ -23,9 +23,9 @@ use hanzo_engine_kernels::ops::{Allocation, DeviceOp, Op};
 use hanzo_engine_kernels::{
     Activation, AttentionParams, Backend, Batch, BlockCopy, BufferRole, ConvolutionParams, DeviceMemory,
     Draws, ExpertParts, Facts, HeadShape, KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams,
-    LogitsHead, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputDelta, OutputGateParams,
-    QkvParams, RecurrenceParams, Rounding, RowIds, RowOp, RowSource, SampleSpecs, SampledToken, StepLimits,
-    Ticket,
+    LogitsHead, MatrixShape, MatrixSource, MoeParams, MoeWeights, NormColumns, Operands, OutputDelta,
+    OutputGateParams, QkvParams, RecurrenceParams, Rounding, RowIds, RowOp, RowSource, SampleSpecs,
+    SampledToken, StepLimits, Ticket,
 };
 
 use crate::codebooks::{self, Codebooks};
@@ -38,8 +38,9 @@ use crate::staging::StagingBuffer;
 use crate::step::{Bucket, Ops, Steps, batch_bytes, spans_of, staging_bytes};
 use crate::weights::{self, CudaExperts, CudaLowRank, CudaMatrix};
 use draw::{DrawBuffers, Drawn, Flight};
-use products::{BATCH_ROWS, Product, activation_code};
+use products::{BATCH_ROWS, MemoryRows, Product, activation_code};
 use ranks::PeerGroup;
+use rows::CudaNorm;
 use scratch::Scratch;
 use then::LastProduct;
 
@@ -299,11 +300,14 @@ impl<D: Device> Backend for CudaBackend<D> {
 
     fn run(&mut self, op: DeviceOp<'_, Self>) {
         match op {
-            Op::Embed { table, scale, out } => self.gather(table, (0, 0), Some(scale), out),
+            Op::Embed { table, scale, out } => self.gather(table, 0, 0, Some(scale), out),
             Op::AddEmbedding { table, ids, out } => self.add_embedding(table, ids, out),
-            Op::RmsNorm { x, weight, eps, out } => self.norm_rows(x, None, (weight, None, eps, false), out),
+            Op::RmsNorm { x, weight, eps, out } => {
+                self.norm_rows(x, None, CudaNorm { weight, bias: None, eps, centered: false }, out)
+            }
             Op::AddRmsNorm { residual, x, weight, eps, out } => {
-                self.norm_rows(x, Some(residual), (weight, None, eps, false), out);
+                let norm = CudaNorm { weight, bias: None, eps, centered: false };
+                self.norm_rows(x, Some(residual), norm, out);
             }
             Op::MatMul { weight, bias, x, out } => self.matmul(weight, bias, x, out),
             Op::MatMulActivated { weight, bias, activation, x, out } => {
@@ -325,7 +329,7 @@ impl<D: Device> Backend for CudaBackend<D> {
             Op::Gate { activation, both, hidden } => self.gate(activation, both, hidden),
             Op::AddShared { gate, x, shared, out } => self.add_beside_experts(gate, x, shared, out),
             Op::Moe { weights, params, x, hidden, out } => {
-                self.mix_experts(&weights, &params, x, (hidden, out))
+                self.mix_experts(&weights, &params, x, hidden, out)
             }
             Op::AllReduce { .. } => {}
             op => self.run_over_sequences(op),
@@ -377,11 +381,11 @@ impl<D: Device> Backend for CudaBackend<D> {
 
 impl<D: Device> CudaBackend<D> {
     fn add_embedding(&mut self, table: &CudaMatrix<D>, ids: RowIds, out: &mut CudaBuffer<D>) {
-        let ids = match ids {
+        let (ids, offset) = match ids {
             RowIds::Positions { offset } => (1, offset),
             RowIds::Types => (2, 0),
         };
-        self.gather(table, ids, None, out);
+        self.gather(table, ids, offset, None, out);
     }
 
     fn matmul(
@@ -416,7 +420,8 @@ impl<D: Device> CudaBackend<D> {
         out: &mut CudaBuffer<D>,
     ) {
         self.check(x, params.weight.length, "x");
-        self.norm_rows(x, None, (params.weight, params.bias, params.eps, true), out);
+        let &LayerNormParams { weight, bias, eps } = params;
+        self.norm_rows(x, None, CudaNorm { weight, bias, eps, centered: true }, out);
     }
 
     fn add_layer_norm(
@@ -427,7 +432,8 @@ impl<D: Device> CudaBackend<D> {
         out: &mut CudaBuffer<D>,
     ) {
         self.check(x, params.weight.length, "x");
-        self.norm_rows(x, Some(residual), (params.weight, params.bias, params.eps, true), out);
+        let &LayerNormParams { weight, bias, eps } = params;
+        self.norm_rows(x, Some(residual), CudaNorm { weight, bias, eps, centered: true }, out);
     }
 
     fn rope_to_cache(
@@ -453,7 +459,8 @@ impl<D: Device> CudaBackend<D> {
         self.check(x, gate_up.cols(), "x");
         self.check(hidden, width, "hidden");
         let both = self.scratch().both.clone();
-        self.product(gate_up, &Product { out: (&both, 0, 2 * width), ..Product::of(x, hidden) });
+        let out = MemoryRows { memory: &both, first: 0, cols: 2 * width };
+        self.product(gate_up, &Product { out, ..Product::of(x, hidden) });
         self.gate_halves(activation, &both, hidden);
     }
 
@@ -467,15 +474,15 @@ impl<D: Device> CudaBackend<D> {
     fn run_over_sequences(&mut self, op: DeviceOp<'_, Self>) {
         match op {
             Op::RopeToCache { qkv, params, kv, layer } => self.rope_to_cache(qkv, &params, kv, layer),
-            Op::Attention { qkv, params, kv, layer, out } => self.attend(qkv, &params, (kv, layer), out),
+            Op::Attention { qkv, params, kv, layer, out } => self.attend(qkv, &params, kv, layer, out),
             Op::LatentToCache { latent, queries, params, kv, layer } => {
-                self.turn_latent(latent, queries, &params, (kv, layer));
+                self.turn_latent(latent, queries, &params, kv, layer);
             }
-            Op::LatentAttention { queries, heads_and_scale, kv, layer, out } => {
-                self.attend_latent(queries, heads_and_scale, (kv, layer), out);
+            Op::LatentAttention { queries, heads, scale, kv, layer, out } => {
+                self.attend_latent(queries, heads, scale, kv, layer, out);
             }
-            Op::Convolve { x, params, kv, layer } => self.convolve_channels(x, &params, (kv, layer)),
-            Op::Recur { x, params, kv, layer, out } => self.recur_heads(x, &params, (kv, layer), out),
+            Op::Convolve { x, params, kv, layer } => self.convolve_channels(x, &params, kv, layer),
+            Op::Recur { x, params, kv, layer, out } => self.recur_heads(x, &params, kv, layer, out),
             Op::Unfold { x, window, out } => self.unfold(x, window, out),
             Op::Rope { qkv, params } => self.rope(qkv, &params),
             Op::SelfAttention { qkv, params, out } => self.self_attention(qkv, &params, out),

@@ -40,7 +40,7 @@ use crate::{
 pub use attention::{
     AttentionParams, HeadShape, LatentHeads, LatentParams, QkvParams, QueryScale, Rope, RopeAxes, RopeKind,
 };
-pub use encoder::{LayerNormParams, PositionBias, QUERIES_PART, RowIds, SelfAttentionParams};
+pub use encoder::{LayerNormParams, NormColumns, PositionBias, QUERIES_PART, RowIds, SelfAttentionParams};
 pub use experts::{ExpertGroups, ExpertParts, ExpertScoring, MoeOperands, MoeParams, MoeWeights, NO_EXPERT};
 pub use grid::{ConvParams, KernelUse};
 pub use kv_groups::{KvGroups, KvPlace};

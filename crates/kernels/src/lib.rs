@@ -25,9 +25,10 @@ pub use backend::{
     ConvolutionParams, DeviceMemory, ExpertGroups, ExpertParts, ExpertScoring, Facts, GateKind, HeadShape,
     KernelUse, KvGroups, KvLayout, KvPlace, KvSpec, KvType, LatentHeads, LatentParams, LayerNormParams,
     LogitsHead, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeOperands, MoeParams, MoeWeights,
-    NO_EXPERT, Operands, OutputChange, OutputDelta, OutputGateParams, OutputNorm, Peers, PointActivation,
-    PositionBias, QUERIES_PART, QkvParams, QueryScale, RecurrenceParams, RelativeParams, Rope, RopeAxes,
-    RopeKind, Rounding, RowIds, RowOp, SelfAttentionParams, Stage, StateRule, StateShape, StepLimits,
+    NO_EXPERT, NormColumns, Operands, OutputChange, OutputDelta, OutputGateParams, OutputNorm, Peers,
+    PointActivation, PositionBias, QUERIES_PART, QkvParams, QueryScale, RecurrenceParams, RelativeParams,
+    Rope, RopeAxes, RopeKind, Rounding, RowIds, RowOp, SelfAttentionParams, Stage, StateRule, StateShape,
+    StepLimits,
 };
 pub use batch::{BLOCK_TOKENS, Batch, MemorySpan, RowSource, SequenceSpan};
 pub use dtype::DType;

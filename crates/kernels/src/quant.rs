@@ -156,10 +156,10 @@ pub fn quantize_row(dtype: DType, weights: &[f32], out: &mut [u8]) {
 /// # Panics
 /// As [`quantize_row`], and if `weights` is not whole rows of as many columns.
 pub fn quantize_rows(dtype: DType, weights: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
-    rows(dtype, weights, (importance, encode::Rule::Ggml), out);
+    rows(dtype, weights, importance, encode::Rule::Ggml, out);
 }
 
-fn rows(dtype: DType, weights: &[f32], (importance, rule): (Option<&[f32]>, encode::Rule), out: &mut [u8]) {
+fn rows(dtype: DType, weights: &[f32], importance: Option<&[f32]>, rule: encode::Rule, out: &mut [u8]) {
     assert_eq!(
         dtype.bytes_of(weights.len()),
         Some(out.len()),
@@ -171,10 +171,10 @@ fn rows(dtype: DType, weights: &[f32], (importance, rule): (Option<&[f32]>, enco
         Some((importance, Some(bytes))) if bytes > 0 => {
             assert_eq!(weights.len() % importance.len(), 0, "{dtype}: no whole rows of {}", importance.len());
             let rows = weights.chunks_exact(importance.len()).zip(out.chunks_exact_mut(bytes));
-            rows.for_each(|(row, out)| encode::row((dtype, rule), row, Some(importance), out));
+            rows.for_each(|(row, out)| encode::row(dtype, rule, row, Some(importance), out));
         }
         Some((importance, _)) => panic!("{dtype}: {} columns are no whole blocks", importance.len()),
-        None => encode::row((dtype, rule), weights, None, out),
+        None => encode::row(dtype, rule, weights, None, out),
     }
 }
 
@@ -185,7 +185,7 @@ fn rows(dtype: DType, weights: &[f32], (importance, rule): (Option<&[f32]>, enco
 /// # Panics
 /// As [`quantize_rows`].
 pub fn fit_rows(dtype: DType, weights: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
-    rows(dtype, weights, (importance, encode::Rule::Fitted), out);
+    rows(dtype, weights, importance, encode::Rule::Fitted, out);
 }
 
 /// Reads an f16 at a byte offset.

@@ -28,9 +28,9 @@ use crate::quant::{can_dequantize, dequantize_row};
 use crate::{
     Activation, AdaptedLogits, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams,
     DeviceMemory, Draws, ExpertParts, Facts, KernelError, KvGroups, KvSpec, KvType, LatentHeads,
-    LatentParams, LayerNormParams, LogitsHead, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands,
-    OutputDelta, OutputGateParams, QkvParams, RecurrenceParams, Rounding, RowIds, RowOp, SampleSpecs,
-    StepLimits,
+    LatentParams, LayerNormParams, LogitsHead, MatrixShape, MatrixSource, MoeParams, MoeWeights, NormColumns,
+    Operands, OutputDelta, OutputGateParams, QkvParams, RecurrenceParams, Rounding, RowIds, RowOp,
+    SampleSpecs, StepLimits,
 };
 
 pub(crate) use encoder::seen;

@@ -10,9 +10,9 @@ use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
     Activation, AnyBackend, AttentionParams, BLOCK_TOKENS, Batch, BufferRole, ConvolutionParams, DType,
     ExpertParts, ExpertScoring, GateKind, HeadShape, KernelError, KvLayout, KvSpec, KvType, LayerNormParams,
-    MatrixShape, MatrixSource, MoeOperands, MoeParams, OutputGateParams, OutputNorm, PositionBias, QkvParams,
-    RecurrenceParams, Rope, RopeKind, RowIds, RowSource, SampleSpec, SampleSpecs, SelfAttentionParams,
-    SequenceSpan, Shape, StateRule, StateShape, StepLimits, ops,
+    MatrixShape, MatrixSource, MoeOperands, MoeParams, NormColumns, OutputGateParams, OutputNorm,
+    PositionBias, QkvParams, RecurrenceParams, Rope, RopeKind, RowIds, RowSource, SampleSpec, SampleSpecs,
+    SelfAttentionParams, SequenceSpan, Shape, StateRule, StateShape, StepLimits, ops,
 };
 
 /// The system's allocator, counted.
@@ -335,7 +335,8 @@ fn encoder_steps(mut backend: AnyBackend) -> Result<(), KernelError> {
         backend.layer_norm(&residual, &norm, &mut x);
         backend.matmul(&qkv_weight, None, &x, &mut qkv);
         backend.unfold(&x, 3, &mut unfolded);
-        backend.layer_norm_columns(&mut qkv, (HEADS.head_dim, HEADS.head_dim), &columns_norm);
+        let keys = NormColumns { first: HEADS.head_dim, width: HEADS.head_dim };
+        backend.layer_norm_columns(&mut qkv, keys, &columns_norm);
         backend.rope(&mut qkv, &turned);
         for attention in &attentions {
             backend.run(attention);

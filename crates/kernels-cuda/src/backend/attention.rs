@@ -104,7 +104,8 @@ impl<D: Device> CudaBackend<D> {
             Some(weight) if weight.length != head_dim => {
                 assert!(!params.norm_after_rope, "a norm of all heads after their rotation");
                 assert_eq!(weight.length, width, "a norm has one weight an element, of a head or of all");
-                self.norm_in_place(qkv, (first, width), (weight, None, params.norm_eps, false));
+                let norm = CudaNorm { weight, bias: None, eps: params.norm_eps, centered: false };
+                self.norm_in_place(qkv, NormColumns { first, width }, norm);
                 0
             }
             norm => u32::from(norm.is_some()) * head_dim as u32,
@@ -174,7 +175,8 @@ impl<D: Device> CudaBackend<D> {
         &mut self,
         qkv: &CudaBuffer<D>,
         params: &AttentionParams<&CudaVector<D>>,
-        (kv, layer): (&CudaKv<D>, usize),
+        kv: &CudaKv<D>,
+        layer: usize,
         out: &mut CudaBuffer<D>,
     ) {
         let HeadShape { heads, kv_heads, head_dim } = params.shape;
@@ -227,7 +229,7 @@ impl<D: Device> CudaBackend<D> {
         let bucket = self.ops().bucket;
         if !suits_tiles(&paged) {
             let (kernel, grid) = paged_grid(bucket.rows, &paged);
-            return self.share_rows((kernel, grid), bucket.rows * grid.blocks[1], &paged, holds);
+            return self.share_rows(kernel, grid, bucket.rows * grid.blocks[1], &paged, holds);
         }
         let [few, many] = [1, TILES_OF_MANY].map(|tiles| QueryTiles::of(&paged, tiles));
         let of_each = paged.heads / paged.kv_heads;
@@ -236,9 +238,9 @@ impl<D: Device> CudaBackend<D> {
             && bucket.rows / bucket.sequences * of_each >= TILE;
         let groups = self.groups_of(&paged, bucket);
         if !is_many && groups.is_none() {
-            let launch = few.launch(&paged, few.count(bucket));
+            let (kernel, grid) = few.launch(&paged, few.count(bucket));
             let busy = bucket.rows.div_ceil(few.rows).max(bucket.sequences);
-            return self.share_rows(launch, busy * launch.1.blocks[1], &paged, holds);
+            return self.share_rows(kernel, grid, busy * grid.blocks[1], &paged, holds);
         }
         let short_rows = if bucket.sequences > 1 { few.rows } else { 0 };
         let paged = PagedAttentionParams { short_rows, ..paged };
@@ -270,7 +272,8 @@ impl<D: Device> CudaBackend<D> {
     /// are the same.
     fn share_rows(
         &mut self,
-        (kernel, grid): (Kernel, Grid),
+        kernel: Kernel,
+        grid: Grid,
         busy: u32,
         paged: &PagedAttentionParams,
         holds: &[&Arc<Memory<D>>],
@@ -343,12 +346,13 @@ impl<D: Device> CudaBackend<D> {
         let (stride, rest) = (x.cols / heads, x.cols / heads - cols);
         self.check(out, heads * (outputs + rest), "out");
         for (head, weight) in weights.iter().enumerate() {
-            let from = (&x.memory, head * stride, x.cols);
-            let to = (&out.memory, head * (outputs + rest), out.cols);
+            let from = MemoryRows { memory: &x.memory, first: head * stride, cols: x.cols };
+            let first = head * (outputs + rest);
+            let to = MemoryRows { memory: &out.memory, first, cols: out.cols };
             self.product(weight, &Product { x: from, out: to, ..Product::of(x, out) });
         }
         if rest > 0 {
-            self.copy_tails(x, (stride, outputs + rest, rest), out);
+            self.copy_tails(x, stride, outputs + rest, rest, out);
         }
     }
 
@@ -357,7 +361,8 @@ impl<D: Device> CudaBackend<D> {
         latent: &CudaBuffer<D>,
         queries: &CudaBuffer<D>,
         params: &LatentParams<&CudaVector<D>>,
-        (kv, layer): (&CudaKv<D>, usize),
+        kv: &CudaKv<D>,
+        layer: usize,
     ) {
         let LatentHeads { heads, rank, rope_dim } = params.shape;
         let width = params.shape.width();
@@ -419,8 +424,10 @@ impl<D: Device> CudaBackend<D> {
     pub(super) fn attend_latent(
         &mut self,
         queries: &CudaBuffer<D>,
-        (shape, scale): (LatentHeads, f32),
-        (kv, layer): (&CudaKv<D>, usize),
+        shape: LatentHeads,
+        scale: f32,
+        kv: &CudaKv<D>,
+        layer: usize,
         out: &mut CudaBuffer<D>,
     ) {
         let (LatentHeads { heads, rank, .. }, width) = (shape, shape.width());
@@ -565,7 +572,7 @@ impl QueryTiles {
 
 /// Grid with one warp for each head of each row; shared memory holds its query, its sums and the weights of a block of
 /// keys.
-pub(super) fn attention_grid(rows: u32, heads: usize, (head_dim, value_dim): (usize, usize)) -> Grid {
+pub(super) fn attention_grid(rows: u32, heads: usize, head_dim: usize, value_dim: usize) -> Grid {
     let shared_bytes = 4 * (head_dim + value_dim) as u32 + 4 * WARP;
     Grid { blocks: [rows, heads as u32, 1], threads: WARP, shared_bytes }
 }

@@ -242,7 +242,7 @@ impl<D: Device> CudaBackend<D> {
         self.check(x, head.cols(), "x");
         assert!(head.rows() <= self.steps.limits().vocab, "a vocabulary beyond the step's limits");
         let logits = self.scratch().logits.clone();
-        let into = (&logits, 0, head.rows());
+        let into = MemoryRows { memory: &logits, first: 0, cols: head.rows() };
         self.product(head, &Product { logits: true, out: into, ..Product::of(x, x) });
         self.adapt_logits(adapted, x, head.rows());
     }

@@ -95,7 +95,7 @@ impl<D: Device> CudaBackend<D> {
         let mut holds = vec![&qkv.memory, &out.memory];
         holds.extend([table, queries].into_iter().flatten().map(|of| &of.memory));
         holds.extend(bucket_of.as_ref());
-        let grid = attention_grid(ops.bucket.rows, heads, (head_dim, head_dim));
+        let grid = attention_grid(ops.bucket.rows, heads, head_dim, head_dim);
         ops.push(Kernel::AttentionWhole, grid, &whole, &holds);
     }
 }

@@ -11,7 +11,8 @@ impl<D: Device> CudaBackend<D> {
         weights: &MoeWeights<'_, Self>,
         params: &MoeParams,
         x: &CudaBuffer<D>,
-        (hidden, out): (&mut CudaBuffer<D>, &mut CudaBuffer<D>),
+        hidden: &mut CudaBuffer<D>,
+        out: &mut CudaBuffer<D>,
     ) {
         let MoeOperands { router, experts, .. } = *weights;
         let (count, used, limits) = (router.rows(), params.experts_used, self.steps.limits());
@@ -41,7 +42,7 @@ impl<D: Device> CudaBackend<D> {
         let Scratch { scores, chosen, weights: shares, pairs, pieces, .. } = self.scratch();
         let [scores, chosen, shares, pairs, pieces] = [scores, chosen, shares, pairs, pieces].map(Arc::clone);
         let limits = *self.steps.limits();
-        let into = (&scores, 0, count);
+        let into = MemoryRows { memory: &scores, first: 0, cols: count };
         self.product(router, &Product { bias: weights.router_bias, out: into, ..Product::of(routed, out) });
         let mut ops = self.ops();
         let groups = params.groups.unwrap_or(ExpertGroups { count: 0, used: 0, best: 1 });
@@ -109,23 +110,23 @@ impl<D: Device> CudaBackend<D> {
             return;
         }
         holds.extend([&pairs, &pieces]);
-        let pairs = Pairs::new(&limits, &expert, (count as u32, rows), (&pairs, &pieces));
+        let pairs = Pairs::new(&limits, &expert, count as u32, rows, &pairs, &pieces);
         pairs.group(&mut ops, &holds);
         match up {
             Some(bf16s) => {
                 let scales = if params.scales_input { expert.weights } else { Address::NONE };
-                pairs.cut(&mut ops, (expert.x, expert.used, expert.cols), scales, bf16s);
-                pairs.multiply(&mut ops, (&experts.up, 0), (expert.cols, experts.up_rows as u32));
+                pairs.cut(&mut ops, expert.x, expert.used, expert.cols, scales, bf16s);
+                pairs.multiply(&mut ops, &experts.up, 0, expert.cols, experts.up_rows as u32);
                 pairs.activate(&mut ops, down);
             }
             None => {
                 ops.push(Kernel::ExpertUp, grid_up, &expert, &[]);
-                pairs.cut(&mut ops, (expert.hidden, 1, expert.ffn), Address::NONE, down == Some(true));
+                pairs.cut(&mut ops, expert.hidden, 1, expert.ffn, Address::NONE, down == Some(true));
             }
         }
         match down {
             Some(_) => {
-                pairs.multiply(&mut ops, (&experts.down, 1), (expert.ffn, expert.cols));
+                pairs.multiply(&mut ops, &experts.down, 1, expert.ffn, expert.cols);
                 pairs.sum(&mut ops);
             }
             None => ops.push(Kernel::ExpertDown, grid_down, &expert, &[]),

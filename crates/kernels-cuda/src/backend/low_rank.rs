@@ -62,14 +62,14 @@ impl<D: Device> CudaBackend<D> {
                         assert!(first + rank <= low.cols, "scratch narrower than the ranks");
                         // For logits, all rows are computed too: the product with B reads the rows that the logits
                         // come from.
-                        let narrow = (&low.memory, first, low.cols);
+                        let narrow = MemoryRows { memory: &low.memory, first, cols: low.cols };
                         self.product(a, &Product { adapter, out: narrow, ..Product::of(x, low) });
                         first += rank;
                         narrow
                     }
-                    None => (&x.memory, 0, x.cols),
+                    None => MemoryRows { memory: &x.memory, first: 0, cols: x.cols },
                 };
-                let into = (out.memory, pair.first, out.cols);
+                let into = MemoryRows { memory: out.memory, first: pair.first, cols: out.cols };
                 let (adds, logits) = (Some(pair.scale), out.logits);
                 let product = Product { adapter, adds, logits, x: read, out: into, ..Product::of(x, x) };
                 self.product(&pair.b, &product);

@@ -79,8 +79,10 @@ impl Pairs {
     pub(super) fn new<D: Device>(
         limits: &StepLimits,
         params: &ExpertParams,
-        (experts, rows): (u32, u32),
-        (memory, pieces): (&Memory<D>, &Memory<D>),
+        experts: u32,
+        rows: u32,
+        memory: &Memory<D>,
+        pieces: &Memory<D>,
     ) -> Self {
         let outputs = params.ffn * if params.gated == 1 { 2 } else { 1 };
         let width = params.cols.max(outputs) as usize;
@@ -130,11 +132,13 @@ impl Pairs {
         ops.push(Kernel::Group, grid, &params, holds);
     }
 
-    /// Splits rows of so many pairs and columns each, multiplied by the pairs' weights if inputs are scaled.
+    /// Splits rows `x` of so many pairs and columns each, multiplied by the pairs' weights if inputs are scaled.
     pub(super) fn cut<D: Device>(
         &self,
         ops: &mut Ops<'_, D>,
-        (x, pairs_of_row, cols): (Address, u32, u32),
+        x: Address,
+        pairs_of_row: u32,
+        cols: u32,
         weights: Address,
         bf16s: bool,
     ) {
@@ -155,12 +159,15 @@ impl Pairs {
         ops.push(Kernel::ExpertPieces, self.grid(cols), &params, &[]);
     }
 
-    /// Products with the first or second stack of each expert, with so many columns and outputs.
+    /// Products with a stack of each expert, with so many columns and outputs. `down` is 0 for the first stack and 1
+    /// for the second.
     pub(super) fn multiply<D: Device>(
         &self,
         ops: &mut Ops<'_, D>,
-        (shape, down): (&ProductShape, u32),
-        (cols, outputs): (u32, u32),
+        shape: &ProductShape,
+        down: u32,
+        cols: u32,
+        outputs: u32,
     ) {
         let [pieces, inverses, sums] = self.cut;
         let segments = segments_of(cols);

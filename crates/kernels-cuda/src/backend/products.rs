@@ -113,7 +113,7 @@ impl<D: Device> CudaBackend<D> {
     /// `out[r] = activation(weight · x[r] + bias)`, with buffers that may have more columns than the matrix.
     pub(super) fn product(&mut self, weight: &CudaMatrix<D>, product: &Product<'_, D>) {
         let output = Output {
-            out: product.out.0.address().offset(4 * product.out.1),
+            out: product.out.address(),
             bias: address_of(product.bias.map(|bias| &bias.memory)),
             activation: product.activation.map_or(NONE, activation_code),
             adds: u32::from(product.adds.is_some()),
@@ -152,16 +152,16 @@ impl<D: Device> CudaBackend<D> {
         let form = if bf16s { IN_BF16S } else { 0 } | if wide { BY_WORDS } else { 0 };
         let cut = PiecesParams {
             batch: ops.batch,
-            x: product.x.0.address().offset(4 * product.x.1),
+            x: product.x.address(),
             pieces,
             inverses,
             sums,
-            x_stride: product.x.2 as u32,
+            x_stride: product.x.cols as u32,
             cols: weight.stack.cols,
             logits: u32::from(product.logits),
             form,
         };
-        cuts::cut_rows(&mut ops, fuses, &cut, &[product.x.0, &memory]);
+        cuts::cut_rows(&mut ops, fuses, &cut, &[product.x.memory, &memory]);
 
         let segments = segments_of(weight.stack.cols);
         let params = ProductParams {
@@ -172,7 +172,7 @@ impl<D: Device> CudaBackend<D> {
             sums,
             out: output.out,
             bias: output.bias,
-            out_stride: product.out.2 as u32,
+            out_stride: product.out.cols as u32,
             segments,
             activation: output.activation,
             adds: output.adds,
@@ -201,7 +201,7 @@ impl<D: Device> CudaBackend<D> {
             let kernel = of(Kernel::ProductMany, Kernel::ProductManyBlocks);
             (kernel, Grid { blocks, threads: THREADS, shared_bytes: MANY_BYTES })
         };
-        let mut holds = vec![product.out.0];
+        let mut holds = vec![product.out.memory];
         holds.extend(weight.memories());
         holds.extend(product.bias.map(|bias| &bias.memory));
         if is_few {
@@ -219,11 +219,11 @@ impl<D: Device> CudaBackend<D> {
         let params = MatmulParams {
             batch: ops.batch,
             weights: weight.stack,
-            x: product.x.0.address().offset(4 * product.x.1),
+            x: product.x.address(),
             out: output.out,
             bias: output.bias,
-            x_stride: product.x.2 as u32,
-            out_stride: product.out.2 as u32,
+            x_stride: product.x.cols as u32,
+            out_stride: product.out.cols as u32,
             activation: output.activation,
             adds: output.adds,
             logits: u32::from(product.logits),
@@ -244,17 +244,40 @@ impl<D: Device> CudaBackend<D> {
             (Kernel::MatmulWide, MANY_TILES * TILE_OUTPUTS * WARPS, BATCH_ROWS, FRAGMENTS_BYTES)
         };
         let blocks = [outputs.div_ceil(outputs_of), rows.div_ceil(rows_of), 1];
-        let mut holds = vec![product.x.0, product.out.0];
+        let mut holds = vec![product.x.memory, product.out.memory];
         holds.extend(weight.memories());
         holds.extend(product.bias.map(|bias| &bias.memory));
         ops.push(kernel, Grid { blocks, threads: THREADS, shared_bytes }, &params, &holds);
     }
 }
 
-/// Product with a matrix. Each memory comes with the first column and the number of columns of a row.
+/// Rows of f32 in memory, of which a product reads or writes the columns from `first` on.
+pub(super) struct MemoryRows<'a, D: Device> {
+    pub(super) memory: &'a Arc<Memory<D>>,
+    pub(super) first: usize,
+    /// Columns of a whole row.
+    pub(super) cols: usize,
+}
+
+impl<D: Device> Clone for MemoryRows<'_, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<D: Device> Copy for MemoryRows<'_, D> {}
+
+impl<D: Device> MemoryRows<'_, D> {
+    /// Address of the first of the columns in the first row.
+    fn address(&self) -> Address {
+        self.memory.address().offset(4 * self.first)
+    }
+}
+
+/// Product with a matrix.
 pub(super) struct Product<'a, D: Device> {
-    pub(super) x: (&'a Arc<Memory<D>>, usize, usize),
-    pub(super) out: (&'a Arc<Memory<D>>, usize, usize),
+    pub(super) x: MemoryRows<'a, D>,
+    pub(super) out: MemoryRows<'a, D>,
     pub(super) bias: Option<&'a CudaVector<D>>,
     pub(super) activation: Option<Activation>,
     pub(super) adds: Option<f32>,
@@ -265,8 +288,8 @@ pub(super) struct Product<'a, D: Device> {
 impl<'a, D: Device> Product<'a, D> {
     pub(super) fn of(x: &'a CudaBuffer<D>, out: &'a CudaBuffer<D>) -> Self {
         Self {
-            x: (&x.memory, 0, x.cols),
-            out: (&out.memory, 0, out.cols),
+            x: MemoryRows { memory: &x.memory, first: 0, cols: x.cols },
+            out: MemoryRows { memory: &out.memory, first: 0, cols: out.cols },
             bias: None,
             activation: None,
             adds: None,

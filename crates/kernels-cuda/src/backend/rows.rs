@@ -7,12 +7,22 @@ pub(super) const NORM_THREADS: u32 = 256;
 /// Bytes of shared memory for the sums of a norm.
 pub(super) const NORM_BYTES: u32 = NORM_THREADS / WARP * 4;
 
+/// A norm of rows or of parts of them.
+pub(super) struct CudaNorm<'a, D: Device> {
+    pub(super) weight: &'a CudaVector<D>, // as long as what is normed as one
+    pub(super) bias: Option<&'a CudaVector<D>>, // the same
+    pub(super) eps: f32,
+    /// Whether the mean is subtracted first, as in a layer norm.
+    pub(super) centered: bool,
+}
+
 impl<D: Device> CudaBackend<D> {
     /// `out[r] = table[id(r)]` times the scale, or that added to `out[r]`. Ids are a kind and an offset.
     pub(super) fn gather(
         &mut self,
         table: &CudaMatrix<D>,
-        (ids, offset): (u32, u32),
+        ids: u32,
+        offset: u32,
         scale: Option<f32>,
         out: &mut CudaBuffer<D>,
     ) {
@@ -37,7 +47,7 @@ impl<D: Device> CudaBackend<D> {
         &mut self,
         x: &CudaBuffer<D>,
         residual: Option<&mut CudaBuffer<D>>,
-        (weight, bias, eps, centered): (&CudaVector<D>, Option<&CudaVector<D>>, f32, bool),
+        CudaNorm { weight, bias, eps, centered }: CudaNorm<'_, D>,
         out: &mut CudaBuffer<D>,
     ) {
         let width = weight.length;
@@ -78,21 +88,21 @@ impl<D: Device> CudaBackend<D> {
     pub(super) fn norm_columns(
         &mut self,
         x: &mut CudaBuffer<D>,
-        (first, width): (usize, usize),
-        LayerNormParams { weight, bias, eps }: &LayerNormParams<&CudaVector<D>>,
+        columns @ NormColumns { first, width }: NormColumns,
+        &LayerNormParams { weight, bias, eps }: &LayerNormParams<&CudaVector<D>>,
     ) {
         assert!(bias.is_none_or(|bias| bias.length == weight.length), "one weight and one bias a column");
         assert!(first + weight.length <= x.cols, "columns the rows have");
         assert!(width > 0 && weight.length.is_multiple_of(width), "columns that are normed apart");
-        self.norm_in_place(x, (first, width), (weight, *bias, *eps, true));
+        self.norm_in_place(x, columns, CudaNorm { weight, bias, eps, centered: true });
     }
 
-    /// Norm in place of the columns from `first` on, as many as there are weights, in parts of `width` columns.
+    /// Norm in place of some columns, as many as there are weights.
     pub(super) fn norm_in_place(
         &mut self,
         x: &CudaBuffer<D>,
-        (first, width): (usize, usize),
-        (weight, bias, eps, centered): (&CudaVector<D>, Option<&CudaVector<D>>, f32, bool),
+        NormColumns { first, width }: NormColumns,
+        CudaNorm { weight, bias, eps, centered }: CudaNorm<'_, D>,
     ) {
         let mut ops = self.ops();
         let columns = x.memory.address().offset(4 * first);
@@ -197,7 +207,9 @@ impl<D: Device> CudaBackend<D> {
     pub(super) fn copy_tails(
         &mut self,
         x: &CudaBuffer<D>,
-        (from, width, tail): (usize, usize, usize),
+        from: usize,
+        width: usize,
+        tail: usize,
         out: &CudaBuffer<D>,
     ) {
         self.push_row_op(Change { op: 13, x: Some(x), first: from, width, tail, ..Change::default() }, out);

@@ -8,7 +8,8 @@ impl<D: Device> CudaBackend<D> {
         &mut self,
         x: &CudaBuffer<D>,
         ConvolutionParams { shape, weight, bias }: &ConvolutionParams<&CudaVector<D>>,
-        (kv, layer): (&CudaKv<D>, usize),
+        kv: &CudaKv<D>,
+        layer: usize,
     ) {
         let channels = shape.channels();
         assert!(x.cols >= channels, "fewer columns than channels");
@@ -37,7 +38,8 @@ impl<D: Device> CudaBackend<D> {
         &mut self,
         x: &CudaBuffer<D>,
         params: &RecurrenceParams<&CudaVector<D>>,
-        (kv, layer): (&CudaKv<D>, usize),
+        kv: &CudaKv<D>,
+        layer: usize,
         out: &mut CudaBuffer<D>,
     ) {
         let shape = params.shape;

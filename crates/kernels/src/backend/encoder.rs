@@ -16,6 +16,15 @@ pub struct LayerNormParams<V> {
     pub eps: f32,
 }
 
+/// Columns of each row that a norm in place changes: as many as it has weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NormColumns {
+    /// First of the columns.
+    pub first: usize,
+    /// Columns of one norm, a divisor of their number: each part of so many is normed separately.
+    pub width: usize,
+}
+
 /// Choice of an embedding table's row for each row of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowIds {

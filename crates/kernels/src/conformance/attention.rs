@@ -304,11 +304,11 @@ fn check_scene(
         for row in 0..rows {
             let span = SequenceSpan { row_first: 0, rows, context, table_first: 0 };
             let position = context - rows + row;
-            let sigmas = sigmas(&scene, setting, rounding, (sequence, span, row));
+            let sigmas = sigmas(&scene, setting, rounding, sequence, span, row);
             let at = position as usize * shape.q_width();
             for (col, sigma) in sigmas.into_iter().enumerate() {
                 let (found, expected) = (found[sequence][at + col], expected[sequence][at + col]);
-                errors.check((1000 * sequence + row as usize, col), found, expected, sigma, 1e-7);
+                errors.check(1000 * sequence + row as usize, col, found, expected, sigma, 1e-7);
             }
         }
     }
@@ -325,7 +325,9 @@ fn sigmas(
     scene: &Scene,
     setting: &AttentionCase,
     rounding: Rounding,
-    (sequence, span, row): (usize, SequenceSpan, u32),
+    sequence: usize,
+    span: SequenceSpan,
+    row: u32,
 ) -> Vec<f64> {
     let unit = HALF.max(operand_sigma(rounding));
     let HeadShape { heads, kv_heads, head_dim } = scene.shape;
@@ -349,7 +351,7 @@ fn sigmas(
         }
         false => {
             let sees = setting.sees(span.context - span.rows + row, span.context);
-            visible(&params, (&Batch::default(), &span), row).start..sees
+            visible(&params, &Batch::default(), &span, row).start..sees
         }
     };
     let position = (span.context - span.rows + row) as usize;

@@ -60,17 +60,23 @@ impl CaseErrors {
     }
 
     /// Checks one element, at a row and a column. `slack` is an absolute error that is always allowed.
-    pub(super) fn check(&mut self, at: (usize, usize), found: f32, expected: f32, sigma: f64, slack: f64) {
+    pub(super) fn check(
+        &mut self,
+        row: usize,
+        col: usize,
+        found: f32,
+        expected: f32,
+        sigma: f64,
+        slack: f64,
+    ) {
         let sigma = sigma.hypot(self.stored * f64::from(expected));
         let error = (f64::from(found) - f64::from(expected)).abs();
         let excess = error - slack - f64::from(expected).abs() * f64::from(f32::EPSILON);
         // NaN is not below any bound, so it fails here too.
         assert!(
             excess <= ELEMENT_MAX * sigma,
-            "{}: row {}, column {} is {found}, not {expected}: off by {error:e}, allowed {:e}",
+            "{}: row {row}, column {col} is {found}, not {expected}: off by {error:e}, allowed {:e}",
             self.what,
-            at.0,
-            at.1,
             ELEMENT_MAX * sigma + slack
         );
         if sigma > 0.0 {

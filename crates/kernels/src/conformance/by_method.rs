@@ -8,8 +8,8 @@ use crate::ops::{
 };
 use crate::{
     Activation, AnyBackend, AttentionParams, ConvolutionParams, LatentHeads, LatentParams, LayerNormParams,
-    MoeOperands, MoeParams, OutputGateParams, PositionBias, QkvParams, RecurrenceParams, RowIds, RowOp,
-    SelfAttentionParams,
+    MoeOperands, MoeParams, NormColumns, OutputGateParams, PositionBias, QkvParams, RecurrenceParams, RowIds,
+    RowOp, SelfAttentionParams,
 };
 
 impl AnyBackend {
@@ -91,7 +91,7 @@ impl AnyBackend {
     pub fn layer_norm_columns(
         &mut self,
         x: &mut Buffer,
-        columns: (usize, usize),
+        columns: NormColumns,
         params: &LayerNormParams<&Vector>,
     ) {
         self.run(&Op::LayerNormColumns { x: x.id(), columns, params: params.with(vector) });
@@ -144,13 +144,14 @@ impl AnyBackend {
     pub fn latent_attention(
         &mut self,
         queries: &Buffer,
-        heads_and_scale: (LatentHeads, f32),
+        heads: LatentHeads,
+        scale: f32,
         kv: &Kv,
         layer: usize,
         out: &mut Buffer,
     ) {
         let (queries, kv, out) = (queries.id(), kv.id(), out.id());
-        self.run(&Op::LatentAttention { queries, heads_and_scale, kv, layer, out });
+        self.run(&Op::LatentAttention { queries, heads, scale, kv, layer, out });
     }
 
     /// Runs [`Op::Convolve`].
@@ -263,12 +264,13 @@ impl AnyBackend {
     pub fn attend_part(
         &mut self,
         qkv: &Buffer,
-        rows_and_queries: (Range<usize>, Range<usize>),
+        rows: Range<usize>,
+        queries: Range<usize>,
         params: &SelfAttentionParams<&Vector, &[u32]>,
         out: &mut Buffer,
     ) {
         let params = numbered(params);
-        self.run(&Op::AttendPart { qkv: qkv.id(), rows_and_queries, params, out: out.id() });
+        self.run(&Op::AttendPart { qkv: qkv.id(), rows, queries, params, out: out.id() });
     }
 }
 

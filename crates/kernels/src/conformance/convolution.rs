@@ -186,7 +186,7 @@ impl Case {
         let magnitudes = self.magnitudes(&numbers);
         for (at, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
             let sigma = sigma * f64::from(magnitudes[at]);
-            errors.check((at / outputs, at % outputs), found, expected, sigma, 0.0);
+            errors.check(at / outputs, at % outputs, found, expected, sigma, 0.0);
         }
         errors.finish();
         let (mut first, mut done) = (0, 0);
@@ -243,7 +243,7 @@ pub fn check_activate(make: &dyn Fn() -> AnyBackend) {
                 CaseErrors::of_operands(format!("activate {kind} of [{rows}, {cols}]"), rounding);
             for (at, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
                 let sigma = FLOAT * (f64::from(x[at]).abs() + 1.0);
-                errors.check((at / cols, at % cols), found, expected, sigma, 0.0);
+                errors.check(at / cols, at % cols, found, expected, sigma, 0.0);
             }
             errors.finish();
         }

@@ -64,7 +64,7 @@ pub fn check_add_embedding(make: &dyn Fn() -> AnyBackend) {
                     let at = row * cols + col;
                     let slack =
                         if quantised(dtype) { largest / 512.0 + 1e-6 + 1e-7 * before[at].abs() } else { 0.0 };
-                    errors.check((row, col), found[at], before[at] + weight, 0.0, f64::from(slack));
+                    errors.check(row, col, found[at], before[at] + weight, 0.0, f64::from(slack));
                 }
             }
             errors.finish();
@@ -145,7 +145,7 @@ fn check_product(
             let sum_sigma = dot_sigma(rig.rounding, weights, x, quantised(dtype)) + FLOAT * bias.abs();
             let sigma = act_sigma(activation, sum, sum_sigma).hypot(FLOAT * sum);
             let expected = formulas::activate(activation, sum) as f32;
-            errors.check((row, output), all[row * outputs + output], expected, sigma, flush_slack(weights));
+            errors.check(row, output, all[row * outputs + output], expected, sigma, flush_slack(weights));
         }
     }
     errors.finish();

@@ -58,7 +58,7 @@ pub fn check_heads_matmul(make: &dyn Fn() -> AnyBackend) {
                     for (output, &found) in found[..outputs].iter().enumerate() {
                         let (of, x) = (weights.row(output), &x[..cols]);
                         let sigma = dot_sigma(rig.rounding, of, x, false);
-                        errors.check((row, output), found, dot(of, x) as f32, sigma, 1e-30);
+                        errors.check(row, output, found, dot(of, x) as f32, sigma, 1e-30);
                     }
                     same_bits(&format!("{what}: what stays"), &found[outputs..], &x[cols..], rest.max(1));
                 }
@@ -200,7 +200,7 @@ impl Play {
                 let rope = Rope { kind, inv_freq: &inv_freq, magnitude: MAGNITUDE, axes: None, long: None };
                 let params = LatentParams { shape, norm: &norm, norm_eps: EPS, rope };
                 rig.backend.latent_to_cache(&mut latent, &mut query, &params, &mut kv, 1);
-                rig.backend.latent_attention(&query, (shape, SCALE), &kv, 1, &mut attended);
+                rig.backend.latent_attention(&query, shape, SCALE, &kv, 1, &mut attended);
             });
             rig.download("queries", &query, rows, shape.heads * width);
             let found = rig.download("latent_attention", &attended, rows, shape.heads * shape.rank);
@@ -251,7 +251,8 @@ impl Play {
                     let found = &found[(position * heads + head) * rank..][..rank];
                     for (col, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
                         errors.check(
-                            (position, col),
+                            position,
+                            col,
                             found,
                             expected,
                             sigma * (0.3 + f64::from(expected.abs())),

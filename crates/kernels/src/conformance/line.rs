@@ -35,7 +35,7 @@ fn compare(
     let (found, expected) = (run(make(), x, &LENGTHS), run(reference(), x, &LENGTHS));
     let mut errors = CaseErrors::of_operands(what.to_owned(), make().facts().rounding);
     for (at, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
-        errors.check((at / cols, at % cols), found, expected, sigma(expected), 0.0);
+        errors.check(at / cols, at % cols, found, expected, sigma(expected), 0.0);
     }
     errors.finish();
     let (mut first, mut done) = (0, 0);

@@ -130,7 +130,7 @@ pub fn check_embed(make: &dyn Fn() -> AnyBackend) {
                     let largest = group.iter().fold(0.0f32, |m, w| m.max(w.abs()));
                     let slack =
                         if quantised(dtype) { f64::from(scale * (largest / 512.0 + 1e-6)) } else { 0.0 };
-                    errors.check((row, col), found[row * cols + col], scale * weight, 0.0, slack);
+                    errors.check(row, col, found[row * cols + col], scale * weight, 0.0, slack);
                 }
             }
             errors.finish();
@@ -268,7 +268,7 @@ fn compare(
             for weights in part.floats.chunks_exact(cols) {
                 let sigma = dot_sigma(rounding, weights, x, quantised(part.shape.dtype));
                 let at = row * outputs + output;
-                errors.check((row, output), found[at], expected[at], sigma, flush_slack(weights));
+                errors.check(row, output, found[at], expected[at], sigma, flush_slack(weights));
                 output += 1;
             }
         }

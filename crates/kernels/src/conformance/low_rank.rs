@@ -205,7 +205,7 @@ impl AdaptedMatrix {
             let expected =
                 delta.expected(rig.rounding, &x[row * self.cols..][..self.cols], &before[at.clone()]);
             for (col, (expected, sigma)) in expected.into_iter().enumerate() {
-                errors.check((row, col), found[at.start + col], expected as f32, sigma, 1e-30);
+                errors.check(row, col, found[at.start + col], expected as f32, sigma, 1e-30);
             }
         }
         errors.finish();
@@ -356,7 +356,7 @@ pub fn check_adapted_logits(make: &dyn Fn() -> AnyBackend) {
             };
             let expected = delta.expected(rig.rounding, &x[row * cols..][..cols], &before[at.clone()]);
             for (col, (expected, sigma)) in expected.into_iter().enumerate() {
-                errors.check((row, col), found[at.start + col], expected as f32, sigma, 1e-30);
+                errors.check(row, col, found[at.start + col], expected as f32, sigma, 1e-30);
             }
         }
         errors.finish();
@@ -451,7 +451,7 @@ pub fn check_gate(make: &dyn Fn() -> AnyBackend) {
                     let expected = activate(*activation, gate) * up;
                     // If the activation is almost zero, the rest of it is lost.
                     let sigma = FLOAT * (expected.abs() + (gate * up).abs());
-                    errors.check((row, i), gated[row * inner + i], expected as f32, sigma, 1e-30);
+                    errors.check(row, i, gated[row * inner + i], expected as f32, sigma, 1e-30);
                 }
             }
             errors.finish();

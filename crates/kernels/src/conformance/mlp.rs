@@ -92,10 +92,9 @@ impl Mlp {
         let mut errors = CaseErrors::of_operands(self.name(), rounding);
         for (row, x) in x.chunks_exact(width).enumerate() {
             let [gate, up] = &self.gate_up;
-            let expected =
-                mlp_outputs(rounding, self.activation, gate, Some(up), &self.down[0], (x, [&[]; 3]));
+            let expected = mlp_outputs(rounding, self.activation, gate, Some(up), &self.down[0], x, [&[]; 3]);
             for (col, (expected, sigma)) in expected.into_iter().enumerate() {
-                errors.check((row, col), all[row * width + col], expected as f32, sigma, 1e-30);
+                errors.check(row, col, all[row * width + col], expected as f32, sigma, 1e-30);
             }
         }
         errors.finish();
@@ -121,7 +120,8 @@ pub(super) fn mlp_outputs(
     gate: &Weights,
     up: Option<&Weights>,
     down: &Weights,
-    (x, biases): (&[f32], [&[f32]; 3]),
+    x: &[f32],
+    biases: [&[f32]; 3],
 ) -> Vec<(f64, f64)> {
     let [gate_bias, up_bias, down_bias] = biases;
     let bias = |of: &[f32], i: usize| of.get(i).map_or(0.0, |&bias| f64::from(bias));

@@ -199,7 +199,7 @@ pub fn check_add_shared(make: &dyn Fn() -> AnyBackend) {
             let (shared, before) = (f64::from(shared[at]), f64::from(before[at]));
             let sigma = (sigma * shared.abs()).hypot(FLOAT * (shared.abs() + before.abs()));
             let sigma = sigma.hypot(operand_sigma(rig.rounding) * shared);
-            errors.check((at / cols, at % cols), found, (before + factor * shared) as f32, sigma, 1e-30);
+            errors.check(at / cols, at % cols, found, (before + factor * shared) as f32, sigma, 1e-30);
         }
         errors.finish();
         let last = run(&mut rig, rows - 1..rows);
@@ -448,7 +448,7 @@ impl Moe {
         let mut errors = CaseErrors::of_operands(what, rig.rounding);
         for (row, x) in x.chunks_exact(width).enumerate() {
             for (col, (expected, sigma)) in self.expected(rig.rounding, x).into_iter().enumerate() {
-                errors.check((row, col), found[row * width + col], expected as f32, sigma, 1e-30);
+                errors.check(row, col, found[row * width + col], expected as f32, sigma, 1e-30);
             }
         }
         errors.finish();
@@ -566,7 +566,7 @@ impl Moe {
             ];
             let biases = biases.each_ref().map(|bias| &bias[..]);
             let activation = self.params.activation;
-            let parts = mlp_outputs(rounding, activation, &gate_up[0], gate_up.get(1), down, (&x, biases));
+            let parts = mlp_outputs(rounding, activation, &gate_up[0], gate_up.get(1), down, &x, biases);
             for ((sum, variance, size), (part, sigma)) in outputs.iter_mut().zip(parts) {
                 *sum += weight * part;
                 *variance += (alike * weight * sigma).powi(2) + (weight * part * weight_error).powi(2);

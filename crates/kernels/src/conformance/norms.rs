@@ -5,7 +5,7 @@ use super::linear::{activations, gather};
 use super::random::Random;
 use super::rig::{Rig, rows_batch};
 use crate::reference::formulas;
-use crate::{AnyBackend, BufferRole, LayerNormParams, Rounding, ops};
+use crate::{AnyBackend, BufferRole, LayerNormParams, NormColumns, Rounding, ops};
 
 const ROWS_MAX: usize = 33;
 const SHAPES: [(usize, usize, f32); 7] = [
@@ -157,7 +157,7 @@ pub fn check_layer_norm_columns(make: &dyn Fn() -> AnyBackend) {
         hold(rig.rounding, &mut x);
         let mut found = rig.upload(&x, cols);
         rig.step(&rows_batch(&vec![0; rows]), |rig| {
-            rig.backend.layer_norm_columns(&mut found, (first, width), &params);
+            rig.backend.layer_norm_columns(&mut found, NormColumns { first, width }, &params);
         });
         let mut expected = x.clone();
         for at in (0..count).step_by(width) {
@@ -213,7 +213,7 @@ fn check_layers(
             let mut expected = vec![0.0; cols];
             formulas::layer_norm(x, &weight, bias, eps, &mut expected);
             for (col, sigma) in layer_sigmas(x, &weight, bias, eps).into_iter().enumerate() {
-                errors.check((row, col), all[row * cols + col], expected[col], sigma, 1e-28);
+                errors.check(row, col, all[row * cols + col], expected[col], sigma, 1e-28);
             }
         }
         errors.finish();
@@ -277,7 +277,7 @@ fn compare(what: &str, rounding: Rounding, found: &[f32], x: &[f32], weight: &[f
         for (col, &expected) in expected.iter().enumerate() {
             // A row of 1e-36 may be flushed to zero; with any eps its result is below 1e-29.
             let sigma = FLOAT * f64::from(expected).abs();
-            errors.check((row, col), found[row * cols + col], expected, sigma, 1e-28);
+            errors.check(row, col, found[row * cols + col], expected, sigma, 1e-28);
         }
     }
     errors.finish();

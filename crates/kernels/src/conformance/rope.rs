@@ -150,12 +150,12 @@ fn check_case(make: &dyn Fn() -> AnyBackend, case: &Case, random: &mut Random) {
         }
     };
     for (i, expected_out) in expected.attended.iter().enumerate() {
-        let at = (i / q_width, i % q_width);
+        let (row, col) = (i / q_width, i % q_width);
         // Keys may differ in the last bit of f16, and by the angle's rounding at large positions. With scores near 1
         // that is a few thousandths of the values' unit variance. A key not normed or rotated, or rotated differently,
         // is off by some tenths.
-        errors.check(at, found.attended[i], *expected_out, 0.0, slack);
-        values.check(at, found.values[i], expected.values[i], 0.0, step(i, expected.values[i]));
+        errors.check(row, col, found.attended[i], *expected_out, 0.0, slack);
+        values.check(row, col, found.values[i], expected.values[i], 0.0, step(i, expected.values[i]));
     }
     errors.finish();
     values.finish();
@@ -188,7 +188,7 @@ fn compare_queries(case: &Case, rounding: Rounding, found: &[f32], expected: &[f
             let (head, element) = (col / head_dim, col % head_dim);
             let slack = turn_slack(rope, &expected[row * q_width + head * head_dim..], element, position);
             let i = row * q_width + col;
-            errors.check((row, col), found[i], expected[i], 0.0, slack);
+            errors.check(row, col, found[i], expected[i], 0.0, slack);
         }
     }
     errors.finish();
@@ -304,7 +304,7 @@ pub fn check_rope(make: &dyn Fn() -> AnyBackend) {
                     let slack = turn_slack(Some((kind, &inv_freq)), &expected[head..], element, position);
                     let changed = element < rotary_dim || normed[usize::from(col >= heads * head_dim)];
                     let slack = if changed { slack } else { 0.0 };
-                    errors.check((row, col), found[col], expected[col], 0.0, slack);
+                    errors.check(row, col, found[col], expected[col], 0.0, slack);
                 }
             }
             errors.finish();

@@ -77,7 +77,7 @@ impl AxesCase {
                 let (head, element) = (col / dim * dim, col % dim);
                 let rope = Some((self.kind, &self.inv_freq[..]));
                 let slack = turn_slack(rope, &expected[head..], element, AXES_POSITIONS);
-                errors.check((row, col), found[row * width + col], expected[col], 0.0, slack);
+                errors.check(row, col, found[row * width + col], expected[col], 0.0, slack);
             }
         }
         errors.finish();
@@ -131,7 +131,7 @@ pub fn check_rope_to_cache_axes(make: &dyn Fn() -> AnyBackend) {
         let mut errors = CaseErrors::of_operands(what.clone(), rig.rounding);
         for (i, (&found, &expected)) in attended.iter().zip(&expected).enumerate() {
             // The bound of stored keys in the plain case of `rope_to_cache`.
-            errors.check((i / q_width, i % q_width), found, expected, 0.0, 0.03);
+            errors.check(i / q_width, i % q_width, found, expected, 0.0, 0.03);
         }
         errors.finish();
         let queries = |rows: &[f32]| -> Vec<f32> {

@@ -40,7 +40,7 @@ pub fn check_rope_tables(make: &dyn Fn() -> AnyBackend) {
         let width = SHAPE.q_width();
         for (at, (&found, &expected)) in attended.iter().zip(&expected).enumerate() {
             // The bound of stored keys in the plain case of `rope_to_cache`.
-            errors.check((at / width, at % width), found, expected, 0.0, 0.03);
+            errors.check(at / width, at % width, found, expected, 0.0, 0.03);
         }
         errors.finish();
         let what = format!("latents of two tables, {kind:?}");

@@ -15,8 +15,6 @@ const MORE: usize = 9;
 type Formula = fn(&[f32], &[f32], &[f32]) -> Vec<(f64, f64)>;
 /// Constructor of an op from another buffer and a vector.
 type Op<B, V> = for<'a> fn(&'a B, &'a V) -> RowOp<&'a B, &'a V>;
-/// An op by name, and its formula.
-type Case<B, V> = (&'static str, Op<B, V>, Formula);
 
 fn alike(values: impl Iterator<Item = f64>) -> Vec<(f64, f64)> {
     values.map(|value| (value, value.abs())).collect()
@@ -45,7 +43,7 @@ fn outliers(x: &[f32]) -> Vec<(f64, f64)> {
 }
 
 /// Ops of rows, and formulas of their results.
-fn row_cases() -> [Case<ops::Buffer, ops::Vector>; 10] {
+fn row_cases() -> [(&'static str, Op<ops::Buffer, ops::Vector>, Formula); 10] {
     [
         (
             "rows times -1.75",
@@ -115,7 +113,7 @@ pub fn check_row_op(make: &dyn Fn() -> AnyBackend) {
     let mut random = Random::new(26);
     for (name, op, formula) in row_cases() {
         for (rows, cols) in [(1, 64), (7, 34), (ROWS_MAX, 300)] {
-            check(&mut rig, name, (rows, cols, cols + MORE), (op, formula), &mut random);
+            check(&mut rig, RowCase { name, op, formula }, rows, [cols, cols + MORE], &mut random);
         }
     }
     for (rows, cols) in [(1, 64), (7, 33), (ROWS_MAX, 300)] {
@@ -124,7 +122,8 @@ pub fn check_row_op(make: &dyn Fn() -> AnyBackend) {
             let factor = size(x) / size(old).max(0.5);
             alike(old.iter().map(|&old| f64::from(old) * factor))
         };
-        check(&mut rig, "rows of the size of others", (rows, cols, cols), (op, formula), &mut random);
+        let name = "rows of the size of others";
+        check(&mut rig, RowCase { name, op, formula }, rows, [cols; 2], &mut random);
     }
 }
 
@@ -143,7 +142,8 @@ pub fn check_streams(make: &dyn Fn() -> AnyBackend) {
         let at = |(at, &old): (usize, &f32)| if (37..74).contains(&at) { x[at - 37] } else { old };
         alike(old.iter().enumerate().map(at).map(f64::from))
     };
-    check(&mut rig, "streams put", (ROWS, COUNT * WIDTH, WIDTH), (put, put_formula), &mut random);
+    let case = RowCase { name: "streams put", op: put, formula: put_formula };
+    check(&mut rig, case, ROWS, [COUNT * WIDTH, WIDTH], &mut random);
     let spread: Op<ops::Buffer, ops::Vector> = |x, _| RowOp::Spread { x, first: 1 };
     let spread_formula: Formula = |old, x, _| {
         let at = |(at, &old): (usize, &f32)| {
@@ -152,7 +152,8 @@ pub fn check_streams(make: &dyn Fn() -> AnyBackend) {
         };
         old.iter().enumerate().map(at).collect()
     };
-    check(&mut rig, "one stream spread", (ROWS, COUNT * WIDTH, WIDTH), (spread, spread_formula), &mut random);
+    let case = RowCase { name: "one stream spread", op: spread, formula: spread_formula };
+    check(&mut rig, case, ROWS, [COUNT * WIDTH, WIDTH], &mut random);
     for (name, streams, plus) in [("streams mixed", COUNT, 0.0), ("one stream mixed", 1, 1.0)] {
         let rounding = rig.rounding;
         let mut numbers = |cols: usize| {
@@ -184,18 +185,26 @@ pub fn check_streams(make: &dyn Fn() -> AnyBackend) {
                 let part = weight * f64::from(x[row * streams * WIDTH + from * WIDTH + within]);
                 (sum, sizes) = (sum + part, sizes + part.abs());
             }
-            errors.check((row, col), found, sum as f32, FLOAT * sizes, 1e-28);
+            errors.check(row, col, found, sum as f32, FLOAT * sizes, 1e-28);
         }
         errors.finish();
     }
 }
 
-/// Runs an op on rows of these widths, in one batch and the last row alone.
+/// An op of rows with the formula of its result.
+struct RowCase {
+    name: &'static str,
+    op: Op<ops::Buffer, ops::Vector>,
+    formula: Formula,
+}
+
+/// Runs an op on rows, in one batch and the last row alone. `[cols, others]` are the columns of the rows and of those that it
+/// reads.
 fn check(
     rig: &mut Rig,
-    name: &str,
-    (rows, cols, others): (usize, usize, usize),
-    (op, formula): (Op<ops::Buffer, ops::Vector>, Formula),
+    RowCase { name, op, formula }: RowCase,
+    rows: usize,
+    [cols, others]: [usize; 2],
     random: &mut Random,
 ) {
     let (mut x, mut other) = (random.normals(rows * cols), random.normals(rows * others));
@@ -216,7 +225,7 @@ fn check(
         for (col, (expected, added)) in formula(x, other, &weights).into_iter().enumerate() {
             let sigma = FLOAT * added.hypot(expected);
             let sigma = sigma.hypot(operand_sigma(rig.rounding) * expected);
-            errors.check((row, col), all[row * cols + col], expected as f32, sigma, 1e-28);
+            errors.check(row, col, all[row * cols + col], expected as f32, sigma, 1e-28);
         }
     }
     errors.finish();

@@ -329,9 +329,9 @@ pub fn check_self_attention_parts(make: &dyn Fn() -> AnyBackend) {
                 [0, 1, 1, 3, 6, usize::MAX].map(|cut| rows.len().min(QUERIES_PART.saturating_mul(cut)));
             for queries in cuts.windows(2).map(|ends| ends[0]..ends[1]).filter(|part| !part.is_empty()) {
                 let mut out = rig.blank(queries.len(), q_width);
-                let of = (before + rows.start..before + rows.end, queries.clone());
+                let (held, queries_of) = (before + rows.start..before + rows.end, queries.clone());
                 rig.step(&whole_batch(&[queries.len() as u32]), |rig| {
-                    rig.backend.attend_part(&qkv, of, &params, &mut out);
+                    rig.backend.attend_part(&qkv, held, queries_of, &params, &mut out);
                 });
                 let found = rig.download("attend_part", &out, queries.len(), q_width);
                 let at = (rows.start + queries.start) * q_width..(rows.start + queries.end) * q_width;
@@ -373,10 +373,10 @@ fn check_case(
         for i in 0..length {
             let row = rows.start + i as usize;
             for (col, sigma) in
-                sigmas(&text, [&params, &sizes], rounding, (rows.start, length), i).into_iter().enumerate()
+                sigmas(&text, [&params, &sizes], rounding, rows.start, length, i).into_iter().enumerate()
             {
                 let at = row * q_width + col;
-                errors.check((1000 * sequence + i as usize, col), found[at], expected[at], sigma, 1e-7);
+                errors.check(1000 * sequence + i as usize, col, found[at], expected[at], sigma, 1e-7);
             }
         }
     }
@@ -391,7 +391,8 @@ fn sigmas(
     text: &KnownSequences,
     [params, sizes]: [&SelfAttentionParams<&Vec<f32>, &[u32]>; 2],
     rounding: Rounding,
-    (first, rows): (usize, u32),
+    first: usize,
+    rows: u32,
     i: u32,
 ) -> Vec<f64> {
     let HeadShape { heads, kv_heads, head_dim } = params.heads;
@@ -408,9 +409,9 @@ fn sigmas(
         for j in keys.clone() {
             let key = element(j, heads + kv_head);
             let key_size = size(key);
-            let bias = formulas::position_bias(params, head, (i, query), (j, key));
+            let bias = formulas::position_bias(params, head, i, query, j, key);
             scores.push(formulas::score(query, key, params.scale, None) + bias);
-            let bias = formulas::position_bias(sizes, head, (i, &query_size), (j, &key_size));
+            let bias = formulas::position_bias(sizes, head, i, &query_size, j, &key_size);
             let sum = formulas::score(&query_size, &key_size, params.scale, None) + bias.abs();
             moves.push(FLOAT * (sum + 1.0) + operand_sigma(rounding));
         }

@@ -130,7 +130,7 @@ impl Play {
                 let largest = expected.iter().fold(0.0f32, |most, x| most.max(x.abs()));
                 let sigma = f64::from(largest) * (SUM + 2.0 * operand_sigma(rounding));
                 for (col, (&found, &expected)) in found.iter().zip(expected).enumerate() {
-                    errors.check((row, col), found, expected, sigma, 1e-30);
+                    errors.check(row, col, found, expected, sigma, 1e-30);
                 }
             }
         }
@@ -233,28 +233,21 @@ pub fn check_gate_output(make: &dyn Fn() -> AnyBackend) {
                 hold(rig.rounding, &mut x);
                 hold(rig.rounding, &mut gate);
                 let weight: Vec<f32> = random.normals(weights).iter().map(|w| 1.0 + 0.3 * w).collect();
+                let case = GateCase { column, kind, normed, part };
                 let run = |x: &[f32], gate: &[f32]| {
                     let count = x.len() / cols;
                     let mut rig = Rig::new(make(), &limits(1));
-                    found(
-                        &mut rig,
-                        (x, cols),
-                        (gate, gate_cols),
-                        &weight,
-                        (column, kind, normed, part),
-                        count,
-                    )
+                    found(&mut rig, x, gate, &weight, &case, count)
                 };
                 let all = run(&x, &gate);
                 let alone = run(&x[4 * cols..5 * cols], &gate[4 * gate_cols..5 * gate_cols]);
                 same_bits(&what, &alone, &all[4 * cols..5 * cols], cols);
                 let mut reference = Rig::new(AnyBackend::new(ReferenceBackend::new()), &limits(1));
-                let settings = (column, kind, normed, part);
-                let expected = found(&mut reference, (&x, cols), (&gate, gate_cols), &weight, settings, rows);
+                let expected = found(&mut reference, &x, &gate, &weight, &case, rows);
                 let mut errors = CaseErrors::of_operands(what, rig.rounding);
                 for (index, (&found, &expected)) in all.iter().zip(&expected).enumerate() {
                     let sigma = f64::from(expected.abs()) * (SUM + 2.0 * operand_sigma(rig.rounding));
-                    errors.check((index / cols, index % cols), found, expected, sigma, 1e-30);
+                    errors.check(index / cols, index % cols, found, expected, sigma, 1e-30);
                 }
                 errors.finish();
             }
@@ -262,14 +255,24 @@ pub fn check_gate_output(make: &dyn Fn() -> AnyBackend) {
     }
 }
 
+/// Setting of an output gate.
+struct GateCase {
+    column: usize, // of the gate's row, where it begins
+    kind: GateKind,
+    normed: Option<bool>, // before the gate, or after it
+    part: usize,          // columns of a norm
+}
+
+/// Gated rows of `x`, on a device.
 fn found(
     rig: &mut Rig,
-    (x, cols): (&[f32], usize),
-    (gate, gate_cols): (&[f32], usize),
+    x: &[f32],
+    gate: &[f32],
     weight: &[f32],
-    (column, kind, normed, part): (usize, GateKind, Option<bool>, usize),
+    &GateCase { column, kind, normed, part }: &GateCase,
     rows: usize,
 ) -> Vec<f32> {
+    let (cols, gate_cols) = (x.len() / rows, gate.len() / rows);
     let weight = rig.vector(weight);
     let (gate, mut out) = (rig.upload(gate, gate_cols), rig.upload(x, cols));
     let norm = normed.map(|before_gate| OutputNorm { weight: &weight, eps: 1e-5, part, before_gate });

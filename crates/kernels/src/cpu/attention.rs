@@ -16,10 +16,9 @@ mod tests;
 mod tile;
 
 use super::aligned::{AlignedArray, SharedPointer};
+use super::cores::Cores;
 use super::kv::LayerKv;
 use super::lanes::dispatch;
-use super::pool::PoolTurn;
-use super::tier::Tier;
 use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType, MemorySpan, SequenceSpan};
 
 use state::{Finish, Merge, SoftmaxState};
@@ -316,8 +315,7 @@ impl Share {
 
 /// Attention of the batch's rows of `[q | k | v]` in `qkv` over a layer of the cache.
 pub(super) fn attention(
-    tier: Tier,
-    turn: &mut PoolTurn,
+    Cores { tier, turn }: Cores<'_>,
     scratch: &mut AttentionScratch,
     batch: &Batch,
     job: &AttentionJob<'_>,

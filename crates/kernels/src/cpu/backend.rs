@@ -19,6 +19,7 @@ use super::adapted_rows::AdapterTiles;
 use super::aligned::AlignedArray;
 use super::attention::{self, AttentionJob, AttentionLimits};
 use super::convolution::CpuKernel;
+use super::cores::Cores;
 use super::gate;
 use super::kv::CpuKv;
 use super::low_rank::CpuLowRank;
@@ -27,13 +28,14 @@ use super::matrix::{CpuMatrix, PanelKind, packed_bytes};
 use super::moe::{CpuExperts, MoeScratch};
 use super::norm;
 use super::pool::{PoolTurn, ThreadPool};
+use super::rows::Rows;
 use super::scratch::Scratch;
 use super::tier::Tier;
 use crate::ops::{Allocation, DeviceOp, Op};
 use crate::{
     Activation, AttentionParams, Backend, Batch, BlockCopy, BufferRole, DeviceMemory, Draws, ExpertParts,
-    Facts, KernelError, KernelUse, KvSpec, LayerNormParams, LogitsHead, MatrixShape, MatrixSource, Operands,
-    OutputDelta, Rounding, SampleSpecs, StepLimits,
+    Facts, KernelError, KernelUse, KvSpec, LayerNormParams, LogitsHead, MatrixShape, MatrixSource,
+    NormColumns, Operands, OutputDelta, Rounding, SampleSpecs, StepLimits,
 };
 use convolution::ConvJob;
 use rotation::qkv_job;
@@ -72,8 +74,7 @@ pub struct CpuBuffer {
 
 /// State of an open step, for its ops.
 struct OpenStep<'a> {
-    tier: Tier,
-    turn: &'a mut PoolTurn,
+    cores: Cores<'a>,
     batch: &'a Batch,
     tokens: &'a [Option<u32>],
     adapted: &'a AdapterTiles,
@@ -123,8 +124,7 @@ impl CpuBackend {
             panic!("an op outside a step: reserve once, then begin each step");
         };
         OpenStep {
-            tier: self.tier,
-            turn,
+            cores: Cores { tier: self.tier, turn },
             batch: &self.batch,
             tokens: &self.tokens,
             adapted: &self.adapted,
@@ -152,7 +152,7 @@ impl OpenStep<'_> {
     /// Resources for products, and the scratch for experts.
     fn experts(&mut self) -> (Product<'_>, &mut MoeScratch) {
         let Scratch { activations, plan, panels, moe, .. } = &mut *self.scratch;
-        (Product { tier: self.tier, turn: self.turn, activations, plan, scratch: panels }, moe)
+        (Product { tier: self.cores.tier, turn: self.cores.turn, activations, plan, scratch: panels }, moe)
     }
 
     fn matmul(
@@ -181,6 +181,16 @@ impl CpuVector {
 }
 
 impl CpuBuffer {
+    /// The buffer's rows, to read.
+    fn rows(&self) -> Rows<&[f32]> {
+        Rows { numbers: &self.data, stride: self.cols }
+    }
+
+    /// The buffer's rows, to write.
+    fn rows_mut(&mut self) -> Rows<&mut [f32]> {
+        Rows { numbers: &mut self.data, stride: self.cols }
+    }
+
     /// Asserts that the buffer holds the batch's rows and is `cols` wide.
     fn check(&self, rows: usize, cols: usize, name: &str) {
         assert!(self.rows >= rows, "{name} has {} rows, the batch {rows}", self.rows);
@@ -336,9 +346,7 @@ impl Backend for CpuBackend {
             Op::AddLowRank { deltas, x, low, out } => self.step().add_low_rank(&deltas, x, low, out),
             Op::Gate { activation, both, hidden } => self.gate(activation, both, hidden),
             Op::AddShared { gate, x, shared, out } => self.step().add_shared(gate, x, shared, out),
-            Op::Moe { weights, params, x, hidden, out } => {
-                self.step().moe(&weights, &params, x, (hidden, out))
-            }
+            Op::Moe { weights, params, x, hidden, out } => self.step().moe(&weights, &params, x, hidden, out),
             Op::Activate { activation, out } => self.step().activate(&activation, out),
             Op::AllReduce { .. } => {}
             op => self.run_over_sequences(op),
@@ -400,11 +408,11 @@ impl Backend for CpuBackend {
 
 impl CpuBackend {
     fn layer_norm(&mut self, x: &CpuBuffer, params: &LayerNormParams<&CpuVector>, out: &mut CpuBuffer) {
-        let step = self.step();
+        let mut step = self.step();
         let (rows, cols) = (step.batch.rows(), params.weight.values.len());
         x.check(rows, cols, "x");
         out.check(rows, cols, "out");
-        norm::layer_norm(step.tier, step.turn, rows, &x.data, None, params.into(), &mut out.data);
+        norm::layer_norm(step.cores.lend(), rows, &x.data, None, params.into(), &mut out.data);
     }
 
     fn add_layer_norm(
@@ -414,25 +422,25 @@ impl CpuBackend {
         params: &LayerNormParams<&CpuVector>,
         out: &mut CpuBuffer,
     ) {
-        let step = self.step();
+        let mut step = self.step();
         let (rows, cols) = (step.batch.rows(), params.weight.values.len());
         residual.check(rows, cols, "residual");
         x.check(rows, cols, "x");
         out.check(rows, cols, "out");
         let residual = Some(&mut residual.data[..]);
-        norm::layer_norm(step.tier, step.turn, rows, &x.data, residual, params.into(), &mut out.data);
+        norm::layer_norm(step.cores.lend(), rows, &x.data, residual, params.into(), &mut out.data);
     }
 
     fn layer_norm_columns(
         &mut self,
         x: &mut CpuBuffer,
-        columns: (usize, usize),
+        columns: NormColumns,
         params: &LayerNormParams<&CpuVector>,
     ) {
-        let step = self.step();
+        let mut step = self.step();
         let (rows, cols) = (step.batch.rows(), x.cols);
         x.check(rows, cols, "x");
-        norm::layer_norm_columns(step.tier, step.turn, rows, (&mut x.data, cols), columns, params.into());
+        norm::layer_norm_columns(step.cores.lend(), rows, x.rows_mut(), columns, params.into());
     }
 
     fn attention(
@@ -443,7 +451,7 @@ impl CpuBackend {
         layer: usize,
         out: &mut CpuBuffer,
     ) {
-        let step = self.step();
+        let mut step = self.step();
         qkv.check(step.batch.rows(), params.width(), "qkv");
         out.check(step.batch.rows(), params.shape.q_width(), "out");
         let job = AttentionJob {
@@ -461,7 +469,7 @@ impl CpuBackend {
             slopes: params.slopes.map(|slopes| &slopes.values[..]),
         };
         let scratch = &mut step.scratch.attention;
-        attention::attention(step.tier, step.turn, scratch, step.batch, &job, &qkv.data, &mut out.data);
+        attention::attention(step.cores.lend(), scratch, step.batch, &job, &qkv.data, &mut out.data);
     }
 
     fn gated(&mut self, gate_up: &CpuMatrix, activation: Activation, x: &CpuBuffer, hidden: &mut CpuBuffer) {
@@ -472,14 +480,14 @@ impl CpuBackend {
         let input = Input { x: x.data.as_ptr(), rows, step: None, places: None };
         let groups = Groups { matrices: std::slice::from_ref(gate_up), firsts: &[0, rows as u32] };
         // SAFETY: `x` holds the batch's rows of the matrix's inputs, checked above.
-        unsafe { step.product().gated(groups, (activation, None), input, &mut hidden.data) };
+        unsafe { step.product().gated(groups, activation, None, input, &mut hidden.data) };
     }
 
     fn gate(&mut self, activation: Activation, both: &CpuBuffer, hidden: &mut CpuBuffer) {
-        let step = self.step();
+        let mut step = self.step();
         let (rows, width) = (step.batch.rows(), hidden.cols);
         both.check(rows, 2 * width, "both");
-        gate::gate(step.tier, step.turn, rows, activation, &both.data, (&mut hidden.data, width));
+        gate::gate(step.cores.lend(), rows, activation, &both.data, hidden.rows_mut());
     }
 
     /// Runs an op over sequences, with or without a cache.
@@ -489,11 +497,11 @@ impl CpuBackend {
             Op::Attention { qkv, params, kv, layer, out } => self.attention(qkv, &params, kv, layer, out),
             Op::LatentToCache { latent, queries, params, kv, layer } => {
                 let kv = kv.latents_mut(layer, &params.shape);
-                self.step().latent_to_cache((latent, queries), &params, kv);
+                self.step().latent_to_cache(latent, queries, &params, kv);
             }
-            Op::LatentAttention { queries, heads_and_scale, kv, layer, out } => {
-                let kv = kv.latents(layer, &heads_and_scale.0);
-                self.step().latent_attention(queries, heads_and_scale, kv, out);
+            Op::LatentAttention { queries, heads, scale, kv, layer, out } => {
+                let kv = kv.latents(layer, &heads);
+                self.step().latent_attention(queries, heads, scale, kv, out);
             }
             Op::Convolve { x, params, kv, layer } => {
                 self.step().convolve(x, &params, kv.states_mut(layer, &params.shape));
@@ -504,14 +512,14 @@ impl CpuBackend {
             Op::Unfold { x, window, out } => self.unfold(x, window, out),
             Op::Rope { qkv, params } => self.rope(qkv, &params),
             Op::SelfAttention { qkv, params, out } => self.self_attention(qkv, &params, out),
-            Op::AttendPart { qkv, rows_and_queries, params, out } => {
-                self.attend_part(qkv, rows_and_queries, &params, out);
+            Op::AttendPart { qkv, rows, queries, params, out } => {
+                self.attend_part(qkv, rows, queries, &params, out);
             }
             Op::InstanceAffine { x, places, params, out } => {
                 self.step().instance_affine(x, places, &params, out);
             }
             Op::Mirror { x, channels, places, before, out } => {
-                self.step().mirror(x, (channels, places), before, out);
+                self.step().mirror(x, channels, places, before, out);
             }
             Op::Lstm { gates, recurrent, out } => self.step().lstm(gates, recurrent, out),
             Op::RelativeAttention { qkv, params, out } => self.step().relative_attention(qkv, &params, out),

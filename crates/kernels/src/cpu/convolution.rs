@@ -17,6 +17,7 @@ use super::aligned::{AlignedArray, SharedPointer};
 use super::matmul::{Groups, Product};
 use super::matrix::CpuMatrix;
 use super::pool::PoolTurn;
+use super::rows::Rows;
 use crate::{ConvParams, DType, KernelError, KernelUse, MatrixShape, MatrixSource};
 
 /// Approximate multiply-adds of a chunk: two milliseconds of a core.
@@ -214,7 +215,7 @@ impl CpuKernel {
                 let places = self.chunk_places() * stride[2] + self.reach() + dilation[2];
                 [places * self.channels, 0, 0]
             }
-            Method::Points(points) => points.scratch((self.channels, self.outputs), dilation[2], threads),
+            Method::Points(points) => points.scratch(self.channels, self.outputs, dilation[2], threads),
             Method::Transposed(matrix) => {
                 let windows = self.chunk_places();
                 [(windows + matrix.cols() / self.channels) * self.channels, windows * matrix.rows(), 0]
@@ -253,11 +254,10 @@ impl CpuKernel {
         assert!(grid.bias.is_none_or(|bias| bias.len() == self.outputs), "one bias an output");
         match &self.method {
             Method::Windows(matrix) => self.windows(matrix, product, scratch, grid),
-            Method::Points(points) => points.run(product, scratch, (self.channels, self.outputs), grid),
+            Method::Points(points) => points.run(product, scratch, self.channels, self.outputs, grid),
             Method::Transposed(matrix) => self.transposed(matrix, product, scratch, grid),
             Method::Direct(direct) => {
-                let sizes = (self.channels, self.outputs, self.of.transposed);
-                direct.run(product.turn, sizes, grid);
+                direct.run(product.turn, self.channels, self.outputs, self.of.transposed, grid);
             }
         }
     }
@@ -288,12 +288,12 @@ impl CpuKernel {
             });
             for phase in 0..dilation.min(rows) {
                 let line = &scratch[0][phase * length * cols..][..length * cols];
-                let to = (&mut piece[phase * outputs..], dilation * outputs);
+                let to = Rows { numbers: &mut piece[phase * outputs..], stride: dilation * outputs };
                 multiply(
                     product,
                     std::slice::from_ref(matrix),
                     bias,
-                    (line, stride * cols),
+                    Rows { numbers: line, stride: stride * cols },
                     (rows - phase).div_ceil(dilation),
                     to,
                 );
@@ -341,9 +341,9 @@ impl CpuKernel {
                 product,
                 std::slice::from_ref(matrix),
                 None,
-                (lines, cols),
+                Rows { numbers: lines, stride: cols },
                 count,
-                (&mut sums[..count * step], step),
+                Rows { numbers: &mut sums[..count * step], stride: step },
             );
             // The padding is cut off.
             let end = ((first + count) * stride).saturating_sub(padding).min(done + rest.len() / outputs);
@@ -379,34 +379,35 @@ fn turned_over([channels, outputs, taps]: [usize; 3], stride: usize, numbers: &[
     turned
 }
 
-/// `out[r * out_step..][..outputs] = matrix · x[r * x_step..][..inputs] + bias` of each matrix for so many rows of its own.
+/// `out[r] = matrix · x[r] + bias` of each matrix for so many rows of its own.
 fn multiply(
     product: &mut Product<'_>,
     matrices: &[CpuMatrix],
     bias: Option<&[f32]>,
-    (x, x_step): (&[f32], usize),
+    Rows { numbers: x, stride }: Rows<&[f32]>,
     rows: usize,
-    out: (&mut [f32], usize),
+    out: Rows<&mut [f32]>,
 ) {
     let mut firsts = [0; points::POINTS_MAX + 1];
     firsts.iter_mut().enumerate().for_each(|(at, first)| *first = (at * rows) as u32);
     let (firsts, all) = (&firsts[..=matrices.len()], rows * matrices.len());
-    assert!(all == 0 || x.len() >= (all - 1) * x_step + matrices[0].cols(), "x holds every window");
-    let input = Input { x: x.as_ptr(), rows: all, step: Some(x_step), places: None };
+    assert!(all == 0 || x.len() >= (all - 1) * stride + matrices[0].cols(), "x holds every window");
+    let input = Input { x: x.as_ptr(), rows: all, step: Some(stride), places: None };
     // SAFETY: `x` holds the rows (asserted).
     unsafe { product.spread(Groups { matrices, firsts }, bias, input, out) };
 }
 
 /// Calls `task` with groups of whole rows of `data` and the number of the first of them, on the pool's threads.
 fn each_rows(turn: &mut PoolTurn, data: &mut [f32], cols: usize, task: &(dyn Fn(usize, &mut [f32]) + Sync)) {
-    each_rows_of(turn, data, (cols, (PIECE_NUMBERS / cols).max(1)), task);
+    each_rows_of(turn, data, cols, (PIECE_NUMBERS / cols).max(1), task);
 }
 
 /// The same for groups of so many rows of so many columns.
 pub(super) fn each_rows_of(
     turn: &mut PoolTurn,
     data: &mut [f32],
-    (cols, rows): (usize, usize),
+    cols: usize,
+    rows: usize,
     task: &(dyn Fn(usize, &mut [f32]) + Sync),
 ) {
     let (length, shared) = (data.len(), SharedPointer::new(data));

@@ -1,12 +1,11 @@
 //! Activation of a gated MLP, if its products are computed separately.
 
 use super::aligned::SharedPointer;
+use super::cores::Cores;
 use super::lanes::{Kernel, Lanes, dispatch};
-use super::low_rank::Rows;
 use super::math;
 use super::matmul::{get, put};
-use super::pool::PoolTurn;
-use super::tier::Tier;
+use super::rows::Rows;
 use crate::Activation;
 
 const LANES: usize = 16;
@@ -38,12 +37,11 @@ impl Kernel for GateRow {
 
 /// `hidden[r] = activation(gate[r]) * up[r]` for so many rows, where gate and up are the halves of a row of `both`.
 pub(super) fn gate(
-    tier: Tier,
-    turn: &mut PoolTurn,
+    Cores { tier, turn }: Cores<'_>,
     rows: usize,
     activation: Activation,
     both: &[f32],
-    (hidden, width): Rows<'_>,
+    Rows { numbers: hidden, stride: width }: Rows<&mut [f32]>,
 ) {
     assert!(both.len() >= 2 * rows * width && hidden.len() >= rows * width, "rows in the buffers");
     let hidden = SharedPointer::new(hidden);

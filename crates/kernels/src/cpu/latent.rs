@@ -3,14 +3,14 @@
 
 use super::activations::Input;
 use super::aligned::{AlignedArray, SharedPointer};
+use super::cores::Cores;
 use super::kv::{GROUP, LayerKv, LayerLayout, padded};
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::matmul::{Epilogue, Groups, Product};
 use super::matrix::CpuMatrix;
 use super::norm::{rms_factor, scale};
-use super::pool::PoolTurn;
 use super::rope::{QkvJob, RopeTables, load_part, rotate_head, store_scale};
-use super::tier::Tier;
+use super::rows::Rows;
 use crate::quant::to_e4m3;
 use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType, LatentHeads, StepLimits};
 
@@ -47,12 +47,6 @@ impl LatentScratch {
     }
 }
 
-/// Rows of `cols` numbers each.
-pub(super) struct Rows<T> {
-    pub(super) numbers: T,
-    pub(super) cols: usize,
-}
-
 /// The contract's `heads_matmul`.
 pub(super) fn heads_matmul(
     product: &mut Product<'_>,
@@ -65,16 +59,22 @@ pub(super) fn heads_matmul(
     let heads = weights.len();
     assert!(heads > 0, "a matrix for each head");
     let (outputs, cols) = (weights[0].rows(), weights[0].cols());
-    let (x_stride, out_stride) = (x.cols / heads, out.cols / heads);
-    assert!(x_stride >= cols && x.cols == heads * x_stride, "{} columns for {heads} heads", x.cols);
+    let (x_stride, out_stride) = (x.stride / heads, out.stride / heads);
+    assert!(x_stride >= cols && x.stride == heads * x_stride, "{} columns for {heads} heads", x.stride);
     let rest = x_stride - cols;
-    assert!(out_stride == outputs + rest && out.cols == heads * out_stride, "what heads give and have more");
-    assert!(x.numbers.len() >= rows * x.cols && out.numbers.len() >= rows * out.cols, "rows in the buffers");
+    assert!(
+        out_stride == outputs + rest && out.stride == heads * out_stride,
+        "what heads give and have more"
+    );
+    assert!(
+        x.numbers.len() >= rows * x.stride && out.numbers.len() >= rows * out.stride,
+        "rows in the buffers"
+    );
     let (from, to) = (SharedPointer::new_const(x.numbers.as_ptr()), SharedPointer::new(out.numbers));
     for first in (0..rows).step_by(ROWS) {
         let window = ROWS.min(rows - first);
         let (inputs, given) = scratch.heads.split_at_mut(heads * window * cols);
-        let grain = (1 << 14) / x.cols.max(out.cols) + 1;
+        let grain = (1 << 14) / x.stride.max(out.stride) + 1;
         let gathered = SharedPointer::new(inputs);
         product.turn.run(window, grain, &|_, range| {
             for row in range {
@@ -124,11 +124,11 @@ pub(super) struct LatentJob<'a> {
 impl<'a> LatentJob<'a> {
     pub(super) fn new(
         shape: LatentHeads,
-        norm: (&'a [f32], f32),
+        norm: &'a [f32],
+        norm_eps: f32,
         rotation: super::rope::Rotation<'a>,
     ) -> Self {
         let of_rope = HeadShape { heads: 1, kv_heads: 1, head_dim: shape.rope_dim };
-        let (norm, norm_eps) = norm;
         let turned = QkvJob {
             shape: of_rope,
             q_norm: None,
@@ -204,7 +204,8 @@ impl Kernel for LatentRow<'_> {
 
 /// The contract's `latent_to_cache`.
 pub(super) fn to_cache(
-    (tier, turn, tables): (Tier, &mut PoolTurn, &mut RopeTables),
+    Cores { tier, turn }: Cores<'_>,
+    tables: &mut RopeTables,
     batch: &Batch,
     job: &LatentJob<'_>,
     latent: &mut [f32],

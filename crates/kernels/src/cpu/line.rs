@@ -1,12 +1,12 @@
 //! Ops along lines, besides convolutions: statistics of channels, and recurrent networks.
 
 use super::aligned::SharedPointer;
+use super::cores::Cores;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::math;
 use super::matmul::{PanelScratch, get, put};
 use super::norm::LayerNorm;
 use super::pool::PoolTurn;
-use super::tier::Tier;
 use crate::Batch;
 
 const LANES: usize = 16;
@@ -113,7 +113,7 @@ impl Kernel for Step {
 
 /// The contract's `lstm`: each direction of each sequence on one thread. `out` is `(rows, 2 * hidden)`.
 pub(super) fn lstm(
-    (tier, turn): (Tier, &mut PoolTurn),
+    Cores { tier, turn }: Cores<'_>,
     scratch: &mut [PanelScratch],
     batch: &Batch,
     job: &LstmJob<'_>,

@@ -12,11 +12,11 @@ use half::{bf16, f16};
 
 use super::adapted_rows::{TILE_ROWS, Tile};
 use super::aligned::{AlignedArray, SharedPointer};
+use super::cores::Cores;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::matmul::{get, put};
 use super::output_change::{ChangedRow, FactoredOutputs};
-use super::pool::PoolTurn;
-use super::tier::Tier;
+use super::rows::Rows;
 use crate::quant::{can_dequantize, dequantize_row};
 use crate::{DType, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource, OutputDelta};
 
@@ -422,9 +422,6 @@ impl Widen<'_> {
     }
 }
 
-/// A buffer's numbers and columns.
-pub(super) type Rows<'a> = (&'a mut [f32], usize);
-
 /// Largest sizes among the adapters of some tiles.
 #[derive(Default)]
 struct TileExtent {
@@ -435,23 +432,25 @@ struct TileExtent {
 }
 
 impl TileExtent {
-    /// Includes a tile, and asserts that the buffers hold its rows. A buffer is given by its length and its columns.
+    /// Includes a tile, and asserts that the buffers hold its rows.
     fn include(
         &mut self,
         tile: &Tile,
         delta: &CpuLowRank,
-        (x, cols): (usize, usize),
-        (low, low_stride): (usize, usize),
-        (out, out_stride): (usize, usize),
+        x: Rows<&[f32]>,
+        low: Rows<&[f32]>,
+        out: Rows<&[f32]>,
     ) {
+        let (cols, low_stride, out_stride) = (x.stride, low.stride, out.stride);
         assert!(delta.parts.is_empty() || delta.cols == cols, "an adapter of other inputs");
         assert!(!delta.reads_inputs() || cols == out_stride, "changes of inputs that are no outputs");
         assert!(delta.ranks <= low_stride, "scratch of {low_stride} columns for a rank of {}", delta.ranks);
         assert!(delta.outputs_end() <= out_stride, "an adapter of more outputs than the matrix has");
         let end = |rows: &[u32]| rows[..tile.count].iter().max().map_or(0, |&row| row as usize + 1);
         let (rows_end, outs_end) = (end(&tile.rows), end(&tile.outs));
-        assert!(x >= rows_end * cols && low >= rows_end * low_stride, "rows in the buffers");
-        assert!(out >= outs_end * out_stride, "rows in the buffers");
+        assert!(x.numbers.len() >= rows_end * cols, "rows in the buffers");
+        assert!(low.numbers.len() >= rows_end * low_stride, "rows in the buffers");
+        assert!(out.numbers.len() >= outs_end * out_stride, "rows in the buffers");
         self.ranks = self.ranks.max(delta.ranks);
         self.panels = self.panels.max(delta.panels);
         self.changes = self.changes.max(delta.changes.len());
@@ -461,12 +460,11 @@ impl TileExtent {
 
 /// Applies the element-wise changes of outputs.
 fn change_rows<'a>(
-    tier: Tier,
-    turn: &mut PoolTurn,
+    Cores { tier, turn }: Cores<'_>,
     tiles: &[Tile],
     of: &(dyn Fn(&Tile) -> Option<&'a CpuLowRank> + Sync),
-    (x, cols): (&[f32], usize),
-    (out, out_stride): (&SharedPointer<f32>, usize),
+    Rows { numbers: x, stride: cols }: Rows<&[f32]>,
+    Rows { numbers: out, stride: out_stride }: Rows<SharedPointer<f32>>,
 ) {
     turn.run(tiles.len(), (1 << 12) / out_stride.max(1) + 1, &|_, range| {
         for tile in &tiles[range] {
@@ -488,28 +486,29 @@ fn change_rows<'a>(
 /// Changes outputs, then `out[r] += scale · B · (A · x[r])`, for the tiles' rows. `x` is (rows, cols), and the buffers
 /// hold all rows of the tiles.
 pub(super) fn add<L: Borrow<CpuLowRank> + Sync>(
-    tier: Tier,
-    turn: &mut PoolTurn,
+    Cores { tier, turn }: Cores<'_>,
     tiles: &[Tile],
     deltas: &[Option<L>],
-    (x, cols): (&[f32], usize),
-    low: Option<Rows<'_>>,
-    (out, out_stride): Rows<'_>,
+    x: Rows<&[f32]>,
+    low: Option<Rows<&mut [f32]>>,
+    out: Rows<&mut [f32]>,
 ) {
-    let (low, low_stride) = low.unwrap_or_default();
+    let low = low.unwrap_or_default();
     let of = |tile: &Tile| deltas.get(tile.adapter as usize)?.as_ref().map(Borrow::borrow);
     let mut extent = TileExtent::default();
     for tile in tiles {
         if let Some(delta) = of(tile) {
-            let (x, low, out) = ((x.len(), cols), (low.len(), low_stride), (out.len(), out_stride));
-            extent.include(tile, delta, x, low, out);
+            extent.include(tile, delta, x, low.read(), out.read());
         }
     }
     let TileExtent { ranks, panels, inner, changes } = extent;
-    let (low, out) = (SharedPointer::new(low), SharedPointer::new(out));
+    let (low, low_stride) = (SharedPointer::new(low.numbers), low.stride);
+    let (out, out_stride) = (SharedPointer::new(out.numbers), out.stride);
     if changes > 0 {
-        change_rows(tier, turn, tiles, &of, (x, cols), (&out, out_stride));
+        let out = Rows { numbers: out, stride: out_stride };
+        change_rows(Cores { tier, turn }, tiles, &of, x, out);
     }
+    let (x, cols) = (x.numbers, x.stride);
     if ranks > 0 {
         let blocks = ranks.div_ceil(RANKS_A_TIME);
         let grain = (1 << 16) / (cols * RANKS_A_TIME * TILE_ROWS) + 1;

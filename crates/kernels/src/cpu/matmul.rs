@@ -19,6 +19,7 @@ use super::gemm::{Columns, UNIT_STREAM_COLUMNS_MAX};
 use super::lanes::dispatch;
 use super::matrix::{ActKind, CpuMatrix, PANEL_ROWS, STREAM_PANELS, Segment};
 use super::pool::PoolTurn;
+use super::rows::Rows;
 use super::tier::Tier;
 use crate::{Activation, KernelError};
 
@@ -178,7 +179,7 @@ impl Product<'_> {
         }
     }
 
-    /// `out[c * stride + i] = matrix[i] · x[c] + bias[i]` of each group's matrix for its columns.
+    /// `out[c][i] = matrix[i] · x[c] + bias[i]` of each group's matrix for its columns.
     ///
     /// # Safety
     /// `input.x` holds the rows, as far as they reach.
@@ -187,7 +188,7 @@ impl Product<'_> {
         groups: Groups<'_>,
         bias: Option<&[f32]>,
         input: Input<'_>,
-        (out, stride): (&mut [f32], usize),
+        Rows { numbers: out, stride }: Rows<&mut [f32]>,
     ) {
         let (outputs, columns, tier) = (groups.shape().0, input.columns(), self.tier);
         assert!(stride >= outputs, "columns of {outputs} outputs do not overlap");
@@ -198,7 +199,8 @@ impl Product<'_> {
         // SAFETY: the caller's promise on `input`; `out` holds what is written to it (asserted); each item owns its
         // part of it, and its sums are there.
         unsafe {
-            self.rows(rows, input, &mut None, (SharedPointer::new(out), stride), &|item, scratch, out| {
+            let to = Rows { numbers: SharedPointer::new(out), stride };
+            self.rows(rows, input, &mut None, to, &|item, scratch, out| {
                 let bias = bias.map(|bias| bias[item.group * outputs + item.row_first..].as_ptr());
                 let (sums, columns, rows) = (scratch.sums.as_ptr(), item.columns, item.rows);
                 let activation = None;
@@ -232,7 +234,8 @@ impl Product<'_> {
         // SAFETY: the caller's promise on `input` and `prepared`; `out` holds what is written to it (asserted); each
         // item owns its part of it, and its sums are there.
         unsafe {
-            self.rows(rows, input, prepared, (SharedPointer::new(out), stride), &|item, scratch, out| {
+            let to = Rows { numbers: SharedPointer::new(out), stride };
+            self.rows(rows, input, prepared, to, &|item, scratch, out| {
                 let bias = bias.map(|bias| bias[item.group * outputs + item.row_first..].as_ptr());
                 let (sums, columns, rows) = (scratch.sums.as_ptr(), item.columns, item.rows);
                 dispatch(tier, StoreSums { sums, columns, rows, bias, activation, out, stride });
@@ -248,7 +251,8 @@ impl Product<'_> {
     pub(super) unsafe fn gated(
         &mut self,
         groups: Groups<'_>,
-        (activation, bias): (Activation, Option<&[f32]>),
+        activation: Activation,
+        bias: Option<&[f32]>,
         input: Input<'_>,
         hidden: &mut [f32],
     ) {
@@ -316,13 +320,14 @@ impl Product<'_> {
             let rows = |rows| Selection { groups, wanted: &apart, rows };
             // SAFETY: the caller's promise on `input`; each item owns its part of `hidden`, its sums are there.
             unsafe {
-                self.rows(rows(0..stride), input, &mut None, (out, stride), &|item, scratch, out| {
+                let to = Rows { numbers: out, stride };
+                self.rows(rows(0..stride), input, &mut None, to, &|item, scratch, out| {
                     let bias = bias(item.group, item.row_first);
                     let (sums, columns, rows) = (scratch.sums.as_ptr(), item.columns, item.rows);
                     let activation = None;
                     dispatch(tier, StoreSums { sums, columns, rows, bias, activation, out, stride });
                 });
-                self.rows(rows(stride..outputs), input, &mut None, (out, stride), &|item, scratch, out| {
+                self.rows(rows(stride..outputs), input, &mut None, to, &|item, scratch, out| {
                     let biases = [None, bias(item.group, item.row_first)];
                     let (gate, up, columns, rows) = (None, scratch.sums.as_ptr(), item.columns, item.rows);
                     dispatch(tier, GateSums { gate, up, biases, columns, rows, activation, out, stride });
@@ -332,8 +337,7 @@ impl Product<'_> {
     }
 
     /// Computes the sums of the selected rows, item by item. Calls `finish` with each item, whose rows count from the
-    /// matrix's first, and its place in `out`. `out` has `stride` numbers from the start of a column to the start of
-    /// the next.
+    /// matrix's first, and its place in `out`, which has a row for each column.
     ///
     /// # Safety
     /// `input.x` holds `(input.rows, cols)` numbers, and its places are all different; `out` is what it says; what
@@ -343,7 +347,7 @@ impl Product<'_> {
         selection: Selection<'_>,
         input: Input<'_>,
         prepared: &mut Option<PreparedColumns>,
-        (out, stride): (SharedPointer<f32>, usize),
+        Rows { numbers: out, stride }: Rows<SharedPointer<f32>>,
         finish: &Finish<'_>,
     ) {
         let Selection { groups, wanted, rows: range } = selection;

@@ -11,12 +11,11 @@ mod tests;
 
 use super::activations::{Input, NOWHERE, Places};
 use super::aligned::{AlignedArray, SharedPointer};
+use super::cores::Cores;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::math;
 use super::matmul::{Epilogue, Groups, Product, get, put};
 use super::matrix::CpuMatrix;
-use super::pool::PoolTurn;
-use super::tier::Tier;
 use crate::{ExpertGroups, ExpertScoring, KernelError, MoeParams, NO_EXPERT, StepLimits};
 
 /// Lanes of a vector.
@@ -166,8 +165,8 @@ impl MoeScratch {
         unsafe {
             product.store(job.router, job.biases.router, None, input, &mut self.scores[..rows * experts])
         };
-        let scored = (&self.scores[..], &mut self.keys[..]);
-        choose(product.tier, product.turn, job, scored, &mut self.experts, &mut self.weights);
+        let cores = Cores { tier: product.tier, turn: product.turn };
+        choose(cores, job, &self.scores, &mut self.keys, &mut self.experts, &mut self.weights);
         if let Some(scale) = job.biases.scale {
             let chosen = self.experts[..rows * used].iter().zip(&mut self.weights[..rows * used]);
             let chosen = chosen.filter(|(expert, _)| **expert != NOWHERE);
@@ -228,7 +227,7 @@ pub(super) fn moe(
     // SAFETY: `x` holds the rows (asserted); each pair has a column of its own.
     unsafe {
         if job.params.gated {
-            product.gated(gate_up, (activation, job.biases.up), input, hidden);
+            product.gated(gate_up, activation, job.biases.up, input, hidden);
         } else {
             let outputs = 0..job.experts.down[0].cols();
             let epilogue = Epilogue { bias: job.biases.up, activation: Some(activation) };
@@ -280,10 +279,10 @@ pub(super) fn moe(
 
 /// Chooses the experts of each row and computes their weights.
 fn choose(
-    tier: Tier,
-    turn: &mut PoolTurn,
+    Cores { tier, turn }: Cores<'_>,
     job: &MoeJob<'_>,
-    (scores, keys): (&[f32], &mut [f32]),
+    scores: &[f32],
+    keys: &mut [f32],
     experts: &mut [u32],
     weights: &mut [f32],
 ) {

@@ -1,9 +1,10 @@
 //! Norms of rows.
 
 use super::aligned::SharedPointer;
+use super::cores::Cores;
 use super::lanes::{Kernel, Lanes, dispatch};
-use super::pool::PoolTurn;
-use super::tier::Tier;
+use super::rows::Rows;
+use crate::NormColumns;
 
 const LANES: usize = 16;
 
@@ -195,8 +196,7 @@ pub(super) struct LayerNorm<'a> {
 
 /// `out[r] = layer_norm(x[r])`. With a residual, first `residual[r] += x[r]`, and the norm is of the residual.
 pub(super) fn layer_norm(
-    tier: Tier,
-    turn: &mut PoolTurn,
+    Cores { tier, turn }: Cores<'_>,
     rows: usize,
     x: &[f32],
     residual: Option<&mut [f32]>,
@@ -231,11 +231,10 @@ pub(super) fn layer_norm(
 /// `layer_norm` in place on columns `first..first + weight.len()` of rows of `cols`, in parts of `width` columns that
 /// are normed separately.
 pub(super) fn layer_norm_columns(
-    tier: Tier,
-    turn: &mut PoolTurn,
+    Cores { tier, turn }: Cores<'_>,
     rows: usize,
-    (x, cols): (&mut [f32], usize),
-    (first, width): (usize, usize),
+    Rows { numbers: x, stride: cols }: Rows<&mut [f32]>,
+    NormColumns { first, width }: NormColumns,
     params: LayerNorm<'_>,
 ) {
     let LayerNorm { weight, bias, eps } = params;
@@ -267,12 +266,12 @@ fn grain(cols: usize) -> usize {
 
 /// `out[r] = rms_norm(x[r])`. With a residual, first `residual[r] += x[r]`, and the norm is of the residual.
 pub(super) fn rms_norm(
-    tier: Tier,
-    turn: &mut PoolTurn,
+    Cores { tier, turn }: Cores<'_>,
     rows: usize,
     x: &[f32],
     residual: Option<&mut [f32]>,
-    (weight, eps): (&[f32], f32),
+    weight: &[f32],
+    eps: f32,
     out: &mut [f32],
 ) {
     let cols = weight.len();

@@ -19,7 +19,7 @@ impl RelativeJob<'_> {
         &self.qkv[row * 3 * width + side * width + head * dim..][..dim]
     }
 
-    fn score(&self, (first, row, key): (usize, usize, usize), head: usize) -> f32 {
+    fn score(&self, first: usize, row: usize, key: usize, head: usize) -> f32 {
         let (query, dim) = (self.part(first + row, 0, head), self.params.heads.head_dim);
         let mut sum = dot(query, self.part(first + key, 1, head));
         if let Some(distance) = self.params.near(row, key) {
@@ -29,8 +29,8 @@ impl RelativeJob<'_> {
     }
 
     /// Output of one head for a row of a sequence that begins at row `first`.
-    fn attend(&self, (first, row): (usize, usize), rows: usize, head: usize, out: &mut [f32]) {
-        let score = |key| self.score((first, row, key), head);
+    fn attend(&self, first: usize, row: usize, rows: usize, head: usize, out: &mut [f32]) {
+        let score = |key| self.score(first, row, key, head);
         let most = (0..rows).map(score).fold(f32::NEG_INFINITY, f32::max);
         let mut total = 0.0;
         out.fill(0.0);
@@ -52,10 +52,10 @@ pub(super) fn relative_attention(turn: &mut PoolTurn, batch: &Batch, job: &Relat
     for span in &batch.sequences {
         let (first, rows) = (span.row_first as usize, span.rows as usize);
         let own = &mut out[first * width..][..rows * width];
-        super::convolution::each_rows_of(turn, own, (width, PIECE_ROWS), &|row, piece| {
+        super::convolution::each_rows_of(turn, own, width, PIECE_ROWS, &|row, piece| {
             for (row, out) in (row..).zip(piece.chunks_exact_mut(width)) {
                 for (head, out) in out.chunks_exact_mut(dim).enumerate() {
-                    job.attend((first, row), rows, head, out);
+                    job.attend(first, row, rows, head, out);
                 }
             }
         });

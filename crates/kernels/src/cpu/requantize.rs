@@ -12,9 +12,9 @@ use crate::quant::{dequantize_row, quantize_rows};
 /// Smallest number of weights that a thread takes at a time.
 const WEIGHTS_A_TIME: usize = 1 << 14;
 
-/// Converts rows of `columns` weights from one type to another. Returns false if a number is not finite, because no
-/// block can hold it; `out` is then meaningless. `importance` weights the error of each column, as in
-/// [`crate::quant::quantize_rows`].
+/// Converts rows of `columns` weights from one type to another: `bytes` of type `from` to `out` of type `to`. Returns
+/// false if a number is not finite, because no block can hold it; `out` is then meaningless. `importance` weights the
+/// error of each column, as in [`crate::quant::quantize_rows`].
 ///
 /// # Panics
 /// If `from` cannot be dequantised or `to` not quantised (see [`crate::quant`]), or the lengths are not the same whole
@@ -22,8 +22,10 @@ const WEIGHTS_A_TIME: usize = 1 << 14;
 pub fn requantize(
     turn: &mut PoolTurn,
     columns: usize,
-    (from, bytes): (DType, &[u8]),
-    (to, out): (DType, &mut [u8]),
+    from: DType,
+    bytes: &[u8],
+    to: DType,
+    out: &mut [u8],
     importance: Option<&[f32]>,
 ) -> bool {
     let row_bytes = |dtype: DType| dtype.bytes_of(columns).filter(|&bytes| bytes > 0);
@@ -74,7 +76,7 @@ mod tests {
             for threads in [1, 3] {
                 let mut out = vec![0; expected.len()];
                 let mut turn = Arc::new(ThreadPool::new(threads)).turn();
-                assert!(requantize(&mut turn, columns, (DType::F32, &bytes), (to, &mut out), None));
+                assert!(requantize(&mut turn, columns, DType::F32, &bytes, to, &mut out, None));
                 assert!(out == expected, "{to} on {threads} threads");
             }
         }
@@ -85,6 +87,6 @@ mod tests {
         let mut bytes = vec![0; 4 * 64];
         bytes[128..132].copy_from_slice(&f32::NAN.to_le_bytes());
         let mut turn = Arc::new(ThreadPool::new(1)).turn();
-        assert!(!requantize(&mut turn, 32, (DType::F32, &bytes), (DType::Q8_0, &mut [0; 68]), None));
+        assert!(!requantize(&mut turn, 32, DType::F32, &bytes, DType::Q8_0, &mut [0; 68], None));
     }
 }

@@ -3,12 +3,11 @@
 
 use super::activations::quantize;
 use super::aligned::{AlignedArray, SharedPointer};
+use super::cores::Cores;
 use super::kv::{GROUP, LayerKv, LayerLayout, padded};
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::matmul::put;
 use super::norm::{rms_factor, scale};
-use super::pool::PoolTurn;
-use super::tier::Tier;
 use crate::quant::to_e4m3;
 use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType, QueryScale, RopeAxes, RopeKind};
 
@@ -389,8 +388,7 @@ pub(super) unsafe fn rotate_head<L: Lanes>(kind: RopeKind, x: *mut f32, cos_sin:
 
 /// Norms and rotates the batch's rows of `qkv`, and writes their keys and values to the layer's cache.
 pub(super) fn rope_to_cache(
-    tier: Tier,
-    turn: &mut PoolTurn,
+    Cores { tier, turn }: Cores<'_>,
     tables: &mut RopeTables,
     batch: &Batch,
     job: &QkvJob<'_>,
@@ -457,8 +455,7 @@ impl Kernel for RotatedRow<'_> {
 
 /// Norms and rotates queries and keys of the batch's rows of `qkv`.
 pub(super) fn rope(
-    tier: Tier,
-    turn: &mut PoolTurn,
+    Cores { tier, turn }: Cores<'_>,
     tables: &mut RopeTables,
     batch: &Batch,
     job: &QkvJob<'_>,

@@ -21,8 +21,8 @@ use self::tile::{Vectors, VisibleKeys, Workspace};
 use super::aligned::{AlignedArray, SharedPointer};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::amx;
+use super::cores::Cores;
 use super::lanes::{Kernel, Lanes, dispatch};
-use super::pool::PoolTurn;
 use super::tier::Tier;
 use crate::{Batch, HeadShape, KernelError};
 
@@ -184,11 +184,11 @@ struct Share {
 impl Share {
     /// Division into items of about `products`, whose queries are whole groups of `unit`.
     fn new(job: &SelfAttentionJob<'_>, rows: usize, products: usize, unit: usize) -> Share {
-        Share::of(job, (rows, job.products(rows)), products, unit)
+        Share::of(job, rows, job.products(rows), products, unit)
     }
 
     /// Same as [`Share::new`], for rows that have so many products for each head.
-    fn of(job: &SelfAttentionJob<'_>, (rows, head): (usize, usize), products: usize, unit: usize) -> Share {
+    fn of(job: &SelfAttentionJob<'_>, rows: usize, head: usize, products: usize, unit: usize) -> Share {
         if rows == 0 {
             return Share { queries: 0, blocks: 0, heads: 0, chunks: 0 };
         }
@@ -324,7 +324,7 @@ impl QueryPart<'_> {
                 {
                     if let Some(table) = table {
                         let to = std::slice::from_raw_parts_mut(to, size);
-                        tables.fill(table, (job.shape, head), (ahead, count), factor, to, TERMS);
+                        tables.fill(table, head, ahead..ahead + count as isize, factor, to, TERMS);
                     }
                 }
                 ScoreBias::Terms { keys: tables.keys.is_some(), queries: tables.queries.is_some() }
@@ -372,8 +372,7 @@ impl QueryPart<'_> {
 
 /// Attention of the batch's rows of `[q | k | v]` inside each sequence.
 pub(super) fn self_attention(
-    tier: Tier,
-    turn: &mut PoolTurn,
+    Cores { tier, turn }: Cores<'_>,
     scratch: &mut SelfAttentionScratch,
     batch: &Batch,
     job: &SelfAttentionJob<'_>,
@@ -448,8 +447,7 @@ pub(super) fn self_attention(
 /// Same as [`self_attention`] without reach, padding or bias, for the queries `queries` of one sequence. The sequence
 /// has all rows of `qkv`, and the output's first row is the first of the queries.
 pub(super) fn some_queries(
-    tier: Tier,
-    turn: &mut PoolTurn,
+    Cores { tier, turn }: Cores<'_>,
     scratch: &mut SelfAttentionScratch,
     queries: std::ops::Range<usize>,
     job: &SelfAttentionJob<'_>,
@@ -471,7 +469,7 @@ pub(super) fn some_queries(
     let products = (head * heads / (turn.threads() * ITEMS_PER_THREAD)).max(ITEM_PRODUCTS_MIN);
     let by_unit = tier == Tier::Amx;
     let unit = if by_unit { QUERIES_UNIT_AMX } else { QUERIES_UNIT };
-    let share = Share::of(job, (queries.len(), head), products, unit);
+    let share = Share::of(job, queries.len(), head, products, unit);
     let (qkv, out) = (SharedPointer::new_const(qkv.as_ptr()), SharedPointer::new(out));
     let threads = SharedPointer::new(&mut scratch.threads);
     turn.run(share.items(), 1, &|worker, range| {

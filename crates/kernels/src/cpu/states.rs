@@ -7,12 +7,12 @@
 //! in the step.
 
 use super::aligned::SharedPointer;
+use super::cores::Cores;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::math;
 use super::matmul::{get, put};
 use super::norm::rms_factor;
-use super::pool::PoolTurn;
-use super::tier::Tier;
+use super::rows::Rows;
 use crate::{Activation, Batch, GateKind, StateRule, StateShape};
 
 const LANES: usize = 16;
@@ -45,12 +45,19 @@ pub(super) fn stride(shape: &StateShape) -> usize {
     heads_first(shape) + shape.value_heads * panels(shape) * shape.key_dim * LANES
 }
 
-/// The contract's `convolve`, on rows of `cols` numbers. The caller has checked their presence.
+/// Parameters of a convolution.
+pub(super) struct ConvolveJob<'a> {
+    pub(super) shape: &'a StateShape,
+    pub(super) weight: &'a [f32], // (taps, channels)
+    pub(super) bias: Option<&'a [f32]>,
+}
+
+/// The contract's `convolve`. The caller has checked the presence of the rows.
 pub(super) fn convolve(
-    (tier, turn, batch): (Tier, &mut PoolTurn, &Batch),
-    shape: &StateShape,
-    (weight, bias): (&[f32], Option<&[f32]>),
-    (x, cols): (&mut [f32], usize),
+    Cores { tier, turn }: Cores<'_>,
+    batch: &Batch,
+    ConvolveJob { shape, weight, bias }: ConvolveJob<'_>,
+    Rows { numbers: x, stride: cols }: Rows<&mut [f32]>,
     layer: LayerStates<'_>,
 ) {
     let channels = shape.channels();
@@ -156,7 +163,8 @@ pub(super) struct RecurrenceJob<'a> {
 
 /// The contract's `recur`, on rows of the shape's width and of its values. The caller has checked their presence.
 pub(super) fn recur(
-    (tier, turn, batch): (Tier, &mut PoolTurn, &Batch),
+    Cores { tier, turn }: Cores<'_>,
+    batch: &Batch,
     job: &RecurrenceJob<'_>,
     x: &[f32],
     layer: LayerStates<'_>,
@@ -323,13 +331,20 @@ pub(super) struct PartNorm<'a> {
     pub(super) before_gate: bool,
 }
 
-/// The contract's `gate_output`, on rows of `cols` numbers and a gate in rows of `gate_cols` from `column` on. The
-/// caller has checked their presence.
+/// Gate of a half's output, in rows from `column` on.
+pub(super) struct OutputGateJob<'a> {
+    pub(super) gate: Rows<&'a [f32]>,
+    pub(super) column: usize,
+    pub(super) kind: GateKind,
+    pub(super) norm: Option<PartNorm<'a>>,
+}
+
+/// The contract's `gate_output`, on `rows` rows of `out`. The caller has checked their presence.
 pub(super) fn gate_output(
-    (tier, turn, rows): (Tier, &mut PoolTurn, usize),
-    (gate, gate_cols, column): (&[f32], usize, usize),
-    (kind, norm): (GateKind, Option<PartNorm<'_>>),
-    (out, cols): (&mut [f32], usize),
+    Cores { tier, turn }: Cores<'_>,
+    rows: usize,
+    OutputGateJob { gate: Rows { numbers: gate, stride: gate_cols }, column, kind, norm }: OutputGateJob<'_>,
+    Rows { numbers: out, stride: cols }: Rows<&mut [f32]>,
 ) {
     let (gate, out) = (SharedPointer::new_const(gate.as_ptr()), SharedPointer::new(out));
     turn.run(rows, (1 << 14) / cols.max(1) + 1, &|_, range| {
@@ -361,7 +376,8 @@ impl Gate<'_> {
     #[inline(always)]
     unsafe fn pass<L: Lanes>(
         &self,
-        (first, count): (usize, usize),
+        first: usize,
+        count: usize,
         norm: Option<(*const f32, f32)>,
         gated: bool,
     ) {
@@ -395,15 +411,14 @@ impl Kernel for Gate<'_> {
     unsafe fn run<L: Lanes>(self) {
         // SAFETY: the maker's promise.
         unsafe {
-            let Some(norm) = self.norm else { return self.pass::<L>((0, self.cols), None, true) };
+            let Some(norm) = self.norm else { return self.pass::<L>(0, self.cols, None, true) };
             for first in (0..self.cols).step_by(norm.part) {
-                let part = (first, norm.part);
                 if !norm.before_gate {
-                    self.pass::<L>(part, None, true);
+                    self.pass::<L>(first, norm.part, None, true);
                 }
                 let factor = rms_factor::<L>(self.out.add(first).cast_const(), norm.part, norm.eps);
                 let weight = norm.weight.as_ptr().add(first % norm.weight.len());
-                self.pass::<L>(part, Some((weight, factor)), norm.before_gate);
+                self.pass::<L>(first, norm.part, Some((weight, factor)), norm.before_gate);
             }
         }
     }

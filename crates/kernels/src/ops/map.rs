@@ -254,9 +254,10 @@ impl Op {
                 kv,
                 layer,
             },
-            Op::LatentAttention { queries, heads_and_scale, out, .. } => Op::LatentAttention {
+            Op::LatentAttention { queries, heads, scale, out, .. } => Op::LatentAttention {
                 queries: to.read(queries, Read),
-                heads_and_scale,
+                heads,
+                scale,
                 kv,
                 layer,
                 out: to.write(out, Write),
@@ -295,9 +296,10 @@ impl Op {
                 params: params.with(|id| to.vector(id)),
                 out: to.write(*out, Write),
             },
-            Op::AttendPart { qkv, rows_and_queries, params, out } => Op::AttendPart {
+            Op::AttendPart { qkv, rows, queries, params, out } => Op::AttendPart {
                 qkv: to.read(*qkv, Read),
-                rows_and_queries: rows_and_queries.clone(),
+                rows: rows.clone(),
+                queries: queries.clone(),
                 params: mapped_bias(params, to),
                 out: to.write(*out, Write),
             },

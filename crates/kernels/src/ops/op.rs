@@ -8,8 +8,8 @@ use std::sync::Arc;
 use super::operands::{BufferId, ExpertsId, HeadsId, KvId, LowRankId, Matrix, MatrixId, VectorId};
 use crate::{
     Activation, AttentionParams, ConvParams, ConvolutionParams, DeviceMemory, LatentHeads, LatentParams,
-    LayerNormParams, MoeOperands, MoeParams, OutputGateParams, PointActivation, QkvParams, RecurrenceParams,
-    RelativeParams, RowIds, RowOp, SelfAttentionParams,
+    LayerNormParams, MoeOperands, MoeParams, NormColumns, OutputGateParams, PointActivation, QkvParams,
+    RecurrenceParams, RelativeParams, RowIds, RowOp, SelfAttentionParams,
 };
 
 /// Buckets of a disentangled position bias.
@@ -156,12 +156,12 @@ pub enum Op<
     /// Layer norm of some columns, in place.
     ///
     /// `layer_norm` in place on the columns `first..first + weight.len()` of each row, in parts of `width` columns that
-    /// are normed separately. `columns` is `(first, width)`. Other columns stay as they are.
+    /// are normed separately. Other columns stay as they are.
     LayerNormColumns {
         /// `(rows, cols)`, changed.
         x: W,
         /// First column, and columns of one norm.
-        columns: (usize, usize),
+        columns: NormColumns,
         /// Scale and shift.
         params: LayerNormParams<V>,
     },
@@ -234,8 +234,10 @@ pub enum Op<
     LatentAttention {
         /// `(rows, heads * (rank + rope_dim))`, read.
         queries: R,
-        /// The heads, and the factor on the dot products.
-        heads_and_scale: (LatentHeads, f32),
+        /// Shape of the heads.
+        heads: LatentHeads,
+        /// Factor on the dot products.
+        scale: f32,
         /// Read.
         kv: K,
         /// The cache's layer.
@@ -606,8 +608,10 @@ pub enum Op<
     AttendPart {
         /// `(rows, q + k + v)` of the sequence, read.
         qkv: R,
-        /// Rows of the sequence, and the queries among them.
-        rows_and_queries: (Range<usize>, Range<usize>),
+        /// Rows of the sequence in `qkv`.
+        rows: Range<usize>,
+        /// Queries, counted from the sequence's first row.
+        queries: Range<usize>,
         /// Heads and scale.
         params: SelfAttentionParams<V, T>,
         /// `(queries, heads * head_dim)`, written.

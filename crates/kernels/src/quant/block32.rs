@@ -91,7 +91,8 @@ pub(super) fn encode_q5_1(weights: &[f32], block: &mut [u8]) {
 #[inline(always)]
 pub(super) fn encode_symmetric(
     weights: &[f32],
-    (columns, mean_square): (&[f32], f32),
+    columns: &[f32],
+    mean_square: f32,
     blocks: &mut [u8],
     levels: f32,
 ) {
@@ -114,7 +115,8 @@ pub(super) fn encode_symmetric(
 #[inline(always)]
 pub(super) fn encode_affine(
     weights: &[f32],
-    (columns, mean_square): (&[f32], f32),
+    columns: &[f32],
+    mean_square: f32,
     blocks: &mut [u8],
     steps: f32,
 ) {

@@ -16,19 +16,19 @@ pub(super) enum Rule {
 }
 
 /// Encodes blocks. If `columns` are given, the blocks are one row, and `columns` are the importance of its columns.
-pub(super) fn row(of: (DType, Rule), weights: &[f32], columns: Option<&[f32]>, out: &mut [u8]) {
+pub(super) fn row(dtype: DType, rule: Rule, weights: &[f32], columns: Option<&[f32]>, out: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     {
         if has_avx512() {
             // SAFETY: this processor has the instructions.
-            return unsafe { row_avx512(of, weights, columns, out) };
+            return unsafe { row_avx512(dtype, rule, weights, columns, out) };
         }
         if has_avx2() {
             // SAFETY: this processor has the instructions.
-            return unsafe { row_avx2(of, weights, columns, out) };
+            return unsafe { row_avx2(dtype, rule, weights, columns, out) };
         }
     }
-    row_anywhere(of, weights, columns, out);
+    row_anywhere(dtype, rule, weights, columns, out);
 }
 
 /// Decodes floats.
@@ -57,14 +57,14 @@ fn has_avx512() -> bool {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn row_avx2(of: (DType, Rule), weights: &[f32], columns: Option<&[f32]>, out: &mut [u8]) {
-    row_anywhere(of, weights, columns, out);
+fn row_avx2(dtype: DType, rule: Rule, weights: &[f32], columns: Option<&[f32]>, out: &mut [u8]) {
+    row_anywhere(dtype, rule, weights, columns, out);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
-fn row_avx512(of: (DType, Rule), weights: &[f32], columns: Option<&[f32]>, out: &mut [u8]) {
-    row_anywhere(of, weights, columns, out);
+fn row_avx512(dtype: DType, rule: Rule, weights: &[f32], columns: Option<&[f32]>, out: &mut [u8]) {
+    row_anywhere(dtype, rule, weights, columns, out);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -133,7 +133,7 @@ macro_rules! counted {
         let (of, bytes) = (8 * $dtype.block_weights(), 8 * $dtype.block_bytes());
         let columns = $columns.chunks(of);
         for ((weights, block), columns) in $weights.chunks(of).zip($out.chunks_mut(bytes)).zip(columns) {
-            $encode(weights, (columns, mean_square), block, $of);
+            $encode(weights, columns, mean_square, block, $of);
         }
     }};
 }
@@ -148,8 +148,7 @@ fn mean_square(weights: &[f32]) -> f32 {
 }
 
 #[inline(always)]
-fn row_anywhere(of: (DType, Rule), weights: &[f32], columns: Option<&[f32]>, out: &mut [u8]) {
-    let (dtype, rule) = of;
+fn row_anywhere(dtype: DType, rule: Rule, weights: &[f32], columns: Option<&[f32]>, out: &mut [u8]) {
     if let Some((bits, group)) = dtype.affine() {
         let blocks = out.chunks_exact_mut(dtype.block_bytes());
         return blocks.zip(weights.chunks_exact(group)).for_each(|(b, w)| affine::encode(bits, w, b));
@@ -219,18 +218,17 @@ mod tests {
         weights[800..1100].iter_mut().for_each(|w| *w = w.abs());
         let of_ggml =
             DType::ALL.iter().filter(|&&dtype| can_quantize(dtype)).map(|&dtype| (dtype, Rule::Ggml));
-        for of in of_ggml.chain([(DType::MXFP4, Rule::Fitted)]) {
-            let dtype = of.0;
+        for (dtype, rule) in of_ggml.chain([(DType::MXFP4, Rule::Fitted)]) {
             for columns in [None, Some(&columns[..])] {
                 let mut expected = vec![0xAA; dtype.bytes_of(weights.len()).unwrap()];
-                row_anywhere(of, &weights, columns, &mut expected);
+                row_anywhere(dtype, rule, &weights, columns, &mut expected);
                 let mut out = vec![0x55; expected.len()];
-                row(of, &weights, columns, &mut out);
+                row(dtype, rule, &weights, columns, &mut out);
                 assert!(out == expected, "{dtype}");
                 #[cfg(target_arch = "x86_64")]
                 if has_avx2() {
                     // SAFETY: this processor has the instructions.
-                    unsafe { row_avx2(of, &weights, columns, &mut out) };
+                    unsafe { row_avx2(dtype, rule, &weights, columns, &mut out) };
                     assert!(out == expected, "{dtype} by AVX2");
                 }
             }

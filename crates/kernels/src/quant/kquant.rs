@@ -116,8 +116,10 @@ struct FittedScales<const L: usize> {
 fn fit_affine<const L: usize, const N: usize>(
     weights: &[f32],
     columns: Option<&[f32]>,
-    (steps, tries): (f32, Tries),
-    (largest, factor): (f32, f32),
+    steps: f32,
+    tries: Tries,
+    largest: f32,
+    factor: f32,
 ) -> FittedScales<L> {
     let w: Lanes<L, N> = lanes(weights);
     match columns {
@@ -153,7 +155,7 @@ fn affine_codes(weights: &[f32], id: f32, min: f32, steps: f32, codes: &mut [u8]
 #[inline(always)]
 pub(super) fn encode_q2(weights: &[f32], columns: Option<&[f32]>, block: &mut [u8]) {
     let tries = Tries { first: -0.5, width: 0.1, last: 15 };
-    let fit = fit_affine::<16, 16>(weights, columns, (3.0, tries), (15.0, 1.0));
+    let fit = fit_affine::<16, 16>(weights, columns, 3.0, tries, 15.0, 1.0);
     put_half(block, 80, fit.d);
     put_half(block, 82, fit.dmin);
     let (d, dmin) = (half_at(block, 80), half_at(block, 82));
@@ -281,7 +283,7 @@ fn encode_affine(
     steps: f32,
     tries: Tries,
 ) -> [u8; 256] {
-    let fit = fit_affine::<8, 32>(weights, columns, (steps, tries), (63.0, 2.0));
+    let fit = fit_affine::<8, 32>(weights, columns, steps, tries, 63.0, 2.0);
     put_half(header, 0, fit.d);
     put_half(header, 2, fit.dmin);
     let (d, dmin) = (half_at(header, 0), half_at(header, 2));

@@ -157,7 +157,7 @@ pub(super) fn symmetric_scales<const L: usize, const N: usize>(
     importance: &Lanes<L, N>,
     levels: f32,
 ) -> [f32; L] {
-    scales_between(weights, importance, &extremes(weights), (-levels, levels - 1.0))
+    scales_between(weights, importance, &extremes(weights), -levels, levels - 1.0)
 }
 
 /// Best scale s for `w ≈ s * q` of numbers that are not negative, q from 0 to `steps`.
@@ -166,18 +166,18 @@ pub(super) fn positive_scale<const N: usize>(numbers: [f32; N], importance: [f32
     let (numbers, importance) = (lanes::<1, N>(&numbers), lanes::<1, N>(&importance));
     // The largest takes the highest code.
     let end = [-extremes(&numbers)[0]];
-    let bounds = (0.0, steps);
-    scales_between(&numbers, &importance, &end, bounds)[0]
+    scales_between(&numbers, &importance, &end, 0.0, steps)[0]
 }
 
-/// Same as [`symmetric_scales`], for codes within bounds. `end` takes the bound of larger magnitude, or its place
+/// Same as [`symmetric_scales`], for codes from `low` to `high`. `end` takes the bound of larger magnitude, or its place
 /// below zero.
 #[inline(always)]
 fn scales_between<const L: usize, const N: usize>(
     weights: &Lanes<L, N>,
     importance: &Lanes<L, N>,
     end: &[f32; L],
-    (low, high): (f32, f32),
+    low: f32,
+    high: f32,
 ) -> [f32; L] {
     let levels = if low < 0.0 { -low } else { high };
     let mut products = *weights;

@@ -1,13 +1,13 @@
 //! Reference implementation of norms of some columns of a row.
 
 use super::{ReferenceBuffer, formulas};
-use crate::LayerNormParams;
+use crate::{LayerNormParams, NormColumns};
 
 /// `layer_norm` in place on columns from `first` on, in parts of `width` columns that are normed separately.
 pub(super) fn layer_norm_columns(
     rows: usize,
     x: &mut ReferenceBuffer,
-    (first, width): (usize, usize),
+    NormColumns { first, width }: NormColumns,
     params: &LayerNormParams<&Vec<f32>>,
 ) {
     let count = params.weight.len();

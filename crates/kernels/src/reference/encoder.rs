@@ -35,7 +35,7 @@ impl ReferenceBackend {
             {
                 let norm = norm_all(heads, norm, params);
                 for head in heads.chunks_exact_mut(head_dim) {
-                    prepare(head, norm, params, (batch, row));
+                    prepare(head, norm, params, batch, row);
                 }
             }
         }
@@ -59,14 +59,16 @@ impl ReferenceBackend {
             assert_eq!(span.context, span.rows, "{span:?}: a sequence that is not whole");
             assert!(params.padding < span.rows, "{span:?}: nothing but padding");
             let first = span.row_first as usize;
-            attend(qkv, (first..first + span.rows as usize, 0..span.rows as usize), params, (out, first));
+            let rows = first..first + span.rows as usize;
+            attend(qkv, rows.clone(), 0..rows.len(), params, out, first);
         }
     }
 
     pub(crate) fn attend_part(
         &mut self,
         qkv: &ReferenceBuffer,
-        (rows, queries): (Range<usize>, Range<usize>),
+        rows: Range<usize>,
+        queries: Range<usize>,
         params: &SelfAttentionParams<&Vec<f32>, &[u32]>,
         out: &mut ReferenceBuffer,
     ) {
@@ -79,16 +81,18 @@ impl ReferenceBackend {
             queries.start.is_multiple_of(QUERIES_PART) && queries.end <= rows.len(),
             "{queries:?} of {rows:?}"
         );
-        attend(qkv, (rows, queries), params, (out, 0));
+        attend(qkv, rows, queries, params, out, 0);
     }
 }
 
-/// Attention of some queries of the sequence in rows `rows` of `qkv`. Their output rows begin at `first`.
+/// Attention of some queries of the sequence in rows `rows` of `qkv`. Their output rows begin at `out_first`.
 fn attend(
     qkv: &ReferenceBuffer,
-    (rows, queries): (Range<usize>, Range<usize>),
+    rows: Range<usize>,
+    queries: Range<usize>,
     params: &SelfAttentionParams<&Vec<f32>, &[u32]>,
-    (out, first): (&mut ReferenceBuffer, usize),
+    out: &mut ReferenceBuffer,
+    out_first: usize,
 ) {
     let HeadShape { heads, kv_heads, head_dim } = params.heads;
     let element = |row: u32, head: usize| &qkv.row(rows.start + row as usize)[head * head_dim..][..head_dim];
@@ -101,13 +105,13 @@ fn attend(
                 .clone()
                 .map(|j| {
                     let key = element(j, heads + kv_head);
-                    let bias = formulas::position_bias(params, head, (i, query), (j, key));
+                    let bias = formulas::position_bias(params, head, i, query, j, key);
                     formulas::score(query, key, params.scale, None) + bias
                 })
                 .collect();
             let values = keys.clone().map(|j| element(j, heads + kv_heads + kv_head));
             let at = head * head_dim..(head + 1) * head_dim;
-            let out = &mut out.row_mut(first + i as usize - queries.start)[at];
+            let out = &mut out.row_mut(out_first + i as usize - queries.start)[at];
             formulas::attend(&mut scores, values, None, out);
         }
     }
@@ -136,7 +140,8 @@ pub(super) fn prepare(
     head: &mut [f32],
     norm: Option<&Vec<f32>>,
     params: &QkvParams<&Vec<f32>>,
-    (batch, row): (&Batch, usize),
+    batch: &Batch,
+    row: usize,
 ) {
     let normed = |head: &mut [f32]| {
         if let Some(weight) = norm {

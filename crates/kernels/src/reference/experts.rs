@@ -39,7 +39,8 @@ pub(super) fn moe(
     weights: &MoeWeights<'_, ReferenceBackend>,
     params: &MoeParams,
     x: &ReferenceBuffer,
-    (hidden, out): (&mut ReferenceBuffer, &mut ReferenceBuffer),
+    hidden: &mut ReferenceBuffer,
+    out: &mut ReferenceBuffer,
 ) -> Vec<u32> {
     let MoeOperands { router, experts: ReferenceExperts { gate_up, down }, .. } = weights;
     let (cols, width) = (router.cols, down[0].cols);

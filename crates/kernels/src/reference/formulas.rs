@@ -112,8 +112,10 @@ pub fn score(query: &[f32], key: &[f32], scale: f32, softcap: Option<f32>) -> f6
 pub fn position_bias(
     params: &SelfAttentionParams<&Vec<f32>, &[u32]>,
     head: usize,
-    (i, query): (u32, &[f32]),
-    (j, key): (u32, &[f32]),
+    i: u32,
+    query: &[f32],
+    j: u32,
+    key: &[f32],
 ) -> f64 {
     // From -reach to reach, as an index from 0.
     let clamped = |distance: i64, reach: u32| {

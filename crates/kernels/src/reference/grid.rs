@@ -31,7 +31,8 @@ impl ReferenceBackend {
     fn grids(
         &self,
         operands: &ConvOperands<'_>,
-        (channels, outputs): (usize, usize),
+        channels: usize,
+        outputs: usize,
         output: impl Fn(&ConvParams) -> [usize; 3],
     ) -> Vec<Grid> {
         let (batch, x) = (self.step(), operands.x);
@@ -69,7 +70,7 @@ impl ReferenceBackend {
         let (outputs, channels) = (weight.rows, weight.cols / taps);
         assert_eq!(weight.cols, channels * taps, "a weight for each channel of a group and tap");
         assert!(outputs.is_multiple_of(groups), "as many outputs in each group");
-        let grids = self.grids(&operands, (channels * groups, outputs), ConvParams::output);
+        let grids = self.grids(&operands, channels * groups, outputs, ConvParams::output);
         for Grid { params, x, out } in grids {
             let output = params.output();
             for at in places(output) {
@@ -97,7 +98,7 @@ impl ReferenceBackend {
         let (channels, own) = (weight.rows, weight.cols / taps);
         let outputs = own * groups;
         assert!(channels.is_multiple_of(groups) && weight.cols.is_multiple_of(taps));
-        let grids = self.grids(&operands, (channels, outputs), ConvParams::output_transposed);
+        let grids = self.grids(&operands, channels, outputs, ConvParams::output_transposed);
         for Grid { params, x, out } in grids {
             let output = params.output_transposed();
             let start = |of: usize| bias.map_or(0.0, |bias| f64::from(bias[of]));

@@ -10,18 +10,19 @@ pub(super) fn to_cache(
     batch: &Batch,
     qkv: &mut ReferenceBuffer,
     params: &QkvParams<&Vec<f32>>,
-    (kv, layer): (&mut ReferenceKv, usize),
+    kv: &mut ReferenceKv,
+    layer: usize,
 ) {
     let HeadShape { heads, kv_heads, head_dim } = params.shape;
     qkv.check(batch.rows(), params.width(), "qkv");
     kv.check_heads(&params.shape, layer);
     for row in 0..batch.rows() {
-        let (place, slot) = ((batch, row), batch.row_slot(row, kv.groups.place(layer).group));
+        let slot = batch.row_slot(row, kv.groups.place(layer).group);
         let (queries, rest) = qkv.row_mut(row).split_at_mut(heads * head_dim);
         let (keys, values) = rest.split_at_mut(if params.queries_alone { 0 } else { kv_heads * head_dim });
         let q_norm = norm_all(queries, params.q_norm, params);
         for query in queries.chunks_exact_mut(head_dim) {
-            prepare(query, q_norm, params, place);
+            prepare(query, q_norm, params, batch, row);
             if let Some(scale) = &params.query_scale {
                 let factor = scale.at(batch.positions[row]);
                 query.iter_mut().for_each(|element| *element *= factor);
@@ -35,7 +36,7 @@ pub(super) fn to_cache(
                 let plain = value.to_vec();
                 formulas::rms_norm(&plain, &vec![1.0; head_dim], params.norm_eps, value);
             }
-            prepare(key, k_norm, params, place);
+            prepare(key, k_norm, params, batch, row);
             let at = kv.at(layer, slot, kv_head);
             store(kv.kv_type, key, &mut kv.keys[at.clone()]);
             store(kv.kv_type, value, &mut kv.values[at]);
@@ -48,7 +49,8 @@ pub(super) fn attention(
     batch: &Batch,
     qkv: &ReferenceBuffer,
     params: &AttentionParams<&Vec<f32>>,
-    (kv, layer): (&ReferenceKv, usize),
+    kv: &ReferenceKv,
+    layer: usize,
     out: &mut ReferenceBuffer,
 ) {
     let HeadShape { heads, kv_heads, head_dim } = params.shape;
@@ -77,7 +79,7 @@ pub(super) fn attention(
             }
             let keys = match memory {
                 Some(memory) => memory.first..memory.context,
-                None => visible(params, (batch, span), row),
+                None => visible(params, batch, span, row),
             };
             let position = span.context - span.rows + row;
             let slot = |key| match memory {

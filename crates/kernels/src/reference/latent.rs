@@ -36,7 +36,8 @@ pub(super) fn to_cache(
     latent: &mut ReferenceBuffer,
     queries: &mut ReferenceBuffer,
     params: &LatentParams<&Vec<f32>>,
-    (kv, layer): (&mut ReferenceKv, usize),
+    kv: &mut ReferenceKv,
+    layer: usize,
 ) {
     let LatentHeads { heads, rank, rope_dim } = params.shape;
     let width = params.shape.width();
@@ -65,8 +66,10 @@ pub(super) fn to_cache(
 pub(super) fn attention(
     batch: &Batch,
     queries: &ReferenceBuffer,
-    (shape, scale): (LatentHeads, f32),
-    (kv, layer): (&ReferenceKv, usize),
+    shape: LatentHeads,
+    scale: f32,
+    kv: &ReferenceKv,
+    layer: usize,
     out: &mut ReferenceBuffer,
 ) {
     let (LatentHeads { heads, rank, .. }, width) = (shape, shape.width());

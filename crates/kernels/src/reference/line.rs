@@ -50,7 +50,8 @@ impl ReferenceBackend {
     pub(super) fn mirror(
         &mut self,
         x: &ReferenceBuffer,
-        (channels, places): (usize, Option<usize>),
+        channels: usize,
+        places: Option<usize>,
         before: usize,
         out: &mut ReferenceBuffer,
     ) {

@@ -152,11 +152,11 @@ impl ReferenceBackend {
     pub(crate) fn layer_norm_columns(
         &mut self,
         x: &mut ReferenceBuffer,
-        (first, width): (usize, usize),
+        columns: NormColumns,
         params: &LayerNormParams<&Vec<f32>>,
     ) {
         let rows = self.step().rows();
-        columns::layer_norm_columns(rows, x, (first, width), params);
+        columns::layer_norm_columns(rows, x, columns, params);
     }
 
     pub(crate) fn rope_to_cache(
@@ -166,7 +166,7 @@ impl ReferenceBackend {
         kv: &mut ReferenceKv,
         layer: usize,
     ) {
-        heads::to_cache(self.step(), qkv, params, (kv, layer));
+        heads::to_cache(self.step(), qkv, params, kv, layer);
     }
 
     pub(crate) fn attention(
@@ -177,7 +177,7 @@ impl ReferenceBackend {
         layer: usize,
         out: &mut ReferenceBuffer,
     ) {
-        heads::attention(self.step(), qkv, params, (kv, layer), out);
+        heads::attention(self.step(), qkv, params, kv, layer, out);
     }
 
     pub(crate) fn heads_matmul(
@@ -198,18 +198,19 @@ impl ReferenceBackend {
         kv: &mut ReferenceKv,
         layer: usize,
     ) {
-        latent::to_cache(self.step(), latent, queries, params, (kv, layer));
+        latent::to_cache(self.step(), latent, queries, params, kv, layer);
     }
 
     pub(crate) fn latent_attention(
         &mut self,
         queries: &ReferenceBuffer,
-        heads: (LatentHeads, f32),
+        heads: LatentHeads,
+        scale: f32,
         kv: &ReferenceKv,
         layer: usize,
         out: &mut ReferenceBuffer,
     ) {
-        latent::attention(self.step(), queries, heads, (kv, layer), out);
+        latent::attention(self.step(), queries, heads, scale, kv, layer, out);
     }
 
     pub(crate) fn convolve(
@@ -219,7 +220,7 @@ impl ReferenceBackend {
         kv: &mut ReferenceKv,
         layer: usize,
     ) {
-        states::convolve(self.step(), x, params, (kv, layer));
+        states::convolve(self.step(), x, params, kv, layer);
     }
 
     pub(crate) fn recur(
@@ -230,7 +231,7 @@ impl ReferenceBackend {
         layer: usize,
         out: &mut ReferenceBuffer,
     ) {
-        states::recur(self.step(), x, params, (kv, layer), out);
+        states::recur(self.step(), x, params, kv, layer, out);
     }
 
     pub(crate) fn gate_output(
@@ -306,7 +307,7 @@ impl ReferenceBackend {
         out: &mut ReferenceBuffer,
     ) {
         experts::check_limits(self.limits(), weights, params);
-        self.chosen = experts::moe(self.step().rows(), weights, params, x, (hidden, out));
+        self.chosen = experts::moe(self.step().rows(), weights, params, x, hidden, out);
     }
 
     fn group_norm(
@@ -338,7 +339,7 @@ impl ReferenceBackend {
         }
     }
 
-    fn modulate(&mut self, by: &ReferenceBuffer, (scale, shift): (usize, usize), out: &mut ReferenceBuffer) {
+    fn modulate(&mut self, by: &ReferenceBuffer, scale: usize, shift: usize, out: &mut ReferenceBuffer) {
         let batch = self.step();
         by.check(batch.rows(), by.cols, "by");
         out.check(batch.rows(), out.cols, "out");
@@ -361,8 +362,8 @@ impl ReferenceBackend {
             Op::LatentToCache { latent, queries, params, kv, layer } => {
                 self.latent_to_cache(latent, queries, &params, kv, layer);
             }
-            Op::LatentAttention { queries, heads_and_scale, kv, layer, out } => {
-                self.latent_attention(queries, heads_and_scale, kv, layer, out);
+            Op::LatentAttention { queries, heads, scale, kv, layer, out } => {
+                self.latent_attention(queries, heads, scale, kv, layer, out);
             }
             Op::Convolve { x, params, kv, layer } => self.convolve(x, &params, kv, layer),
             Op::Recur { x, params, kv, layer, out } => self.recur(x, &params, kv, layer, out),
@@ -370,13 +371,11 @@ impl ReferenceBackend {
             Op::Rope { qkv, params } => self.rope(qkv, &params),
             Op::SelfAttention { qkv, params, out } => self.self_attention(qkv, &params, out),
             Op::InstanceAffine { x, places, params, out } => self.instance_affine(x, places, &params, out),
-            Op::Mirror { x, channels, places, before, out } => {
-                self.mirror(x, (channels, places), before, out)
-            }
+            Op::Mirror { x, channels, places, before, out } => self.mirror(x, channels, places, before, out),
             Op::Lstm { gates, recurrent, out } => self.lstm(gates, recurrent, out),
             Op::RelativeAttention { qkv, params, out } => self.relative_attention(qkv, &params, out),
-            Op::AttendPart { qkv, rows_and_queries, params, out } => {
-                self.attend_part(qkv, rows_and_queries, &params, out);
+            Op::AttendPart { qkv, rows, queries, params, out } => {
+                self.attend_part(qkv, rows, queries, &params, out);
             }
             Op::GroupNorm { x, groups, params, out } => self.group_norm(x, groups, &params, out),
             Op::Conv { x, affine, before, weight, bias, params, add, out } => {
@@ -385,7 +384,7 @@ impl ReferenceBackend {
             Op::ConvTranspose { x, affine, before, weight, bias, params, out } => {
                 self.conv_transpose(ConvOperands { x, affine, before, weight, bias, params, add: None, out });
             }
-            Op::Modulate { by, scale, shift, out } => self.modulate(by, (scale, shift), out),
+            Op::Modulate { by, scale, shift, out } => self.modulate(by, scale, shift, out),
             _ => unreachable!("`run_op` has the other ops"),
         }
     }

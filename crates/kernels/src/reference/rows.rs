@@ -40,7 +40,7 @@ pub(super) fn row_op(rows: usize, op: &RowOp<&ReferenceBuffer, &Vec<f32>>, out: 
             }
             RowOp::Mix { base, x, weights, plus } => {
                 let (base, x, weights, width) = (of(base), of(x), of(weights), x.cols);
-                mix(&base, &x, (&weights, plus), width, out);
+                mix(&base, &x, &weights, plus, width, out);
             }
             RowOp::Xielu { positive, negative, linear } => {
                 let [positive, negative, linear] = [positive, negative, linear].map(f64::from);
@@ -72,7 +72,7 @@ pub(super) fn row_op(rows: usize, op: &RowOp<&ReferenceBuffer, &Vec<f32>>, out: 
 }
 
 /// `Mix` for one row, whose `x` has `x_cols` columns in all.
-fn mix(base: &[f32], x: &[f32], (weights, plus): (&[f32], f32), x_cols: usize, out: &mut [f32]) {
+fn mix(base: &[f32], x: &[f32], weights: &[f32], plus: f32, x_cols: usize, out: &mut [f32]) {
     // As many weights as pairs of streams: (streams of out) * (streams of x), all of one width.
     let width = width_of(x_cols, out.len(), weights.len());
     let count = x_cols / width;

@@ -55,7 +55,8 @@ pub(super) fn convolve(
     batch: &Batch,
     x: &mut ReferenceBuffer,
     params: &ConvolutionParams<&Vec<f32>>,
-    (kv, layer): (&mut ReferenceKv, usize),
+    kv: &mut ReferenceKv,
+    layer: usize,
 ) {
     let shape = params.shape;
     let (channels, before) = (shape.channels(), shape.taps - 1);
@@ -95,7 +96,8 @@ pub(super) fn recur(
     batch: &Batch,
     x: &ReferenceBuffer,
     params: &RecurrenceParams<&Vec<f32>>,
-    (kv, layer): (&mut ReferenceKv, usize),
+    kv: &mut ReferenceKv,
+    layer: usize,
     out: &mut ReferenceBuffer,
 ) {
     let shape @ StateShape { key_dim, value_dim, value_heads, .. } = params.shape;

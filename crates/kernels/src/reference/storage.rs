@@ -115,7 +115,8 @@ impl ReferenceKv {
 /// its chunk. Keys after itself are visible if the batch says so, whatever the window's start.
 pub(crate) fn visible<V>(
     params: &AttentionParams<V>,
-    (batch, span): (&Batch, &SequenceSpan),
+    batch: &Batch,
+    span: &SequenceSpan,
     row: u32,
 ) -> std::ops::Range<u32> {
     let end = span.context - span.rows + row + 1;

@@ -3,7 +3,7 @@
 use super::TensorParallel;
 use super::layout::Layout;
 use super::operands::{RankKv, RankVector, whole};
-use crate::ops::{Cells, Executor, KvId, Op, VectorId};
+use crate::ops::{Cells, Executor, Op, VectorId};
 use crate::{AttentionParams, HeadShape, Peers, QkvParams};
 
 impl<B: Peers> TensorParallel<B> {
@@ -39,7 +39,7 @@ impl<B: Peers> TensorParallel<B> {
             Op::RopeToCache { kv, layer, .. } | Op::Attention { kv, layer, .. } => {
                 let kvs = self.kvs.clone();
                 let kvs = kvs.lock();
-                kvs.get(kv).divided[layer] && self.run_attention(op, (kv, kvs.get(kv)))
+                kvs.get(kv).divided[layer] && self.run_attention(op, kvs.get(kv))
             }
             _ => false,
         }
@@ -125,7 +125,7 @@ impl<B: Peers> TensorParallel<B> {
     }
 
     /// Attention over a layer of the cache whose heads are divided.
-    fn run_attention(&mut self, op: &Op, (_, kv): (KvId, &RankKv)) -> bool {
+    fn run_attention(&mut self, op: &Op, kv: &RankKv) -> bool {
         let (vectors, buffers) = (self.vectors.clone(), self.buffers.clone());
         let (vectors, mut buffers) = (vectors.lock(), buffers.lock());
         match op {

@@ -201,7 +201,7 @@ impl<B: Peers> Executor for TensorParallel<B> {
         let parts: Result<Vec<_>, KernelError> =
             if cols.is_multiple_of(count) { make(cols / count) } else { Ok(Vec::new()) };
         let whole: Result<Vec<_>, KernelError> = make(cols);
-        Ok(self.buffers.insert(RankBuffer::new(whole?, parts?, (rows, cols))))
+        Ok(self.buffers.insert(RankBuffer::new(whole?, parts?, rows, cols)))
     }
 
     fn kv(&self, spec: &KvSpec) -> Result<Kv, KernelError> {

@@ -85,7 +85,7 @@ fn bits(ranks: &Range<usize>) -> u64 {
 }
 
 impl RankBuffer {
-    pub(super) fn new(whole: Vec<Buffer>, parts: Vec<Buffer>, (rows, cols): (usize, usize)) -> Self {
+    pub(super) fn new(whole: Vec<Buffer>, parts: Vec<Buffer>, rows: usize, cols: usize) -> Self {
         Self {
             on: bits(&(0..whole.len())),
             whole,

@@ -3,8 +3,8 @@
 
 use hanzo_engine_kernels::ops::{self, BufferId, Handle, HeadOperands, KvId, Op, VectorId};
 use hanzo_engine_kernels::{
-    AnyBackend, AttentionParams, BufferRole, HeadShape, KernelError, LatentParams, PositionBias, QkvParams,
-    Rope, SelfAttentionParams, Stage,
+    AnyBackend, AttentionParams, BufferRole, HeadShape, KernelError, LatentParams, NormColumns, PositionBias,
+    QkvParams, Rope, SelfAttentionParams, Stage,
 };
 
 use super::fused::fuse;
@@ -49,10 +49,10 @@ impl Attention<'_> {
             return state.ops(spec, [own, out], kv, layer);
         }
         if let (Some(params), Some(latent)) = (self.latent_params(), &self.buffers.latent) {
-            let (queries, heads_and_scale) = (latent.absorbed.id(), (params.shape, self.spec.scale));
+            let (queries, heads, scale) = (latent.absorbed.id(), params.shape, self.spec.scale);
             return vec![
                 Op::LatentToCache { latent: own, queries, params, kv, layer },
-                Op::LatentAttention { queries, heads_and_scale, kv, layer, out: latent.mixed.id() },
+                Op::LatentAttention { queries, heads, scale, kv, layer, out: latent.mixed.id() },
             ];
         }
         let mut made = self.layer_norm_heads();
@@ -119,7 +119,7 @@ impl Attention<'_> {
         let norms = [(0, &self.layer.q_norm), (self.shape.q_width(), &self.layer.k_norm)];
         let norms = norms.into_iter().zip(of).filter_map(|((first, norm), width)| {
             let params = norm.as_ref()?.layer_params(self.norm.eps);
-            Some(Op::LayerNormColumns { x: self.own(), columns: (first, width), params })
+            Some(Op::LayerNormColumns { x: self.own(), columns: NormColumns { first, width }, params })
         });
         norms.collect()
     }

@@ -209,8 +209,7 @@ impl Attend {
 
     /// Attention of a sequence's rows `queries`, over its rows `keys`.
     pub(crate) fn part(&self, keys: Range<usize>, queries: Range<usize>) -> Op {
-        let rows_and_queries = (keys, queries);
-        Op::AttendPart { qkv: self.qkv, rows_and_queries, params: self.params(), out: self.out }
+        Op::AttendPart { qkv: self.qkv, rows: keys, queries, params: self.params(), out: self.out }
     }
 }
 

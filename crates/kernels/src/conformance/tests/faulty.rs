@@ -26,8 +26,9 @@ use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv};
 use crate::{
     Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, DeviceMemory, Draws,
     ExpertParts, Facts, KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LogitsHead,
-    MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputDelta, OutputGateParams, QkvParams,
-    RecurrenceParams, Rounding, RowIds, RowOp, RowSource, SampleSpecs, SampledToken, StepLimits, Ticket,
+    MatrixShape, MatrixSource, MoeParams, MoeWeights, NormColumns, Operands, OutputDelta, OutputGateParams,
+    QkvParams, RecurrenceParams, Rounding, RowIds, RowOp, RowSource, SampleSpecs, SampledToken, StepLimits,
+    Ticket,
 };
 
 pub(super) struct Faulty {

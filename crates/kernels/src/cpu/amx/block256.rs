@@ -87,7 +87,7 @@ unsafe fn many_sums<K: PanelType>(job: &AmxJob) {
             let rows = (counts.0 as u8, counts.1.max(1) as u8);
             if rows != shape {
                 shape = rows;
-                load_shapes(rows);
+                load_shapes(rows.0, rows.1);
             }
             let one = x.codes.add(column * x.codes_stride + 256 * block);
             let two = if counts.1 > 0 { one.add(16 * x.codes_stride) } else { one };
@@ -123,7 +123,7 @@ unsafe fn few_sums<K: PanelType, const TWO: bool>(job: &AmxJob) {
     let tiles = tiles.as_mut_ptr().cast::<i32>();
     let x = &job.columns;
     let count = job.column_count;
-    load_shapes((count.min(16) as u8, count.saturating_sub(16).max(1) as u8));
+    load_shapes(count.min(16) as u8, count.saturating_sub(16).max(1) as u8);
     let (mut now, mut next) = (job.planes, job.planes.add(PANEL_PLANES));
     let (codes, scales) = place(job, 0, 0);
     planes::<K>(codes, scales, now, 0..8);
@@ -178,7 +178,7 @@ unsafe fn place(job: &AmxJob, p: usize, block: usize) -> (*const u8, *const u8) 
 /// Loads tile shapes: tiles 0 to 3 are sums, low and high for each group of columns; 4 and 5 are columns, as many as
 /// each group has; 6 and 7 are weights.
 #[inline(always)]
-unsafe fn load_shapes((a, b): (u8, u8)) {
+unsafe fn load_shapes(a: u8, b: u8) {
     Shapes::load([(a, 64), (a, 64), (b, 64), (b, 64), (a, 64), (b, 64), (16, 64), (16, 64)]);
 }
 

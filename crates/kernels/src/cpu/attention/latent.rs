@@ -75,7 +75,7 @@ pub(super) unsafe fn widen_keys<L: Lanes, C: CacheFormat>(
         if cols == LANES {
             L::transpose(square.as_ptr(), LANES, 1.0, to, stride);
         } else {
-            transpose_part(square.as_ptr(), LANES, (LANES, cols), 1.0, to, stride);
+            transpose_part(square.as_ptr(), LANES, LANES, cols, 1.0, to, stride);
         }
     }
 }

@@ -42,8 +42,9 @@ impl OpenStep<'_> {
         }
         let Scratch { activations, plan, panels, convolution, .. } = &mut *self.scratch;
         let (mut numbers, room) = convolution.parts();
-        let activation = LineActivation::of(self.tier, before, room);
-        let mut product = Product { tier: self.tier, turn: self.turn, activations, plan, scratch: panels };
+        let activation = LineActivation::of(self.cores.tier, before, room);
+        let mut product =
+            Product { tier: self.cores.tier, turn: self.cores.turn, activations, plan, scratch: panels };
         let mut done = 0;
         for (sequence, span) in self.batch.sequences.iter().enumerate() {
             let params = params.of(span.rows as usize, x.cols / channels);
@@ -78,7 +79,7 @@ impl OpenStep<'_> {
         assert!(params.bias.is_none_or(|bias| bias.values.len() == channels), "a shift for each channel");
         let rows = out.data.chunks_exact_mut(2 * channels);
         for (line, out) in lines_of(self.batch, x, channels, places).zip(rows) {
-            line::instance_affine(self.turn, line, &params.into(), out);
+            line::instance_affine(self.cores.turn, line, &params.into(), out);
         }
     }
 
@@ -86,7 +87,8 @@ impl OpenStep<'_> {
     pub(super) fn mirror(
         &mut self,
         x: &CpuBuffer,
-        (channels, places): (usize, Option<usize>),
+        channels: usize,
+        places: Option<usize>,
         before: usize,
         out: &mut CpuBuffer,
     ) {
@@ -110,7 +112,7 @@ impl OpenStep<'_> {
         out.check(self.batch.rows(), 2 * hidden, "out");
         assert_eq!(recurrent.values.len(), 8 * hidden * hidden, "additions of each state to each gate");
         let job = line::LstmJob { gates: &gates.data, recurrent: &recurrent.values, hidden };
-        line::lstm((self.tier, self.turn), &mut self.scratch.panels, self.batch, &job, &mut out.data);
+        line::lstm(self.cores.lend(), &mut self.scratch.panels, self.batch, &job, &mut out.data);
     }
 
     /// The contract's `activate`.
@@ -120,8 +122,8 @@ impl OpenStep<'_> {
         if let PointActivation::Snake { alpha } = activation {
             assert_eq!(alpha.values.len(), cols, "a frequency for each column");
         }
-        let (tier, own) = (self.tier, &mut out.data[..rows * cols]);
-        each_rows_of(self.turn, own, (cols, (1 << 13) / cols.max(1) + 1), &|_, piece| {
+        let (tier, own) = (self.cores.tier, &mut out.data[..rows * cols]);
+        each_rows_of(self.cores.turn, own, cols, (1 << 13) / cols.max(1) + 1, &|_, piece| {
             piece.chunks_exact_mut(cols).for_each(|row| activate(tier, activation, row));
         });
     }
@@ -143,7 +145,12 @@ impl OpenStep<'_> {
             params.keys.len() == near && params.values.len() == near,
             "a key and a value of each distance"
         );
-        relative_attention(self.turn, self.batch, &RelativeJob { params, qkv: &qkv.data }, &mut out.data);
+        relative_attention(
+            self.cores.turn,
+            self.batch,
+            &RelativeJob { params, qkv: &qkv.data },
+            &mut out.data,
+        );
     }
 }
 

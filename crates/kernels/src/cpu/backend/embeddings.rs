@@ -10,7 +10,7 @@ impl OpenStep<'_> {
         let tokens = self.tokens;
         let cols = table.cols();
         let shared = out.data.shared();
-        self.turn.run(tokens.len(), (1 << 14) / cols.max(1) + 1, &|_, range| {
+        self.cores.turn.run(tokens.len(), (1 << 14) / cols.max(1) + 1, &|_, range| {
             for row in range {
                 let Some(token) = tokens[row] else { continue };
                 // SAFETY: the buffer holds the row (checked above), which is in one range of one thread.
@@ -27,7 +27,7 @@ impl OpenStep<'_> {
         let (rows, cols) = (self.batch.rows(), table.cols());
         out.check(rows, cols, "out");
         let shared = out.data.shared();
-        self.turn.run(rows, (1 << 14) / cols.max(1) + 1, &|_, range| {
+        self.cores.turn.run(rows, (1 << 14) / cols.max(1) + 1, &|_, range| {
             let mut part = [0.0; PART];
             for row in range {
                 // SAFETY: the buffer holds the row (checked above), which is in one range of one thread.

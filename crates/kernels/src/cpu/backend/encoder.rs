@@ -22,14 +22,14 @@ impl CpuBackend {
         let (rows, cols) = (step.batch.rows(), x.cols);
         x.check(rows, cols, "x");
         out.check(rows, cols * window, "out");
-        unfold::unfold(step.turn, step.batch, &x.data, cols, window, &mut out.data);
+        unfold::unfold(step.cores.turn, step.batch, &x.data, cols, window, &mut out.data);
     }
 
     pub(super) fn rope(&mut self, qkv: &mut CpuBuffer, params: &QkvParams<&CpuVector>) {
-        let step = self.step();
+        let mut step = self.step();
         qkv.check(step.batch.rows(), params.shape.qkv_width(), "qkv");
         let tables = &mut step.scratch.rope;
-        rope::rope(step.tier, step.turn, tables, step.batch, &qkv_job(params), &mut qkv.data);
+        rope::rope(step.cores.lend(), tables, step.batch, &qkv_job(params), &mut qkv.data);
     }
 
     pub(super) fn self_attention(
@@ -38,14 +38,13 @@ impl CpuBackend {
         params: &SelfAttentionParams<&CpuVector, &[u32]>,
         out: &mut CpuBuffer,
     ) {
-        let step = self.step();
+        let mut step = self.step();
         qkv.check(step.batch.rows(), params.heads.qkv_width(), "qkv");
         out.check(step.batch.rows(), params.heads.q_width(), "out");
         let job = job_of(params);
         let scratch = &mut step.scratch.self_attention;
         self_attention::self_attention(
-            step.tier,
-            step.turn,
+            step.cores.lend(),
             scratch,
             step.batch,
             &job,
@@ -57,18 +56,19 @@ impl CpuBackend {
     pub(super) fn attend_part(
         &mut self,
         qkv: &CpuBuffer,
-        (rows, queries): (Range<usize>, Range<usize>),
+        rows: Range<usize>,
+        queries: Range<usize>,
         params: &SelfAttentionParams<&CpuVector, &[u32]>,
         out: &mut CpuBuffer,
     ) {
-        let step = self.step();
+        let mut step = self.step();
         qkv.check(rows.end, params.heads.qkv_width(), "qkv");
         out.check(queries.len(), params.heads.q_width(), "out");
         assert_eq!(queries.len(), step.batch.rows(), "a row of the batch for each query");
         let job = job_of(params);
         let scratch = &mut step.scratch.self_attention;
         let qkv = &qkv.data[rows.start * qkv.cols..rows.end * qkv.cols];
-        self_attention::some_queries(step.tier, step.turn, scratch, queries, &job, qkv, &mut out.data);
+        self_attention::some_queries(step.cores.lend(), scratch, queries, &job, qkv, &mut out.data);
     }
 }
 

@@ -17,7 +17,8 @@ impl OpenStep<'_> {
         weights: &MoeWeights<'_, CpuBackend>,
         params: &MoeParams,
         x: &CpuBuffer,
-        (hidden, out): (&mut CpuBuffer, &mut CpuBuffer),
+        hidden: &mut CpuBuffer,
+        out: &mut CpuBuffer,
     ) {
         let &MoeOperands { router, experts, .. } = weights;
         let (rows, cols) = (self.batch.rows(), router.cols());
@@ -53,14 +54,14 @@ impl OpenStep<'_> {
         shared: &CpuBuffer,
         out: &mut CpuBuffer,
     ) {
-        let (rows, cols, tier) = (self.batch.rows(), out.cols, self.tier);
+        let (rows, cols, tier) = (self.batch.rows(), out.cols, self.cores.tier);
         shared.check(rows, cols, "shared");
         if let Some(gate) = gate {
             x.check(rows, gate.values.len(), "x");
         }
         let (x, x_cols) = (SharedPointer::new_const(x.data.as_ptr()), x.cols);
         let (from, to) = (SharedPointer::new_const(shared.data.as_ptr()), out.data.shared());
-        self.turn.run(rows, (1 << 14) / cols.max(1) + 1, &|_, range| {
+        self.cores.turn.run(rows, (1 << 14) / cols.max(1) + 1, &|_, range| {
             for row in range {
                 // SAFETY: the buffers hold the row (checked above), which is in one range of one thread.
                 unsafe {
@@ -78,7 +79,7 @@ impl OpenStep<'_> {
         let (rows, cols) = (self.batch.rows(), bias.values.len());
         out.check(rows, cols, "out");
         let shared = out.data.shared();
-        self.turn.run(rows, (1 << 14) / cols.max(1) + 1, &|_, range| {
+        self.cores.turn.run(rows, (1 << 14) / cols.max(1) + 1, &|_, range| {
             for row in range {
                 // SAFETY: the buffer holds the row (checked above), which is in one range of one thread.
                 let out = unsafe { std::slice::from_raw_parts_mut(shared.get().add(row * cols), cols) };

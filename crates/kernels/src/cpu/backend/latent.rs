@@ -4,7 +4,7 @@ use super::{CpuBuffer, CpuVector, OpenStep};
 use crate::cpu::aligned::SharedPointer;
 use crate::cpu::attention::{self, AttentionJob};
 use crate::cpu::kv::LayerKv;
-use crate::cpu::latent::{self, LatentJob, Rows};
+use crate::cpu::latent::{self, LatentJob};
 use crate::cpu::matmul::Product;
 use crate::cpu::matrix::CpuMatrix;
 use crate::cpu::scratch::Scratch;
@@ -20,35 +20,34 @@ impl OpenStep<'_> {
         let width: usize = weights.iter().map(|weight| weight.rows() + weight.cols()).sum();
         assert!(width <= limits.heads_matmul_width, "heads wider than the step limits");
         assert!(weights.len() <= limits.heads.heads, "more heads than the step limits");
-        let mut product = Product { tier: self.tier, turn: self.turn, activations, plan, scratch: panels };
-        let (x, out) = (
-            Rows { numbers: &x.data[..], cols: x.cols },
-            Rows { cols: out.cols, numbers: &mut out.data[..] },
-        );
-        latent::heads_matmul(&mut product, latent, rows, weights, x, out);
+        let mut product =
+            Product { tier: self.cores.tier, turn: self.cores.turn, activations, plan, scratch: panels };
+        latent::heads_matmul(&mut product, latent, rows, weights, x.rows(), out.rows_mut());
     }
 
     /// The contract's `latent_to_cache`.
     pub(super) fn latent_to_cache(
         &mut self,
-        (latent, queries): (&mut CpuBuffer, &mut CpuBuffer),
+        latent: &mut CpuBuffer,
+        queries: &mut CpuBuffer,
         params: &LatentParams<&CpuVector>,
         kv: LayerKv<&mut [u8]>,
     ) {
         let (rows, shape) = (self.batch.rows(), params.shape);
         latent.check(rows, shape.width(), "latent");
         queries.check(rows, shape.heads * shape.width(), "queries");
-        let norm = (&params.norm.values[..], params.norm_eps);
-        let job = LatentJob::new(shape, norm, CpuVector::rotation(&params.rope));
-        let device = (self.tier, &mut *self.turn, &mut self.scratch.rope);
-        latent::to_cache(device, self.batch, &job, &mut latent.data, &mut queries.data, kv);
+        let (norm, rotation) = (&params.norm.values[..], CpuVector::rotation(&params.rope));
+        let job = LatentJob::new(shape, norm, params.norm_eps, rotation);
+        let (cores, tables) = (self.cores.lend(), &mut self.scratch.rope);
+        latent::to_cache(cores, tables, self.batch, &job, &mut latent.data, &mut queries.data, kv);
     }
 
     /// The contract's `latent_attention`.
     pub(super) fn latent_attention(
         &mut self,
         queries: &CpuBuffer,
-        (shape, scale): (LatentHeads, f32),
+        shape: LatentHeads,
+        scale: f32,
         kv: LayerKv<&[u8]>,
         out: &mut CpuBuffer,
     ) {
@@ -70,17 +69,17 @@ impl OpenStep<'_> {
             slopes: None,
         };
         let scratch = &mut self.scratch.attention;
-        attention::attention(self.tier, self.turn, scratch, self.batch, &job, &queries.data, &mut out.data);
+        attention::attention(self.cores.lend(), scratch, self.batch, &job, &queries.data, &mut out.data);
     }
 
     /// Draws a token for each row of logits, in parallel, each row on one thread.
     pub(super) fn draw(&mut self, vocab: usize, specs: &SampleSpecs, room: &mut [f32]) {
         let rows = self.batch.logit_rows.len();
         assert_eq!(specs.rows.len(), rows, "a spec for each logit row");
-        assert!(self.scratch.draws.len() >= self.turn.threads(), "scratch for every thread");
+        assert!(self.scratch.draws.len() >= self.cores.turn.threads(), "scratch for every thread");
         let (draws, logits) = (SharedPointer::new(self.draws.rows(rows)), SharedPointer::new(room));
         let threads = SharedPointer::new(&mut self.scratch.draws);
-        self.turn.run(rows, 1, &|thread, range| {
+        self.cores.turn.run(rows, 1, &|thread, range| {
             // SAFETY: there is one for each thread, checked above, and no other thread uses this one's.
             let scratch = unsafe { &mut *threads.get().add(thread) };
             for row in range {

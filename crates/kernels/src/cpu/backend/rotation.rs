@@ -42,9 +42,9 @@ impl OpenStep<'_> {
         if params.queries_alone {
             let shape = HeadShape { kv_heads: 0, ..params.shape };
             let job = QkvJob { shape, k_norm: None, ..job };
-            return rope::rope(self.tier, self.turn, tables, self.batch, &job, &mut qkv.data);
+            return rope::rope(self.cores.lend(), tables, self.batch, &job, &mut qkv.data);
         }
         let kv = kv.layer_mut(layer, &params.shape);
-        rope::rope_to_cache(self.tier, self.turn, tables, self.batch, &job, &mut qkv.data, kv);
+        rope::rope_to_cache(self.cores.lend(), tables, self.batch, &job, &mut qkv.data, kv);
     }
 }

@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 
 use super::{CpuBackend, CpuBuffer, CpuLowRank, CpuVector, OpenStep};
 use crate::cpu::activations::Input;
+use crate::cpu::rows::Rows;
 use crate::cpu::{low_rank, norm};
 use crate::reference::{XIELU_MOST, width_of};
 use crate::{AdaptedLogits, LogitsHead, RowOp};
@@ -16,7 +17,7 @@ impl OpenStep<'_> {
         out.check(rows, x.cols, "out");
         assert!(x.cols.is_multiple_of(cols), "parts of a row as long as the weights");
         let rows = rows * (x.cols / cols);
-        norm::rms_norm(self.tier, self.turn, rows, &x.data, None, (&weight.values, eps), &mut out.data);
+        norm::rms_norm(self.cores.lend(), rows, &x.data, None, &weight.values, eps, &mut out.data);
     }
 
     pub(super) fn add_rms_norm(
@@ -32,7 +33,7 @@ impl OpenStep<'_> {
         x.check(rows, cols, "x");
         out.check(rows, cols, "out");
         let residual = Some(&mut residual.data[..]);
-        norm::rms_norm(self.tier, self.turn, rows, &x.data, residual, (&weight.values, eps), &mut out.data);
+        norm::rms_norm(self.cores.lend(), rows, &x.data, residual, &weight.values, eps, &mut out.data);
     }
 
     /// The contract's `logits`.
@@ -51,9 +52,15 @@ impl OpenStep<'_> {
         // SAFETY: `gather` has put that many rows of the matrix's inputs there.
         unsafe { self.product().store(head, None, None, input, out) };
         if let Some(AdaptedLogits { deltas, low }) = adapted {
-            let (low, out) = (Some((&mut low.data[..], low.cols)), (out, head.rows()));
-            let x = (&x.data[..], x.cols);
-            low_rank::add(self.tier, self.turn, self.adapted.logits(), deltas, x, low, out);
+            let out = Rows { numbers: out, stride: head.rows() };
+            low_rank::add(
+                self.cores.lend(),
+                self.adapted.logits(),
+                deltas,
+                x.rows(),
+                Some(low.rows_mut()),
+                out,
+            );
         }
     }
 
@@ -65,9 +72,8 @@ impl OpenStep<'_> {
         low: Option<&mut CpuBuffer>,
         out: &mut CpuBuffer,
     ) {
-        let low = low.map(|low| (&mut low.data[..], low.cols));
-        let out = (&mut out.data[..], out.cols);
-        low_rank::add(self.tier, self.turn, self.adapted.get(), deltas, (&x.data, x.cols), low, out);
+        let low = low.map(CpuBuffer::rows_mut);
+        low_rank::add(self.cores.lend(), self.adapted.get(), deltas, x.rows(), low, out.rows_mut());
     }
 
     /// The contract's `row_op`.
@@ -100,7 +106,7 @@ impl OpenStep<'_> {
             RowOp::MatchSize { x, .. } => x.check(rows, cols, "x"),
         }
         let shared = out.data.shared();
-        self.turn.run(rows, (1 << 13) / cols.max(1) + 1, &|_, range| {
+        self.cores.turn.run(rows, (1 << 13) / cols.max(1) + 1, &|_, range| {
             for row in range {
                 // SAFETY: the buffer holds the row (checked above), which is in one range of one thread.
                 let out = unsafe { std::slice::from_raw_parts_mut(shared.get().add(row * cols), cols) };

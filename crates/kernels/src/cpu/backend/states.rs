@@ -1,7 +1,7 @@
 //! Ops of layers with recurrent states.
 
 use super::{CpuBuffer, CpuVector, OpenStep};
-use crate::cpu::states::{self, LayerStates, PartNorm, RecurrenceJob};
+use crate::cpu::states::{self, ConvolveJob, LayerStates, OutputGateJob, PartNorm, RecurrenceJob};
 use crate::{ConvolutionParams, OutputGateParams, RecurrenceParams, StateRule};
 
 impl OpenStep<'_> {
@@ -19,8 +19,8 @@ impl OpenStep<'_> {
         assert_eq!(params.weight.values.len(), shape.taps * channels, "a factor for each tap and channel");
         let bias = params.bias.map(|bias| &bias.values[..]);
         assert!(bias.is_none_or(|bias| bias.len() == channels), "an addend for each channel");
-        let device = (self.tier, &mut *self.turn, self.batch);
-        states::convolve(device, shape, (&params.weight.values, bias), (&mut x.data, cols), layer);
+        let job = ConvolveJob { shape, weight: &params.weight.values, bias };
+        states::convolve(self.cores.lend(), self.batch, job, x.rows_mut(), layer);
     }
 
     /// The contract's `recur`.
@@ -44,7 +44,7 @@ impl OpenStep<'_> {
         };
         let of_heads = [Some(job.decay), Some(job.step_bias), job.skip];
         assert!(of_heads.iter().flatten().all(|of| of.len() == shape.value_heads), "a number for each head");
-        states::recur((self.tier, self.turn, self.batch), &job, &x.data, layer, &mut out.data);
+        states::recur(self.cores.lend(), self.batch, &job, &x.data, layer, &mut out.data);
     }
 
     /// The contract's `gate_output`.
@@ -72,7 +72,7 @@ impl OpenStep<'_> {
                 norm.part
             );
         }
-        let gate = (&gate.data[..], gate.cols, params.column);
-        states::gate_output((self.tier, self.turn, rows), gate, (params.kind, norm), (&mut out.data, cols));
+        let job = OutputGateJob { gate: gate.rows(), column: params.column, kind: params.kind, norm };
+        states::gate_output(self.cores.lend(), rows, job, out.rows_mut());
     }
 }

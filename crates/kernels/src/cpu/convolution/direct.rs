@@ -35,7 +35,9 @@ impl Direct {
     pub(super) fn run(
         &self,
         turn: &mut PoolTurn,
-        (channels, outputs, transposed): (usize, usize, bool),
+        channels: usize,
+        outputs: usize,
+        transposed: bool,
         Grid { params, x, before, bias, add, out }: Grid<'_>,
     ) {
         let (taps, groups) = (params.taps(), params.groups);

@@ -8,6 +8,7 @@ use crate::cpu::aligned::SharedPointer;
 use crate::cpu::matmul::Product;
 use crate::cpu::matrix::CpuMatrix;
 use crate::cpu::pool::PoolTurn;
+use crate::cpu::rows::Rows;
 
 /// Finite evaluation points; infinity is added. With these, f32 sums keep 20 correct bits.
 const POINTS: [f64; 6] = [0.0, 1.0, -1.0, 0.5, -2.0, 2.0];
@@ -148,7 +149,8 @@ impl Points {
     /// Numbers of the combinations, of the products, and of the rows under the runs of all threads.
     pub(super) fn scratch(
         &self,
-        (channels, outputs): (usize, usize),
+        channels: usize,
+        outputs: usize,
         dilation: usize,
         threads: usize,
     ) -> [usize; 3] {
@@ -165,12 +167,13 @@ impl Points {
         &self,
         product: &mut Product<'_>,
         scratch: &mut LineScratch<'_>,
-        sizes: (usize, usize),
+        channels: usize,
+        outputs: usize,
         grid: Grid<'_>,
     ) {
         match self.cut.points() {
-            6 => self.of_points::<6>(product, scratch, sizes, grid),
-            7 => self.of_points::<7>(product, scratch, sizes, grid),
+            6 => self.of_points::<6>(product, scratch, channels, outputs, grid),
+            7 => self.of_points::<7>(product, scratch, channels, outputs, grid),
             points => unreachable!("cuts are of 6 or 7 points, not of {points}"),
         }
     }
@@ -179,7 +182,8 @@ impl Points {
         &self,
         product: &mut Product<'_>,
         scratch: &mut LineScratch<'_>,
-        (channels, outputs): (usize, usize),
+        channels: usize,
+        outputs: usize,
         mut grid: Grid<'_>,
     ) {
         let dilation = grid.params.dilation[2];
@@ -200,9 +204,11 @@ impl Points {
             // The last windows extend beyond the last tile.
             let sums = &sums[..(N * tiles + self.cut.parts - 1) * channels];
             let products = &mut products[..N * tiles * outputs];
-            multiply(product, &self.matrices, None, (sums, channels), tiles, (&mut *products, outputs));
+            let combined = Rows { numbers: sums, stride: channels };
+            let made = Rows { numbers: &mut *products, stride: outputs };
+            multiply(product, &self.matrices, None, combined, tiles, made);
             let add = grid.add.map(|add| &add[first * outputs..][..piece.len()]);
-            self.add_products::<N>(product.turn, products, chunk, [grid.bias, add], (piece, outputs));
+            self.add_products::<N>(product.turn, products, chunk, [grid.bias, add], piece, outputs);
         }
     }
 
@@ -255,7 +261,8 @@ impl Points {
         products: &[f32],
         TileChunk { of_phase, dilation, .. }: TileChunk,
         [bias, add]: [Option<&[f32]>; 2],
-        (out, outputs): (&mut [f32], usize),
+        out: &mut [f32],
+        outputs: usize,
     ) {
         let (tile, plane) = (self.cut.tile, dilation * of_phase * outputs);
         each_rows(turn, out, outputs, &|first, piece| {

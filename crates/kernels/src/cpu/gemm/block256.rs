@@ -115,12 +115,12 @@ unsafe fn words<F: PanelFormat, L: Lanes, const NC: usize, const EXPANDED: bool>
     let scale = group_scale::<L>(F::KIND, scales, group);
     let a = x.codes.add(256 * block + first);
     if F::KIND.group() == 32 {
-        L::words::<NC, 8>(products_max_of(F::KIND), codes, scale, (a, x.codes_stride), None, parts);
+        L::words::<NC, 8>(products_max_of(F::KIND), codes, scale, a, x.codes_stride, None, parts);
         return;
     }
     let at = x.offsets.add(16 * block + group);
     let zero_point = (F::KIND.zero() != 0).then_some((F::KIND.zero(), at, x.offsets_stride));
-    L::words::<NC, 4>(products_max_of(F::KIND), codes, scale, (a, x.codes_stride), zero_point, parts);
+    L::words::<NC, 4>(products_max_of(F::KIND), codes, scale, a, x.codes_stride, zero_point, parts);
     if F::KIND.has_min() {
         for (c, sum) in mins.iter_mut().enumerate() {
             let offset = x.offset_of_16::<L>(c, 16 * block + group);

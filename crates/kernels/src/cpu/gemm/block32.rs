@@ -87,7 +87,7 @@ impl<K: PanelType> PanelFormat for Block32<K> {
                 for (p, (&codes, sums)) in codes.iter().zip(sums.iter_mut()).enumerate() {
                     let scales = scales_of::<Self>(args, p, b);
                     let (d, factors) = (scale_of_32::<L>(K::KIND, scales), x.scales.add(b));
-                    L::signed_words::<NC>(codes, (a, x.codes_stride), d, (factors, x.scales_stride), sums);
+                    L::signed_words::<NC>(codes, a, x.codes_stride, d, factors, x.scales_stride, sums);
                     if K::KIND.has_min() {
                         let min = min_of_32::<L>(K::KIND, scales);
                         for (c, sum) in sums.iter_mut().enumerate() {
@@ -108,8 +108,8 @@ impl<K: PanelType> PanelFormat for Block32<K> {
             }
             if TileProperties::<Self, L, NP>::WORDS {
                 for (&codes, dots) in codes.iter().zip(&mut dots) {
-                    let (products_max, a) = (products_max_of(K::KIND), (a, x.codes_stride));
-                    L::words::<NC, 8>(products_max, codes, L::splat_i(1), a, None, dots);
+                    let (products_max, one) = (products_max_of(K::KIND), L::splat_i(1));
+                    L::words::<NC, 8>(products_max, codes, one, a, x.codes_stride, None, dots);
                 }
             } else {
                 L::dots::<NP, NC, 8>(&codes, a, x.codes_stride, &mut dots);

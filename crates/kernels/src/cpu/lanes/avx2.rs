@@ -363,7 +363,8 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         products_max: usize,
         codes: *const u8,
         scale: Self::I,
-        (a, stride): (*const i8, usize),
+        a: *const i8,
+        stride: usize,
         zero_point: Option<(i32, *const i32, usize)>,
         parts: &mut [Self::I; NC],
     ) {
@@ -442,13 +443,15 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     #[inline(always)]
     unsafe fn signed_words<const NC: usize>(
         codes: *const u8,
-        (a, stride): (*const i8, usize),
+        a: *const i8,
+        stride: usize,
         d: Self::F,
-        (factors, factors_stride): (*const f32, usize),
+        factors: *const f32,
+        factors_stride: usize,
         sums: &mut [Self::F; NC],
     ) {
         if let Some(sums) = sums.first_chunk_mut::<4>().filter(|_| NC == 4) {
-            four_signed_columns(codes, (a, stride), &d, (factors, factors_stride), sums);
+            four_signed_columns(codes, a, stride, &d, factors, factors_stride, sums);
             return;
         }
         let mut dots = [[_mm256_setzero_si256(); 2]; NC];

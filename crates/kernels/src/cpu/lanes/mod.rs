@@ -117,7 +117,7 @@ pub(super) trait Lanes: Copy + 'static {
     /// stride + i] * factor`.
     #[inline(always)]
     unsafe fn transpose(from: *const f32, stride: usize, factor: f32, to: *mut f32, to_stride: usize) {
-        transpose_part(from, stride, (16, 16), factor, to, to_stride);
+        transpose_part(from, stride, 16, 16, factor, to, to_stride);
     }
 
     /// a + b.
@@ -218,7 +218,8 @@ pub(super) trait Lanes: Copy + 'static {
         products_max: usize,
         codes: *const u8,
         scale: Self::I,
-        (a, stride): (*const i8, usize),
+        a: *const i8,
+        stride: usize,
         zero_point: Option<(i32, *const i32, usize)>,
         parts: &mut [Self::I; NC],
     ) {
@@ -245,9 +246,11 @@ pub(super) trait Lanes: Copy + 'static {
     #[inline(always)]
     unsafe fn signed_words<const NC: usize>(
         codes: *const u8,
-        (a, stride): (*const i8, usize),
+        a: *const i8,
+        stride: usize,
         d: Self::F,
-        (factors, factors_stride): (*const f32, usize),
+        factors: *const f32,
+        factors_stride: usize,
         sums: &mut [Self::F; NC],
     ) {
         let _ = (codes, a, stride, d, factors, factors_stride, sums);
@@ -271,7 +274,8 @@ pub(super) trait Lanes: Copy + 'static {
 pub(super) unsafe fn transpose_part(
     from: *const f32,
     stride: usize,
-    (rows, cols): (usize, usize),
+    rows: usize,
+    cols: usize,
     factor: f32,
     to: *mut f32,
     to_stride: usize,

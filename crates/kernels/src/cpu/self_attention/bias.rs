@@ -1,5 +1,7 @@
 //! Position biases: addends to scores that depend on the positions of query and key.
 
+use std::ops::Range;
+
 use crate::{HeadShape, PositionBias};
 
 /// A position bias whose tables have been checked.
@@ -24,6 +26,7 @@ pub(in crate::cpu) enum Distance<'a> {
 pub(in crate::cpu) struct Disentangled<'a> {
     pub(super) keys: Option<&'a [f32]>, // (buckets, q_width)
     pub(super) queries: Option<&'a [f32]>,
+    shape: HeadShape,
     bucket_of: &'a [u32],
     reach: u32,
 }
@@ -56,7 +59,7 @@ impl<'a> Bias<'a> {
                 for table in [keys, queries].into_iter().flatten() {
                     assert_eq!(table.len(), buckets as usize * shape.q_width(), "one row a bucket");
                 }
-                Bias::Disentangled(Disentangled { keys, queries, bucket_of, reach })
+                Bias::Disentangled(Disentangled { keys, queries, shape, bucket_of, reach })
             }
         }
     }
@@ -84,18 +87,19 @@ impl Distance<'_> {
 }
 
 impl Disentangled<'_> {
-    /// Writes the columns of `table` for a head, for the key `ahead` rows after the query and one row more for each of
-    /// `count` columns. Element d of column c goes to `to[d * stride + c]`, times `factor`.
+    /// Writes the columns of `table` for a head, one for each distance in `ahead`: the rows from the query to a key after it.
+    /// Element d of column c goes to `to[d * stride + c]`, times `factor`.
     pub(super) fn fill(
         &self,
         table: &[f32],
-        (shape, head): (HeadShape, usize),
-        (ahead, count): (isize, usize),
+        head: usize,
+        ahead: Range<isize>,
         factor: f32,
         to: &mut [f32],
         stride: usize,
     ) {
-        for (column, ahead) in (ahead..).take(count).enumerate() {
+        let shape = self.shape;
+        for (column, ahead) in ahead.enumerate() {
             let bucket = self.bucket_of[clamped(-ahead, self.reach)] as usize;
             let row = &table[bucket * shape.q_width() + head * shape.head_dim..][..shape.head_dim];
             for (to, value) in to[column..].iter_mut().step_by(stride).zip(row) {

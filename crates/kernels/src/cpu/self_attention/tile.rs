@@ -79,7 +79,7 @@ impl Kernel for KvBlock {
             let from = self.keys.add(block * LANES * self.stride);
             let to = self.workspace.keys.add((block / nv * head_dim * nv + block % nv) * LANES);
             let rows = LANES.min(self.to - block * LANES);
-            columns::<L>(from, self.stride, (rows, head_dim), self.scale, to, nv * LANES);
+            columns::<L>(from, self.stride, rows, head_dim, self.scale, to, nv * LANES);
         }
         let chunks = head_dim.div_ceil(LANES);
         for t in self.from..self.to {
@@ -99,7 +99,8 @@ impl Kernel for KvBlock {
 unsafe fn columns<L: Lanes>(
     from: *const f32,
     stride: usize,
-    (rows, cols): (usize, usize),
+    rows: usize,
+    cols: usize,
     factor: f32,
     to: *mut f32,
     to_stride: usize,
@@ -115,7 +116,7 @@ unsafe fn columns<L: Lanes>(
             }
         }
         let (from, to) = (from.add(whole), to.add(whole * to_stride));
-        transpose_part(from, stride, (rows, cols - whole), factor, to, to_stride);
+        transpose_part(from, stride, rows, cols - whole, factor, to, to_stride);
     }
 }
 
@@ -200,7 +201,7 @@ impl Kernel for Group {
         // Queries as columns: a tile reads one number of each.
         let quick = const { vectors::<L>() == 2 } && self.readable >= LANES;
         let rows = if quick { LANES } else { self.count };
-        columns::<L>(self.query, self.stride, (rows, self.head_dim), 1.0, self.workspace.queries, LANES);
+        columns::<L>(self.query, self.stride, rows, self.head_dim, 1.0, self.workspace.queries, LANES);
         // Results that a larger tile computes for missing queries are ignored.
         if const { vectors::<L>() == 2 } {
             match self.count {

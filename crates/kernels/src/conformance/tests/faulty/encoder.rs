@@ -8,8 +8,8 @@ use super::super::super::rig::whole_batch;
 use super::{Fault, Faulty, Part};
 use crate::reference::{ReferenceBuffer, formulas};
 use crate::{
-    Activation, BufferRole, DeviceMemory, HeadShape, LayerNormParams, PositionBias, QkvParams, Rope,
-    RopeAxes, RopeKind, RowIds, SelfAttentionParams, SequenceSpan,
+    Activation, BufferRole, DeviceMemory, HeadShape, LayerNormParams, NormColumns, PositionBias, QkvParams,
+    Rope, RopeAxes, RopeKind, RowIds, SelfAttentionParams, SequenceSpan,
 };
 
 impl Faulty {
@@ -60,7 +60,7 @@ impl Faulty {
     pub(super) fn columns_normed(
         &self,
         x: &ReferenceBuffer,
-        (first, width): (usize, usize),
+        NormColumns { first, width }: NormColumns,
         params: &LayerNormParams<&Vec<f32>>,
     ) -> Vec<f32> {
         let (cols, count) = (x.cols(), params.weight.len());
@@ -383,7 +383,8 @@ impl Faulty {
     pub(super) fn attend_part(
         &mut self,
         qkv: &ReferenceBuffer,
-        (rows, queries): (Range<usize>, Range<usize>),
+        rows: Range<usize>,
+        queries: Range<usize>,
         params: &SelfAttentionParams<&Vec<f32>, &[u32]>,
         out: &mut ReferenceBuffer,
     ) {
@@ -393,7 +394,7 @@ impl Faulty {
             _ => rows,
         };
         let batch = self.batch.clone();
-        self.with_batch(&batch, |inner| inner.attend_part(qkv, (rows, queries), params, out));
+        self.with_batch(&batch, |inner| inner.attend_part(qkv, rows, queries, params, out));
         self.restore(out);
     }
 }

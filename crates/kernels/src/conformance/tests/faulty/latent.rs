@@ -24,7 +24,8 @@ impl Faulty {
         latent: &mut ReferenceBuffer,
         queries: &mut ReferenceBuffer,
         params: &LatentParams<&Vec<f32>>,
-        (kv, layer): (&mut ReferenceKv, usize),
+        kv: &mut ReferenceKv,
+        layer: usize,
     ) {
         let before = self.rows_of(queries, queries.cols());
         let ones = vec![1.0; params.norm.len()];
@@ -41,8 +42,10 @@ impl Faulty {
     pub(super) fn attend_latents(
         &mut self,
         queries: &ReferenceBuffer,
-        (shape, scale): (LatentHeads, f32),
-        (kv, layer): (&ReferenceKv, usize),
+        shape: LatentHeads,
+        scale: f32,
+        kv: &ReferenceKv,
+        layer: usize,
         out: &mut ReferenceBuffer,
     ) {
         let scale = if self.fault == Fault::ScaleIgnored { 1.0 } else { scale };
@@ -52,16 +55,16 @@ impl Faulty {
             let mut moved =
                 self.inner.buffer(BufferRole::Operand, self.batch.rows(), queries.cols()).unwrap();
             self.inner.write_rows(&mut moved, 0, &rows).unwrap();
-            return self.inner.latent_attention(&moved, (shape, scale), kv, layer, out);
+            return self.inner.latent_attention(&moved, shape, scale, kv, layer, out);
         }
         if self.fault == Fault::TablesIgnored {
             let mut batch = self.batch.clone();
             batch.block_tables.iter_mut().enumerate().for_each(|(i, block)| *block = i as u32);
             renumber_slots(&mut batch);
             return self.with_batch(&batch, |inner| {
-                inner.latent_attention(queries, (shape, scale), kv, layer, out);
+                inner.latent_attention(queries, shape, scale, kv, layer, out);
             });
         }
-        self.inner.latent_attention(queries, (shape, scale), kv, layer, out);
+        self.inner.latent_attention(queries, shape, scale, kv, layer, out);
     }
 }

@@ -116,7 +116,7 @@ impl Faulty {
     pub(super) fn layer_norm_columns(
         &mut self,
         x: &mut ReferenceBuffer,
-        columns: (usize, usize),
+        columns: NormColumns,
         params: &LayerNormParams<&Vec<f32>>,
     ) {
         let rows = self.columns_normed(x, columns, params);
@@ -251,18 +251,19 @@ impl Faulty {
         kv: &mut ReferenceKv,
         layer: usize,
     ) {
-        self.latents(latent, queries, params, (kv, layer));
+        self.latents(latent, queries, params, kv, layer);
     }
 
     pub(super) fn latent_attention(
         &mut self,
         queries: &ReferenceBuffer,
-        heads: (LatentHeads, f32),
+        heads: LatentHeads,
+        scale: f32,
         kv: &ReferenceKv,
         layer: usize,
         out: &mut ReferenceBuffer,
     ) {
-        self.attend_latents(queries, heads, (kv, layer), out);
+        self.attend_latents(queries, heads, scale, kv, layer, out);
         self.restore(out);
     }
 
@@ -274,16 +275,16 @@ impl Faulty {
             Op::LatentToCache { latent, queries, params, kv, layer } => {
                 self.latent_to_cache(latent, queries, &params, kv, layer);
             }
-            Op::LatentAttention { queries, heads_and_scale, kv, layer, out } => {
-                self.latent_attention(queries, heads_and_scale, kv, layer, out);
+            Op::LatentAttention { queries, heads, scale, kv, layer, out } => {
+                self.latent_attention(queries, heads, scale, kv, layer, out);
             }
             Op::Convolve { x, params, kv, layer } => self.convolve(x, &params, kv, layer),
             Op::Recur { x, params, kv, layer, out } => self.recur(x, &params, kv, layer, out),
             Op::Unfold { x, window, out } => self.unfold(x, window, out),
             Op::Rope { qkv, params } => self.rope(qkv, &params),
             Op::SelfAttention { qkv, params, out } => self.self_attention(qkv, &params, out),
-            Op::AttendPart { qkv, rows_and_queries, params, out } => {
-                self.attend_part(qkv, rows_and_queries, &params, out);
+            Op::AttendPart { qkv, rows, queries, params, out } => {
+                self.attend_part(qkv, rows, queries, &params, out);
             }
             op => self.run_on_grids(op),
         }

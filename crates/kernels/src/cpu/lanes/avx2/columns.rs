@@ -105,9 +105,11 @@ pub(super) unsafe fn four_columns<const FRESH: bool>(
 #[inline]
 pub(super) unsafe fn four_signed_columns(
     codes: *const u8,
-    (a, stride): (*const i8, usize),
+    a: *const i8,
+    stride: usize,
     d: &[__m256; 2],
-    (factors, factors_stride): (*const f32, usize),
+    factors: *const f32,
+    factors_stride: usize,
     sums: &mut [[__m256; 2]; 4],
 ) {
     macro_rules! add {
