@@ -21,6 +21,7 @@ const CUDA: &str = "CUDA_HOME";
 /// First version of ptxas that knows all architectures.
 const PTXAS_MIN: (u32, u32) = (12, 8);
 
+#[allow(unreachable_pub)] // The crate shows what it has.
 #[path = "src/driver/early.rs"]
 mod early;
 #[path = "src/driver/registers.rs"]
@@ -157,7 +158,8 @@ fn compile(ptxas: &Path, sources: &Path, name: &str, arch: &str, out: &Path) -> 
     let ptx = out.join(format!("{name}.sm_{arch}.ptx"));
     let number: i32 = arch.trim_end_matches('a').parse()?;
     let module = fs::read_to_string(sources.join(format!("{name}.ptx")))?;
-    fs::write(&ptx, early::text_for((number / 10, number % 10), &module))?;
+    let capability = early::ComputeCapability { major: number / 10, minor: number % 10 };
+    fs::write(&ptx, early::text_for(capability, &module))?;
     let cubin = out.join(format!("{name}.sm_{arch}.cubin"));
     let output =
         Command::new(ptxas).arg(format!("-arch=sm_{arch}")).arg(ptx).arg("-o").arg(&cubin).output()?;

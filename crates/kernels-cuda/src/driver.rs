@@ -21,6 +21,7 @@ use crate::params::Address;
 use crate::plan::{Kernel, Launch, Plan};
 use crate::shapes::SHARED_BYTES;
 use api::{Api, OUT_OF_MEMORY};
+pub use early::ComputeCapability;
 use early::EARLY_MIN;
 use module::HOPPER;
 pub use module::{CUBINS, Cubin, Form, fitting, hopper_ptx, ptx};
@@ -35,7 +36,7 @@ const LIBRARIES: &[&str] = if cfg!(target_os = "windows") {
 };
 
 /// Lowest supported compute capability. `VERSION_MIN` is the lowest driver version.
-const CAPABILITY_MIN: (i32, i32) = (8, 0);
+const CAPABILITY_MIN: ComputeCapability = ComputeCapability { major: 8, minor: 0 };
 const VERSION_MIN: i32 = 12_000;
 /// Attributes of a device.
 const CAPABILITY_MAJOR: i32 = 75;
@@ -68,7 +69,7 @@ pub struct CardInfo {
     /// Model, such as `NVIDIA H200`.
     pub model: String,
     /// Compute capability.
-    pub capability: (i32, i32),
+    pub capability: ComputeCapability,
     /// Bytes of its memory.
     pub memory_bytes: u64,
     /// Version of CUDA that the driver supports, such as (13, 0).
@@ -223,7 +224,8 @@ impl Driver {
 
 /// Properties of a GPU, and the driver's handle for it.
 fn describe(api: &Api, ordinal: usize) -> Result<(CardInfo, i32), DeviceError> {
-    let (mut device, mut version, mut bytes, mut capability) = (0, 0, 0, (0, 0));
+    let (mut device, mut version, mut bytes) = (0, 0, 0);
+    let mut capability = ComputeCapability { major: 0, minor: 0 };
     let mut name: [c_char; 128] = [0; 128];
     // SAFETY: each call is given where its answer goes, the name's room with its length.
     unsafe {
@@ -237,8 +239,8 @@ fn describe(api: &Api, ordinal: usize) -> Result<(CardInfo, i32), DeviceError> {
         let attribute = |value: &mut i32, of| {
             api.check("cuDeviceGetAttribute", (api.cuDeviceGetAttribute)(value, of, device))
         };
-        attribute(&mut capability.0, CAPABILITY_MAJOR)?;
-        attribute(&mut capability.1, CAPABILITY_MINOR)?;
+        attribute(&mut capability.major, CAPABILITY_MAJOR)?;
+        attribute(&mut capability.minor, CAPABILITY_MINOR)?;
     }
     // SAFETY: the last byte of the room was not given away, so there is a zero.
     let model = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
@@ -252,10 +254,11 @@ impl CardInfo {
     /// # Errors
     /// The reason if they do not.
     pub fn suits(&self) -> Result<(), DeviceError> {
-        let ((major, minor), (least, _)) = (self.capability, CAPABILITY_MIN);
+        let ComputeCapability { major, minor } = self.capability;
         if self.capability < CAPABILITY_MIN {
             return Err(DeviceError::Failed(format!(
-                "{self}: its compute capability is {major}.{minor}, and the kernels are for {least}.0 and above"
+                "{self}: its compute capability is {major}.{minor}, and the kernels are for {}.0 and above",
+                CAPABILITY_MIN.major
             )));
         }
         if 1000 * self.driver.0 + 10 * self.driver.1 < VERSION_MIN {

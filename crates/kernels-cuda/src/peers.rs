@@ -4,13 +4,22 @@
 use crate::device::{Device, DeviceError};
 use crate::params::Address;
 
+/// Rows in a device's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceRows {
+    /// Address of the first row.
+    pub address: Address,
+    /// Bytes from the start of a row to the start of the next.
+    pub pitch: usize,
+}
+
 /// Columns of rows to copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns {
-    /// Address of the first column in the first row, and bytes from a row to the next, at the source.
-    pub from: (Address, usize),
-    /// The same at the destination.
-    pub to: (Address, usize),
+    /// Source, from the first of the columns on.
+    pub from: DeviceRows,
+    /// Destination, from the first of the columns on.
+    pub to: DeviceRows,
     /// Bytes of the columns of a row.
     pub bytes: usize,
     /// Number of rows.

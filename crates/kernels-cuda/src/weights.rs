@@ -190,7 +190,8 @@ pub(crate) fn matrix_bytes(shapes: &[MatrixShape]) -> usize {
 
 /// Writes parts and their table entries at `place`, and advances it.
 fn put<D: Device>(
-    (memory, codebooks): (&Memory<D>, Option<&Arc<Memory<D>>>),
+    memory: &Memory<D>,
+    codebooks: Option<&Arc<Memory<D>>>,
     parts: &[MatrixSource<'_>],
     place: &mut StackPlace,
 ) -> Result<StackParams, KernelError> {
@@ -232,7 +233,7 @@ impl<D: Device> CudaMatrix<D> {
         let shapes: Vec<MatrixShape> = parts.iter().map(|part| part.shape).collect();
         let memory = Memory::unknown(device, matrix_bytes(&shapes), "a matrix")?;
         let mut place = StackPlace { part: 0, bytes: table_bytes(parts.len()) };
-        let stack = put((&memory, codebooks.as_ref()), parts, &mut place)?;
+        let stack = put(&memory, codebooks.as_ref(), parts, &mut place)?;
         assert_eq!(place.bytes, memory.bytes(), "matrix_bytes is what a matrix takes");
         Ok(Self { memory, codebooks, stack, product: ProductShape::of(std::iter::once(&shapes[..])) })
     }
@@ -306,7 +307,7 @@ impl<D: Device> CudaExperts<D> {
         );
         let mut place = self.place;
         for (i, stack) in [&parts.gate_up, &parts.down].into_iter().enumerate() {
-            let stack = put((&self.memory, self.codebooks.as_ref()), stack, &mut place)?;
+            let stack = put(&self.memory, self.codebooks.as_ref(), stack, &mut place)?;
             let at = (2 * self.packed + i) * size_of::<StackParams>();
             self.memory.write(at, bytemuck::bytes_of(&stack))?;
         }

@@ -8,7 +8,7 @@ use hanzo_engine_kernels::Peers;
 
 use super::*;
 use crate::device::failed;
-use crate::peers::{Columns, PeerDevice};
+use crate::peers::{Columns, DeviceRows, PeerDevice};
 use crate::plan::Launch;
 
 /// Bytes of a rank's barrier state: a counter for each rank, then the rank's own turn, the number of its finished
@@ -227,8 +227,8 @@ impl<D: PeerDevice> Peers for CudaBackend<D> {
         }
         self.steps.start()?;
         let copied = Columns {
-            from: (source, 4 * x_cols),
-            to: (target, 4 * out_cols),
+            from: DeviceRows { address: source, pitch: 4 * x_cols },
+            to: DeviceRows { address: target, pitch: 4 * out_cols },
             bytes: 4 * columns.len(),
             rows,
         };

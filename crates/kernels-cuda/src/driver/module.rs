@@ -6,7 +6,7 @@ use std::fmt;
 use std::ptr;
 
 use super::api::Api;
-use super::early::text_for;
+use super::early::{ComputeCapability, text_for};
 use super::registers::{To, rewritten};
 use crate::device::DeviceError;
 
@@ -17,7 +17,7 @@ pub type Cubin = (&'static str, &'static [u8]);
 pub const CUBINS: &[Cubin] = include!(concat!(env!("OUT_DIR"), "/kernels.cubins.rs"));
 const HOPPER_CUBINS: &[Cubin] = include!(concat!(env!("OUT_DIR"), "/hopper.cubins.rs"));
 /// The compute capability with additional warpgroup kernels.
-pub(super) const HOPPER: (i32, i32) = (9, 0);
+pub(super) const HOPPER: ComputeCapability = ComputeCapability { major: 9, minor: 0 };
 
 /// Option with a buffer for the messages of the driver's compiler. `COMPILER_WORDS_BYTES` gives its size.
 const COMPILER_WORDS: i32 = 5;
@@ -67,13 +67,13 @@ fn inflated(packed: &[u8]) -> Vec<u8> {
 /// Best fitting machine code for a compute capability. Code for an architecture with an `a` runs on that one alone;
 /// other code runs on those of the same major number and no smaller minor number
 /// (docs.nvidia.com/cuda/cuda-c-programming-guide, binary compatibility).
-pub fn fitting(capability: (i32, i32), cubins: &[Cubin]) -> Option<Cubin> {
+pub fn fitting(capability: ComputeCapability, cubins: &[Cubin]) -> Option<Cubin> {
     let minor_of = |arch: &str| {
         let digits = arch.trim_end_matches('a');
         let number: i32 = digits.parse().ok()?;
         let (major, minor) = (number / 10, number % 10);
-        let runs = if digits == arch { minor <= capability.1 } else { minor == capability.1 };
-        (major == capability.0 && runs).then_some(minor)
+        let runs = if digits == arch { minor <= capability.minor } else { minor == capability.minor };
+        (major == capability.major && runs).then_some(minor)
     };
     let fit = cubins.iter().filter_map(|&cubin| Some((minor_of(cubin.0)?, cubin)));
     fit.max_by_key(|&(minor, (arch, _))| (minor, arch.ends_with('a'))).map(|(_, cubin)| cubin)
@@ -82,7 +82,7 @@ pub fn fitting(capability: (i32, i32), cubins: &[Cubin]) -> Option<Cubin> {
 /// Loads the kernels into the current context, in the best available form.
 pub(super) fn load(
     api: &Api,
-    capability: (i32, i32),
+    capability: ComputeCapability,
     cubins: &[Cubin],
 ) -> Result<(*mut c_void, Form), DeviceError> {
     load_of(api, capability, cubins, ptx)
@@ -95,7 +95,7 @@ pub(super) fn load_hopper(api: &Api) -> Result<*mut c_void, DeviceError> {
 
 fn load_of(
     api: &Api,
-    capability: (i32, i32),
+    capability: ComputeCapability,
     cubins: &[Cubin],
     ptx: fn() -> Vec<u8>,
 ) -> Result<(*mut c_void, Form), DeviceError> {
@@ -145,20 +145,22 @@ mod tests {
     #[test]
     fn machine_code_is_the_closest_that_runs() {
         let all = ["80", "86", "89", "90a", "100a", "120a"].map(|arch| (arch, [].as_slice()));
-        let of = |capability| fitting(capability, &all).map(|(arch, _)| arch);
-        assert_eq!(of((8, 0)), Some("80"));
-        assert_eq!(of((8, 6)), Some("86"));
+        let of = |major, minor| fitting(ComputeCapability { major, minor }, &all).map(|(arch, _)| arch);
+        assert_eq!(of(8, 0), Some("80"));
+        assert_eq!(of(8, 6), Some("86"));
         // Orin, without separate machine code.
-        assert_eq!(of((8, 7)), Some("86"));
-        assert_eq!(of((8, 9)), Some("89"));
-        assert_eq!(of((9, 0)), Some("90a"));
-        assert_eq!(of((10, 0)), Some("100a"));
-        assert_eq!(of((12, 0)), Some("120a"));
+        assert_eq!(of(8, 7), Some("86"));
+        assert_eq!(of(8, 9), Some("89"));
+        assert_eq!(of(9, 0), Some("90a"));
+        assert_eq!(of(10, 0), Some("100a"));
+        assert_eq!(of(12, 0), Some("120a"));
         // Code with an `a` runs nowhere else, and no code runs on another generation.
-        assert_eq!([(7, 5), (9, 1), (10, 3), (11, 0), (12, 1), (13, 0)].map(of), [None; 6]);
+        let others = [(7, 5), (9, 1), (10, 3), (11, 0), (12, 1), (13, 0)];
+        assert_eq!(others.map(|(major, minor)| of(major, minor)), [None; 6]);
         let few = [("86", [].as_slice())];
-        assert_eq!(fitting((8, 0), &few), None);
-        assert_eq!(fitting((8, 9), &few).map(|(arch, _)| arch), Some("86"));
-        assert_eq!(fitting((8, 0), &[]), None);
+        let ampere = ComputeCapability { major: 8, minor: 0 };
+        assert_eq!(fitting(ampere, &few), None);
+        assert_eq!(fitting(ComputeCapability { major: 8, minor: 9 }, &few).map(|(arch, _)| arch), Some("86"));
+        assert_eq!(fitting(ampere, &[]), None);
     }
 }

@@ -6,7 +6,7 @@ use std::ptr;
 
 use super::{Card, CardMark};
 use crate::device::DeviceError;
-use crate::peers::{Columns, PeerDevice};
+use crate::peers::{Columns, DeviceRows, PeerDevice};
 
 /// Memory type "device". `OPEN_ALREADY` is the driver's error if peer access is already enabled.
 const MEMORY_OF_A_DEVICE: u32 = 2;
@@ -38,7 +38,7 @@ struct Side {
 }
 
 impl Side {
-    fn of(card: &Card, (address, pitch): (crate::Address, usize)) -> Side {
+    fn of(card: &Card, DeviceRows { address, pitch }: DeviceRows) -> Side {
         let (host, array, context) = (ptr::null(), ptr::null(), card.inner.context);
         let (kind, device) = (MEMORY_OF_A_DEVICE, address.0);
         Side { x_bytes: 0, y: 0, z: 0, lod: 0, kind, host, device, array, context, pitch, height: 0 }

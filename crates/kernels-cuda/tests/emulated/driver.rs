@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use hanzo_engine_cuda_emulator::Sources;
 use hanzo_engine_kernels::{Backend, BufferRole, DeviceMemory, KernelError};
 use hanzo_engine_kernels_cuda::driver::{Cubin, Form, ptx};
-use hanzo_engine_kernels_cuda::{Card, CudaBackend, Device, DeviceError, Driver, check};
+use hanzo_engine_kernels_cuda::{Card, ComputeCapability, CudaBackend, Device, DeviceError, Driver, check};
 
 use crate::again::{in_a_process, is_again};
 use crate::replay::{decodes, limits};
@@ -51,7 +51,8 @@ fn a_card_says_what_it_is() {
     let cards = Driver::at(&library()).cards().expect("one card");
     let names: Vec<String> = cards.iter().map(ToString::to_string).collect();
     assert_eq!(names, ["cuda:0: Emulated Card, driver 13.0"]);
-    assert_eq!((cards[0].capability, cards[0].memory_bytes), ((8, 0), 8 << 30));
+    assert_eq!(cards[0].capability, ComputeCapability { major: 8, minor: 0 });
+    assert_eq!(cards[0].memory_bytes, 8 << 30);
     // For `tests/gpu/try`.
     if let Some(file) = std::env::var_os("HANZO_ENGINE_TEST_DRIVER") {
         std::fs::write(file, library().into_os_string().as_encoded_bytes()).expect("it is written");

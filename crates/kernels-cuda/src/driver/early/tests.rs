@@ -200,10 +200,10 @@ fn machine_made_text_reads_nothing_early_but_weights() {
 fn older_cards_are_given_none_of_it() {
     let module = ".version 8.0\n.target sm_80\n{\ngriddepcontrol.wait;\nld.global.nc.u32 %r1, [%rd1];\n}\n";
     assert_eq!(
-        text_for((8, 9), module),
+        text_for(ComputeCapability { major: 8, minor: 9 }, module),
         ".version 8.0\n.target sm_80\n{\nld.global.nc.u32 %r1, [%rd1];\n}\n"
     );
     let newer = ".version 8.0\n.target sm_90\n{\ngriddepcontrol.wait;\nld.global.u32 %r1, [%rd1];\n}\n";
-    assert_eq!(text_for((9, 0), module), newer);
-    assert_eq!(text_for((12, 0), module), newer);
+    assert_eq!(text_for(ComputeCapability { major: 9, minor: 0 }, module), newer);
+    assert_eq!(text_for(ComputeCapability { major: 12, minor: 0 }, module), newer);
 }
