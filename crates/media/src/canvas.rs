@@ -4,7 +4,7 @@
 
 use crate::error::PictureError;
 use crate::options::Detail;
-use crate::picture::{Frame, Picture, PreparedPicture};
+use crate::picture::{Frame, FrameSize, Picture, PreparedPicture};
 use crate::resize::{Filter, resized};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Canvas {
             true => [scaled(height, along, target[0]), target[1]],
             false => [target[0], scaled(width, down, target[1])],
         };
-        let small = resized(picture, (size[0], size[1]), filter);
+        let small = resized(picture, FrameSize { height: size[0], width: size[1] }, filter);
         let mut rgb = vec![0; canvas[0] as usize * canvas[1] as usize * 3];
         let lines = rgb.chunks_exact_mut(canvas[1] as usize * 3);
         for (to, line) in lines.zip(small.rgb.chunks_exact(size[1] as usize * 3)) {

@@ -21,6 +21,20 @@ impl Picture {
     }
 }
 
+/// Size of a frame in pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FrameSize {
+    pub(crate) height: u32,
+    pub(crate) width: u32,
+}
+
+impl FrameSize {
+    /// Size with equal sides.
+    pub(crate) fn square(side: u32) -> FrameSize {
+        FrameSize { height: side, width: side }
+    }
+}
+
 /// Input of one pass of the tower.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {

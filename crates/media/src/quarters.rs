@@ -4,7 +4,7 @@
 
 use crate::error::PictureError;
 use crate::options::Detail;
-use crate::picture::{Picture, PreparedPicture};
+use crate::picture::{FrameSize, Picture, PreparedPicture};
 use crate::resize::{Filter, resized};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,9 +20,9 @@ impl Quarters {
         if self.splits { 5 } else { 1 }
     }
 
-    /// Size `(height, width)` of a frame. Truncates as the reference does.
-    fn size(&self, height: u32, width: u32) -> (u32, u32) {
-        let Some([shortest, longest]) = self.sides else { return (height, width) };
+    /// Size of a frame. Truncates as the reference does.
+    fn size(&self, height: u32, width: u32) -> FrameSize {
+        let Some([shortest, longest]) = self.sides else { return FrameSize { height, width } };
         let aspect = f64::from(width) / f64::from(height);
         let (height, width) = if width >= height && width > longest {
             ((f64::from(longest) / aspect) as u32, longest)
@@ -31,7 +31,7 @@ impl Quarters {
         } else {
             (height, width)
         };
-        (height.max(shortest), width.max(shortest))
+        FrameSize { height: height.max(shortest), width: width.max(shortest) }
     }
 
     pub(crate) fn prepare(

@@ -7,7 +7,7 @@ use std::num::NonZero;
 use std::thread;
 
 use crate::lanes::{HALF, LANES, PRECISION, Strip, rounded, sums};
-use crate::picture::Picture;
+use crate::picture::{FrameSize, Picture};
 
 /// Resampling filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,11 +126,11 @@ pub fn resize(picture: &Picture, width: u32, height: u32, filter: Filter) -> Pic
     }
 }
 
-/// Picture of size `(height, width)`, unchanged if it has this size already.
+/// Picture of this size, unchanged if it has this size already.
 ///
 /// # Panics
 /// If the new size is 0.
-pub(crate) fn resized(picture: Picture, (height, width): (u32, u32), filter: Filter) -> Picture {
+pub(crate) fn resized(picture: Picture, FrameSize { height, width }: FrameSize, filter: Filter) -> Picture {
     match (picture.height, picture.width) == (height, width) {
         true => picture,
         false => resize(&picture, width, height, filter),

@@ -4,7 +4,7 @@
 use crate::decode::Limits;
 use crate::error::PictureError;
 use crate::options::{Detail, PictureOptions, PixelLimits};
-use crate::picture::{Picture, PreparedPicture};
+use crate::picture::{FrameSize, Picture, PreparedPicture};
 use crate::resize::{Filter, resized};
 
 /// Patches of a picture, and the rule for its size.
@@ -18,6 +18,13 @@ pub(crate) struct DynamicResolution {
     pub(crate) rule: SizeRule,
     /// If false, the picture keeps its size and pixel bounds do not apply.
     pub(crate) resizes: bool,
+}
+
+/// Minimum and maximum number of pixels.
+#[derive(Clone, Copy)]
+struct PixelBounds {
+    least: u64,
+    most: u64,
 }
 
 /// Rule for a picture's size.
@@ -45,18 +52,18 @@ impl DynamicResolution {
     /// by detail from operator or processor; never above `limits.most`.
     fn bounds(
         &self,
-        (own_least, own_most): (u64, u64),
+        own: PixelBounds,
         options: PictureOptions,
         limits: PixelLimits,
-    ) -> Result<(u64, u64), PictureError> {
-        let least = options.pixels_min.unwrap_or(own_least);
+    ) -> Result<PixelBounds, PictureError> {
+        let least = options.pixels_min.unwrap_or(own.least);
         // A requested minimum raises the default maximum, up to the processor's maximum.
         let usual =
-            limits.usual.map_or(own_most, |usual| usual.max(options.pixels_min.unwrap_or(0).min(own_most)));
+            limits.usual.map_or(own.most, |usual| usual.max(options.pixels_min.unwrap_or(0).min(own.most)));
         let most = match options.detail {
             Detail::Low => usual.min(LOW_PIXELS),
             Detail::Own => usual,
-            Detail::High => own_most,
+            Detail::High => own.most,
         };
         let most = options.pixels_max.unwrap_or(most).min(limits.most);
         let least = if options.pixels_min.is_none() { least.min(most) } else { least };
@@ -64,12 +71,13 @@ impl DynamicResolution {
         if least > most || most < square {
             return Err(PictureError::Bounds { least, most, square });
         }
-        Ok((least, most))
+        Ok(PixelBounds { least, most })
     }
 
-    /// Resulting `(height, width)`. Rounds as Qwen's image processor does (`smart_resize` of
+    /// Resulting size. Rounds as Qwen's image processor does (`smart_resize` of
     /// `image_processing_qwen2_vl.py`).
-    fn size(&self, picture: &Picture, (least, most): (u64, u64)) -> Result<(u32, u32), PictureError> {
+    fn size(&self, picture: &Picture, bounds: PixelBounds) -> Result<FrameSize, PictureError> {
+        let PixelBounds { least, most } = bounds;
         let shape = PictureError::Shape { width: picture.width, height: picture.height };
         let [height, width] = [picture.height, picture.width].map(f64::from);
         if height.max(width) / height.min(width) > ASPECT_MAX {
@@ -90,7 +98,7 @@ impl DynamicResolution {
         if height < square || width < square || height.max(width) > f64::from(u16::MAX) {
             return Err(shape);
         }
-        Ok((height as u32, width as u32))
+        Ok(FrameSize { height: height as u32, width: width as u32 })
     }
 
     /// Longer side after scaling the picture down to at most `pixels` pixels.
@@ -100,9 +108,9 @@ impl DynamicResolution {
         ((height.max(width) * by) as u32).max(1)
     }
 
-    /// Size `(height, width)` with the longer side at most `longest`. Truncates as Pixtral's image
+    /// Size with the longer side at most `longest`. Truncates as Pixtral's image
     /// processor does.
-    fn size_of_longest(&self, picture: &Picture, longest: u32) -> Result<(u32, u32), PictureError> {
+    fn size_of_longest(&self, picture: &Picture, longest: u32) -> Result<FrameSize, PictureError> {
         let [height, width] = [picture.height, picture.width].map(f64::from);
         let ratio = (height / f64::from(longest)).max(width / f64::from(longest));
         let [height, width] = match ratio > 1.0 {
@@ -113,7 +121,8 @@ impl DynamicResolution {
             return Err(PictureError::Shape { width: picture.width, height: picture.height });
         }
         let square = self.square();
-        Ok((height.div_ceil(square) * square, width.div_ceil(square) * square))
+        let [height, width] = [height, width].map(|side| side.div_ceil(square) * square);
+        Ok(FrameSize { height, width })
     }
 
     pub(crate) fn prepare(
@@ -126,9 +135,9 @@ impl DynamicResolution {
         let from = [picture.height, picture.width];
         let size = match self.rule {
             SizeRule::Longest(_) if options.bounds_pixels() => return Err(PictureError::NoBounds),
-            _ if !self.resizes => (picture.height, picture.width),
+            _ if !self.resizes => FrameSize { height: picture.height, width: picture.width },
             SizeRule::Pixels(least, most) => {
-                self.size(&picture, self.bounds((least, most), options, limits)?)?
+                self.size(&picture, self.bounds(PixelBounds { least, most }, options, limits)?)?
             }
             SizeRule::Longest(longest) => {
                 let low = if options.detail == Detail::Low { LOW_SIDE } else { u32::MAX };
@@ -138,11 +147,11 @@ impl DynamicResolution {
             }
         };
         let max = Limits::default().pixels_max;
-        if u64::from(size.0) * u64::from(size.1) > max {
-            return Err(PictureError::Larger { width: size.1, height: size.0, max });
+        if u64::from(size.height) * u64::from(size.width) > max {
+            return Err(PictureError::Larger { width: size.width, height: size.height, max });
         }
         let square = self.square();
-        if !size.0.is_multiple_of(square) || !size.1.is_multiple_of(square) {
+        if !size.height.is_multiple_of(square) || !size.width.is_multiple_of(square) {
             return Err(PictureError::Shape { width: picture.width, height: picture.height });
         }
         Ok(PreparedPicture::of_frame(from, resized(picture, size, filter)))

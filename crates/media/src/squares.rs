@@ -4,7 +4,7 @@
 
 use crate::error::{PictureError, ProcessorError};
 use crate::options::Detail;
-use crate::picture::{Picture, PreparedPicture};
+use crate::picture::{FrameSize, Picture, PreparedPicture};
 use crate::resize::{Filter, resize, resize_on_square, resized};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +24,9 @@ const RESIZED_PIXELS_MAX: u64 = 50_000_000;
 /// Places a picture on a canvas of one colour, at row `top` and column `left`.
 fn on_canvas(
     picture: &Picture,
-    (height, width): (u32, u32),
-    (top, left): (u32, u32),
+    FrameSize { height, width }: FrameSize,
+    top: u32,
+    left: u32,
     color: [u8; 3],
 ) -> Picture {
     let mut rgb = color.repeat(height as usize * width as usize);
@@ -49,15 +50,15 @@ impl Square {
             let longest = picture.width.max(picture.height);
             picture = match longest == side {
                 true => {
-                    let place = ((longest - picture.height) / 2, (longest - picture.width) / 2);
-                    on_canvas(&picture, (longest, longest), place, color)
+                    let (top, left) = ((longest - picture.height) / 2, (longest - picture.width) / 2);
+                    on_canvas(&picture, FrameSize::square(longest), top, left, color)
                 }
                 false => resize_on_square(&picture, side, filter, color),
             };
         }
         let Picture { width, height, .. } = picture;
         if !self.cropped {
-            return Ok(resized(picture, (side, side), filter));
+            return Ok(resized(picture, FrameSize::square(side), filter));
         }
         let (short, long) = (u64::from(width.min(height)), u64::from(width.max(height)));
         let long = u64::from(side) * long / short;
@@ -65,8 +66,8 @@ impl Square {
             return Err(PictureError::Shape { width, height });
         }
         let long = long as u32;
-        let size = if width <= height { (long, side) } else { (side, long) };
-        let picture = resized(picture, size, filter);
+        let (height, width) = if width <= height { (long, side) } else { (side, long) };
+        let picture = resized(picture, FrameSize { height, width }, filter);
         let (top, left) = ((picture.height - side) / 2, (picture.width - side) / 2);
         Ok(picture.cut([top, top + side], [left, left + side]))
     }
@@ -140,11 +141,12 @@ impl Grids {
         }
         let mut frames = Vec::with_capacity(2);
         if detail != Detail::Low {
-            let place = ((canvas[0] - size.0) / 2, (canvas[1] - size.1) / 2);
+            let (top, left) = ((canvas[0] - size.0) / 2, (canvas[1] - size.1) / 2);
+            let canvas = FrameSize { height: canvas[0], width: canvas[1] };
             let small = resize(&picture, size.1, size.0, filter);
-            frames.push(on_canvas(&small, (canvas[0], canvas[1]), place, [0; 3]).into());
+            frames.push(on_canvas(&small, canvas, top, left, [0; 3]).into());
         }
-        frames.insert(0, resized(picture, (side, side), filter).into());
+        frames.insert(0, resized(picture, FrameSize::square(side), filter).into());
         let [rows, cols] = if frames.len() > 1 { canvas.map(|pixels| pixels / side) } else { [0; 2] };
         Ok(PreparedPicture { from: [height, width], frames, rows, cols })
     }

@@ -3,7 +3,7 @@
 
 use crate::error::PictureError;
 use crate::options::Detail;
-use crate::picture::{Frame, Picture, PreparedPicture};
+use crate::picture::{Frame, FrameSize, Picture, PreparedPicture};
 use crate::resize::{Filter, resized};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,8 +19,8 @@ pub(crate) struct Tiles {
 /// Maximum side.
 const LONGEST_MAX: u32 = 4096;
 
-/// Size `(height, width)` with a longer side of `longest`. Truncates as the reference does.
-fn of_longest(height: u32, width: u32, longest: u32) -> (u32, u32) {
+/// Size with a longer side of `longest`. Truncates as the reference does.
+fn of_longest(height: u32, width: u32, longest: u32) -> FrameSize {
     let aspect = f64::from(width) / f64::from(height);
     let even = |pixels: f64| {
         let pixels = pixels as u32;
@@ -30,18 +30,18 @@ fn of_longest(height: u32, width: u32, longest: u32) -> (u32, u32) {
         true => (even(f64::from(longest) / aspect), longest),
         false => (longest, even(f64::from(longest) * aspect)),
     };
-    (height.max(1), width.max(1))
+    FrameSize { height: height.max(1), width: width.max(1) }
 }
 
 /// Limits both sides to [`LONGEST_MAX`].
-fn below_most(height: u32, width: u32) -> (u32, u32) {
+fn below_most(FrameSize { height, width }: FrameSize) -> FrameSize {
     let aspect = f64::from(width) / f64::from(height);
     let (height, width) = match width >= height {
         true if width > LONGEST_MAX => ((f64::from(LONGEST_MAX) / aspect) as u32, LONGEST_MAX),
         false if height > LONGEST_MAX => (LONGEST_MAX, (f64::from(LONGEST_MAX) * aspect) as u32),
         _ => (height, width),
     };
-    (height.max(1), width.max(1))
+    FrameSize { height: height.max(1), width: width.max(1) }
 }
 
 impl Tiles {
@@ -54,17 +54,17 @@ impl Tiles {
     }
 
     /// Rounds both sides up to whole tiles.
-    fn in_parts(&self, height: u32, width: u32) -> (u32, u32) {
+    fn in_parts(&self, height: u32, width: u32) -> FrameSize {
         let aspect = f64::from(width) / f64::from(height);
         let whole = |pixels: u32| pixels.div_ceil(self.side) * self.side;
         match width >= height {
             true => {
                 let width = whole(width);
-                (whole((f64::from(width) / aspect) as u32), width)
+                FrameSize { height: whole((f64::from(width) / aspect) as u32), width }
             }
             false => {
                 let height = whole(height);
-                (height, whole((f64::from(height) * aspect) as u32))
+                FrameSize { height, width: whole((f64::from(height) * aspect) as u32) }
             }
         }
     }
@@ -79,24 +79,24 @@ impl Tiles {
         let from = [height, width];
         let mut picture = picture;
         if let Some(longest) = self.longest {
-            let (height, width) = of_longest(height, width, longest);
-            picture = resized(picture, below_most(height, width), filter);
+            let size = below_most(of_longest(height, width, longest));
+            picture = resized(picture, size, filter);
         } else if picture.width.max(picture.height) > LONGEST_MAX {
             return Err(PictureError::Shape { width, height });
         }
-        let one = (self.side, self.side);
+        let one = FrameSize::square(self.side);
         if !detail.splits(self.splits) {
             return Ok(PreparedPicture::of_frame(from, resized(picture, one, filter)));
         }
         let size = self.in_parts(picture.height, picture.width);
-        if size.0 == 0 || size.1 == 0 {
+        if size.height == 0 || size.width == 0 {
             return Err(PictureError::Shape { width, height });
         }
         picture = resized(picture, size, filter);
         if size == one {
             return Ok(PreparedPicture::of_frame(from, picture));
         }
-        let (rows, cols) = (size.0 / self.side, size.1 / self.side);
+        let (rows, cols) = (size.height / self.side, size.width / self.side);
         let places = (0..rows).flat_map(|row| (0..cols).map(move |col| (row, col)));
         let part = |start: u32| [start * self.side, (start + 1) * self.side];
         let mut frames: Vec<Frame> =

@@ -12,13 +12,13 @@ pub(crate) fn turned(picture: Picture, orientation: u16) -> Picture {
     let (right, bottom) = (width.saturating_sub(1), height.saturating_sub(1));
     // Maps a column and row of the upright picture to a position in this one.
     match orientation {
-        2 => moved(&picture, (width, height), |x, y| (right - x, y)),
-        3 => moved(&picture, (width, height), |x, y| (right - x, bottom - y)),
-        4 => moved(&picture, (width, height), |x, y| (x, bottom - y)),
-        5 => moved(&picture, (height, width), |x, y| (y, x)),
-        6 => moved(&picture, (height, width), |x, y| (y, bottom - x)),
-        7 => moved(&picture, (height, width), |x, y| (right - y, bottom - x)),
-        8 => moved(&picture, (height, width), |x, y| (right - y, x)),
+        2 => moved(&picture, width, height, |x, y| (right - x, y)),
+        3 => moved(&picture, width, height, |x, y| (right - x, bottom - y)),
+        4 => moved(&picture, width, height, |x, y| (x, bottom - y)),
+        5 => moved(&picture, height, width, |x, y| (y, x)),
+        6 => moved(&picture, height, width, |x, y| (y, bottom - x)),
+        7 => moved(&picture, height, width, |x, y| (right - y, bottom - x)),
+        8 => moved(&picture, height, width, |x, y| (right - y, x)),
         _ => picture,
     }
 }
@@ -27,7 +27,8 @@ pub(crate) fn turned(picture: Picture, orientation: u16) -> Picture {
 /// picture.
 fn moved(
     picture: &Picture,
-    (cols, rows): (usize, usize),
+    cols: usize,
+    rows: usize,
     place: impl Fn(usize, usize) -> (usize, usize),
 ) -> Picture {
     let width = picture.width as usize;
