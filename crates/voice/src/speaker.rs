@@ -93,7 +93,7 @@ fn program_width(files: &VoiceFiles) -> usize {
 pub fn memory(files: &VoiceFiles, pool: &Arc<ThreadPool>, tier: Tier) -> Result<EngineMemory, LoadError> {
     let scratch = program_scratch_bytes(pool, tier, program_width(files), heads(files)?);
     let packed = sizes(files).into_iter().map(|[outer, inner, taps]| match taps {
-        1 => matrix_bytes(pool, tier, (outer, inner)),
+        1 => matrix_bytes(pool, tier, [outer, inner]),
         // Some convolutions store more numbers than their kernels have.
         _ => kernel_bytes(pool, tier, [outer, inner, taps]),
     });

@@ -48,7 +48,7 @@ fn linear(
         bias.extend(weights.vector(&format!("{name}.bias"), outputs)?);
         (rows, cols) = (rows + outputs, inputs);
     }
-    Ok(device.dense(&names[0], (rows, cols), &numbers, Some(&bias))?)
+    Ok(device.dense(&names[0], [rows, cols], &numbers, Some(&bias))?)
 }
 
 impl Albert {

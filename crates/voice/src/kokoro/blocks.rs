@@ -5,8 +5,8 @@ use hanzo_engine_kernels::{KernelError, KernelUse, PointActivation};
 use hanzo_engine_runtime::LoadError;
 
 use crate::nn::{
-    ChannelAffine, ConvExtras, Device, KernelWeights, LstmDirection, LstmWeights, Program, Signal, along,
-    same,
+    ChannelAffine, ConvExtras, Device, KernelWeights, LineConvolution, LstmDirection, LstmWeights, Program,
+    Signal, same,
 };
 use crate::weights::Weights;
 
@@ -133,7 +133,8 @@ impl LengthDoubler {
         let Some(bias) = weights.vector_if(&format!("{name}.bias"), channels)? else { return Ok(None) };
         let numbers = weights.vector(&format!("{name}.weight"), 3 * channels)?;
         let depthwise = |taps: usize, before: usize| {
-            let mut of = along(taps, (2, 1), (before, 0), true);
+            let plain = LineConvolution::plain(taps, [before, 0]);
+            let mut of = LineConvolution { stride: 2, transposed: true, ..plain }.kernel_use();
             of.params.groups = channels;
             of
         };
@@ -229,7 +230,8 @@ impl SnakeBlock {
         device: &Device,
         weights: &Weights,
         name: &str,
-        (channels, kernel): (usize, usize),
+        channels: usize,
+        kernel: usize,
         dilations: &[usize],
         style: usize,
     ) -> Result<SnakeBlock, LoadError> {

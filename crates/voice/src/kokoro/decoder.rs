@@ -6,7 +6,7 @@ use hanzo_engine_runtime::LoadError;
 use super::KokoroConfig;
 use super::blocks::{StyleBlock, conv};
 use super::generator::Generator;
-use crate::nn::{ConvExtras, Device, KernelWeights, Program, Signal, along, same};
+use crate::nn::{ConvExtras, Device, KernelWeights, LineConvolution, Program, Signal, same};
 use crate::weights::Weights;
 
 /// Number of blocks after the first one. The last doubles the number of rows.
@@ -27,7 +27,7 @@ impl Decoder {
         config: &KokoroConfig,
     ) -> Result<Decoder, LoadError> {
         let halving = |name: &str| {
-            let of = along(3, (2, 1), (1, 1), false);
+            let of = LineConvolution { stride: 2, ..LineConvolution::plain(3, [1; 2]) }.kernel_use();
             conv(device, weights, &format!("decoder.{name}"), [1, 1, 3], of)
         };
         let block = |name: String| StyleBlock::load(device, weights, &name, config.style);

@@ -8,7 +8,7 @@ use hanzo_engine_runtime::LoadError;
 
 use super::blocks::{SnakeBlock, conv};
 use super::{KokoroConfig, SAMPLE_RATE};
-use crate::nn::{ConvExtras, Device, KernelWeights, Program, Signal, Stft, along, same};
+use crate::nn::{ConvExtras, Device, KernelWeights, LineConvolution, Program, Signal, Stft, same};
 use crate::noise::Noise;
 use crate::weights::Weights;
 
@@ -52,7 +52,8 @@ impl Generator {
             let channels = sizes[1];
             let bias = weights.vector(&format!("{up_name}.bias"), channels)?;
             let padding = (kernel - rate) / 2;
-            let of = along(kernel, (rate, 1), (padding, padding), true);
+            let plain = LineConvolution::plain(kernel, [padding; 2]);
+            let of = LineConvolution { stride: rate, transposed: true, ..plain }.kernel_use();
             let up = device.kernel(&up_name, sizes, &numbers, Some(&bias), of)?;
             // The source is reduced to the resolution of this stage.
             let stride: usize = config.upsample_rates[index + 1..].iter().product();
@@ -60,12 +61,13 @@ impl Generator {
                 true => (1, same(1, 1), 11),
                 false => {
                     let padding = stride.div_ceil(2);
-                    (2 * stride, along(2 * stride, (stride, 1), (padding, padding), false), 7)
+                    let plain = LineConvolution::plain(2 * stride, [padding; 2]);
+                    (2 * stride, LineConvolution { stride, ..plain }.kernel_use(), 7)
                 }
             };
             let source_name = name(&format!("noise_convs.{index}"));
             let block = |part: String, kernel: usize, dilations: &[usize]| {
-                SnakeBlock::load(device, weights, &name(&part), (channels, kernel), dilations, config.style)
+                SnakeBlock::load(device, weights, &name(&part), channels, kernel, dilations, config.style)
             };
             let count = config.block_kernels.len();
             let of_stage = config.block_kernels.iter().zip(&config.block_dilations).enumerate();

@@ -59,7 +59,7 @@ impl Kokoro {
         let albert = Albert::load(device, weights, config)?;
         let ([hidden, inputs], numbers) = weights.shaped("bert_encoder.weight", [0, 0])?;
         let bias = weights.vector("bert_encoder.bias", hidden)?;
-        let to_hidden = device.dense("bert_encoder.weight", (hidden, inputs), &numbers, Some(&bias))?;
+        let to_hidden = device.dense("bert_encoder.weight", [hidden, inputs], &numbers, Some(&bias))?;
         progress(0.1);
         let prosody = Prosody::load(device, weights, config)?;
         progress(0.3);
@@ -105,7 +105,7 @@ impl Kokoro {
         let bert = self.albert.record(&mut p, tokens)?;
         let hidden = p.dense(&self.to_hidden, &bert)?;
         p.free(bert);
-        let [encoded, steps] = self.prosody.record_encoder(&mut p, (hidden, tokens.len()), manner)?;
+        let [encoded, steps] = self.prosody.record_encoder(&mut p, hidden, tokens.len(), manner)?;
         p.run()?;
         let frames = self.prosody.durations(&p.read(&steps)?, speed);
         let all: usize = frames.iter().sum();

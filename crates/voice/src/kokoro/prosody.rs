@@ -69,7 +69,7 @@ impl Prosody {
         Ok(Prosody {
             encoder: (0..config.layers).map(layer).collect::<Result<_, _>>()?,
             lstm: lstm(device, weights, "predictor.lstm")?,
-            durations: device.dense(name, (steps, inputs), &numbers, Some(&bias))?,
+            durations: device.dense(name, [steps, inputs], &numbers, Some(&bias))?,
             shared: lstm(device, weights, "predictor.shared")?,
             curves: [
                 Curve::load(device, weights, "F0", config.style)?,
@@ -82,7 +82,8 @@ impl Prosody {
     pub(super) fn record_encoder(
         &self,
         p: &mut Program<'_>,
-        (hidden, rows): (Signal, usize),
+        hidden: Signal,
+        rows: usize,
         style: &[f32],
     ) -> Result<[Signal; 2], KernelError> {
         let styles = p.given(&style.repeat(rows), style.len())?;

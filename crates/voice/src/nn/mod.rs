@@ -10,6 +10,6 @@ pub(crate) use program::{
 };
 pub(crate) use stft::Stft;
 pub(crate) use weights::{
-    ChannelAffine, DenseWeights, KernelWeights, LstmDirection, LstmWeights, NearWeights, NormWeights, along,
-    same,
+    ChannelAffine, DenseWeights, KernelWeights, LineConvolution, LstmDirection, LstmWeights, NearWeights,
+    NormWeights, same,
 };

@@ -83,7 +83,7 @@ pub(crate) fn program_scratch_bytes(
 }
 
 /// Bytes of a packed matrix of this shape.
-pub(crate) fn matrix_bytes(pool: &Arc<ThreadPool>, tier: Tier, (rows, cols): (usize, usize)) -> u64 {
+pub(crate) fn matrix_bytes(pool: &Arc<ThreadPool>, tier: Tier, [rows, cols]: [usize; 2]) -> u64 {
     bytes(pool, tier, &Allocation::Matrix(&[f32_shape(rows, cols)]))
 }
 

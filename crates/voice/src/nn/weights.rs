@@ -59,26 +59,38 @@ pub(crate) struct LstmWeights {
     pub(super) hidden: usize,
 }
 
-/// Sizes along a line of `taps`, transposed or not.
-pub(crate) fn along(
-    taps: usize,
-    (stride, dilation): (usize, usize),
-    (before, after): (usize, usize),
-    transposed: bool,
-) -> KernelUse {
-    let params = ConvParams {
-        stride: [1, 1, stride],
-        dilation: [1, 1, dilation],
-        padding: [[0; 2], [0; 2], [before, after]],
-        ..ConvParams::along(taps)
-    };
-    KernelUse { params, transposed }
+/// Convolution along a line.
+pub(crate) struct LineConvolution {
+    pub(crate) taps: usize,
+    pub(crate) stride: usize,
+    pub(crate) dilation: usize,
+    /// Zeros before and after the line.
+    pub(crate) padding: [usize; 2],
+    pub(crate) transposed: bool,
+}
+
+impl LineConvolution {
+    /// Convolution with steps of 1 between rows and between taps.
+    pub(crate) fn plain(taps: usize, padding: [usize; 2]) -> LineConvolution {
+        LineConvolution { taps, stride: 1, dilation: 1, padding, transposed: false }
+    }
+
+    /// Its sizes for a kernel.
+    pub(crate) fn kernel_use(self) -> KernelUse {
+        let params = ConvParams {
+            stride: [1, 1, self.stride],
+            dilation: [1, 1, self.dilation],
+            padding: [[0; 2], [0; 2], self.padding],
+            ..ConvParams::along(self.taps)
+        };
+        KernelUse { params, transposed: self.transposed }
+    }
 }
 
 /// Sizes that keep the length, for an odd kernel.
 pub(crate) fn same(taps: usize, dilation: usize) -> KernelUse {
     let padding = (taps * dilation - dilation) / 2;
-    along(taps, (1, dilation), (padding, padding), false)
+    LineConvolution { dilation, ..LineConvolution::plain(taps, [padding; 2]) }.kernel_use()
 }
 
 pub(super) fn f32_shape(rows: usize, cols: usize) -> MatrixShape {
@@ -96,11 +108,11 @@ impl NormWeights {
 }
 
 impl Device {
-    /// Packs a matrix of shape `(outputs, inputs)`, row by row.
+    /// Packs a matrix of shape `[outputs, inputs]`, row by row.
     pub(crate) fn dense(
         &self,
         name: &str,
-        (outputs, inputs): (usize, usize),
+        [outputs, inputs]: [usize; 2],
         numbers: &[f32],
         bias: Option<&[f32]>,
     ) -> Result<DenseWeights, KernelError> {
@@ -135,7 +147,9 @@ impl Device {
     /// Keys and values of near places, each `(2 * reach + 1, head_dim)`, for so many heads.
     pub(crate) fn near(
         &self,
-        (heads, head_dim, reach): (usize, usize, usize),
+        heads: usize,
+        head_dim: usize,
+        reach: usize,
         [keys, values]: [&[f32]; 2],
     ) -> Result<NearWeights, KernelError> {
         let heads = HeadShape { heads, kv_heads: heads, head_dim };
@@ -161,7 +175,7 @@ impl Device {
         let [forward, backward] = directions;
         let weight = [forward.input, backward.input].concat();
         let bias = [forward.bias, backward.bias].concat();
-        let input = self.dense(name, (8 * hidden, inputs), &weight, Some(&bias))?;
+        let input = self.dense(name, [8 * hidden, inputs], &weight, Some(&bias))?;
         Ok(LstmWeights { input, recurrent: self.backend.vector(&recurrent)?, hidden })
     }
 

@@ -6,7 +6,9 @@ use hanzo_engine_runtime::LoadError;
 
 use super::VitsConfig;
 use super::names::{NamedWeights, SpeakerConditioning};
-use crate::nn::{ConvExtras, DenseWeights, Device, KernelWeights, NormWeights, Program, Signal, along, same};
+use crate::nn::{
+    ConvExtras, DenseWeights, Device, KernelWeights, LineConvolution, NormWeights, Program, Signal, same,
+};
 use crate::noise::Noise;
 
 /// Epsilon of the norms between depthwise convolutions, independent of the model's settings.
@@ -101,12 +103,13 @@ impl Durations {
     pub(super) fn finish(
         &self,
         device: &mut Device,
-        (known, rows): (Signal, usize),
+        known: Signal,
+        rows: usize,
         noise_scale: f32,
         noise: &mut Noise,
     ) -> Result<Vec<f32>, KernelError> {
         match self {
-            Durations::Drawn(drawn) => drawn.finish(device, (known, rows), noise_scale, noise),
+            Durations::Drawn(drawn) => drawn.finish(device, known, rows, noise_scale, noise),
             Durations::Computed(_) => {
                 let logs = device.program(rows).read(&known);
                 device.spent(known);
@@ -126,7 +129,7 @@ impl ConvolutionPredictor {
         let conv = |at: usize, inputs: usize| -> Result<((KernelWeights, NormWeights), usize), LoadError> {
             let weight = name(&format!("conv_{at}"));
             let channels = named.shape(&format!("{weight}.weight"))?[0];
-            let straight = |kernel: usize| along(kernel, (1, 1), (kernel / 2, kernel / 2), false);
+            let straight = |kernel: usize| LineConvolution::plain(kernel, [kernel / 2; 2]).kernel_use();
             let conv = named.conv(device, &weight, [channels, inputs], straight)?;
             let norm = named.norm(device, &name(&format!("norm_{at}")), channels, config.norm_eps)?;
             Ok(((conv, norm), channels))
@@ -173,7 +176,8 @@ impl Drawn {
     fn finish(
         &self,
         device: &mut Device,
-        (known, rows): (Signal, usize),
+        known: Signal,
+        rows: usize,
         noise_scale: f32,
         noise: &mut Noise,
     ) -> Result<Vec<f32>, KernelError> {

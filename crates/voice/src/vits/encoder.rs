@@ -6,7 +6,8 @@ use hanzo_engine_runtime::LoadError;
 use super::VitsConfig;
 use super::names::NamedWeights;
 use crate::nn::{
-    ConvExtras, DenseWeights, Device, KernelWeights, NearWeights, NormWeights, Program, Signal, along,
+    ConvExtras, DenseWeights, Device, KernelWeights, LineConvolution, NearWeights, NormWeights, Program,
+    Signal,
 };
 
 pub(super) struct TextEncoder {
@@ -93,10 +94,11 @@ impl EncoderLayer {
             );
         }
         // The length stays, for any kernel.
-        let same = |kernel: usize| along(kernel, (1, 1), ((kernel - 1) / 2, kernel / 2), false);
+        let same =
+            |kernel: usize| LineConvolution::plain(kernel, [(kernel - 1) / 2, kernel / 2]).kernel_use();
         Ok(EncoderLayer {
-            qkv: device.dense(layer, (3 * hidden, hidden), &numbers, Some(&bias))?,
-            near: device.near((hidden / head_dim, head_dim, places / 2), [&keys, &values])?,
+            qkv: device.dense(layer, [3 * hidden, hidden], &numbers, Some(&bias))?,
+            near: device.near(hidden / head_dim, head_dim, places / 2, [&keys, &values])?,
             out: named.linear(device, &name("attention.out_proj"), [hidden, hidden])?,
             attention_norm: named.norm(device, &name("layer_norm"), hidden, config.norm_eps)?,
             up: named.conv(device, &name("feed_forward.conv_1"), [inner, hidden], same)?,

@@ -46,7 +46,7 @@ impl Flow {
         (0..channels).for_each(|channel| reverse[channel * channels + channels - 1 - channel] = 1.0);
         Ok(Flow {
             couplings: (0..config.couplings).map(coupling).collect::<Result<_, _>>()?,
-            reverse: device.dense("flow", (channels, channels), &reverse, None)?,
+            reverse: device.dense("flow", [channels; 2], &reverse, None)?,
             half,
         })
     }

@@ -96,8 +96,8 @@ impl Vits {
         let stats = p.read(&stats_value)?;
         p.free(stats_value);
         drop(p);
-        let known = (known, tokens.len());
-        let logs = self.durations.finish(device, known, self.duration_noise_scale, noise)?;
+        let scale = self.duration_noise_scale;
+        let logs = self.durations.finish(device, known, tokens.len(), scale, noise)?;
         let frames = self.frames(&logs, speed)?;
         let latents = self.draw(&stats, &frames, noise);
         let mut p = device.program(latents.len() / self.latents);

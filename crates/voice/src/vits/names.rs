@@ -190,7 +190,7 @@ impl<'a> NamedWeights<'a> {
         shape: [usize; 2],
     ) -> Result<DenseWeights, LoadError> {
         let (numbers, bias) = self.matrix(name, shape)?;
-        Ok(device.dense(name, (shape[0], shape[1]), &numbers, Some(&bias))?)
+        Ok(device.dense(name, [shape[0], shape[1]], &numbers, Some(&bias))?)
     }
 
     pub(super) fn norm(

@@ -6,7 +6,7 @@ use hanzo_engine_runtime::LoadError;
 
 use super::VitsConfig;
 use super::names::{NamedWeights, SpeakerConditioning};
-use crate::nn::{ConvExtras, Device, KernelWeights, Program, Signal, along, same};
+use crate::nn::{ConvExtras, Device, KernelWeights, LineConvolution, Program, Signal, same};
 
 /// Slope before the last convolution, independent of the others.
 const LAST_SLOPE: f32 = 0.01;
@@ -39,7 +39,7 @@ impl Vocoder {
         named: &NamedWeights<'_>,
         config: &VitsConfig,
     ) -> Result<Vocoder, LoadError> {
-        let straight = |kernel: usize| along(kernel, (1, 1), (kernel / 2, kernel / 2), false);
+        let straight = |kernel: usize| LineConvolution::plain(kernel, [kernel / 2; 2]).kernel_use();
         let pre = named.conv(device, "decoder.conv_pre", [0, config.latents], straight)?;
         let mut channels = named.shape("decoder.conv_pre.weight")?[0];
         let conditioning = SpeakerConditioning::load(named, "decoder.cond", channels, config.speaker)?;
@@ -53,7 +53,8 @@ impl Vocoder {
             }
             let bias = named.vector(&format!("{name}.bias"), outputs)?;
             let padding = (kernel - stride) / 2;
-            let of = along(kernel, (stride, 1), (padding, padding), true);
+            let plain = LineConvolution::plain(kernel, [padding; 2]);
+            let of = LineConvolution { stride, transposed: true, ..plain }.kernel_use();
             let up = device.kernel(&name, sizes, &numbers, Some(&bias), of)?;
             channels = outputs;
             let count = config.block_dilations.len();
