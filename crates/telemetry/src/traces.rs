@@ -142,7 +142,8 @@ impl Span {
     pub fn phase(
         &self,
         name: &'static str,
-        (began, took): (Duration, Duration),
+        began: Duration,
+        took: Duration,
         attributes: impl IntoIterator<Item = KeyValue>,
     ) {
         if !self.is_kept() {

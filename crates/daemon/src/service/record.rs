@@ -239,21 +239,21 @@ impl RequestLog {
             span.say([KeyValue::new("gen_ai.response.finish_reasons", reasons)]);
         }
         if !self.load.is_zero() {
-            span.phase("load", (Duration::ZERO, self.load), []);
+            span.phase("load", Duration::ZERO, self.load, []);
         }
         let begun = self.begun.map(|begun| begun.saturating_duration_since(self.arrived));
         match (&self.times, begun) {
             (Some(times), _) => {
-                span.phase("queue", (self.load, times.queue.saturating_sub(self.load)), []);
-                span.phase("prefill", (times.queue, times.prefill), [input, cached]);
-                span.phase("decode", (times.queue + times.prefill, times.decode), [output]);
+                span.phase("queue", self.load, times.queue.saturating_sub(self.load), []);
+                span.phase("prefill", times.queue, times.prefill, [input, cached]);
+                span.phase("decode", times.queue + times.prefill, times.decode, [output]);
             }
             (None, Some(begun)) => {
-                span.phase("queue", (self.load, begun.saturating_sub(self.load)), []);
-                span.phase("compute", (begun, elapsed.saturating_sub(begun)), [input]);
+                span.phase("queue", self.load, begun.saturating_sub(self.load), []);
+                span.phase("compute", begun, elapsed.saturating_sub(begun), [input]);
             }
             (None, None) if self.queued => {
-                span.phase("queue", (self.load, elapsed.saturating_sub(self.load)), []);
+                span.phase("queue", self.load, elapsed.saturating_sub(self.load), []);
             }
             (None, None) => {}
         }
