@@ -153,7 +153,7 @@ pub(crate) async fn ps(args: PsArgs) -> Result<(), CliError> {
         };
         let (size, context) = (show_bytes(model.size_bytes), model.context_tokens_max.to_string());
         let (weights, kv) = (show_bytes(model.weights_bytes), show_bytes(model.kv_bytes));
-        let leaves = show_leaving((model.keep_alive_ms, model.expires_at_unix_ms), now);
+        let leaves = show_leaving(model.keep_alive_ms, model.expires_at_unix_ms, now);
         let (name, device) = (model.name, model.device);
         if processes {
             let own = model.worker_pid != 0;
@@ -169,7 +169,7 @@ pub(crate) async fn ps(args: PsArgs) -> Result<(), CliError> {
 }
 
 /// Formats when an idle model is unloaded: the idle time allowed, or the time left.
-fn show_leaving((keep_alive_ms, expires_at_unix_ms): (i64, i64), now_ms: i64) -> String {
+fn show_leaving(keep_alive_ms: i64, expires_at_unix_ms: i64, now_ms: i64) -> String {
     let span = |ms: i64| show_span(ms.max(0) as f64 / 1_000.0);
     match (keep_alive_ms, expires_at_unix_ms) {
         (..0, _) => "never".to_owned(),
@@ -285,14 +285,14 @@ mod tests {
 
     #[test]
     fn when_a_model_leaves() {
-        for (times, shown) in [
+        for ((kept, expires), shown) in [
             ((-1, 0), "never"),
             ((0, 0), "when it is done"),
             ((300_000, 0), "5 min 00 s after use"),
             ((300_000, 1_041_500), "in 42 s"),
             ((300_000, 900_000), "in 0 s"),
         ] {
-            assert_eq!(show_leaving(times, 1_000_000), shown, "{times:?}");
+            assert_eq!(show_leaving(kept, expires, 1_000_000), shown, "{kept} {expires}");
         }
     }
 }
