@@ -44,7 +44,8 @@ impl RequestTrace {
     /// Ends the span.
     pub(crate) fn end(
         &mut self,
-        (id, route): (&str, &str),
+        id: &str,
+        route: &str,
         status: u16,
         outcome: &'static str,
         known: &RecordFacts,

@@ -39,7 +39,8 @@ const TOKENIZE_LARGE_BYTES: usize = 1 << 20;
 pub(crate) async fn count(
     app: &App,
     asker: &Asker,
-    (model, mut chat): (String, v1::Chat),
+    model: String,
+    mut chat: v1::Chat,
     mut sent: SentFields,
 ) -> Result<usize, ApiError> {
     app.media_hosts.fetch_chat(&mut chat, app.config.body_bytes_max).await?;
@@ -72,7 +73,7 @@ pub(crate) async fn tokenize(
     let answer = answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?;
     Ok(match answer.ids.len() {
         0..=TOKEN_IDS_PART => Json(shown.answer(answer)).into_response(),
-        _ => shown.in_parts(answer, (room, turn))?,
+        _ => shown.in_parts(answer, room, turn)?,
     })
 }
 
@@ -225,7 +226,8 @@ impl TokenFormat {
     fn in_parts(
         self,
         mut answer: v1::TokenizeResponse,
-        held: (Room, Option<AnswerTurn>),
+        room: Room,
+        turn: Option<AnswerTurn>,
     ) -> Result<Response, ApiError> {
         let ids = match self {
             TokenFormat::Ids | TokenFormat::Strings => std::mem::take(&mut answer.ids),
@@ -237,7 +239,7 @@ impl TokenFormat {
         let (begin, end) = rest.split_once("[]").unwrap_or_default();
         let (begin, end) = (format!("{begin}["), format!("]{end}"));
         let parts = (0..ids.len()).step_by(TOKEN_IDS_PART).map(move |first| {
-            let _held = &held;
+            let _held = (&room, &turn);
             let part = &ids[first..ids.len().min(first + TOKEN_IDS_PART)];
             let mut text = String::with_capacity(8 * part.len());
             for (number, id) in part.iter().enumerate() {
@@ -291,7 +293,7 @@ mod tests {
                 context_tokens_max: 4096,
                 pieces: Vec::new(),
             };
-            let parts = TokenFormat::Ids.in_parts(answer(), (room(), None)).unwrap();
+            let parts = TokenFormat::Ids.in_parts(answer(), room(), None).unwrap();
             assert_eq!(parts.headers()[header::CONTENT_TYPE], "application/json");
             let written = parts.into_body().collect().await.unwrap().to_bytes();
             assert!(written == serde_json::to_vec(&TokenFormat::Ids.answer(answer())).unwrap());
@@ -307,7 +309,7 @@ mod tests {
         let turn = Some(room.answer_turn().await);
         let ids = vec![1; 2 * TOKEN_IDS_PART];
         let answer = v1::TokenizeResponse { ids, ..v1::TokenizeResponse::default() };
-        let response = TokenFormat::Ids.in_parts(answer, (room, turn)).unwrap();
+        let response = TokenFormat::Ids.in_parts(answer, room, turn).unwrap();
         assert_eq!(bodies.free(), 0);
         let waits = other.answer_turn().now_or_never();
         assert!(waits.is_none(), "the client's next large answer waits");

@@ -310,7 +310,7 @@ impl TrackedRequest {
                 "request"
             );
         }
-        self.request_trace.end((id, route.as_str()), status, outcome, &known);
+        self.request_trace.end(id, route.as_str(), status, outcome, &known);
     }
 }
 

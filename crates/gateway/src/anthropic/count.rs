@@ -25,8 +25,8 @@ pub(crate) async fn handle(
     incoming: IncomingBody,
 ) -> Result<Json<Value>, AnthropicError> {
     let received = body::read(&app, incoming).await?;
-    let ((asked, sent), _room) = received.into(SentFields::beside(|fields, _| read(fields))).await?;
-    let count = tokens::count(&app, &asker, asked, sent).await?;
+    let (((model, chat), sent), _room) = received.into(SentFields::beside(|fields, _| read(fields))).await?;
+    let count = tokens::count(&app, &asker, model, chat, sent).await?;
     Ok(Json(json!({"input_tokens": count})))
 }
 

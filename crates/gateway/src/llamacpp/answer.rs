@@ -116,7 +116,7 @@ struct LlamaTimings {
 }
 
 impl LlamaTimings {
-    fn new(spent: &v1::Timings, predicted_n: u32, (prompt, cached): (u32, u32)) -> LlamaTimings {
+    fn new(spent: &v1::Timings, predicted_n: u32, prompt: u32, cached: u32) -> LlamaTimings {
         let prompt_n = prompt.saturating_sub(cached);
         let each = |ms: f64, tokens: u32| ms / f64::from(tokens.max(1));
         LlamaTimings {
@@ -247,7 +247,8 @@ impl Llama {
             timings: spent.map(|spent| LlamaTimings::new(
                 spent,
                 piece.tokens_predicted,
-                (prompt_tokens, tokens_cached)
+                prompt_tokens,
+                tokens_cached,
             )),
             piece,
         });

@@ -45,7 +45,7 @@ pub(super) async fn embed(
     let model = model_of(&arguments);
     let incoming = incoming(arguments).await;
     let work = vectors::openai::handle(State(Arc::clone(app)), Extension(asker.clone()), incoming);
-    let answer = progress.beside((app, asker), &model, work).await?;
+    let answer = progress.beside(app, asker, &model, work).await?;
     let mut answer = read(answer).await?;
     let vectors = answer["data"].take();
     let embeddings: Vec<Value> = match vectors {
@@ -73,7 +73,7 @@ pub(super) async fn rerank(
     let model = model_of(&arguments);
     let received = body::read(app, incoming(arguments).await).await?;
     let work = rerank::answer(app, asker, received, "1");
-    let mut answer = read(progress.beside((app, asker), &model, work).await?).await?;
+    let mut answer = read(progress.beside(app, asker, &model, work).await?).await?;
     let mut results = answer["results"].take();
     for result in results.as_array_mut().into_iter().flatten() {
         if let Some(document) = result.get_mut("document") {
@@ -164,7 +164,7 @@ pub(super) async fn load(
     let mut engine = app.engine(asker);
     let name = if request.alias.is_empty() { &request.model } else { &request.alias }.clone();
     let work = until.run(engine.load(request, until.deadline));
-    let loaded = progress.beside((app, asker), &name, work).await?;
+    let loaded = progress.beside(app, asker, &name, work).await?;
     let status = loaded.model.unwrap_or_default();
     let context = status.context_tokens_max;
     let model = shown(status);

@@ -57,7 +57,8 @@ impl ProgressChannel {
     /// Runs `work`. Meanwhile it reports the load of `model`, which the work may wait for.
     pub(super) async fn beside<T>(
         &mut self,
-        (app, asker): (&App, &Asker),
+        app: &App,
+        asker: &Asker,
         model: &str,
         work: impl Future<Output = T>,
     ) -> T {

@@ -32,8 +32,8 @@ pub(crate) async fn handle(
     let mut found = ReferencedObjects::of(&app, &owner(&asker), &mut received).await?;
     let lenient = app.config.lenient;
     let read = SentFields::beside(move |fields, _| read(fields, lenient, &found.known()));
-    let ((asked, sent), _room) = received.into(read).await?;
-    let count = tokens::count(&app, &asker, asked, sent).await?;
+    let (((model, chat), sent), _room) = received.into(read).await?;
+    let count = tokens::count(&app, &asker, model, chat, sent).await?;
     Ok(Json(json!({"object": "response.input_tokens", "input_tokens": count})))
 }
 

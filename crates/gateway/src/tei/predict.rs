@@ -55,8 +55,11 @@ pub(super) async fn answer(
     request.model = model;
     let name = move |field: &str| field_name(field, "inputs", single, &sent);
     let (classifications, _) = Caller::new(app, asker, room).classify(request, inputs, name).await?;
-    let mut predictions: Vec<Vec<Prediction>> =
-        classifications.into_iter().map(labels).map(predictions).collect();
+    let mut predictions: Vec<Vec<Prediction>> = classifications
+        .into_iter()
+        .map(labels)
+        .map(|(labels, scores)| predictions(&labels, &scores))
+        .collect();
     match predictions.pop() {
         Some(only) if single => Ok(Json(only).into_response()),
         last => {
@@ -67,7 +70,7 @@ pub(super) async fn answer(
 }
 
 /// Sorts predictions by score, the highest first.
-fn predictions((labels, scores): (Vec<String>, Vec<f32>)) -> Vec<Prediction> {
+fn predictions(labels: &[String], scores: &[f32]) -> Vec<Prediction> {
     let prediction = |i: usize| Prediction { score: scores[i], label: labels[i].clone() };
-    best(&scores, 0).into_iter().map(prediction).collect()
+    best(scores, 0).into_iter().map(prediction).collect()
 }
