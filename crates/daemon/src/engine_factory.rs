@@ -73,7 +73,7 @@ pub(crate) fn with_draft(
     config.kv_spec(&draft.spec).check()?;
     let backend = backend();
     let decoder = Decoder::load(&backend, draft, &mut |_| ())?;
-    let model = DraftModel::new(backend, (decoder, draft.info.parameters), &files.spec, &config)?;
+    let model = DraftModel::new(backend, decoder, draft.info.parameters, &files.spec, &config)?;
     Ok(Box::new(engine.with_draft_model(model)))
 }
 
@@ -104,8 +104,8 @@ pub(crate) fn build(
         }
         (Network::Whisper(files), EngineSize::Whisper(size)) => {
             let listener = sides.listener.expect("sides are made of these same files");
-            let config = (encoder_weights, size.config);
-            Ok(Box::new(WhisperEngine::load(backend(), files, listener, config, progress)?))
+            let (weights, config) = (encoder_weights, size.config);
+            Ok(Box::new(WhisperEngine::load(backend(), files, listener, weights, config, progress)?))
         }
         (Network::Decoder(_) | Network::Encoder(_) | Network::Whisper(_) | Network::Voice(_), _) => {
             unreachable!(

@@ -113,7 +113,8 @@ impl Decoder {
         &mut self,
         backend: &mut AnyBackend,
         rows: &[f32],
-        (end, blocks): (usize, &[u32]),
+        end: usize,
+        blocks: &[u32],
     ) -> Result<(), KernelError> {
         let count = rows.len() / self.network.spec.hidden;
         let mut batch = Batch::default();

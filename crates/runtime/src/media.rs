@@ -135,10 +135,18 @@ impl MediaSpan {
     }
 }
 
-/// Sets the M-RoPE positions of a sequence's rows, which start at the batch's row `first` and hold the given
-/// tokens. Does nothing if no sequence needs them. Rows earlier in the batch, of other sequences, get their
+/// Rows of a sequence in a batch: the batch's row that they start at, and the sequence's tokens that they hold.
+#[derive(Clone, Copy, Debug)]
+pub struct SequenceRows<'a> {
+    /// Row of the batch that holds the first of the tokens.
+    pub first: usize,
+    /// Range of the sequence's tokens, one for each row.
+    pub tokens: &'a Range<usize>,
+}
+
+/// Sets the M-RoPE positions of a sequence's rows. Does nothing if no sequence needs them. Rows earlier in the batch, of other sequences, get their
 /// ordinary positions.
-pub fn place(spans: &[MediaSpan], (first, tokens): (usize, &Range<usize>), batch: &mut Batch) {
+pub fn place(spans: &[MediaSpan], SequenceRows { first, tokens }: SequenceRows<'_>, batch: &mut Batch) {
     let Batch { axes, positions, .. } = batch;
     if axes.is_empty() && !spans.iter().any(|span| span.in_plane) {
         return;
@@ -147,9 +155,8 @@ pub fn place(spans: &[MediaSpan], (first, tokens): (usize, &Range<usize>), batch
     axes.extend(tokens.clone().map(|token| position(spans, token)));
 }
 
-/// Sets how far a sequence's rows attend, if some attend to later tokens. The rows start at the batch's row `first`
-/// and hold the given tokens. Rows earlier in the batch, of other sequences, attend causally.
-pub fn see(spans: &[MediaSpan], (first, tokens): (usize, &Range<usize>), batch: &mut Batch) {
+/// Sets how far a sequence's rows attend, if some attend to later tokens. Rows earlier in the batch, of other sequences, attend causally.
+pub fn see(spans: &[MediaSpan], SequenceRows { first, tokens }: SequenceRows<'_>, batch: &mut Batch) {
     let Batch { sees, positions, .. } = batch;
     let within = |span: &&MediaSpan| span.mutual && !span.within(tokens).is_empty();
     if sees.is_empty() && !spans.iter().any(|span| within(&span)) {
@@ -257,13 +264,14 @@ pub fn seen_of_memory(spans: &[MediaSpan], token: usize) -> (Range<u32>, bool) {
 }
 
 /// Sets the rows of the cross-attention cache, stored in `blocks`, that a sequence's rows attend to, and marks the
-/// rows that attend to any. The rows start at the batch's row `first` and hold the given tokens. Rows earlier in
+/// rows that attend to any. Rows earlier in
 /// the batch, of other sequences, attend to none.
 pub fn remember(
     spans: &[MediaSpan],
-    (first, tokens): (usize, &Range<usize>),
+    SequenceRows { first, tokens }: SequenceRows<'_>,
     blocks: &[u32],
-    (batch, seeing): (&mut Batch, &mut Vec<bool>),
+    batch: &mut Batch,
+    seeing: &mut Vec<bool>,
 ) {
     let table_first = batch.memory_tables.len() as u32;
     batch.memory_tables.extend(blocks);
@@ -383,10 +391,10 @@ mod tests {
         assert_eq!(rows(11, 2), 2, "others are");
         let before = Batch { positions: vec![0, 1, 2], ..Batch::default() };
         let mut batch = before.clone();
-        see(&spans, (3, &(2..12)), &mut batch);
+        see(&spans, SequenceRows { first: 3, tokens: &(2..12) }, &mut batch);
         assert_eq!(batch.sees, [1, 2, 3, 3, 4, 10, 10, 10, 10, 10, 10, 11, 12]);
         let mut batch = before;
-        see(&spans, (3, &(10..12)), &mut batch);
+        see(&spans, SequenceRows { first: 3, tokens: &(10..12) }, &mut batch);
         assert!(batch.sees.is_empty(), "nobody sees what is behind");
     }
 
@@ -401,7 +409,7 @@ mod tests {
         assert_eq!([seen(7), seen(100)], [(5..6, true), (5..6, true)]);
         let mut batch = Batch { positions: vec![0; 3], ..Batch::default() };
         let mut seeing = Vec::new();
-        remember(&spans, (3, &(1..9)), &[9, 4], (&mut batch, &mut seeing));
+        remember(&spans, SequenceRows { first: 3, tokens: &(1..9) }, &[9, 4], &mut batch, &mut seeing);
         let runs: Vec<_> = batch.memories.iter().map(|m| (m.row_first, m.rows, m.first, m.context)).collect();
         assert_eq!(runs, [(3, 1, 0, 12), (4, 1, 0, 3), (5, 4, 0, 5), (9, 2, 5, 6)]);
         assert_eq!((seeing.iter().filter(|&&sees| sees).count(), seeing.len()), (7, 11));

@@ -24,7 +24,7 @@ use crate::{
     pace::Pace,
     report::StepReport,
     sequence::{Outcome, Sequence, Within},
-    speculation::{DraftRequest, Rates, RowCost, Speculation},
+    speculation::{DraftOdds, DraftRequest, Rates, RowCost, Speculation},
     step::{Part, Step, Yields},
     text::TextModel,
 };
@@ -259,8 +259,8 @@ impl Scheduler {
             return (Vec::new(), by_model);
         }
         let most = (EXTRA_LOGIT_ROWS.min(rows_max - decodes) / decodes).max(1);
-        let rates = &self.rates;
-        let ask = |sequence| Sequence::ask_draft(sequence, most, (least, rates), context_tokens_max);
+        let odds = DraftOdds { least, rates: &self.rates };
+        let ask = |sequence| Sequence::ask_draft(sequence, most, odds, context_tokens_max);
         (self.running.iter_mut().filter_map(ask).take(EXTRA_LOGIT_ROWS).collect(), by_model)
     }
 
@@ -345,10 +345,10 @@ impl Scheduler {
             return 0;
         }
         let (most, reserve) = (logits.min(rows_max - decodes), self.running.len() * pool.groups());
-        let least = self.row_cost.least_chance(decodes);
+        let odds = DraftOdds { least: self.row_cost.least_chance(decodes), rates: &self.rates };
         let mut drafts = 0;
         for sequence in self.running.iter_mut().filter(|sequence| sequence.scheduled == 1) {
-            drafts += sequence.draft(most - drafts, (least, &self.rates), context_tokens_max, reserve, pool);
+            drafts += sequence.draft(most - drafts, odds, context_tokens_max, reserve, pool);
         }
         drafts
     }
@@ -515,7 +515,7 @@ impl Scheduler {
                 let sequence = &mut self.running[index];
                 let ends = match part.yields {
                     Yields::Tokens { scores, ends, .. } => {
-                        let outcome = sequence.settle((scores, ends), &mut own, within, pool, events);
+                        let outcome = sequence.settle(scores, ends, &mut own, within, pool, events);
                         self.counters.count(outcome);
                         shifted |= outcome.shifted || outcome.lengthened;
                         outcome.ends
@@ -536,7 +536,7 @@ impl Scheduler {
                 && let Some(sequence) = self.waiting.get_mut(&part.order)
             {
                 // It has been preempted since.
-                let outcome = sequence.settle((scores, ends), &mut own, within, pool, events);
+                let outcome = sequence.settle(scores, ends, &mut own, within, pool, events);
                 self.counters.count(outcome);
                 if outcome.ends {
                     self.line.leave(sequence.job);

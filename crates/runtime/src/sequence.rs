@@ -19,7 +19,7 @@ use crate::{
     fair::{Arrival, Order},
     job::{EmbedJob, Event, EventKind, Job, JobId},
     kv::{BlockHash, BlockPool, BlockTables, Memory},
-    media::{self, MediaSpan},
+    media::{self, MediaSpan, SequenceRows},
     output::{EmbeddingOutput, Generation, Hidden, HiddenRows, Purpose},
     overflow::ContextShift,
     speculation::Speculation,
@@ -30,8 +30,16 @@ use crate::{
 use length::RopeLength;
 use names::{full_block_hashes, root};
 
-/// Prompt: tokens, media spans, parent of the first block, hashes of the full blocks, and rotary frequencies.
-type Prompt = (Arc<Vec<u32>>, Arc<[MediaSpan]>, BlockHash, Arc<Vec<BlockHash>>, RopeLength);
+/// Tokens that a sequence starts with, and the identity of their blocks.
+struct SequencePrompt {
+    tokens: Arc<Vec<u32>>,
+    media: Arc<[MediaSpan]>,
+    /// Parent of the first block.
+    root: BlockHash,
+    /// Hashes of the full blocks.
+    hashes: Arc<Vec<BlockHash>>,
+    rope: RopeLength,
+}
 
 /// Completion or input of a job.
 pub struct Sequence {
@@ -123,13 +131,14 @@ impl Sequence {
         let hashes = Arc::new(full_block_hashes(&tokens, &job.media, rope.root(root)));
         (0..).zip(Generation::of_job(job, text, speculation)).map(move |(choice, generation)| {
             // Completions of a prompt stay together: they share its computation.
-            let place = (job.id, choice, arrival.next(0));
-            let prompt = (tokens.clone(), job.media.clone(), root, hashes.clone(), rope);
+            let order = arrival.next(0);
+            let (tokens, hashes) = (tokens.clone(), hashes.clone());
+            let prompt = SequencePrompt { tokens, media: job.media.clone(), root, hashes, rope };
             Sequence {
                 adapter: job.adapter.clone(),
                 shift: job.context_shift,
                 skips_cache: job.skip_cache,
-                ..Sequence::new(place, prompt, Purpose::Generate(generation))
+                ..Sequence::new(job.id, choice, order, prompt, Purpose::Generate(generation))
             }
         })
     }
@@ -146,17 +155,15 @@ impl Sequence {
             let root = root(None, &[], &input.media);
             let rope = RopeLength::of(long_after, tokens.len());
             let hashes = Arc::new(full_block_hashes(&tokens, &input.media, rope.root(root)));
-            let place = (job.id, choice, arrival.next(tokens.len()));
-            let prompt = (tokens, input.media.clone(), root, hashes, rope);
-            Sequence::new(place, prompt, Purpose::Read(EmbeddingOutput::new(embedder, job.output, input)))
+            let order = arrival.next(tokens.len());
+            let prompt = SequencePrompt { tokens, media: input.media.clone(), root, hashes, rope };
+            let output = EmbeddingOutput::new(embedder, job.output, input);
+            Sequence::new(job.id, choice, order, prompt, Purpose::Read(output))
         })
     }
 
-    fn new(
-        (job, choice, order): (JobId, u32, Order),
-        (tokens, media, root, hashes, rope): Prompt,
-        purpose: Purpose,
-    ) -> Sequence {
+    fn new(job: JobId, choice: u32, order: Order, prompt: SequencePrompt, purpose: Purpose) -> Sequence {
+        let SequencePrompt { tokens, media, root, hashes, rope } = prompt;
         Sequence {
             job,
             choice,
@@ -341,11 +348,12 @@ impl Sequence {
                 step.given.push(GivenRows { row, values, elements, width });
             }
         }
-        media::place(&self.media, (first, &positions), &mut step.batch);
-        media::see(&self.media, (first, &positions), &mut step.batch);
+        let own = SequenceRows { first, tokens: &positions };
+        media::place(&self.media, own, &mut step.batch);
+        media::see(&self.media, own, &mut step.batch);
         if let Some(memory) = &self.memory {
             let Step { batch, seeing, .. } = step;
-            media::remember(&self.media, (first, &positions), memory, (batch, seeing));
+            media::remember(&self.media, own, memory, batch, seeing);
         }
         let ends = rows == self.remaining() + self.draft.len();
         let yields = match &mut self.purpose {
@@ -468,7 +476,7 @@ impl Sequence {
             return Ok(false);
         };
         let mut rows = HiddenRows { hidden, first: part.first, count: part.rows };
-        if let Some(kind) = reading.read(&self.tokens, (before, ends), &mut rows)? {
+        if let Some(kind) = reading.read(&self.tokens, before, ends, &mut rows)? {
             self.emit(events, kind);
         }
         Ok(ends)

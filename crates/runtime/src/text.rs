@@ -329,10 +329,7 @@ impl TextModel {
 
 impl ReasoningEnd {
     /// End by a marker, with the text before it.
-    fn of_marker(
-        (before, marker): (&str, &str),
-        tokenizer: &Tokenizer,
-    ) -> Result<ReasoningEnd, RequestError> {
+    fn of_marker(before: &str, marker: &str, tokenizer: &Tokenizer) -> Result<ReasoningEnd, RequestError> {
         // An empty text must give no tokens, even if the tokenizer puts a space before every text.
         let before = if before.is_empty() { Vec::new() } else { tokenizer.encode(before, false)? };
         let marker = tokenizer.encode(marker, false)?;

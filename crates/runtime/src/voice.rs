@@ -155,7 +155,8 @@ fn text_files(file: &Path, vocab: &[(String, u32)]) -> TextFiles {
 
 fn info(
     name: String,
-    (format, architecture): (&'static str, &str),
+    format: &'static str,
+    architecture: &str,
     tensors: &[Tensor],
     tokens_max: usize,
     files: Vec<PathBuf>,
@@ -216,7 +217,7 @@ fn kokoro(folder: &Path, config_file: &Path, config: Value) -> Result<VoiceFiles
     let vocab = vocabulary(config_file, "vocab", config.get("vocab"))?;
     let name = huggingface::name_of(folder);
     Ok(VoiceFiles {
-        info: info(name, ("pytorch", "kokoro"), &tensors, tokens_max as usize, files)?,
+        info: info(name, "pytorch", "kokoro", &tensors, tokens_max as usize, files)?,
         text: text_files(config_file, &vocab),
         kind: VoiceKind::Kokoro,
         config,
@@ -268,7 +269,7 @@ fn vits(folder: &Path, config_file: &Path, mut config: Value) -> Result<VoiceFil
     }
     let name = huggingface::name_of(folder);
     Ok(VoiceFiles {
-        info: info(name, (format, "vits"), &tensors, LETTERS_MAX, files)?,
+        info: info(name, format, "vits", &tensors, LETTERS_MAX, files)?,
         text: text_files(config_file, &vocab),
         kind: VoiceKind::Vits,
         config,
@@ -294,7 +295,7 @@ fn piper(path: &Path, model: &Path) -> Result<VoiceFiles, LoadError> {
     let stem = model.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let name = if path.is_dir() { huggingface::name_of(path) } else { stem };
     Ok(VoiceFiles {
-        info: info(name, ("onnx", "piper"), &tensors, LETTERS_MAX, vec![model.to_owned()])?,
+        info: info(name, "onnx", "piper", &tensors, LETTERS_MAX, vec![model.to_owned()])?,
         text: text_files(&config_file, &vocab),
         kind: VoiceKind::Piper,
         config,

@@ -59,6 +59,14 @@ pub(super) struct FileDelta {
     pub(super) bias: Option<Tensor>,
 }
 
+/// Both matrices of an adapter's pair, and the factor on their product.
+#[derive(Clone, Copy)]
+struct LoraFactors<'a> {
+    a: &'a Tensor,
+    b: &'a Tensor,
+    scale: f32,
+}
+
 /// Converter from a file's tensors to changes.
 pub(super) struct DeltaMaker<'a> {
     pub(super) base: &'a AdapterBase<'a>,
@@ -127,8 +135,10 @@ impl DeltaMaker<'_> {
         &self,
         weight: Weight,
         found: &FileDelta,
-        (factors, scale): (&[f32], f32),
-        (bias, b_bias): (Option<&[f32]>, Option<&[f32]>),
+        factors: &[f32],
+        scale: f32,
+        bias: Option<&[f32]>,
+        b_bias: Option<&[f32]>,
     ) -> Result<Vec<f32>, LoadError> {
         let own = Weight { bias: true, ..weight };
         let own = match self.shapes.contains_key(&own) {
@@ -185,7 +195,7 @@ impl DeltaMaker<'_> {
             check_pair(a, b, [outputs, inputs])?;
             let mut b = self.held(weight, b.clone(), true)?;
             if let Some(magnitude) = magnitude {
-                let of_rows = self.row_factors(weight, &magnitude, (a, &b, scale))?;
+                let of_rows = self.row_factors(weight, &magnitude, LoraFactors { a, b: &b, scale })?;
                 b = rows_times(&b, &of_rows)?;
                 factors = Some(of_rows);
             }
@@ -206,7 +216,7 @@ impl DeltaMaker<'_> {
             return Ok(delta);
         }
         let factors = factors.unwrap_or_else(|| vec![1.0; outputs]);
-        let addends = self.addends(weight, found, (&factors, scale), (bias.as_deref(), b_bias.as_deref()))?;
+        let addends = self.addends(weight, found, &factors, scale, bias.as_deref(), b_bias.as_deref())?;
         delta.change = Some(OutputFactors { factors, addends });
         Ok(delta)
     }
@@ -298,14 +308,14 @@ impl DeltaMaker<'_> {
             return Ok(EmbeddingDelta { table: a.clone(), widen: Some(widen) });
         };
         check_rows(magnitude, hidden)?;
-        let table = self.embedding_by_magnitude((a, b, scale), &magnitude.decoded()?)?;
+        let table = self.embedding_by_magnitude(LoraFactors { a, b, scale }, &magnitude.decoded()?)?;
         Ok(EmbeddingDelta { table, widen: None })
     }
 
     /// DoRA's embeddings: `m (E + s AᵀBᵀ) / ‖·‖`, where lengths are of columns.
     fn embedding_by_magnitude(
         &self,
-        (a, b, scale): (&Tensor, &Tensor, f32),
+        LoraFactors { a, b, scale }: LoraFactors<'_>,
         magnitude: &[f32],
     ) -> Result<Tensor, LoadError> {
         let own = self.base.tensor(Part::TokenEmbedding.weight())?;
@@ -343,7 +353,7 @@ impl DeltaMaker<'_> {
         &self,
         weight: Weight,
         magnitude: &[f32],
-        (a, b, scale): (&Tensor, &Tensor, f32),
+        LoraFactors { a, b, scale }: LoraFactors<'_>,
     ) -> Result<Vec<f32>, LoadError> {
         // A tied head is the embedding.
         let own = if self.is_tied_head(weight) { Part::TokenEmbedding.weight() } else { weight };

@@ -117,7 +117,7 @@ impl<'a> Matrices<'a> {
     fn find(&self, module: &str, rows: &Tensor) -> Result<Option<Vec<(AdaptableWeight, Tensor)>>, LoadError> {
         for name in self.names_of(module) {
             let cut =
-                adapted::cut((self.names, self.prefix), self.spec, &format!("{name}.weight"), rows.clone())?;
+                adapted::cut(self.names, self.prefix, self.spec, &format!("{name}.weight"), rows.clone())?;
             let known = |(name, part): &(String, Tensor)| {
                 let stem = name.strip_suffix(".weight").unwrap_or(name);
                 self.by_name.get(stem).map(|&of| (of, part.clone()))

@@ -206,7 +206,7 @@ impl AudioSpec {
         };
         let planes = planes.map(|(planes, _)| planes);
         check_layers(&audio)?;
-        check_extractor(extractor, mels, (rows, planes))?;
+        check_extractor(extractor, mels, rows, planes)?;
         let joined = family.joined_rows(&audio, rows, [hidden, ffn])?;
         family.check_projector(config)?;
         let audio_token = audio_token(config, family)?;
@@ -369,7 +369,8 @@ fn layers([hidden, heads, ffn, count]: [usize; 4], rows: usize) -> TransformerSp
 fn check_extractor(
     extractor: &Config,
     mels: usize,
-    (rows, planes): (usize, Option<Planes>),
+    rows: usize,
+    planes: Option<Planes>,
 ) -> Result<(), LoadError> {
     let (own, usual_mels) = match planes {
         None => ("WhisperFeatureExtractor", 80),

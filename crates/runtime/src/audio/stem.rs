@@ -144,13 +144,14 @@ impl Stem {
         &mut self,
         backend: &mut AnyBackend,
         spec: &AudioSpec,
-        (frames, rows): (&[f32], usize),
+        frames: &[f32],
+        rows: usize,
     ) -> Result<(), KernelError> {
         let Self { buffers, program, .. } = self;
         let Some(planes) = spec.planes else {
-            return over_frames(backend, program, spec, (frames, rows), buffers);
+            return over_frames(backend, program, spec, frames, rows, buffers);
         };
-        let seen = over_planes(backend, program, (frames, spec.mels, planes), buffers)?;
+        let seen = over_planes(backend, program, frames, spec.mels, planes, buffers)?;
         let Some(buffer) = &mut buffers.rows else { return Ok(()) };
         backend.begin(&batch_of(&[rows]))?;
         backend.write_rows(buffer, 0, &seen)?;
@@ -178,7 +179,8 @@ fn over_frames(
     backend: &mut AnyBackend,
     program: &StemProgram,
     spec: &AudioSpec,
-    (frames, rows): (&[f32], usize),
+    frames: &[f32],
+    rows: usize,
     StemBuffers { narrow, wide, given, .. }: &mut StemBuffers,
 ) -> Result<(), KernelError> {
     let (mels, hidden, batch) = (spec.mels, spec.layers.hidden, batch_of(&[rows]));
@@ -211,7 +213,9 @@ fn over_frames(
 fn over_planes(
     backend: &mut AnyBackend,
     program: &StemProgram,
-    (frames, mels, planes): (&[f32], usize, Planes),
+    frames: &[f32],
+    mels: usize,
+    planes: Planes,
     StemBuffers { narrow, wide, given, .. }: &mut StemBuffers,
 ) -> Result<Vec<f32>, KernelError> {
     let mut rows = Vec::new();
@@ -224,7 +228,7 @@ fn over_planes(
             .collect();
         for ops in &program.convolutions {
             let seen = if plane.channels == 1 { &mut *narrow } else { &mut *wide };
-            plane = plane.convolve(backend, ops, planes.channels, (seen, given))?;
+            plane = plane.convolve(backend, ops, planes.channels, seen, given)?;
         }
         let heard = planes.rows_of_chunk(chunk.len() / mels);
         for frame in 0..heard {
@@ -252,7 +256,8 @@ impl Plane {
         backend: &mut AnyBackend,
         ops: &[Op],
         channels: usize,
-        (seen, given): (&mut ops::Buffer, &ops::Buffer),
+        seen: &mut ops::Buffer,
+        given: &ops::Buffer,
     ) -> Result<Plane, KernelError> {
         let (bands, frames) = (self.bands.div_ceil(2), self.frames.div_ceil(2));
         let (places, width) = (bands * frames, 9 * self.channels);

@@ -116,7 +116,7 @@ impl AudioTower {
     /// Computes the layers' input from the frames.
     fn convolve(&mut self, frames: &[f32]) -> Result<(), KernelError> {
         let (backend, rows) = (&mut self.backend, self.way.rows.rows());
-        self.stem.run(backend, &self.spec, (frames, rows))?;
+        self.stem.run(backend, &self.spec, frames, rows)?;
         self.network.embed(backend, rows);
         self.network.begin(backend);
         backend.end()

@@ -128,7 +128,8 @@ impl DraftModel {
     /// The backend's, if it cannot give the memory.
     pub fn new(
         mut backend: AnyBackend,
-        (mut decoder, parameters): (Decoder, u64),
+        mut decoder: Decoder,
+        parameters: u64,
         target: &TransformerSpec,
         config: &EngineConfig,
     ) -> Result<Self, KernelError> {

@@ -157,7 +157,7 @@ impl Engine {
         let all = rows.len() / hidden;
         while *done < all {
             let end = all.min(*done + self.step_rows);
-            self.decoder.remember(&mut self.backend, &rows[*done * hidden..end * hidden], (end, memory))?;
+            self.decoder.remember(&mut self.backend, &rows[*done * hidden..end * hidden], end, memory)?;
             *done = end;
             if !alone {
                 break;

@@ -15,7 +15,8 @@ use crate::tensor::Tensor;
 /// # Errors
 /// `Corrupt` if the whole matrix has another number of outputs.
 pub(crate) fn cut(
-    (names, prefix): (&Names, &'static str),
+    names: &Names,
+    prefix: &'static str,
     spec: &TransformerSpec,
     name: &str,
     rows: Tensor,

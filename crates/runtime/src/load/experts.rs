@@ -56,7 +56,7 @@ pub(super) fn unpack(
         whole.check_shape(&if inputs_first { [count, hidden, 2 * ffn] } else { [count, 2 * ffn, hidden] })?;
         for (expert, both) in whole.parts().enumerate() {
             for (half, part) in gate_up.into_iter().enumerate() {
-                let tensor = picked(&both, &pack, (half, ffn), inputs_first)?;
+                let tensor = picked(&both, &pack, half, ffn, inputs_first)?;
                 found.insert_part(Part::Layer(layer, part(expert)).weight(), tensor, &up_name)?;
             }
         }
@@ -81,7 +81,7 @@ pub(super) fn unpack(
         for (expert, mut both) in whole.parts().enumerate() {
             both.shape = vec![2 * ffn, 1];
             for (half, part) in gate_up.into_iter().enumerate() {
-                let mut tensor = picked(&both, &pack, (half, ffn), false)?;
+                let mut tensor = picked(&both, &pack, half, ffn, false)?;
                 tensor.shape = vec![ffn];
                 found.insert_part(Part::Layer(layer, part(expert)).bias(), tensor, &biases[0])?;
             }
@@ -112,7 +112,8 @@ fn inputs_first(whole: &Tensor, pack: &ExpertPack, turned: [usize; 3]) -> bool {
 fn picked(
     both: &Tensor,
     pack: &ExpertPack,
-    (half, rows): (usize, usize),
+    half: usize,
+    rows: usize,
     inputs_first: bool,
 ) -> Result<Tensor, LoadError> {
     let (first, step) = if pack.in_turns { (half, 2) } else { (half * rows, 1) };

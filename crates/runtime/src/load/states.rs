@@ -21,7 +21,7 @@ pub(super) fn unstack(
             flatten_convolution(found, layer, &state);
             flatten_numbers(found, layer, &state);
             for &(stem, stack) in found.names().state.stacks {
-                unstack_state(found, layer, (stem, stack), &state, hidden)?;
+                unstack_state(found, layer, stem, stack, &state, hidden)?;
             }
             Ok(())
         }
@@ -49,7 +49,7 @@ fn split_queries(
         let (of_gate, within) = (row / width, row % width);
         (2 * (within / head_dim) + of_gate) * head_dim + within % head_dim
     });
-    cut(found, layer, (&name, &whole), &[(LayerPart::Query, width), (LayerPart::QueryGate, width)])
+    cut(found, layer, &name, &whole, &[(LayerPart::Query, width), (LayerPart::QueryGate, width)])
 }
 
 /// Flattens a convolution, which libraries keep as `(channels, 1, taps)` and GGUF files as `(channels, taps)`.
@@ -83,7 +83,8 @@ fn flatten_numbers(found: &mut Found<'_>, layer: usize, state: &StateSpec) {
 fn unstack_state(
     found: &mut Found<'_>,
     layer: usize,
-    (stem, stack): (&str, StateStack),
+    stem: &str,
+    stack: StateStack,
     state: &StateSpec,
     hidden: usize,
 ) -> Result<(), LoadError> {
@@ -106,7 +107,7 @@ fn unstack_state(
             ];
             let rows = parts.iter().map(|&(_, rows)| rows).sum();
             return match found.take_if_there(&name, &[rows, hidden])? {
-                Some(whole) => cut(found, layer, (&name, &whole), &parts),
+                Some(whole) => cut(found, layer, &name, &whole, &parts),
                 None => Ok(()),
             };
         }
@@ -121,14 +122,15 @@ fn unstack_state(
         next += count;
         (part, rows)
     });
-    cut(found, layer, (&name, &whole), &parts)
+    cut(found, layer, &name, &whole, &parts)
 }
 
 /// Puts parts of so many rows each, one below the other, where each would be if it were stored separately.
 fn cut(
     found: &mut Found<'_>,
     layer: usize,
-    (name, whole): (&str, &Tensor),
+    name: &str,
+    whole: &Tensor,
     parts: &[(LayerPart, usize)],
 ) -> Result<(), LoadError> {
     let mut first = 0;

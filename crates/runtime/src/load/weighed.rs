@@ -23,8 +23,7 @@ impl Tensors {
         for &weight in self.packed.keys() {
             let tensor = self.get(weight);
             let width = if spec.is_transposed(weight.part) { tensor.shape[0] } else { tensor.shape[1] };
-            let name = (weight, tensor.name.as_str());
-            known += usize::from(columns(&importance, name, width)?.is_some());
+            known += usize::from(columns(&importance, weight, &tensor.name, width)?.is_some());
         }
         if known == 0 && !self.packed.is_empty() {
             return Err(LoadError::Corrupt {
@@ -39,7 +38,7 @@ impl Tensors {
 
     /// Importance of each of so many columns of a matrix, if known.
     pub(crate) fn importance(&self, weight: Weight, width: usize) -> Option<&[f32]> {
-        let known = columns(self.importance.as_deref()?, (weight, &self.get(weight).name), width);
+        let known = columns(self.importance.as_deref()?, weight, &self.get(weight).name, width);
         known.expect("of this many columns, because `weigh` refuses others")
     }
 }
@@ -50,7 +49,8 @@ impl Tensors {
 /// `Corrupt` if it is of another model.
 fn columns<'i>(
     importance: &'i Importance,
-    (weight, name): (Weight, &str),
+    weight: Weight,
+    name: &str,
     columns: usize,
 ) -> Result<Option<&'i [f32]>, LoadError> {
     for name in once(name.to_owned()).chain(others(weight)) {

@@ -157,7 +157,7 @@ impl<'a> PackedDelta<'a> {
         if self.0.is_empty() {
             return Ok(None);
         }
-        let pairs: Vec<LowRankPair<'_>> = self.pairs().map(source).collect();
+        let pairs: Vec<LowRankPair<'_>> = self.pairs().map(|(first, pair)| source(first, pair)).collect();
         let change = |(first, OutputFactors { factors, addends }): (usize, &'a OutputFactors)| OutputChange {
             first,
             factors,
@@ -234,7 +234,7 @@ impl Network {
     ) -> Result<AdaptedEmbedding, KernelError> {
         let hidden = self.spec.hidden;
         let delta = match &of.widen {
-            Some(pair) => backend.low_rank(&OutputDelta { changes: &[], pairs: &[source((0, pair))] })?,
+            Some(pair) => backend.low_rank(&OutputDelta { changes: &[], pairs: &[source(0, pair)] })?,
             None => {
                 let (factors, addends) = (vec![1.0; hidden], vec![0.0; hidden]);
                 let (factors, addends) = (&factors[..], &addends[..]);
@@ -478,7 +478,7 @@ impl Buffers {
     }
 }
 
-fn source((first, pair): (usize, &Pair)) -> LowRankPair<'_> {
+fn source(first: usize, pair: &Pair) -> LowRankPair<'_> {
     LowRankPair { a: pair.a.as_ref().map(matrix), b: matrix(&pair.b), scale: pair.scale, first }
 }
 

@@ -81,7 +81,8 @@ impl LayerInput {
     pub(super) fn build(
         &self,
         p: &mut ProgramBuilder,
-        (activation, first): (Activation, usize),
+        activation: Activation,
+        first: usize,
         x: BufferId,
         b: &InputBuffers,
         out: BufferId,

@@ -245,7 +245,8 @@ impl LayerBuilder<'_> {
         width: usize,
         x: BufferId,
     ) {
-        input.build(&mut self.p, (Activation::GeluTanh, self.index * width), x, buffers, self.sum.branch);
+        let (activation, first) = (Activation::GeluTanh, self.index * width);
+        input.build(&mut self.p, activation, first, x, buffers, self.sum.branch);
         self.norm_branch(&input.norm);
     }
 

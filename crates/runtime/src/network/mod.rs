@@ -37,7 +37,7 @@ pub(crate) use observed::ImportanceSums;
 pub use packing::WeightType;
 pub(crate) use packing::{Group, plan};
 use program::Programs;
-pub(crate) use program::{Attend, ProgramBuilder, Sum, ToMemory};
+pub(crate) use program::{Attend, CacheLayer, ProgramBuilder, Sum, ToMemory};
 use remembering::MemoryBuffers;
 use seeing::DeepBuffers;
 use streams::{LayerStreams, StreamBuffers, Streams};

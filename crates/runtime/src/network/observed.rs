@@ -213,10 +213,10 @@ impl ImportanceSums {
     pub(super) fn add(&mut self, backend: &AnyBackend, of: &Observation) {
         let added = match *of {
             Observation::Rows { layer, place, x, columns } => {
-                self.add_rows(backend, (layer, place), x, columns)
+                self.add_rows(backend, layer, place, x, columns)
             }
             Observation::Experts { layer, x, columns, hidden, ref experts } => {
-                self.add_experts(backend, layer, (x, columns), hidden, experts)
+                self.add_experts(backend, layer, x, columns, hidden, experts)
             }
         };
         if let Err(error) = added {
@@ -228,13 +228,14 @@ impl ImportanceSums {
     fn add_rows(
         &mut self,
         backend: &AnyBackend,
-        place: (usize, Place),
+        layer: usize,
+        place: Place,
         x: BufferId,
         HeadColumns { heads, width, columns }: HeadColumns,
     ) -> Result<(), KernelError> {
         self.room.resize(self.rows * heads * width, 0.0);
         backend.read_rows(x, 0, &mut self.room)?;
-        let sums = self.sums.entry(place).or_default();
+        let sums = self.sums.entry((layer, place)).or_default();
         sums.squares.resize(heads * columns, 0.0);
         sums.rows.resize(1, 0);
         sums.rows[0] += self.rows as u64;
@@ -249,7 +250,8 @@ impl ImportanceSums {
         &mut self,
         backend: &AnyBackend,
         layer: usize,
-        (x, columns): (BufferId, usize),
+        x: BufferId,
+        columns: usize,
         hidden: BufferId,
         &ExpertsSpec { count, used, ffn, .. }: &ExpertsSpec,
     ) -> Result<(), KernelError> {

@@ -18,6 +18,13 @@ use super::fused::fuse;
 use super::observed::{ImportanceSums, Observation};
 use crate::spec::NormSpec;
 
+/// Layer of a KV cache.
+#[derive(Clone, Copy)]
+pub(crate) struct CacheLayer {
+    pub(crate) kv: KvId,
+    pub(crate) layer: usize,
+}
+
 /// Condition of an instruction. Conditions change from step to step, and never within one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Condition {
@@ -306,8 +313,9 @@ impl ProgramBuilder {
     /// Causal attention over one layer of a cache, to which the keys and values of the rows are added first.
     pub(crate) fn attend(
         &mut self,
-        (shape, scale): (HeadShape, f32),
-        (kv, layer): (KvId, usize),
+        shape: HeadShape,
+        scale: f32,
+        CacheLayer { kv, layer }: CacheLayer,
         qkv: BufferId,
         out: BufferId,
     ) {
@@ -318,8 +326,9 @@ impl ProgramBuilder {
     /// Cross-attention of queries over one layer of a memory ([`ProgramBuilder::remember`]).
     pub(crate) fn attend_memory(
         &mut self,
-        (shape, scale): (HeadShape, f32),
-        (kv, layer): (KvId, usize),
+        shape: HeadShape,
+        scale: f32,
+        CacheLayer { kv, layer }: CacheLayer,
         queries: BufferId,
         out: BufferId,
     ) {
@@ -329,7 +338,7 @@ impl ProgramBuilder {
     }
 
     /// Puts keys and values of the rows `x` into one layer of a memory.
-    pub(crate) fn remember(&mut self, x: BufferId, to: ToMemory<'_>, (kv, layer): (KvId, usize)) {
+    pub(crate) fn remember(&mut self, x: BufferId, to: ToMemory<'_>, CacheLayer { kv, layer }: CacheLayer) {
         let ToMemory { weight, bias, params, pairs, own } = to;
         self.matmul(weight, bias, x, pairs);
         self.row(RowOp::Put { x: pairs, first: params.shape.q_width() }, own);

@@ -6,7 +6,7 @@ use hanzo_engine_kernels::{AnyBackend, BufferRole, KernelError, QkvParams, Stage
 
 use super::Network;
 use super::forward::PREPARED;
-use super::program::{ProgramBuilder, ToMemory};
+use super::program::{CacheLayer, ProgramBuilder, ToMemory};
 use crate::spec::TransformerSpec;
 
 /// Activations of such layers.
@@ -89,7 +89,7 @@ impl Network {
                 ..QkvParams::plain(spec.attention.projection.head_shape())
             };
             let to = ToMemory { weight, bias: None, params, pairs: pairs.id(), own: own.id() };
-            p.remember(b.normed.id(), to, (memories, layer.cache));
+            p.remember(b.normed.id(), to, CacheLayer { kv: memories, layer: layer.cache });
         }
         p.finish_ops()
     }

@@ -83,7 +83,8 @@ impl Constraint {
         grammar: &Arc<Grammar>,
         in_reasoning: bool,
         open: Option<u32>,
-        (ends, vocab): (&[u32], usize),
+        ends: &[u32],
+        vocab: usize,
     ) -> Constraint {
         let phase = match (in_reasoning, open) {
             (true, _) => Phase::Reasoning,
@@ -407,7 +408,7 @@ mod tests {
         let words = words.chain([Word::Control(b"<think>"), Word::Control(b"<|end|>")]);
         let vocabulary = Arc::new(ConstraintVocabulary::new(words).unwrap());
         let grammar = Grammar::compile(&Spec::Regex(expression.into()), &vocabulary).unwrap();
-        Constraint::new(&grammar, in_reasoning, open, (&[END], 258))
+        Constraint::new(&grammar, in_reasoning, open, &[END], 258)
     }
 
     fn allowed(constraint: &mut Constraint, early: bool) -> Vec<u32> {

@@ -15,7 +15,7 @@ use crate::{
     job::{CallDelta, EventKind, FinishReason, Job, StopConditions, TextLogprob, TokenLogprob, Usage},
     limits::DRAFT_TOKENS_MAX,
     sampler::{Sampler, SamplingParams},
-    speculation::{Lookup, Rates, Speculation},
+    speculation::{DraftOdds, Lookup, Rates, Speculation},
     text::TextModel,
     tokenizer::Tokenizer,
 };
@@ -91,7 +91,7 @@ impl Generation {
                 lookup: None,
                 scoring: scoring.filter(|_| choice == 0),
                 constraint: constraint
-                    .map(|grammar| Constraint::new(grammar, in_reasoning, open, (&terms.ends, terms.vocab))),
+                    .map(|grammar| Constraint::new(grammar, in_reasoning, open, &terms.ends, terms.vocab)),
                 output: OutputText::of_job(text, job),
                 budget: ReasoningBudget::of_job(job, text),
                 usage: Usage { prompt_tokens: job.prompt.len() as u32, ..Usage::default() },
@@ -146,12 +146,12 @@ impl Generation {
     }
 
     /// Drafts at most `most` tokens to follow `tokens`, which are all known, each with a chance of at least
-    /// `least`. `rates` are the acceptance rates of earlier completions.
+    /// `least`.
     pub fn draft(
         &mut self,
         tokens: &[u32],
         most: usize,
-        (least, rates): (f32, &Rates),
+        DraftOdds { least, rates }: DraftOdds<'_>,
         draft: &mut Vec<u32>,
     ) {
         let most = self.drafts_most(most);

@@ -41,7 +41,8 @@ impl EmbeddingOutput {
     pub fn read(
         &mut self,
         tokens: &[u32],
-        (before, ends): (usize, bool),
+        before: usize,
+        ends: bool,
         rows: &mut HiddenRows<'_, '_>,
     ) -> Result<Option<EventKind>, KernelError> {
         let embedder = rows.hidden.embedder;

@@ -4,7 +4,7 @@ use super::Sequence;
 use crate::{
     kv::BlockPool,
     output::Purpose,
-    speculation::{DraftRequest, Rates},
+    speculation::{DraftOdds, DraftRequest, Rates},
 };
 
 impl Sequence {
@@ -13,7 +13,7 @@ impl Sequence {
     pub fn ask_draft(
         &mut self,
         most: usize,
-        (least, rates): (f32, &Rates),
+        odds: DraftOdds<'_>,
         context_tokens_max: usize,
     ) -> Option<DraftRequest<'_>> {
         self.proposed.clear();
@@ -23,7 +23,7 @@ impl Sequence {
         }
         let Purpose::Generate(generation) = &mut self.purpose else { return None };
         let most = generation.drafts_most(most);
-        generation.draft(&self.tokens, most, (least, rates), &mut self.proposed);
+        generation.draft(&self.tokens, most, odds, &mut self.proposed);
         let looked_up = !self.proposed.is_empty();
         self.proposed.clear();
         let (order, tokens, hashes) = (self.order, &self.tokens[..], &self.hashes[..]);
@@ -32,12 +32,12 @@ impl Sequence {
     }
 
     /// Drafts tokens after its last one: those that the draft model proposed, or at most `most` from prompt lookup,
-    /// each with a chance of at least `least` to be accepted. Returns the number of added rows. They only take free
+    /// each with a chance to be accepted of at least that of `odds`. Returns the number of added rows. They only take free
     /// blocks, and leave `reserve` of those.
     pub fn draft(
         &mut self,
         most: usize,
-        (least, rates): (f32, &Rates),
+        odds: DraftOdds<'_>,
         context_tokens_max: usize,
         reserve: usize,
         pool: &mut BlockPool,
@@ -49,7 +49,7 @@ impl Sequence {
             && let Purpose::Generate(generation) = &mut self.purpose
         {
             match self.proposed.is_empty() {
-                true => generation.draft(&self.tokens, most, (least, rates), &mut self.draft),
+                true => generation.draft(&self.tokens, most, odds, &mut self.draft),
                 false => {
                     self.draft.extend(self.proposed.drain(..).take(most));
                     generation.cut_draft(&mut self.draft);

@@ -17,13 +17,14 @@ impl Sequence {
     /// many accepted draft tokens as follow. Logits that are not numbers end it.
     pub fn settle(
         &mut self,
-        (scores, ends): (usize, bool),
+        scores: usize,
+        ends: bool,
         drawn: &mut dyn Iterator<Item = Option<SampledToken>>,
         within: Within<'_>,
         pool: &mut BlockPool,
         events: &mut Vec<Event>,
     ) -> Outcome {
-        let mut outcome = Outcome { drafted: self.draft.len(), ..Outcome::default() };
+        let outcome = Outcome { drafted: self.draft.len(), ..Outcome::default() };
         self.waits = false;
         if !self.score(scores, drawn, events) {
             return self.fail(outcome, events);
@@ -36,12 +37,22 @@ impl Sequence {
             }
             return Outcome { ends, ..outcome };
         }
-        if !ends {
-            return outcome;
-        }
+        if ends { self.settle_drawn(outcome, drawn, within, pool, events) } else { outcome }
+    }
+
+    /// Collects the sampled token and as many accepted draft tokens as follow.
+    fn settle_drawn(
+        &mut self,
+        mut outcome: Outcome,
+        drawn: &mut dyn Iterator<Item = Option<SampledToken>>,
+        within: Within<'_>,
+        pool: &mut BlockPool,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
         debug_assert!(self.assumed > 0, "a token that no step drew");
         self.assumed -= 1;
         let draft = mem::take(&mut self.draft);
+        let Purpose::Generate(generation) = &mut self.purpose else { return outcome };
         generation.count_drafted(draft.len());
         let drafts = generation.rewind();
         let (mut said, mut finished) = (None::<EventKind>, None);

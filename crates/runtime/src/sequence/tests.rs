@@ -37,7 +37,7 @@ fn completions_that_wait_share_what_they_were_given() {
         assert_eq!(sequences[0].assume(0, &mut pool), 1);
         let mut drawn = [Some(SampledToken { token: 278, ..SampledToken::default() })].into_iter();
         let within = Within { text: &text, context_tokens_max: 1280 };
-        sequences[0].settle((0, true), &mut drawn, within, &mut pool, &mut events);
+        sequences[0].settle(0, true, &mut drawn, within, &mut pool, &mut events);
     }
     assert_eq!((sequences[0].tokens.len(), sequences[1].tokens.len()), (1008, 1000));
     assert_eq!((sequences[0].hashes.len(), sequences[1].hashes.len()), (63, 62));

@@ -117,7 +117,7 @@ impl<'a> Base<'a> {
             Some(base) => base,
             None => config.positive("rope_theta")?.unwrap_or(of.rope_base),
         };
-        stretch(RopeSpec::plain(of.rope_kind, base, dim), (config, &settings), rope_type, self.context)
+        stretch(RopeSpec::plain(of.rope_kind, base, dim), config, &settings, rope_type, self.context)
     }
 
     /// Number of rotated elements of a head; in GGUF files the rotary embedding's own setting says.
@@ -214,7 +214,8 @@ impl<'a> Base<'a> {
         &self,
         rope: RopeSpec,
         recurs: &[bool],
-        (state, attention): (StateSpec, AttentionSpec),
+        state: StateSpec,
+        attention: AttentionSpec,
         mlp: impl Fn(usize) -> MlpSpec,
     ) -> Result<TransformerSpec, LoadError> {
         self.spec(rope, |layer| match recurs[layer] {

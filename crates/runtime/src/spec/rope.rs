@@ -185,12 +185,13 @@ pub(crate) fn yarn_magnitude(factor: f32, mscale: f32) -> f32 {
 /// Stretches a rotary embedding according to any family's settings.
 pub(super) fn stretch(
     rope: RopeSpec,
-    (config, settings): (&Config, &Config),
+    config: &Config,
+    settings: &Config,
     rope_type: &str,
     context: usize,
 ) -> Result<RopeSpec, LoadError> {
     if is_long(rope_type) {
-        return lengthen(rope, (config, settings), context, None);
+        return lengthen(rope, config, settings, context, None);
     }
     // Dynamic NTK changes frequencies only beyond `max_position_embeddings`, which no text exceeds.
     let plain = rope_type == "dynamic" && settings.get("alpha").is_none();
@@ -208,7 +209,8 @@ pub(super) fn is_long(rope_type: &str) -> bool {
 /// and sine for both, if a family has them.
 pub(super) fn lengthen(
     rope: RopeSpec,
-    (config, settings): (&Config, &Config),
+    config: &Config,
+    settings: &Config,
     context: usize,
     magnitudes: Option<[&'static str; 2]>,
 ) -> Result<RopeSpec, LoadError> {

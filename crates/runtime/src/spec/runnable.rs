@@ -165,7 +165,7 @@ impl TransformerSpec {
         of_network
             .or_else(|| {
                 let mut layers = self.layers.iter().enumerate();
-                layers.find_map(|(index, layer)| refused(index, layer, (first, like(layer))))
+                layers.find_map(|(index, layer)| refused(index, layer, first, like(layer)))
             })
             .or_else(|| {
                 // A parallel layer needs one before it without an MLP and with `Pre` norms.
@@ -254,7 +254,8 @@ fn is_plain(dense: &DenseSpec) -> bool {
 fn refused(
     index: usize,
     layer: &LayerSpec,
-    (first, like): (&LayerSpec, &LayerSpec),
+    first: &LayerSpec,
+    like: &LayerSpec,
 ) -> Option<(&'static str, String)> {
     let attention = &layer.attention;
     let causal = matches!(like.attention.mask, Mask::Causal { .. });

@@ -32,6 +32,15 @@ pub struct Rates {
     seen: [u32; CLASSES],  // number of predicted tokens that have been compared
 }
 
+/// Chances of draft tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct DraftOdds<'a> {
+    /// Smallest chance of acceptance that a draft token may have.
+    pub least: f32,
+    /// Acceptance rates of earlier completions.
+    pub rates: &'a Rates,
+}
+
 impl Default for Rates {
     fn default() -> Rates {
         Rates { right: RIGHT_EXPECTED, seen: [0; CLASSES] }

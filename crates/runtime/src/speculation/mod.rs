@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::{fair::Order, kv::BlockHash};
 
 pub use cost::RowCost;
-pub use lookup::{Lookup, Rates};
+pub use lookup::{DraftOdds, Lookup, Rates};
 
 /// Source of draft tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -102,6 +102,7 @@ pub(super) fn reasoning_ends(
         return Ok(Some([of(answer)?, of(call)?]));
     }
     let Some(markers) = markers else { return Ok(None) };
-    let end = Arc::new(ReasoningEnd::of_marker(markers.closing(), tokenizer)?);
+    let (before, marker) = markers.closing();
+    let end = Arc::new(ReasoningEnd::of_marker(before, marker, tokenizer)?);
     Ok(Some([end.clone(), end]))
 }

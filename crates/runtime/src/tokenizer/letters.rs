@@ -35,7 +35,8 @@ impl Words {
         &self,
         text: &str,
         plain: &[Range<usize>],
-        (unigram, table): (&Unigram, &TokenTable),
+        unigram: &Unigram,
+        table: &TokenTable,
         interrupted: &dyn Fn() -> bool,
         out: &mut Vec<u32>,
     ) -> std::result::Result<(), EncodeFailure> {
@@ -47,7 +48,7 @@ impl Words {
         let close = |word: &mut OpenWord, out: &mut Vec<u32>| {
             let is_plain = overlaps(plain, &word.range);
             let closed = std::mem::take(word);
-            self.push_word(&closed.text, is_plain, (unigram, table), interrupted, out)
+            self.push_word(&closed.text, is_plain, unigram, table, interrupted, out)
         };
         let walk = Walk { text, encode: &letters, interrupted, runs: None };
         walk.run(&mut |letter| {
@@ -103,7 +104,8 @@ impl Words {
         &self,
         word: &str,
         is_plain: bool,
-        (unigram, table): (&Unigram, &TokenTable),
+        unigram: &Unigram,
+        table: &TokenTable,
         interrupted: &dyn Fn() -> bool,
         out: &mut Vec<u32>,
     ) -> std::result::Result<(), EncodeFailure> {

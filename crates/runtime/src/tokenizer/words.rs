@@ -162,7 +162,7 @@ impl Words {
             return Ok(());
         }
         if let Some(unigram) = self.unigram() {
-            return self.encode_letters(text, plain, (unigram, table), interrupted, out);
+            return self.encode_letters(text, plain, unigram, table, interrupted, out);
         }
         let runs = self.threes.as_ref().map(|threes| threes.long_runs(text));
         let encode = |part: Range<usize>| {

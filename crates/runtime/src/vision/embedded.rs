@@ -14,8 +14,7 @@ use hanzo_engine_kernels::{DType, quant};
 use self::families::{Eyes, FAMILIES, OllamaFamily};
 pub(crate) use self::families::{is_of_tower, runs};
 use super::TowerFiles;
-use super::files::reader;
-use super::spec::COLORS;
+use super::spec::{COLORS, TextShape};
 use crate::error::LoadError;
 use crate::gguf::{Array, Gguf, Metadata, Value};
 use crate::limits::LAYERS_MAX;
@@ -67,7 +66,7 @@ impl InsideTower {
             InsideTower::Own(own) => {
                 let OwnForm { config, settings, tensors } = *own;
                 let file = words.file();
-                TowerFiles::of_settings(file, &config, &settings, tensors, reader(text)).map(Some)
+                TowerFiles::of_settings(file, &config, &settings, tensors, TextShape::of(text)).map(Some)
             }
         }
     }

@@ -12,7 +12,7 @@ use super::layout::Layout;
 use super::mosaic::MosaicFiles;
 use super::perceiver::PerceiverFiles;
 use super::pooled::PooledFiles;
-use super::spec::{COLORS, Family, TowerNorm, TowerSpec};
+use super::spec::{COLORS, Family, TextShape, TowerNorm, TowerSpec};
 use super::{gemma3, idefics3, llava, mllama, pixtral, qwen};
 use crate::error::LoadError;
 use crate::limits::{EXTRA_LOGIT_ROWS, LAYERS_MAX};
@@ -88,7 +88,7 @@ impl TowerFiles {
             };
         }
         let name = directory.display().to_string();
-        TowerFiles::of_settings(&name, config, &settings, tensors, reader(text)).map(Some)
+        TowerFiles::of_settings(&name, config, &settings, tensors, TextShape::of(text)).map(Some)
     }
 
     /// Opens the vision side of a model with vectors of `dimensions` elements in one space for texts and pictures;
@@ -104,18 +104,18 @@ impl TowerFiles {
     ) -> Result<Option<TowerFiles>, LoadError> {
         let Some(settings) = processor_config(directory)? else { return Ok(None) };
         let name = directory.display().to_string();
-        TowerFiles::of_settings(&name, config, &settings, tensors, (dimensions, 0)).map(Some)
+        TowerFiles::of_settings(&name, config, &settings, tensors, TextShape { hidden: dimensions, pairs: 0 })
+            .map(Some)
     }
 
     /// Opens a tower from the whole model's `config.json`, the image processor's settings, and tensors by
-    /// transformers' names. `text` gives the elements of a row of the text model and the rotated pairs of a head.
-    /// `name` is for errors.
+    /// transformers' names. `text` is the shape of the text model's rows. `name` is for errors.
     pub(super) fn of_settings(
         name: &str,
         config: &Config,
         settings: &Config,
         tensors: Vec<Tensor>,
-        text: (usize, usize),
+        text: TextShape,
     ) -> Result<TowerFiles, LoadError> {
         let unsupported = |key: String, reason: String| LoadError::Unsupported {
             file: settings.file.clone(),
@@ -125,8 +125,8 @@ impl TowerFiles {
         };
         let processor = Processor::from_config(&settings.settings)
             .map_err(|error| unsupported(error.key, error.reason))?;
-        let frames = (processor.frame_side(), processor.squares_max());
-        let mut spec = TowerSpec::from_config(config, frames, text)?;
+        let (frame, squares) = (processor.frame_side(), processor.squares_max());
+        let mut spec = TowerSpec::from_config(config, frame, squares, text)?;
         if let (Some(longest), true) = (processor.longest_side(), spec.perceiver.is_some()) {
             spec.patches_max = spec.patches_max.min((longest as usize / spec.patch).pow(2));
         }
@@ -322,11 +322,6 @@ fn check_left_out(found: Found<'_>, spec: &TowerSpec, names: &Names) -> Result<(
     };
     found.left_out(&spec.layers.architecture, &behind.iter().map(String::as_str).collect::<Vec<_>>())?;
     Ok(())
-}
-
-/// Elements of a text model's row, and rotated pairs of its heads.
-pub(super) fn reader(text: &TransformerSpec) -> (usize, usize) {
-    (text.hidden, text.ropes.first().map_or(0, |rope| rope.dim / 2))
 }
 
 fn joiner_of(found: &mut Found<'_>, spec: &TowerSpec, index: usize) -> Result<JoinerFiles, LoadError> {

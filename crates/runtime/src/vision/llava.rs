@@ -62,7 +62,8 @@ pub(super) fn image_token(config: &Config, usual: usize) -> Result<u32, LoadErro
 /// `squares` squares of that size. The text model's rows have `text_hidden` elements.
 pub(super) fn spec(
     config: &Config,
-    (frame, squares): (Option<usize>, usize),
+    frame: Option<usize>,
+    squares: usize,
     text_hidden: usize,
 ) -> Result<TowerSpec, LoadError> {
     let vision = config.object("vision_config")?.ok_or_else(|| config.missing("vision_config"))?;

@@ -33,7 +33,8 @@ const TILES_MAX: usize = 16;
 /// `tiles` of them, and the text model's rows have `text_hidden` elements.
 pub(super) fn spec(
     config: &Config,
-    (side, tiles): (usize, usize),
+    side: usize,
+    tiles: usize,
     text_hidden: usize,
 ) -> Result<TowerSpec, LoadError> {
     let vision = config.object("vision_config")?.ok_or_else(|| config.missing("vision_config"))?;

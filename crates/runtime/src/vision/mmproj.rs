@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::files::{TowerFiles, reader};
+use super::files::TowerFiles;
+use super::spec::TextShape;
 use super::{gemma3, idefics3, pixtral, qwen};
 use crate::error::LoadError;
 use crate::gguf::{self, Gguf, Metadata};
@@ -251,7 +252,7 @@ impl TowerFiles {
         let settings = Config::new(gguf.metadata.file(), tower.processor()?);
         let tensors = tower.tensors()?;
         let mut files =
-            TowerFiles::of_settings(gguf.metadata.file(), &config, &settings, tensors, reader(text))?;
+            TowerFiles::of_settings(gguf.metadata.file(), &config, &settings, tensors, TextShape::of(text))?;
         // The embedding may lack a row for the image token. Its rows are given, so any other token will do.
         if files.spec.image_token as usize >= text.vocab {
             files.spec.stand_in = files.spec.stand_in.or(Some(0));

@@ -175,7 +175,7 @@ struct Buffers {
 }
 
 /// Rows and columns of the buffers, in their order.
-fn sizes(spec: &TowerSpec, own: &PerceiverSpec, (patches, parts): (usize, bool)) -> [[usize; 2]; 11] {
+fn sizes(spec: &TowerSpec, own: &PerceiverSpec, patches: usize, parts: bool) -> [[usize; 2]; 11] {
     let (text, q) = (spec.text_hidden, own.heads.q_width());
     let (both, latents) = (patches + own.latents, own.latents);
     let qkv = own.heads.qkv_width();
@@ -200,14 +200,14 @@ fn seeing_max(own: &PerceiverSpec) -> usize {
 }
 
 /// Maximum rows of a step, for `patches` patches.
-pub(super) fn rows_max(own: &PerceiverSpec, (patches, parts): (usize, bool)) -> usize {
+pub(super) fn rows_max(own: &PerceiverSpec, patches: usize, parts: bool) -> usize {
     let seeing = if parts { seeing_max(own) } else { patches + own.latents };
     seeing.max(ROWS_AT_ONCE)
 }
 
 /// Widest input or output of a matrix.
 pub(super) fn width(spec: &TowerSpec, own: &PerceiverSpec) -> usize {
-    let widths = sizes(spec, own, (0, false)).map(|[_, cols]| cols);
+    let widths = sizes(spec, own, 0, false).map(|[_, cols]| cols);
     widths.into_iter().chain([2 * own.inner, 8 * spec.text_hidden]).max().unwrap_or(0)
 }
 
@@ -218,7 +218,7 @@ pub(super) fn buffer_bytes(
     own: &PerceiverSpec,
     patches: usize,
 ) -> usize {
-    let sizes = sizes(spec, own, (patches, backend.facts().attends_in_parts)).into_iter();
+    let sizes = sizes(spec, own, patches, backend.facts().attends_in_parts).into_iter();
     let buffers = sizes.map(|[rows, cols]| backend.buffer_bytes(BufferRole::Operand, rows, cols));
     buffers.sum::<usize>() + (patches + own.latents) * spec.text_hidden * size_of::<f32>()
 }
@@ -260,7 +260,7 @@ impl Perceiver {
         };
         let parts = backend.facts().attends_in_parts;
         let [patch_rows, inner, given, seen, made, qkv, attended, found, latents, between, more] =
-            sizes(spec, own, (patches, parts))
+            sizes(spec, own, patches, parts)
                 .map(|[rows, cols]| backend.buffer(BufferRole::Operand, rows, cols));
         let mut perceiver = Perceiver {
             spec: own.clone(),
@@ -361,7 +361,7 @@ impl Perceiver {
     pub(super) fn project(&mut self, backend: &mut AnyBackend, some: &[f32]) -> Result<(), KernelError> {
         let Buffers { patches, given, .. } = &mut self.buffers;
         let batch = batch_of(&[some.len() / self.hidden]);
-        let wide = of_few(backend, &batch, (patches, some), (given, self.text), &self.program.project)?;
+        let wide = of_few(backend, &batch, patches, some, given, self.text, &self.program.project)?;
         self.way.context.extend(wide);
         Ok(())
     }
@@ -387,7 +387,7 @@ impl Perceiver {
         let Buffers { seen, made, qkv: all, .. } = &mut self.buffers;
         let (batch, width) = (batch_of(&[rows.len()]), self.spec.heads.qkv_width());
         let ops = &self.program.layers[layer].rows;
-        let numbers = of_few(backend, &batch, (seen, &read), (made, width), ops)?;
+        let numbers = of_few(backend, &batch, seen, &read, made, width, ops)?;
         backend.write_rows(all, rows.start, &numbers)
     }
 
@@ -404,12 +404,12 @@ impl Perceiver {
         backend.end()?;
         let mut read = vec![0.0; latent_count * self.spec.heads.q_width()];
         backend.read_rows(attended, count - first, &mut read)?;
-        let given = of_few(backend, &few, (found, &read), (more, text), out)?;
+        let given = of_few(backend, &few, found, &read, more, text, out)?;
         let latents = &mut self.way.latents;
         add(latents, &given);
         let mut normed = latents.clone();
         norm_all(&mut normed, of_mlp, self.spec.eps);
-        let given = of_few(backend, &few, (rows, &normed), (more, text), mlp)?;
+        let given = of_few(backend, &few, rows, &normed, more, text, mlp)?;
         add(latents, &given);
         Ok(())
     }
@@ -444,8 +444,10 @@ impl Perceiver {
 fn of_few(
     backend: &mut AnyBackend,
     batch: &Batch,
-    (x, rows): (&mut ops::Buffer, &[f32]),
-    (out, cols): (&ops::Buffer, usize),
+    x: &mut ops::Buffer,
+    rows: &[f32],
+    out: &ops::Buffer,
+    cols: usize,
     ops: &[Op],
 ) -> Result<Vec<f32>, KernelError> {
     backend.begin(batch)?;

@@ -193,8 +193,8 @@ impl Tower {
             let left = PieceBudget { millions: most - spent, attention };
             let (next, cost) = match at {
                 At::Patches(row) => self.embed_piece(row, left)?,
-                At::Layer { index, row } => self.layer_piece((index, row), left)?,
-                At::Making { index, row, made } => self.making_piece((index, row), made, left)?,
+                At::Layer { index, row } => self.layer_piece(index, row, left)?,
+                At::Making { index, row, made } => self.making_piece(index, row, made, left)?,
                 At::Seeing { block, groups } => self.seeing_piece(block, groups, left)?,
                 At::Behind { block, done } => self.behind_piece(block, done, left)?,
                 At::Squares { deep, square } => self.squares_piece(deep, square, left)?,
@@ -311,7 +311,7 @@ impl Tower {
     }
 
     /// Runs some whole sequences through a layer, or starts on one that is too long.
-    fn layer_piece(&mut self, (index, row): (usize, usize), left: PieceBudget) -> Advanced {
+    fn layer_piece(&mut self, index: usize, row: usize, left: PieceBudget) -> Advanced {
         let (place, span) = self.sequence(index, row);
         let cost = RowCost::new(&self.spec, index, span.len());
         let each = cost.all(left.attention);
@@ -342,7 +342,7 @@ impl Tower {
     }
 
     /// Queries, keys and values of some rows of a sequence.
-    fn making_piece(&mut self, (index, row): (usize, usize), made: usize, left: PieceBudget) -> Advanced {
+    fn making_piece(&mut self, index: usize, row: usize, made: usize, left: PieceBudget) -> Advanced {
         let span = self.sequence(index, row).1;
         let cost = RowCost::new(&self.spec, index, span.len()).before;
         let rows = made..span.len().min(made + rows_for(left.millions, cost, ROWS_UNIT));

@@ -5,7 +5,7 @@
 use hanzo_engine_kernels::{Activation, HeadShape, RopeAxes, RopeKind};
 use serde_json::Value;
 
-use super::spec::{COLORS, Family, LearnedPositions, Reads, TowerSpec, Windows};
+use super::spec::{COLORS, Family, LearnedPositions, Reads, TextShape, TowerSpec, Windows};
 use crate::error::LoadError;
 use crate::limits::{HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, PATCHES_MAX, VOCAB_MAX, WIDTH_MAX};
 use crate::spec::{
@@ -83,12 +83,11 @@ pub(super) fn joiner(spec: &TowerSpec, deep: Option<usize>) -> [String; 3] {
     [norm, up, down].map(|name| format!("{stem}.{name}"))
 }
 
-/// Describes the tower. `config` is the whole model's. The text model's rows have `text_hidden` elements, and its
-/// heads `text_pairs` rotated pairs.
+/// Describes the tower. `config` is the whole model's.
 pub(super) fn spec(
     config: &Config,
     model_type: &str,
-    (text_hidden, text_pairs): (usize, usize),
+    TextShape { hidden: text_hidden, pairs: text_pairs }: TextShape,
 ) -> Result<TowerSpec, LoadError> {
     let version = version(model_type).expect("its caller asks for these alone");
     let vision = config.object("vision_config")?.ok_or_else(|| config.missing("vision_config"))?;

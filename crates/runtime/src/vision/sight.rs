@@ -32,6 +32,13 @@ pub struct Sight {
     limits: PixelLimits,
 }
 
+/// Index of a frame among those of its picture, and their number.
+#[derive(Clone, Copy)]
+struct FramePlace {
+    index: usize,
+    count: usize,
+}
+
 /// Marks between the parts of a picture.
 const FAKE: &str = "<fake_token_around_image>";
 const GLOBAL: &str = "<global-img>";
@@ -144,7 +151,8 @@ impl Sight {
     /// Number of tokens that a picture has in a prompt, line ends included.
     pub fn rows_of(&self, picture: &PreparedPicture) -> usize {
         let tokens = |(index, frame)| {
-            let (grid, _, ends) = self.shape(picture.from, (index, picture.frames.len()), frame);
+            let place = FramePlace { index, count: picture.frames.len() };
+            let (grid, _, ends) = self.shape(picture.from, place, frame);
             ends.tokens(grid.map(|side| side as usize))
         };
         picture.frames.iter().enumerate().map(tokens).sum()
@@ -154,7 +162,7 @@ impl Sight {
     fn shape(
         &self,
         from: [u32; 2],
-        (index, frames): (usize, usize),
+        FramePlace { index, count }: FramePlace,
         frame: &Frame,
     ) -> ([u32; 2], [u32; 2], LineEnds) {
         let side = self.spec.square() as u32;
@@ -169,7 +177,7 @@ impl Sight {
         let ends = match self.spec.family {
             Family::Pixtral => LineEnds::Tokens,
             _ if on_canvas => LineEnds::Each,
-            _ if self.spec.lines && frames == 1 => LineEnds::Last,
+            _ if self.spec.lines && count == 1 => LineEnds::Last,
             _ => LineEnds::None,
         };
         (if on_canvas { covered(from, whole) } else { whole }, whole, ends)
@@ -218,7 +226,7 @@ impl Sight {
     /// Span of a picture whose frame becomes a vector; `None` if its rows belong in a prompt.
     pub fn alone(&self, picture: PreparedPicture) -> Option<MediaSpan> {
         let frame = picture.frames.into_iter().next().filter(|_| self.spec.pooled.is_some())?;
-        Some(self.span(picture.from, (0, 1), frame, 0))
+        Some(self.span(picture.from, FramePlace { index: 0, count: 1 }, frame, 0))
     }
 
     /// Puts pictures at the placeholders that the template wrote, in order. Returns the tokens and the pictures'
@@ -288,7 +296,7 @@ impl Sight {
             if index > 0 {
                 tokens.extend(&between);
             }
-            let span = self.span(from, (index, count), frame, tokens.len());
+            let span = self.span(from, FramePlace { index, count }, frame, tokens.len());
             // For a picture so narrow that no row of the canvas belongs to it, the canvas is left out.
             if span.tokens == 0 {
                 continue;
@@ -307,7 +315,7 @@ impl Sight {
     }
 
     /// Span of a picture's frame whose rows start at the prompt's token `first`.
-    fn span(&self, from: [u32; 2], place: (usize, usize), frame: Frame, first: usize) -> MediaSpan {
+    fn span(&self, from: [u32; 2], place: FramePlace, frame: Frame, first: usize) -> MediaSpan {
         let side = self.spec.square() as u32;
         let (grid, whole, ends) = self.shape(from, place, &frame);
         let mut hash = Sha256::new().chain_update(self.settings).chain_update(&frame.rgb);

@@ -102,6 +102,22 @@ pub(crate) struct PerceiverSpec {
     pub(crate) eps: f32,
 }
 
+/// Shape of the rows that a text model reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TextShape {
+    /// Elements of a row.
+    pub(super) hidden: usize,
+    /// Rotated pairs of a head.
+    pub(super) pairs: usize,
+}
+
+impl TextShape {
+    /// Shape of a text model's rows.
+    pub(super) fn of(text: &TransformerSpec) -> TextShape {
+        TextShape { hidden: text.hidden, pairs: text.ropes.first().map_or(0, |rope| rope.dim / 2) }
+    }
+}
+
 /// Vision tower and its projector to a text model. Patches go through the layers; then each square of `joined` x
 /// `joined` patches becomes a row.
 #[derive(Clone, Debug, PartialEq)]
@@ -192,19 +208,19 @@ impl TowerSpec {
         }
     }
 
-    /// Reads the whole model's `config.json`. Frames have a fixed side, any size, or several squares. The text
-    /// model's rows have `text_hidden` elements, and its heads `text_pairs` rotated pairs.
+    /// Reads the whole model's `config.json`. Frames have a fixed side, any size, or several squares.
     pub(super) fn from_config(
         config: &Config,
-        (frame, squares): (Option<u32>, u32),
-        (text_hidden, text_pairs): (usize, usize),
+        frame: Option<u32>,
+        squares: u32,
+        text: TextShape,
     ) -> Result<TowerSpec, LoadError> {
         let model_type = config.string("model_type")?.unwrap_or_default().to_owned();
-        let side = frame.map(|frame| frame as usize);
+        let (side, text_hidden) = (frame.map(|frame| frame as usize), text.hidden);
         match (model_type.as_str(), side) {
-            ("llava" | "llava_next", _) => llava::spec(config, (side, squares as usize), text_hidden),
-            ("mllama", Some(side)) => mllama::spec(config, (side, squares as usize), text_hidden),
-            (of, None) if qwen::knows(of) => qwen::spec(config, of, (text_hidden, text_pairs)),
+            ("llava" | "llava_next", _) => llava::spec(config, side, squares as usize, text_hidden),
+            ("mllama", Some(side)) => mllama::spec(config, side, squares as usize, text_hidden),
+            (of, None) if qwen::knows(of) => qwen::spec(config, of, text),
             ("idefics2", None) => idefics2::spec(config, text_hidden),
             ("mistral3", None) => pixtral::spec(config, text_hidden),
             ("clip" | "siglip", Some(frame)) if squares == 1 => dual::spec(config, frame, text_hidden),

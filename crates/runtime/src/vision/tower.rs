@@ -93,7 +93,7 @@ fn limits(spec: &TowerSpec, patches: usize, cuts: bool) -> StepLimits {
     let limits = spec.layers.step_limits(rows, sequences, rows);
     let width = joiner_widths(spec).all().fold(limits.width.max(spec.patch_width()), usize::max);
     let Some(own) = &spec.perceiver else { return StepLimits { width, ..limits } };
-    let (heads, rows) = (limits.heads, rows.max(perceiver::rows_max(own, (patches, cuts))));
+    let (heads, rows) = (limits.heads, rows.max(perceiver::rows_max(own, patches, cuts)));
     StepLimits {
         width: width.max(perceiver::width(spec, own)),
         rows,

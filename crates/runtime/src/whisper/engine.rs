@@ -13,6 +13,7 @@ use super::hearing::{Phase, SoundProgress};
 use super::network::{SlotTokens, Whisper};
 use super::rules;
 use super::vocabulary::{DecodingOptions, Vocabulary};
+use super::words::AlignmentShape;
 use crate::error::{LoadError, StepError};
 use crate::job::{ClientId, Event, EventKind, JobId};
 use crate::mel::MelBank;
@@ -95,7 +96,8 @@ impl WhisperEngine {
         backend: AnyBackend,
         files: &WhisperFiles,
         vocabulary: std::sync::Arc<Vocabulary>,
-        (weight_type, config): (WeightType, WhisperConfig),
+        weight_type: WeightType,
+        config: WhisperConfig,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Self, LoadError> {
         Ok(WhisperEngine {
@@ -365,7 +367,8 @@ impl WhisperEngine {
     /// Computes word timestamps for finished texts.
     fn find_words(&mut self, events: &mut Vec<Event>) -> Result<(), KernelError> {
         let shape = self.model.spec.heads(self.model.spec.decoder);
-        let looked = (self.heads.len(), shape.head_dim, self.model.spec.rows);
+        let (heads, head_dim) = (self.heads.len(), shape.head_dim);
+        let shape = AlignmentShape { heads, head_dim, rows: self.model.spec.rows };
         for (&id, sound) in &mut self.sounds {
             let hearing = &mut sound.hearing;
             let Phase::Words { slot, tried } = &hearing.phase else { continue };
@@ -373,7 +376,7 @@ impl WhisperEngine {
             let writing = SlotTokens { slot, before: 0, tokens, wanted: Vec::new() };
             let queries = self.model.write(&[writing], &self.heads, &mut Vec::new())?;
             let mut told = Vec::new();
-            hearing.find_words(&self.vocabulary, (&queries, before), looked, &mut told);
+            hearing.find_words(&self.vocabulary, &queries, before, shape, &mut told);
             self.free.push(slot);
             tell(id, told, events);
         }

@@ -4,7 +4,7 @@
 use super::network::AlignmentKeys;
 use super::vocabulary::{DecodingOptions, Vocabulary};
 use super::window::{Try, Verdict, WindowParts, WindowResult, cut};
-use super::words;
+use super::words::{self, AlignmentShape};
 use crate::mel::{self, HOP, MelBank, MelFrames, SAMPLE_RATE};
 use crate::transcript::{Segment, SpokenToken, Transcript};
 
@@ -166,7 +166,7 @@ impl SoundProgress {
             let room = vocabulary.prompt_max().saturating_sub(history.len());
             history.extend(&self.history[self.history.len() - room.min(self.history.len())..]);
         }
-        let attempt = Try::new(vocabulary, asked, self.language, &history, (temperature, seed));
+        let attempt = Try::new(vocabulary, asked, self.language, &history, temperature, seed);
         self.prompt_tokens += attempt.prompt.len() as u32;
         self.phase = Phase::Drawn { slot, attempt: Box::new(attempt), tried };
     }
@@ -212,16 +212,17 @@ impl SoundProgress {
     pub(super) fn find_words(
         &mut self,
         vocabulary: &Vocabulary,
-        (queries, before): (&[f32], usize),
-        (heads, head_dim, rows): (usize, usize, usize),
+        queries: &[f32],
+        before: usize,
+        shape: AlignmentShape,
         events: &mut Vec<Transcript>,
     ) {
         let Phase::Words { tried, .. } = std::mem::replace(&mut self.phase, Phase::Window) else { return };
         let keys = std::mem::take(&mut self.followed.keys);
-        let looks = words::Looks { keys: &keys, queries, heads, head_dim, rows, rows_heard: self.window / 2 };
+        let looks = words::Looks { keys: &keys, queries, shape, rows_heard: self.window / 2 };
         let (text, probabilities) = self.words_text(vocabulary, &tried);
         let code = vocabulary.code(self.language);
-        let timed = words::align(vocabulary, code, (&text, &probabilities), before, &looks);
+        let timed = words::align(vocabulary, code, &text, &probabilities, before, &looks);
         let cut = cut(vocabulary, &tried.drawn, self.window);
         self.take(vocabulary, &tried, &cut, Some(timed), events);
     }

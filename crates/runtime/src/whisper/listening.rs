@@ -83,8 +83,8 @@ impl Whisper {
             let (at, cost) = match window.at {
                 At::First(frame) => self.first_piece(&mut window, frame, left)?,
                 At::Second(row) => self.second_piece(&mut window, row, left)?,
-                At::Before(layer, row) => self.before_piece(&mut window, (layer, row), left)?,
-                At::Behind(layer, row) => self.behind_piece(&mut window, (layer, row), left)?,
+                At::Before(layer, row) => self.before_piece(&mut window, layer, row, left)?,
+                At::Behind(layer, row) => self.behind_piece(&mut window, layer, row, left)?,
                 At::Memory(row) => self.memory_piece(&mut window, row, left)?,
             };
             let Some(at) = at else {
@@ -106,7 +106,8 @@ impl Whisper {
         &mut self,
         slot: usize,
         row: usize,
-        (cost, left): (usize, f64),
+        cost: usize,
+        left: f64,
     ) -> Result<(Range<usize>, f64), KernelError> {
         let (all, cost) = (self.spec.rows, cost as f64 / MILLION);
         let fitting = (left / cost.max(f64::MIN_POSITIVE)) as usize / QUERIES_PART * QUERIES_PART;
@@ -134,7 +135,7 @@ impl Whisper {
         let width = 3 * mels;
         // A window has two frames for each row.
         let (half, row) = (frame / all, frame % all);
-        let (rows, spent) = self.rows_from(window.slot, row, (width * hidden, left))?;
+        let (rows, spent) = self.rows_from(window.slot, row, width * hidden, left)?;
         let mut unfolded = vec![0.0; rows.len() * width];
         for (row, out) in unfolded.chunks_exact_mut(width).enumerate() {
             unfold(&window.frames, mels, (frame + row) as isize - 1, out);
@@ -157,7 +158,7 @@ impl Whisper {
     ) -> Result<(Option<At>, f64), KernelError> {
         let WhisperSpec { hidden, rows: all, .. } = self.spec;
         let width = 3 * hidden;
-        let (rows, spent) = self.rows_from(window.slot, row, (width * hidden, left))?;
+        let (rows, spent) = self.rows_from(window.slot, row, width * hidden, left)?;
         let mut unfolded = vec![0.0; rows.len() * width];
         for (row, out) in rows.clone().zip(unfolded.chunks_exact_mut(width)) {
             unfold(&window.heard, hidden, 2 * row as isize - 1, out);
@@ -175,11 +176,12 @@ impl Whisper {
     fn before_piece(
         &mut self,
         window: &mut EncoderWindow,
-        (index, row): (usize, usize),
+        index: usize,
+        row: usize,
         left: f64,
     ) -> Result<(Option<At>, f64), KernelError> {
         let WhisperSpec { hidden, rows: all, .. } = self.spec;
-        let (rows, spent) = self.rows_from(window.slot, row, (3 * hidden * hidden, left))?;
+        let (rows, spent) = self.rows_from(window.slot, row, 3 * hidden * hidden, left)?;
         let Self { backend, buffers, program, .. } = self;
         let sums = &window.sums[rows.start * hidden..rows.end * hidden];
         let written = backend.write_rows(&mut buffers.residual, 0, sums);
@@ -196,13 +198,14 @@ impl Whisper {
     fn behind_piece(
         &mut self,
         window: &mut EncoderWindow,
-        (index, row): (usize, usize),
+        index: usize,
+        row: usize,
         left: f64,
     ) -> Result<(Option<At>, f64), KernelError> {
         let WhisperSpec { hidden, rows: all, encoder, .. } = self.spec;
         let attention = 2 * all * hidden * ATTENTION_COST;
         let cost = attention + hidden * hidden + 2 * hidden * encoder.ffn;
-        let (rows, spent) = self.rows_from(window.slot, row, (cost, left))?;
+        let (rows, spent) = self.rows_from(window.slot, row, cost, left)?;
         let Self { backend, buffers, program, .. } = self;
         let sums = &mut window.sums[rows.start * hidden..rows.end * hidden];
         let written = backend.write_rows(&mut buffers.residual, 0, sums);
@@ -230,7 +233,7 @@ impl Whisper {
     ) -> Result<(Option<At>, f64), KernelError> {
         let WhisperSpec { hidden, rows: all, decoder, .. } = self.spec;
         let cost = decoder.layers * 2 * hidden * hidden;
-        let (rows, spent) = self.rows_from(window.slot, row, (cost, left))?;
+        let (rows, spent) = self.rows_from(window.slot, row, cost, left)?;
         let head_dim = self.spec.heads(decoder).head_dim;
         let Self { backend, buffers, program, .. } = self;
         let sums = &mut window.sums[rows.start * hidden..rows.end * hidden];

@@ -8,7 +8,7 @@ use hanzo_engine_kernels::{Activation, HeadShape, QkvParams, RowOp};
 
 use super::network::{Cross, Layer, Linear, WhisperBuffers, WhisperWeights};
 use super::spec::WhisperSpec;
-use crate::network::{Attend, Norm, ProgramBuilder, ToMemory};
+use crate::network::{Attend, CacheLayer, Norm, ProgramBuilder, ToMemory};
 use crate::spec::{NormKind, NormSpec};
 
 const NORM: NormSpec = NormSpec { kind: NormKind::Layer { bias: true }, eps: 1e-5 };
@@ -96,7 +96,7 @@ impl WhisperProgram {
             memories: weights.decoder.iter().enumerate().map(memory).collect(),
             begin: begin(weights, b),
             decoder: layers
-                .map(|(index, (layer, next))| decoder_layer(layer, next, decoder, b, index))
+                .map(|(index, ((layer, cross), next))| decoder_layer(layer, cross, next, decoder, b, index))
                 .collect(),
         }
     }
@@ -120,7 +120,7 @@ fn to_memory(cross: &Cross, heads: HeadShape, b: &WhisperBuffers, index: usize) 
     let params = QkvParams::plain(heads);
     let to = ToMemory { weight, bias: Some(bias), params, pairs: b.pair.id(), own: b.wide.id() };
     let mut p = ProgramBuilder::default();
-    p.remember(b.normed.id(), to, (b.memories.id(), index));
+    p.remember(b.normed.id(), to, CacheLayer { kv: b.memories.id(), layer: index });
     p.finish_ops()
 }
 
@@ -136,23 +136,24 @@ fn begin(weights: &WhisperWeights, b: &WhisperBuffers) -> Vec<Op> {
 
 /// Ops of a decoder's layer, from its input in `written` to that of the next, whose norm is `next`.
 fn decoder_layer(
-    (layer, cross): &(Layer, Cross),
+    layer: &Layer,
+    cross: &Cross,
     next: &Norm,
     heads: HeadShape,
     b: &WhisperBuffers,
     index: usize,
 ) -> LayerOps {
     let (residual, written, branch) = (b.written_residual.id(), b.written.id(), b.branch.id());
-    let (wide, of) = (b.wide.id(), (heads, scale(heads)));
+    let (wide, scale) = (b.wide.id(), scale(heads));
     let mut p = ProgramBuilder::default();
     matmul(&mut p, &layer.qkv, written, wide);
-    p.attend(of, (b.cache.id(), index), wide, branch);
+    p.attend(heads, scale, CacheLayer { kv: b.cache.id(), layer: index }, wide, branch);
     matmul(&mut p, &layer.out, branch, written);
     p.add(written, residual);
     p.norm(&cross.norm, NORM, residual, branch);
     matmul(&mut p, &cross.query, branch, written);
     let rows = p.finish_ops();
-    p.attend_memory(of, (b.memories.id(), index), written, branch);
+    p.attend_memory(heads, scale, CacheLayer { kv: b.memories.id(), layer: index }, written, branch);
     matmul(&mut p, &cross.out, branch, written);
     mlp(&mut p, layer, Roles { residual, normed: written, branch, inner: b.written_inner.id() });
     p.add(branch, residual);

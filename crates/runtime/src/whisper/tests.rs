@@ -196,9 +196,10 @@ impl Rig {
         let opened = open(case);
         let files = files(&opened);
         let vocabulary = vocabulary(files);
-        let config = (WeightType::Stored, WhisperConfig { windows });
+        let (weights, config) = (WeightType::Stored, WhisperConfig { windows });
         let backend = cpu(Tier::available().last().unwrap());
-        let engine = WhisperEngine::load(backend, files, vocabulary.clone(), config, &mut |_| ()).unwrap();
+        let listener = vocabulary.clone();
+        let engine = WhisperEngine::load(backend, files, listener, weights, config, &mut |_| ()).unwrap();
         Rig { engine, vocabulary }
     }
 

@@ -76,7 +76,8 @@ impl Try {
         asked: &DecodingOptions,
         language: Option<u32>,
         history: &[u32],
-        (temperature, seed): (f32, u64),
+        temperature: f32,
+        seed: u64,
     ) -> Try {
         let mut prompt = Vec::new();
         if !history.is_empty() {

@@ -22,11 +22,17 @@ pub(crate) struct Looks<'a> {
     pub(crate) keys: &'a [f32],
     /// (heads, tokens, head_dim)
     pub(crate) queries: &'a [f32],
+    pub(crate) shape: AlignmentShape,
+    /// Rows of the encoder with sound.
+    pub(crate) rows_heard: usize,
+}
+
+/// Number and width of the alignment heads, and rows of the encoder.
+#[derive(Clone, Copy)]
+pub(crate) struct AlignmentShape {
     pub(crate) heads: usize,
     pub(crate) head_dim: usize,
-    /// Rows of the encoder, and those of them with sound.
     pub(crate) rows: usize,
-    pub(crate) rows_heard: usize,
 }
 
 /// Word, its tokens in the text, and its time.
@@ -41,7 +47,8 @@ pub(crate) struct TimedWord {
 
 /// Cost of tokens `from..to` at each row, `(tokens, rows_heard)`: the less attention, the higher the cost.
 fn costs(looks: &Looks<'_>, from: usize, to: usize) -> Vec<f32> {
-    let &Looks { keys, queries, heads, head_dim, rows, rows_heard } = looks;
+    let &Looks { keys, queries, shape, rows_heard } = looks;
+    let AlignmentShape { heads, head_dim, rows } = shape;
     let tokens = queries.len() / (heads * head_dim);
     let scale = (head_dim as f32).sqrt().recip();
     let mut costs = vec![0.0f32; (to - from) * rows_heard];
@@ -167,7 +174,8 @@ fn split(vocabulary: &Vocabulary, code: &str, tokens: &[u32]) -> Vec<(String, us
 pub(crate) fn align(
     vocabulary: &Vocabulary,
     code: &str,
-    (tokens, probabilities): (&[u32], &[f32]),
+    tokens: &[u32],
+    probabilities: &[f32],
     before: usize,
     looks: &Looks<'_>,
 ) -> Vec<TimedWord> {

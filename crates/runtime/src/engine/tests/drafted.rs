@@ -13,7 +13,7 @@ fn engine_with(target: &OpenedModel, draft: &OpenedModel, config: EngineConfig, 
     let files = draft.decoder().unwrap();
     let decoder = Decoder::load(&backend, files, &mut |_| ()).unwrap();
     let model =
-        DraftModel::new(backend, (decoder, files.info.parameters), &target.decoder().unwrap().spec, &config)
+        DraftModel::new(backend, decoder, files.info.parameters, &target.decoder().unwrap().spec, &config)
             .unwrap();
     let mut engine = engine_of(target, config, ahead).with_draft_model(model);
     // So do those that the model drafts.

@@ -206,7 +206,7 @@ pub(super) fn pack_quantized(
     };
     let mut sources = vec![weight.bytes.clone(), scales.bytes.clone()];
     sources.extend(zeros.as_ref().map(|zeros| zeros.bytes.clone()));
-    let zero = zero_points(zeros.as_ref(), [rows, groups], bits, (in_words, per))?;
+    let zero = zero_points(zeros.as_ref(), [rows, groups], bits, in_words, per)?;
     let (codes, scale) = (Words::of(&weight)?, Numbers::scales(&scales, None)?);
     let affine = Affine {
         bits,
@@ -240,7 +240,8 @@ fn zero_points(
     zeros: Option<&Tensor>,
     [rows, groups]: [usize; 2],
     bits: u32,
-    (in_words, per): (usize, usize),
+    in_words: usize,
+    per: usize,
 ) -> Result<ZeroPoint, LoadError> {
     let middle = (1u32 << (bits - 1)) as f32;
     let Some(zeros) = zeros else { return Ok(Box::new(move |_, _| middle)) };

@@ -39,5 +39,5 @@ fn spec(base: &Base<'_>) -> Result<TransformerSpec, LoadError> {
     let recurs = attends.map_or(vec![true; base.layers], |of| of.iter().map(|attends| !attends).collect());
     let mlp = MlpSpec::gated(base.ffn(true)?, base.activation);
     let rope = base.rope(base.turned(heads.head_dim)?)?;
-    base.hybrid(rope, &recurs, (MAMBA.ssd(base, 0)?, base.attention(heads)?), |_| mlp.clone())
+    base.hybrid(rope, &recurs, MAMBA.ssd(base, 0)?, base.attention(heads)?, |_| mlp.clone())
 }

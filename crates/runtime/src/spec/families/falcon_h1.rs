@@ -41,7 +41,7 @@ fn spec(base: &Base<'_>) -> Result<TransformerSpec, LoadError> {
     let mut spec = base.spec(rope, |_| (attention.clone(), MlpSpec::gated(ffn, base.activation)))?;
     let normed = match base.file {
         SettingsFile::HuggingFace(config) => {
-            multiply(config, (ffn, &state), &mut spec)?;
+            multiply(config, ffn, &state, &mut spec)?;
             is_normed(config)?
         }
         // The model's factors are already in its weights.
@@ -66,7 +66,8 @@ fn is_normed(config: &Config) -> Result<bool, LoadError> {
 /// Applies the factors of a model.
 fn multiply(
     config: &Config,
-    (ffn, state): (usize, &StateSpec),
+    ffn: usize,
+    state: &StateSpec,
     spec: &mut TransformerSpec,
 ) -> Result<(), LoadError> {
     let multiplier = |key| Ok::<_, LoadError>(config.positive(key)?.unwrap_or(1.0));

@@ -95,7 +95,7 @@ fn of_settings(base: &Base<'_>, config: &Config) -> Result<GemmaSettings, LoadEr
     };
     // Tokens past the table's end, those of images and sound, use the row of padding.
     config.count("vocab_size_per_layer_input", VOCAB_MAX)?;
-    let rope = |kind, key, usual| rope(config, shape.head_dim, (kind, key, usual));
+    let rope = |kind, key, usual| rope(config, shape.head_dim, kind, key, usual);
     Ok(GemmaSettings {
         kinds: Kinds {
             windows: gemma4::windows(config, layers, 5)?,
@@ -111,11 +111,7 @@ fn of_settings(base: &Base<'_>, config: &Config) -> Result<GemmaSettings, LoadEr
 }
 
 /// Rotary embedding of a kind of layers, with the older key of its base and the default.
-fn rope(
-    config: &Config,
-    head_dim: usize,
-    (kind, key, usual): (&str, &str, f32),
-) -> Result<RopeSpec, LoadError> {
+fn rope(config: &Config, head_dim: usize, kind: &str, key: &str, usual: f32) -> Result<RopeSpec, LoadError> {
     let settings = match config.object("rope_parameters")? {
         Some(settings) => settings.object(kind)?,
         None => None,

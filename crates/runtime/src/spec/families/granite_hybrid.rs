@@ -4,7 +4,8 @@ use super::granite::multiply;
 use super::granite_moe;
 use super::*;
 
-const TYPES: (&[&str], &[&str]) = (&["mamba", "linear_attention"], &["attention", "full_attention"]);
+const RECURRENT: &[&str] = &["mamba", "linear_attention"];
+const ATTENTION: &[&str] = &["attention", "full_attention"];
 
 pub(super) const GRANITE_HYBRID: Family = Family {
     title: "Granite 4 (hybrid)",
@@ -53,7 +54,7 @@ fn spec(base: &Base<'_>) -> Result<TransformerSpec, LoadError> {
         return Err(base.file.unsupported(&ROPE_DIM, rope.dim, reason));
     }
     let attention = AttentionSpec { rope: turns.then_some(0), ..base.attention(heads)? };
-    let mut spec = base.hybrid(rope, &recurs, (state, attention), mlp)?;
+    let mut spec = base.hybrid(rope, &recurs, state, attention, mlp)?;
     if let SettingsFile::HuggingFace(config) = base.file {
         multiply(config, &mut spec)?;
     }
@@ -69,12 +70,10 @@ fn turns(config: &Config) -> Result<bool, LoadError> {
 }
 
 fn recurring(config: &Config, layers: usize) -> Result<Vec<bool>, LoadError> {
-    match layers_by_type(config, "layer_types", layers, TYPES)? {
+    match layers_by_type(config, "layer_types", layers, RECURRENT, ATTENTION)? {
         Some(recurs) => Ok(recurs),
-        None => {
-            Ok(layers_by_type(config, "layers_block_type", layers, TYPES)?
-                .unwrap_or_else(|| vec![true; layers]))
-        }
+        None => Ok(layers_by_type(config, "layers_block_type", layers, RECURRENT, ATTENTION)?
+            .unwrap_or_else(|| vec![true; layers])),
     }
 }
 

@@ -102,13 +102,12 @@ fn spec(
         }
     };
     let rope = base.rope(heads.head_dim)?;
-    base.hybrid(rope, &recurs, (state, base.attention(heads)?), mlp)
+    base.hybrid(rope, &recurs, state, base.attention(heads)?, mlp)
 }
 
 /// Layers with a convolution.
 fn recurring(config: &Config, layers: usize) -> Result<Vec<bool>, LoadError> {
-    let types: (&[&str], &[&str]) = (&["conv"], &["full_attention"]);
-    match layers_by_type(config, "layer_types", layers, types)? {
+    match layers_by_type(config, "layer_types", layers, &["conv"], &["full_attention"])? {
         Some(recurs) => Ok(recurs),
         None => Ok(layers_in(config, "full_attn_idxs", layers)?
             .map_or(vec![false; layers], |attends| attends.iter().map(|attends| !attends).collect())),

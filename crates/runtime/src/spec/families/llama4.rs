@@ -88,9 +88,9 @@ fn from_settings(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, Lo
     let heads = base.heads()?;
     let turned = rotated_layers(config, base.layers)?;
     // Layers with chunked attention: as a list says, or those with rotation.
-    let types: (&[&str], &[&str]) = (&["chunked_attention"], &["full_attention"]);
+    let (chunked, full): (&[&str], &[&str]) = (&["chunked_attention"], &["full_attention"]);
     let chunked =
-        layers_by_type(config, "layer_types", base.layers, types)?.unwrap_or_else(|| turned.clone());
+        layers_by_type(config, "layer_types", base.layers, chunked, full)?.unwrap_or_else(|| turned.clone());
     // Layers that are mixtures: as a list says, or each nth.
     let each = config.count("interleave_moe_layer_step", LAYERS_MAX)?.unwrap_or(1);
     let sparse = layers_in(config, "moe_layers", base.layers)?;

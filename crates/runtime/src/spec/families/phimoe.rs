@@ -60,7 +60,7 @@ fn from_settings(base: &Base<'_>, config: &Config) -> Result<TransformerSpec, Lo
         let theta = settings.positive("rope_theta")?.or(config.positive("rope_theta")?);
         let plain = RopeSpec::plain(base.of.rope_kind, theta.unwrap_or(base.of.rope_base), heads.head_dim);
         let magnitudes = Some(["short_mscale", "long_mscale"]);
-        lengthen(plain, (config, &settings), base.context, magnitudes)?
+        lengthen(plain, config, &settings, base.context, magnitudes)?
     } else {
         base.rope(heads.head_dim)?
     };

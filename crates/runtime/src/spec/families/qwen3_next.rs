@@ -118,7 +118,7 @@ fn spec(base: &Base<'_>, mlps: Mlps) -> Result<TransformerSpec, LoadError> {
     let file = base.file;
     let heads = base.heads()?;
     let mut state = StateSpec::delta(STATE.shape(base, StateRule::Delta)?, base.norm()?.eps);
-    let types: (&[&str], &[&str]) = (&["linear_attention"], &["full_attention"]);
+    let (linear, full): (&[&str], &[&str]) = (&["linear_attention"], &["full_attention"]);
     let (listed, sparse) = match file {
         SettingsFile::HuggingFace(config) => {
             refuse_unless(config, "attention_bias", false)?;
@@ -128,7 +128,7 @@ fn spec(base: &Base<'_>, mlps: Mlps) -> Result<TransformerSpec, LoadError> {
                 Mlps::Experts => vec![true; base.layers],
                 Mlps::Some => sparse_layers(config, base.layers)?,
             };
-            (layers_by_type(config, "layer_types", base.layers, types)?, sparse)
+            (layers_by_type(config, "layer_types", base.layers, linear, full)?, sparse)
         }
         SettingsFile::Gguf(keys) => {
             if state.shape.value_dim != state.shape.key_dim {
@@ -155,7 +155,7 @@ fn spec(base: &Base<'_>, mlps: Mlps) -> Result<TransformerSpec, LoadError> {
     let experts = if sparse.contains(&true) { Some(experts(base, mlps)?) } else { None };
     let attention = AttentionSpec { output_gate: true, ..base.attention(heads)? };
     let rope = base.rope(base.turned(heads.head_dim)?)?;
-    base.hybrid(rope, &recurs, (state, attention), |layer| match experts {
+    base.hybrid(rope, &recurs, state, attention, |layer| match experts {
         Some(experts) if sparse[layer] => MlpSpec::Experts(experts),
         _ => MlpSpec::gated(ffn, base.activation),
     })

@@ -81,7 +81,7 @@ pub(crate) fn after_dense(
     if let Some(step) = config.whole("moe_layer_freq", LAYERS_MAX)?.filter(|&step| step != 1) {
         return Err(config.unsupported("moe_layer_freq", step, "only 1 is known"));
     }
-    let is_dense = match layers_by_type(config, TYPES, base.layers, (&["dense"], &["sparse"]))? {
+    let is_dense = match layers_by_type(config, TYPES, base.layers, &["dense"], &["sparse"])? {
         Some(is_dense) => is_dense,
         None => {
             let dense = or(config, "first_k_dense_replace", LAYERS_MAX, dense)?;

@@ -50,7 +50,7 @@ pub(crate) fn windows_by_type(
     window: Option<u32>,
     layers: usize,
 ) -> Result<Option<Vec<Option<u32>>>, LoadError> {
-    let full = layers_by_type(config, "layer_types", layers, (&[FULL], &["sliding_attention"]))?;
+    let full = layers_by_type(config, "layer_types", layers, &[FULL], &["sliding_attention"])?;
     Ok(full.map(|full| full.into_iter().map(|is_full| window.filter(|_| !is_full)).collect()))
 }
 
@@ -59,7 +59,8 @@ pub(crate) fn layers_by_type(
     config: &Config,
     key: &str,
     layers: usize,
-    (these, others): (&[&str], &[&str]),
+    these: &[&str],
+    others: &[&str],
 ) -> Result<Option<Vec<bool>>, LoadError> {
     let Some(types) = config.typed(key, "a list", Value::as_array)? else { return Ok(None) };
     if types.len() != layers {

@@ -109,7 +109,7 @@ pub(super) fn split(gguf: Gguf, sees: bool) -> Result<FileParts, LoadError> {
             let vocab = text.iter().find(|tensor| tensor.name == "token_embd.weight");
             let vocab = vocab.and_then(|tensor| tensor.shape.first()).copied().unwrap_or(0);
             let mut own = OwnForm {
-                config: config(&metadata, &said, (vocab, &of_tower))?,
+                config: config(&metadata, &said, vocab, &of_tower)?,
                 settings: settings(&metadata, &said)?,
                 tensors: of_tower.into_iter().filter_map(own_tensor).collect::<Result<_, _>>()?,
             };
@@ -254,7 +254,8 @@ fn ungated(tensor: Tensor, is_rest: bool) -> Result<Tensor, LoadError> {
 fn config(
     metadata: &Metadata,
     said: &Metadata,
-    (vocab, tensors): (usize, &[Tensor]),
+    vocab: usize,
+    tensors: &[Tensor],
 ) -> Result<Config, LoadError> {
     let missing = |key: &str| metadata.missing(&format!("mllama.vision.{key}"));
     let mut vision = Map::new();
