@@ -68,10 +68,11 @@ impl Bell {
     #[cfg(target_os = "linux")]
     pub(crate) fn rest_beside(
         &self,
-        stream: (BorrowedFd<'_>, PollFlags),
+        stream: BorrowedFd<'_>,
+        flags: PollFlags,
         time: Option<Duration>,
     ) -> io::Result<Woken> {
-        let stream = PollFd::from_borrowed_fd(stream.0, stream.1);
+        let stream = PollFd::from_borrowed_fd(stream, flags);
         let Some(file) = self.0.file.get() else {
             let mut files = [stream];
             poll(&mut files, time)?;

@@ -7,8 +7,7 @@ use hanzo_engine_kernels::{
     cpu::{CpuBackend, ThreadPool, Tier, limits::Probe},
 };
 use hanzo_engine_runtime::{
-    Adapter, EncoderConfig, EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network, OpenedModel,
-    VoiceFiles,
+    Adapter, EncoderConfig, EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network, VoiceFiles,
     encoder::{EncoderFiles, WeightType},
     engine::EngineMemory,
     spec::TransformerSpec,
@@ -17,7 +16,7 @@ use hanzo_engine_runtime::{
 use hanzo_engine_voice::{Speaker, VoiceEngine};
 
 use crate::{
-    device::{Device, EngineSize, Origin, Sides, Steps},
+    device::{Device, EngineFiles, EngineSize, Origin, Sides, Steps},
     engine_factory::{build, decoder_engine, decoder_memory},
 };
 
@@ -89,7 +88,7 @@ impl Device for Cpu {
         draft: Option<&ModelFiles>,
         config: &EngineConfig,
     ) -> EngineMemory {
-        decoder_memory((&self.backend(), &self.backend()), files, draft, config)
+        decoder_memory(&self.backend(), &self.backend(), files, draft, config)
     }
 
     fn adapter_memory(
@@ -116,12 +115,12 @@ impl Device for Cpu {
     fn build(
         &self,
         _origin: &Origin,
-        files: (&OpenedModel, Option<&ModelFiles>),
+        files: EngineFiles<'_>,
         sides: Sides,
         size: EngineSize,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Steps>, LoadError> {
-        if let Network::Voice(voice) = &files.0.network {
+        if let Network::Voice(voice) = &files.model.network {
             let speaker = Speaker::load(voice, self.pool.clone(), self.tier, progress)?;
             return Ok(Box::new(VoiceEngine::new(speaker)));
         }

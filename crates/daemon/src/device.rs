@@ -355,6 +355,14 @@ impl EngineSize {
     }
 }
 
+/// Opened files that an engine is built from.
+#[derive(Clone, Copy)]
+pub(crate) struct EngineFiles<'a> {
+    pub(crate) model: &'a OpenedModel,
+    /// Files of the draft model, if there is one.
+    pub(crate) draft: Option<&'a ModelFiles>,
+}
+
 /// Device that engines are built on.
 pub(crate) trait Device: Send + Sync + 'static {
     /// Description for people: `cpu: avx512vnni, 8 threads`.
@@ -420,12 +428,11 @@ pub(crate) trait Device: Send + Sync + 'static {
     /// If the model cannot run on the device.
     fn voice_memory(&self, files: &VoiceFiles) -> Result<EngineMemory, LoadError>;
 
-    /// Builds an engine of the chosen size from these files; the second ones are the draft model's. Takes as long
-    /// as reading the weights. `progress` receives 0 to 1. The calling thread is the one that will step the engine.
+    /// Builds an engine of the chosen size from these files. Takes as long as reading the weights. `progress` receives 0 to 1. The calling thread is the one that will step the engine.
     fn build(
         &self,
         origin: &Origin,
-        files: (&OpenedModel, Option<&ModelFiles>),
+        files: EngineFiles<'_>,
         sides: Sides,
         size: EngineSize,
         progress: &mut dyn FnMut(f32),

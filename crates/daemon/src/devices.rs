@@ -8,8 +8,7 @@ use std::{
 use hanzo_engine_kernels::{AnyBackend, KernelError, Pipeline, TensorParallel};
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, DeviceError, Driver, Paper, check};
 use hanzo_engine_runtime::{
-    Adapter, EncoderConfig, EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network, OpenedModel,
-    VoiceFiles,
+    Adapter, EncoderConfig, EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network, VoiceFiles,
     encoder::{EncoderFiles, WeightType},
     engine::EngineMemory,
     spec::TransformerSpec,
@@ -20,7 +19,7 @@ use crate::{
     budget::Budget,
     config::{EngineSection, Isolation},
     cpu::Cpu,
-    device::{Device, EngineSize, Generator, Origin, Sides, Steps},
+    device::{Device, EngineFiles, EngineSize, Generator, Origin, Sides, Steps},
     device_name::{DeviceName, Devices},
     engine_factory::{build, decoder_engine, decoder_memory, with_draft},
     gpu_layers::LayerDistribution,
@@ -353,8 +352,8 @@ impl Device for OnCard {
     ) -> EngineMemory {
         let own = self.paper();
         match self.on_paper(None) {
-            Some(sharers) => decoder_memory((&sharers, &own), files, draft, config),
-            None => decoder_memory((&own, &own), files, draft, config),
+            Some(sharers) => decoder_memory(&sharers, &own, files, draft, config),
+            None => decoder_memory(&own, &own, files, draft, config),
         }
     }
 
@@ -399,7 +398,7 @@ impl Device for OnCard {
     fn build(
         &self,
         origin: &Origin,
-        files: (&OpenedModel, Option<&ModelFiles>),
+        files: EngineFiles<'_>,
         sides: Sides,
         size: EngineSize,
         progress: &mut dyn FnMut(f32),
@@ -407,12 +406,12 @@ impl Device for OnCard {
         let card = self.card()?;
         let backend = || AnyBackend::new(CudaBackend::new(card.clone()));
         if let (Some(sharing), Network::Decoder(own), EngineSize::Decoder(config)) =
-            (&origin.sharing, &files.0.network, size)
+            (&origin.sharing, &files.model.network, size)
             && let Some(sharers) = self.sharers(sharing)?
         {
             let engine = decoder_engine(sharers, &backend, own, sides, config, progress)?;
             // The draft model is entirely on this GPU.
-            return with_draft(engine, &backend, (own, files.1), config);
+            return with_draft(engine, &backend, own, files.draft, config);
         }
         build(&backend, self.encoder_weights, files, sides, size, progress)
     }

@@ -2,7 +2,7 @@
 
 use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_runtime::{
-    EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network, OpenedModel,
+    EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network,
     audio::AudioTower,
     decoder::Decoder,
     encoder::{Encoder, WeightType},
@@ -11,12 +11,13 @@ use hanzo_engine_runtime::{
     whisper::WhisperEngine,
 };
 
-use crate::device::{EngineSize, Sides, Steps};
+use crate::device::{EngineFiles, EngineSize, Sides, Steps};
 
-/// [`Device::decoder_memory`](crate::device::Device::decoder_memory) for any backend. The second backend is that of
-/// the draft model and of the vision and audio encoders.
+/// [`Device::decoder_memory`](crate::device::Device::decoder_memory) for any backend. `own` is the backend of
+/// the model, and `backend` that of the draft model and of the vision and audio encoders.
 pub(crate) fn decoder_memory(
-    (own, backend): (&AnyBackend, &AnyBackend),
+    own: &AnyBackend,
+    backend: &AnyBackend,
     files: &ModelFiles,
     draft: Option<&ModelFiles>,
     config: &EngineConfig,
@@ -66,7 +67,8 @@ pub(crate) fn decoder_engine(
 pub(crate) fn with_draft(
     engine: Engine,
     backend: &dyn Fn() -> AnyBackend,
-    (files, draft): (&ModelFiles, Option<&ModelFiles>),
+    files: &ModelFiles,
+    draft: Option<&ModelFiles>,
     config: EngineConfig,
 ) -> Result<Box<dyn Steps>, LoadError> {
     let Some(draft) = draft else { return Ok(Box::new(engine)) };
@@ -84,15 +86,15 @@ pub(crate) fn with_draft(
 pub(crate) fn build(
     backend: &dyn Fn() -> AnyBackend,
     encoder_weights: WeightType,
-    (files, draft): (&OpenedModel, Option<&ModelFiles>),
+    EngineFiles { model, draft }: EngineFiles<'_>,
     sides: Sides,
     size: EngineSize,
     progress: &mut dyn FnMut(f32),
 ) -> Result<Box<dyn Steps>, LoadError> {
-    match (&files.network, size) {
+    match (&model.network, size) {
         (Network::Decoder(files), EngineSize::Decoder(config)) => {
             let engine = decoder_engine(backend(), backend, files, sides, config, progress)?;
-            with_draft(engine, backend, (files, draft), config)
+            with_draft(engine, backend, files, draft, config)
         }
         (Network::Encoder(files), EngineSize::Encoder(config)) => {
             let own = backend();

@@ -183,8 +183,7 @@ fn predict(
             let room = files.spec.kv_room(section.step_tokens_max);
             let memory = |config: &_| device.decoder_memory(files, None, config);
             let alone = |config: &_| vec![memory(config)];
-            let (config, load) =
-                sizing::choose((name, context), &section, want, &[free_bytes], &room, alone)?;
+            let (config, load) = sizing::choose(name, context, &section, want, &[free_bytes], &room, alone)?;
             let mut one = config;
             one.kv_blocks = room.blocks_of(config.context_tokens_max);
             let tokens = config.context_tokens_max;

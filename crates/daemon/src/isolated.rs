@@ -28,7 +28,7 @@ use std::{
 
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::{
-    Adapter, EngineConfig, LoadError, ModelFiles, Network, OpenedModel, VoiceFiles,
+    Adapter, EngineConfig, LoadError, ModelFiles, Network, VoiceFiles,
     encoder::{EncoderFiles, WeightType},
     engine::EngineMemory,
     spec::TransformerSpec,
@@ -38,7 +38,7 @@ use hanzo_engine_runtime::{
 use crate::{
     config::{EngineSection, LogConfig},
     cpu::Cpu,
-    device::{Device, EngineSize, Origin, Sides, Steps},
+    device::{Device, EngineFiles, EngineSize, Origin, Sides, Steps},
     device_name::DeviceName,
     devices::OnCard,
     gpu_layers::LayerDistribution,
@@ -213,7 +213,7 @@ impl Device for IsolatedDevice {
     fn build(
         &self,
         origin: &Origin,
-        files: (&OpenedModel, Option<&ModelFiles>),
+        files: EngineFiles<'_>,
         sides: Sides,
         size: EngineSize,
         progress: &mut dyn FnMut(f32),

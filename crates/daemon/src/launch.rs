@@ -19,7 +19,7 @@ use crate::{
     admission::Admission,
     budget::Reservation,
     clock::Bell,
-    device::{Device, EngineSize, Generator, Origin, Sides, Steps},
+    device::{Device, EngineFiles, EngineSize, Generator, Origin, Sides, Steps},
     draft::Draft,
     error::{Failure, FailureReason},
     metrics::ModelMetrics,
@@ -86,7 +86,7 @@ impl Launch {
     fn run(self, work: Receiver<WorkItem>, vitals: Arc<Vitals>, ready: Ready) -> Exit {
         let Launch { device, files, draft, size, reservation, metrics, mut progress, origin, .. } = self;
         let made = catch_unwind(AssertUnwindSafe(|| {
-            make(&*device, &origin, (&files, draft.as_ref()), size, &mut progress)
+            make(&*device, &origin, &files, draft.as_ref(), size, &mut progress)
         }));
         drop((files, draft));
         let failure = match made {
@@ -120,7 +120,8 @@ pub(crate) struct Made {
 pub(crate) fn make(
     device: &dyn Device,
     origin: &Origin,
-    (files, draft): (&OpenedModel, Option<&Draft>),
+    files: &OpenedModel,
+    draft: Option<&Draft>,
     size: EngineSize,
     progress: &mut dyn FnMut(f32),
 ) -> Result<Made, LoadError> {
@@ -139,9 +140,10 @@ pub(crate) fn make(
         Network::Decoder(_) | Network::Encoder(_) | Network::Whisper(_) => None,
     };
     let sides = Sides { text, embedder, listener, script };
-    let mut engine = device.build(origin, (files, draft), sides.clone(), size, progress)?;
+    let mut engine =
+        device.build(origin, EngineFiles { model: files, draft }, sides.clone(), size, progress)?;
     if let (Some((disk, identity)), Some(engine)) = (&origin.kept, engine.generator()) {
-        keep_blocks(engine, (disk, *identity), (files, size), &origin.bell);
+        keep_blocks(engine, disk, *identity, files, size, &origin.bell);
     }
     Ok(Made { sides, engine })
 }
@@ -149,8 +151,10 @@ pub(crate) fn make(
 /// Stores an engine's KV blocks on disk, shared with engines that would compute the same blocks.
 fn keep_blocks(
     engine: &mut dyn Generator,
-    (disk, identity): (&PrefixDisk, Identity),
-    (files, size): (&OpenedModel, EngineSize),
+    disk: &PrefixDisk,
+    identity: Identity,
+    files: &OpenedModel,
+    size: EngineSize,
     bell: &Bell,
 ) {
     let (Some((bytes, form)), Some(files)) = (engine.block_form(), files.decoder()) else { return };

@@ -48,7 +48,7 @@ pub(crate) struct Size {
 }
 
 impl Size {
-    fn alone((engine, memory): (EngineSize, EngineMemory)) -> Size {
+    fn alone(engine: EngineSize, memory: EngineMemory) -> Size {
         Size { engine, memory, beside: Vec::new() }
     }
 }
@@ -140,7 +140,7 @@ impl OpenedFiles {
             {
                 let count = count as usize;
                 let processor = (0..models.places.len()).find(|&place| !is_card(place) && is_named(place));
-                self.share_with_processor(models, asked, (place, processor), count)?;
+                self.share_with_processor(models, asked, place, processor, count)?;
                 let cards: Vec<usize> = too_small.iter().copied().chain([place]).collect();
                 if let Err(LoadError::DoesNotFit { .. }) = self.choose(models, &self.room(models))
                     && let Some(cpu) = processor.filter(|_| is_last)
@@ -184,7 +184,8 @@ impl OpenedFiles {
         &mut self,
         models: &Models,
         asked: GpuLayers,
-        (place, processor): (usize, Option<usize>),
+        place: usize,
+        processor: Option<usize>,
         count: usize,
     ) -> Result<(), LoadError> {
         let Some(files) = self.files.decoder() else { return Ok(()) };
@@ -298,7 +299,7 @@ impl OpenedFiles {
                     all
                 };
                 let (config, mut all) =
-                    sizing::choose((&self.name, context), section, want, room, &blocks, memory)?;
+                    sizing::choose(&self.name, context, section, want, room, &blocks, memory)?;
                 let memory = all.remove(0);
                 Ok(Size { engine: EngineSize::Decoder(config), memory, beside: all })
             }
@@ -306,18 +307,18 @@ impl OpenedFiles {
                 let memory = |config: &_| device.encoder_memory(files, config);
                 let (config, memory) =
                     sizing::choose_encoder(&self.name, context, section, want, free, memory)?;
-                Ok(Size::alone((EngineSize::Encoder(config), memory)))
+                Ok(Size::alone(EngineSize::Encoder(config), memory))
             }
             Network::Whisper(files) => {
                 let memory = |config: &_| device.whisper_memory(files, config);
                 let (config, memory) = sizing::choose_whisper(&self.name, section, &want, free, memory)?;
                 let size = WhisperSize { config, tokens: context };
-                Ok(Size::alone((EngineSize::Whisper(size), memory)))
+                Ok(Size::alone(EngineSize::Whisper(size), memory))
             }
             Network::Voice(files) => {
                 let memory = device.voice_memory(files)?;
                 sizing::fits(&self.name, &want, free, memory)?;
-                Ok(Size::alone((EngineSize::Voice { tokens_max: context }, memory)))
+                Ok(Size::alone(EngineSize::Voice { tokens_max: context }, memory))
             }
         }
     }

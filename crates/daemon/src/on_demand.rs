@@ -166,7 +166,7 @@ impl Models {
             return Err(Error::QueueFull { model: name, capacity, retry_after_ms });
         };
         let mut seen = SeenState::Nothing;
-        let brought = self.waited_for((&mut name, found), asked, demand, &mut seen);
+        let brought = self.waited_for(&mut name, found, asked, demand, &mut seen);
         let brought = match demand.by {
             Some(by) => tokio::time::timeout_at(by.into(), brought).await.ok(),
             None => Some(brought.await),
@@ -190,7 +190,8 @@ impl Models {
 
     async fn waited_for(
         self: &Arc<Self>,
-        (name, found): (&mut String, FoundModel<'_>),
+        name: &mut String,
+        found: FoundModel<'_>,
         asked: &str,
         demand: Demand<'_>,
         seen: &mut SeenState,
@@ -212,7 +213,7 @@ impl Models {
                 Look::Draining => *seen = SeenState::Nothing,
                 Look::Restarts(error) => return Err(error),
                 Look::Failed { failure, at, ran } if tried || at.elapsed() < LOAD_AGAIN_AFTER => {
-                    return Err(failed(name, (failure, ran), at.elapsed()));
+                    return Err(failed(name, failure, ran, at.elapsed()));
                 }
                 Look::Failed { .. } | Look::Absent => {
                     let wish = self.wish_of(name, asked, demand.keep_alive).await?;
@@ -256,7 +257,7 @@ fn name_of(request: &LoadRequest) -> String {
 
 /// Error for a model that failed this long ago. A worker that ran and then failed, whether by an error, a panic or
 /// otherwise, can be loaded again; the client should retry a little later.
-fn failed(name: &str, (failure, ran): (Arc<Failure>, bool), since: Duration) -> Error {
+fn failed(name: &str, failure: Arc<Failure>, ran: bool, since: Duration) -> Error {
     let by_worker = match failure.reason {
         FailureReason::Step(_) => true,
         FailureReason::Panic(_) | FailureReason::Thread(_) | FailureReason::Lost => ran,
@@ -282,15 +283,15 @@ mod tests {
     #[test]
     fn a_worker_that_failed_for_good_is_asked_for_again_and_a_load_that_failed_is_not() {
         let lost = || FailureReason::Step(StepError::Lost { reason: "it ended".into() });
-        let error = failed("a", (Failure::new(lost()), true), Duration::from_millis(500));
+        let error = failed("a", Failure::new(lost()), true, Duration::from_millis(500));
         let Error::Failed { retry_after_ms: Some(left), .. } = &error else { panic!("{error}") };
         assert_eq!((*left, error.code()), (1500, tonic::Code::Unavailable));
-        let late = failed("a", (Failure::new(lost()), true), 2 * LOAD_AGAIN_AFTER);
+        let late = failed("a", Failure::new(lost()), true, 2 * LOAD_AGAIN_AFTER);
         assert!(matches!(late, Error::Failed { retry_after_ms: Some(0), .. }), "{late}");
         for reason in [|| FailureReason::Lost, || FailureReason::Panic("oh".into())] {
-            let again = failed("a", (Failure::new(reason()), true), Duration::ZERO);
+            let again = failed("a", Failure::new(reason()), true, Duration::ZERO);
             assert_eq!(again.code(), tonic::Code::Unavailable, "{again}");
-            let never = failed("a", (Failure::new(reason()), false), Duration::ZERO);
+            let never = failed("a", Failure::new(reason()), false, Duration::ZERO);
             assert!(matches!(never, Error::Load(_)), "{never}");
         }
     }

@@ -109,7 +109,8 @@ pub(crate) fn build(
     let shifts = request.overflow.shifts(served.prompts.shifts() && request.media.is_empty());
     let perceived = std::mem::take(&mut request.media).perceived(text, context_tokens_max, interrupted)?;
     let is_gap = matches!(request.prompt, PromptSource::Gap(_));
-    let limits = (request.overflow.tokens_most(shifts, context_tokens_max), context_tokens_max);
+    let tokens_most = request.overflow.tokens_most(shifts, context_tokens_max);
+    let may_call = calls.is_some();
     let PromptTokens {
         mut tokens,
         text: rendered,
@@ -119,16 +120,17 @@ pub(crate) fn build(
         reasoning_is_over,
         reasoning_tokens_max,
         ends,
-    } = prompt_tokens(&mut request, (text, perceived), calls.is_some(), limits, interrupted)?;
+    } = prompt_tokens(&mut request, text, perceived, may_call, tokens_most, context_tokens_max, interrupted)?;
     let (context_shift, is_cut) =
-        request.overflow.cut(&mut tokens, is_gap, (shifts, context_tokens_max), request.max_tokens)?;
+        request.overflow.cut(&mut tokens, is_gap, shifts, context_tokens_max, request.max_tokens)?;
     media::check_whole(&media, is_cut, shifts)?;
     let rendered = rendered.filter(|_| !is_cut);
     let room = completion_room(&request, tokens.len(), context_tokens_max, shifts)?;
     let prediction = match request.prediction.as_str() {
         prediction if prediction.is_empty() || served.size.speculation() == Speculation::Off => Vec::new(),
         prediction => {
-            let mut tokens = encoded(text, prediction, (false, false), interrupted)?;
+            let mut tokens =
+                encoded(text, prediction, SpecialTokens { add: false, parse: false }, interrupted)?;
             tokens.truncate(room as usize);
             tokens
         }
@@ -252,16 +254,25 @@ fn completion_limit(request: &GenerationRequest, own: Option<u32>, room: u32) ->
     request.completion_tokens_max.map_or(max_tokens, |most| max_tokens.min(most))
 }
 
+/// Treatment of special tokens while a text is tokenized.
+#[derive(Clone, Copy)]
+struct SpecialTokens {
+    /// Adds those that the model's prompts begin or end with.
+    add: bool,
+    /// Reads those that the text spells out.
+    parse: bool,
+}
+
 /// Tokens of a plain text.
 fn encoded(
     model: &TextModel,
     text: &str,
-    (add_special, parse_special): (bool, bool),
+    special: SpecialTokens,
     interrupted: &dyn Fn() -> bool,
 ) -> Result<Vec<u32>, RequestError> {
     let all = 0..text.len();
-    let plain = if parse_special { &[][..] } else { slice::from_ref(&all) };
-    model.tokenizer.encode_until(text, plain, add_special, interrupted)
+    let plain = if special.parse { &[][..] } else { slice::from_ref(&all) };
+    model.tokenizer.encode_until(text, plain, special.add, interrupted)
 }
 
 /// Input to tokenize.
@@ -281,7 +292,8 @@ pub(crate) enum TokenizeInput {
 /// Errors of the runtime that name the field.
 pub(crate) fn tokenize(
     input: TokenizeInput,
-    (model, context_tokens_max): (&TextModel, usize),
+    model: &TextModel,
+    context_tokens_max: usize,
     interrupted: &dyn Fn() -> bool,
 ) -> Result<(Vec<u32>, String), Error> {
     match input {
@@ -292,7 +304,8 @@ pub(crate) fn tokenize(
             Ok((perceived.placed(prompt.tokens, model)?.0, prompt.text))
         }
         TokenizeInput::Text { text, add_special, parse_special } => {
-            let ids = encoded(model, &text, (add_special, parse_special), interrupted).map_err(of_text)?;
+            let special = SpecialTokens { add: add_special, parse: parse_special };
+            let ids = encoded(model, &text, special, interrupted).map_err(of_text)?;
             Ok((ids, text))
         }
     }

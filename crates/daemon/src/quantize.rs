@@ -187,8 +187,8 @@ fn file(
             if tensor.dtype == to.dtype {
                 writer.write(rows).map_err(failed)?;
             } else {
-                let shape = (rows.len() / row_bytes, columns);
-                let made = convert(&mut turn, (tensor, rows), shape, to.dtype, importance)?;
+                let count = rows.len() / row_bytes;
+                let made = convert(&mut turn, tensor, rows, count, columns, to.dtype, importance)?;
                 writer.write(&made).map_err(failed)?;
             }
             progress(rows.len() as u64);
@@ -201,8 +201,10 @@ fn file(
 
 fn convert(
     turn: &mut PoolTurn,
-    (tensor, bytes): (&Tensor, &[u8]),
-    (rows, columns): (usize, usize),
+    tensor: &Tensor,
+    bytes: &[u8],
+    rows: usize,
+    columns: usize,
     to: DType,
     importance: Option<&[f32]>,
 ) -> Result<Vec<u8>, QuantizeError> {

@@ -44,7 +44,8 @@ pub(crate) struct LoadOptions {
 /// # Errors
 /// [`LoadError::DoesNotFit`] with the numbers of the device that is too small, and what would fit.
 pub(crate) fn choose(
-    (model, model_context): (&str, usize),
+    model: &str,
+    model_context: usize,
     section: &EngineSection,
     want: LoadOptions,
     free_bytes: &[u64],
@@ -336,8 +337,7 @@ mod tests {
 
     fn check(context: usize, want: LoadOptions, free: u64) -> Result<(usize, usize), LoadError> {
         let room = KvRoom::new(&KvGroups::default(), 512);
-        let (config, memory) =
-            choose(("m", context), &EngineSection::default(), want, &[free], &room, on_one)?;
+        let (config, memory) = choose("m", context, &EngineSection::default(), want, &[free], &room, on_one)?;
         assert!(memory[0].total() <= free, "{} of {free}", memory[0].total());
         assert!(config.context_tokens_max <= config.kv_blocks * BLOCK_TOKENS);
         Ok((config.context_tokens_max, config.kv_blocks))
@@ -361,7 +361,7 @@ mod tests {
         let choose = |want, free| {
             let on_demand = OnDemand::Never;
             let section = EngineSection { step_tokens_max: 512, on_demand, ..EngineSection::default() };
-            let (config, memory) = choose(("m", 32_768), &section, want, &[free], &room, on_one)?;
+            let (config, memory) = choose("m", 32_768, &section, want, &[free], &room, on_one)?;
             assert!(
                 memory[0].total() <= free && room.blocks_of(config.context_tokens_max) <= config.kv_blocks
             );
@@ -393,7 +393,7 @@ mod tests {
         let choose = |want, free| {
             let room = KvRoom::new(&KvGroups::default(), 512);
             let section = EngineSection::default();
-            let (config, memory) = choose(("m", 32_768), &section, want, &[free], &room, with_states)?;
+            let (config, memory) = choose("m", 32_768, &section, want, &[free], &room, with_states)?;
             assert!(memory[0].total() <= free, "{} of {free}", memory[0].total());
             Ok::<_, LoadError>(config.kv_blocks)
         };
@@ -434,7 +434,7 @@ mod tests {
             let room = KvRoom::new(&KvGroups::default(), 512);
             let section = EngineSection { on_demand, ..EngineSection::default() };
             let want = LoadOptions::default();
-            choose(("m", 131_072), &section, want, &[fixed + free], &room, on_one).unwrap().0.kv_blocks
+            choose("m", 131_072, &section, want, &[fixed + free], &room, on_one).unwrap().0.kv_blocks
         };
         assert_eq!(check(4_000 * BLOCK, OnDemand::Always), 2_000);
         assert_eq!(check(800 * BLOCK, OnDemand::Always), 512);
@@ -473,7 +473,7 @@ mod tests {
         let choose = |want, free: [u64; 3]| {
             let room = KvRoom::new(&KvGroups::default(), 512);
             let (config, memory) =
-                choose(("m", 32_768), &EngineSection::default(), want, &free, &room, shared)?;
+                choose("m", 32_768, &EngineSection::default(), want, &free, &room, shared)?;
             assert!(memory.iter().zip(free).all(|(memory, free)| memory.total() <= free));
             Ok::<_, LoadError>(config.kv_blocks)
         };
@@ -499,7 +499,8 @@ mod tests {
         };
         let room = KvRoom::new(&KvGroups::default(), 512);
         let refused = super::choose(
-            ("m", 32),
+            "m",
+            32,
             &EngineSection::default(),
             LoadOptions::default(),
             &[1 << 40, 8],

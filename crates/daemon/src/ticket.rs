@@ -178,7 +178,7 @@ pub(crate) fn ticket(
     events_max: usize,
     worker: Waker,
 ) -> (Ticket, JobEvents) {
-    let (line, events) = line(place, (arrived, deadline), events_max, worker);
+    let (line, events) = line(place, arrived, deadline, events_max, worker);
     let choices = vec![Clock::default(); job.choices as usize];
     (Ticket { line, choices, unfinished: job.choices, job }, events)
 }

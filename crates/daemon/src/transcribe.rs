@@ -94,7 +94,7 @@ impl ServedModel {
         let asked = self.prompts.run(build, ask).await?;
         let job = TranscribeJob { id: self.next_job(), asked, priority, client };
         let waker = self.worker.waker().clone();
-        let (ticket, events) = sound_ticket(job, sound, place, (arrived, deadline), waker);
+        let (ticket, events) = sound_ticket(job, sound, place, arrived, deadline, waker);
         self.worker.give(WorkItem::Transcribe(ticket), Instant::now()).map_err(|why| match why {
             NotGiven::Full => self.queue_full(),
             NotGiven::Left => Error::Stopped { what: "the model's worker ended" },

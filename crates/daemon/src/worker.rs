@@ -376,9 +376,9 @@ impl Worker {
                 WorkItem::Run(ticket) => ticket.pass(event, now, &self.metrics, &self.vitals.admission),
                 WorkItem::Embed(ticket) => ticket.take(event, now, &self.metrics),
                 WorkItem::Transcribe(ticket) => {
-                    ticket.pass(event, now, (&self.metrics, &self.vitals.admission))
+                    ticket.pass(event, now, &self.metrics, &self.vitals.admission)
                 }
-                WorkItem::Speak(ticket) => ticket.pass(event, now, (&self.metrics, &self.vitals.admission)),
+                WorkItem::Speak(ticket) => ticket.pass(event, now, &self.metrics, &self.vitals.admission),
                 WorkItem::Adapter(_) => false,
             };
             if over && let WorkItem::Embed(ticket) = entry.remove() {

@@ -128,7 +128,7 @@ pub(super) fn serve(stream: UnixStream, at_end: fn()) -> io::Result<()> {
         WorkerOrder::Quit => return Ok(()),
         _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "the first order opens no model")),
     };
-    let ran = catch_unwind(AssertUnwindSafe(|| run(open, (orders, bell), &voice, &disk)));
+    let ran = catch_unwind(AssertUnwindSafe(|| run(open, orders, bell, &voice, &disk)));
     let why = match ran {
         Ok(Ok(())) => None,
         Ok(Err(error)) => Some(error.to_string()),
@@ -190,13 +190,14 @@ impl Orders {
     /// Waits for an order, the wake-up signal or the timeout.
     fn rest(&self, bell: &Bell, time: Option<Duration>) -> Woken {
         // If waiting fails, treat the stream as readable: reading it reports the error.
-        bell.rest_beside((self.stream.as_fd(), PollFlags::IN), time).unwrap_or(Woken::Ready)
+        bell.rest_beside(self.stream.as_fd(), PollFlags::IN, time).unwrap_or(Woken::Ready)
     }
 }
 
 fn run(
     open: OpenOrder,
-    (orders, bell): (Orders, Bell),
+    orders: Orders,
+    bell: Bell,
     voice: &Voice,
     disk_seen: &Mutex<Option<Arc<PrefixDisk>>>,
 ) -> Result<(), StepError> {
@@ -280,7 +281,7 @@ fn prepare(open: &OpenOrder, bell: &Bell, voice: &Voice) -> Result<Prepared, Loa
         kept: open.kept.as_ref().and_then(DiskPlace::open),
         bell: bell.clone(),
     };
-    let made = make(&*device, &origin, (&files, draft.as_ref()), open.size, &mut progress)?;
+    let made = make(&*device, &origin, &files, draft.as_ref(), open.size, &mut progress)?;
     let disk = origin.kept.map(|(disk, _)| disk);
     Ok((made, files.decoder().map(|files| files.spec.clone()), disk))
 }
@@ -386,7 +387,7 @@ impl Child {
         }
         let (client, left) = (job.client, Arc::new(AtomicBool::new(false)));
         self.waiting.insert(id, WaitingJob { job, paused: false, left: left.clone() });
-        if let Err(error) = self.compile((id, client), spec, left) {
+        if let Err(error) = self.compile(id, client, spec, left) {
             self.compiled(id, Err(format!("there is no thread to compile it on: {error}")));
         }
     }
@@ -400,7 +401,8 @@ impl Child {
     /// Compiles a constraint on a separate thread.
     fn compile(
         &self,
-        (id, client): (JobId, Option<ClientId>),
+        id: JobId,
+        client: Option<ClientId>,
         spec: Spec,
         left: Arc<AtomicBool>,
     ) -> io::Result<()> {

@@ -11,7 +11,7 @@ use hanzo_engine_constraints::{Grammar, Spec};
 use hanzo_engine_kernels::KvType;
 use hanzo_engine_media::PixelLimits;
 use hanzo_engine_runtime::{
-    CallReading, EmbedInput, EmbedJob, Event, EventKind, Job, JobId, Network, Output, Overrides,
+    CallReading, EmbedInput, EmbedJob, Event, EventKind, Job, JobId, Network, OpenedModel, Output, Overrides,
     SamplingParams, Speculation, StepError, StopConditions, Tool, ToolFormat,
     sampler::{DRY_BREAKERS, Dry, Mirostat},
 };
@@ -103,7 +103,13 @@ fn build(device: &dyn Device, source: ModelSource) -> Result<(Box<dyn Steps>, Si
         }),
         Network::Whisper(_) | Network::Voice(_) => panic!("it runs in no process of its own"),
     };
-    let engine = device.build(&origin(source), (&files, None), sides.clone(), size, &mut |_| ())?;
+    let engine = device.build(
+        &origin(source),
+        EngineFiles { model: &files, draft: None },
+        sides.clone(),
+        size,
+        &mut |_| (),
+    )?;
     Ok((engine, sides))
 }
 
@@ -367,7 +373,13 @@ fn a_load_that_cannot_be_is_said() {
     let section = section();
     let files = ModelSource::Demo.open().unwrap();
     let gone = origin(ModelSource::Path(PathBuf::from("/no/such/model.gguf")));
-    let built_of = on_threads(&section).build(&gone, (&files, None), sides(&files), size(), &mut |_| ());
+    let built_of = on_threads(&section).build(
+        &gone,
+        EngineFiles { model: &files, draft: None },
+        sides(&files),
+        size(),
+        &mut |_| (),
+    );
     let error = built_of.map(drop).unwrap_err().to_string();
     assert!(error.contains("/no/such/model.gguf"), "{error}");
     let error = built(&answering(2_000, drop)).map(drop).unwrap_err();

@@ -202,7 +202,7 @@ impl Watch {
         let flags = if all_out { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
         let look = left.map_or(self.look, |left| left.min(self.look));
         let before = Instant::now();
-        let woken = bell.rest_beside((self.stream.as_fd(), flags), Some(look))?;
+        let woken = bell.rest_beside(self.stream.as_fd(), flags, Some(look))?;
         if woken != Woken::Ready {
             self.silent += before.elapsed().min(look);
             if self.silent >= self.silence_max {

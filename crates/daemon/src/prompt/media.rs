@@ -52,7 +52,8 @@ impl RequestedMedia {
 /// # Errors
 /// [`Error::Field`] naming an item that cannot be used, and errors of the runtime.
 pub(crate) fn embedded(
-    (chat, media): (Chat, RequestedMedia),
+    chat: Chat,
+    media: RequestedMedia,
     served: &ServedModel,
     interrupted: &dyn Fn() -> bool,
 ) -> Result<EmbedInput, Error> {
@@ -72,7 +73,8 @@ const CUTS_MAX: usize = 8;
 /// # Errors
 /// Errors of [`embedded`].
 pub(crate) fn represented(
-    (said, media): (String, RequestedMedia),
+    said: String,
+    media: RequestedMedia,
     told: String,
     cut: Option<CutSide>,
     served: &ServedModel,
@@ -108,7 +110,7 @@ pub(crate) fn represented(
             room = room.saturating_sub(beyond);
         }
     }
-    embedded((chat(said), media), served, interrupted)
+    embedded(chat(said), media, served, interrupted)
 }
 
 /// Adds the model's embedding instruction to a conversation without a system prompt, as with other inputs.

@@ -54,7 +54,8 @@ impl Overflow {
         &self,
         tokens: &mut Vec<u32>,
         is_gap: bool,
-        (shifts, context_tokens_max): (bool, usize),
+        shifts: bool,
+        context_tokens_max: usize,
         wanted: Option<u32>,
     ) -> Result<(Option<ContextShift>, bool), Error> {
         let before = tokens.len();
@@ -127,7 +128,7 @@ mod tests {
     ) -> (Vec<u32>, Option<ContextShift>) {
         let mut prompt: Vec<u32> = (0..tokens).collect();
         let shifts = overflow.shifts(false);
-        let (shift, cut) = overflow.cut(&mut prompt, false, (shifts, context), wanted).unwrap();
+        let (shift, cut) = overflow.cut(&mut prompt, false, shifts, context, wanted).unwrap();
         assert_eq!(cut, prompt.len() < tokens as usize);
         (prompt, shift)
     }
@@ -147,7 +148,7 @@ mod tests {
         assert_eq!(cut(&fits, 54, 64, Some(10)).0.len(), 54);
         assert_eq!((fits.tokens_most(false, 64), Overflow::default().tokens_most(false, 64)), (65_536, 64));
         let mut gap = vec![0; 100];
-        let refused = fits.cut(&mut gap, true, (false, 64), None).unwrap_err().to_string();
+        let refused = fits.cut(&mut gap, true, false, 64, None).unwrap_err().to_string();
         assert!(refused.starts_with("truncate_prompt_tokens"), "{refused}");
     }
 
@@ -162,7 +163,7 @@ mod tests {
         assert_eq!(cut(&of(None), 64, 64, Some(0)).0.len(), 64);
         let all = of(Some(Keep::Prompt));
         assert_eq!(cut(&all, 40, 64, None).1, Some(ContextShift { keep_tokens: 40 }));
-        let refused = all.cut(&mut vec![0; 60], false, (true, 64), None).unwrap_err().to_string();
+        let refused = all.cut(&mut vec![0; 60], false, true, 64, None).unwrap_err().to_string();
         assert!(refused.starts_with("keep_tokens"), "{refused}");
     }
 

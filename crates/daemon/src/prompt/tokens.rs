@@ -2,7 +2,7 @@
 
 use hanzo_engine_runtime::{MediaSpan, TextModel};
 
-use super::{GenerationRequest, PromptSource, encoded, media::PreparedMedia};
+use super::{GenerationRequest, PromptSource, SpecialTokens, encoded, media::PreparedMedia};
 use crate::error::Error;
 
 /// Tokens of a prompt, and properties of the response that follow from it.
@@ -23,9 +23,11 @@ pub(super) struct PromptTokens {
 /// Tokenizes the prompt. A text may have `tokens_most` tokens, and a part of a gap `context_tokens_max`.
 pub(super) fn prompt_tokens(
     request: &mut GenerationRequest,
-    (text, perceived): (&TextModel, PreparedMedia),
+    text: &TextModel,
+    perceived: PreparedMedia,
     may_call: bool,
-    (tokens_most, context_tokens_max): (usize, usize),
+    tokens_most: usize,
+    context_tokens_max: usize,
     interrupted: &dyn Fn() -> bool,
 ) -> Result<PromptTokens, Error> {
     let reasoning_tokens_max = request.reasoning_tokens_max;
@@ -54,7 +56,8 @@ pub(super) fn prompt_tokens(
         }
         PromptSource::Text { text: prompt, parse_special } => {
             text.tokenizer.check_length("prompt", &prompt, tokens_most, interrupted)?;
-            let tokens = encoded(text, &prompt, (true, parse_special), interrupted)?;
+            let tokens =
+                encoded(text, &prompt, SpecialTokens { add: true, parse: parse_special }, interrupted)?;
             Ok(PromptTokens { tokens, text: Some(prompt), reasoning_tokens_max, ..PromptTokens::default() })
         }
         PromptSource::Tokens(tokens) => {

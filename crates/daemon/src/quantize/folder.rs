@@ -98,7 +98,8 @@ fn tensor(
                 let blocks = if to == tensor.dtype {
                     rows
                 } else {
-                    made = convert(turn, (tensor, rows), (rows.len() / row_bytes, columns), to, None)?;
+                    let count = rows.len() / row_bytes;
+                    made = convert(turn, tensor, rows, count, columns, to, None)?;
                     &made
                 };
                 let mut codes = Vec::with_capacity(blocks.len());

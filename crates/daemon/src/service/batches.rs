@@ -52,7 +52,8 @@ impl<'a> Batches<'a> {
     pub(super) fn new(
         served: &'a Arc<ServedModel>,
         call: &EmbedCall,
-        (place, client): (Arc<KeptPlace>, Option<ClientId>),
+        place: Arc<KeptPlace>,
+        client: Option<ClientId>,
         arrived: Instant,
         deadline: Option<Instant>,
     ) -> Self {
@@ -110,13 +111,13 @@ impl<'a> Batches<'a> {
                     let told = of.embedder.asks(&encode.prompt).map_err(of_input)?;
                     match (source, told) {
                         (InputSource::Text(text), Some(told)) if !text.is_empty() => {
-                            let said = (text, RequestedMedia::default());
-                            media::represented(said, told, encode.cut, &of, interrupted).map_err(named)
+                            let none = RequestedMedia::default();
+                            media::represented(text, none, told, encode.cut, &of, interrupted).map_err(named)
                         }
                         (InputSource::Picture(picture), Some(told)) => {
                             let pictures = RequestedMedia { pictures: vec![picture], ..Default::default() };
-                            let shown = (String::from(PICTURE), pictures);
-                            media::represented(shown, told, None, &of, interrupted).map_err(named)
+                            media::represented(PICTURE.into(), pictures, told, None, &of, interrupted)
+                                .map_err(named)
                         }
                         (InputSource::Picture(picture), None) => {
                             let span = pictures::alone(picture, &of.text, interrupted)?;
@@ -124,8 +125,9 @@ impl<'a> Batches<'a> {
                         }
                         (InputSource::Chat(chat), told) => {
                             let (chat, shown) = *chat;
-                            let asked = (media::told(chat, told), shown);
-                            media::embedded(asked, &of, interrupted).map_err(|error| of_chat(index, error))
+                            let chat = media::told(chat, told);
+                            media::embedded(chat, shown, &of, interrupted)
+                                .map_err(|error| of_chat(index, error))
                         }
                         (text, _) => encode
                             .input(text, &of.text.tokenizer, &of.embedder, interrupted)

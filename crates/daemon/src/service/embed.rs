@@ -108,7 +108,7 @@ async fn answer<W: convert::ModelRequest, T>(
     }
     // Kept to the end: the queue limits all requests of this kind, including running ones.
     let place = served.enter()?.keep();
-    let batches = Batches::new(&served, &call, (place.clone(), client), arrived, deadline).up_to(tokens_max);
+    let batches = Batches::new(&served, &call, place.clone(), client, arrived, deadline).up_to(tokens_max);
     let answer = within(answer_by(deadline), batches.run(call, record)).await;
     record.begun = place.began();
     let answer = answer?;

@@ -138,7 +138,7 @@ async fn queued(
     let request_id = request::request_id(&request.get_ref().request_id);
     let chat = matches!(request.get_ref().prompt, Some(v1::infer_request::Prompt::Chat(_)));
     let mut record = RequestLog::new(CallKind::Infer { chat }, core, request_id, arrived, request.metadata());
-    match begin(core, request, (arrived, told), &mut record).await {
+    match begin(core, request, arrived, told, &mut record).await {
         Ok(QueuedRequest { events, context, echo, choices, active, frames, served }) => Ok(InferStream {
             record,
             events,
@@ -171,7 +171,8 @@ struct QueuedRequest {
 async fn begin(
     core: &Arc<Core>,
     request: Request<v1::InferRequest>,
-    (arrived, told): (Instant, Option<&watch::Sender<Option<AwaitedLoad>>>),
+    arrived: Instant,
+    told: Option<&watch::Sender<Option<AwaitedLoad>>>,
     record: &mut RequestLog,
 ) -> Result<QueuedRequest, Error> {
     let active = core.drain.enter()?;

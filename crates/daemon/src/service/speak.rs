@@ -141,7 +141,7 @@ async fn begin(
     let (id, seed) = (served.next_job(), wire.seed.unwrap_or(0));
     let job = SpeechJob { id, speech, speed, seed, priority: wire.priority, client };
     let waker = served.worker.waker().clone();
-    let (ticket, pieces) = speak_ticket(job, place, (arrived, deadline), waker);
+    let (ticket, pieces) = speak_ticket(job, place, arrived, deadline, waker);
     served.worker.give(WorkItem::Speak(ticket), Instant::now()).map_err(|why| match why {
         NotGiven::Full => served.queue_full(),
         NotGiven::Left => Error::Stopped { what: "the model's worker ended" },

@@ -40,7 +40,7 @@ pub(super) async fn tokenize(
     let asked = Build { what: "tokenizing the text", client, by, is_large: input.is_large() };
     let context_tokens_max = served.size.context_tokens_max();
     let work = served.prompts.run(asked, move |interrupted| {
-        let (ids, rendered) = prompt::tokenize(input, (&text, context_tokens_max), interrupted)?;
+        let (ids, rendered) = prompt::tokenize(input, &text, context_tokens_max, interrupted)?;
         if pieces && ids.len() > TOKEN_PIECES_MAX {
             let reason = format!(
                 "{} tokens are too many; at most {TOKEN_PIECES_MAX} are told piece by piece",

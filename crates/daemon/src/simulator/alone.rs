@@ -55,7 +55,7 @@ impl Alone {
             speculation: Speculation::Off,
         };
         let script = Script::plain(Time::new());
-        model::engine((windows, Keeps::Everything), config, script, Faults::default())
+        model::engine(windows, Keeps::Everything, config, script, Faults::default())
     }
 
     /// Expected events of each choice. The job's context ends after `context_tokens_max`.

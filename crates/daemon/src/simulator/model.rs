@@ -68,7 +68,8 @@ pub(super) fn room(windows: Windows, step_rows: usize) -> KvRoom {
 
 /// Engine of a model, on a device with this script.
 pub(super) fn engine(
-    (windows, keeps): (Windows, Keeps),
+    windows: Windows,
+    keeps: Keeps,
     config: EngineConfig,
     script: Script,
     faults: Faults,

@@ -81,7 +81,8 @@ impl WatchedEngine {
         sequences_max: usize,
         context_tokens_max: usize,
         runs_ahead: bool,
-        (faults, story): (Faults, Story),
+        faults: Faults,
+        story: Story,
         paused: Arc<AtomicU64>,
     ) -> Self {
         let (sequences_max, context_tokens_max) = (sequences_max as u64, context_tokens_max as u64);

@@ -415,16 +415,16 @@ impl<'a> World<'a> {
             ..Script::plain(time.clone())
         };
         let config = self.plan.config;
-        let model = (model::MODELS[self.plan.model], Keeps::Windows);
-        let engine = model::engine(model, config, script, faults.clone());
+        let windows = model::MODELS[self.plan.model];
+        let engine = model::engine(windows, Keeps::Windows, config, script, faults.clone());
         let engine: Box<dyn AuditableEngine> = match self.bug {
             Some(bug) => Box::new(FaultyEngine::new(engine, bug)),
             None => Box::new(engine),
         };
         let (sequences_max, context) = (config.sequences_max, config.context_tokens_max);
         let paused = self.coverage.paused.clone();
-        let looks = (faults, self.story.clone());
-        let engine = WatchedEngine::new(engine, sequences_max, context, self.plan.runs_ahead, looks, paused);
+        let (ahead, story) = (self.plan.runs_ahead, self.story.clone());
+        let engine = WatchedEngine::new(engine, sequences_max, context, ahead, faults, story, paused);
 
         let admission = Admission::new(self.plan.queue_max);
         let (work, received) = channel(&admission);

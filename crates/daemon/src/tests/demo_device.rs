@@ -11,7 +11,7 @@ use std::{
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::{
     Adapter, EmbedJob, EncoderConfig, EngineConfig, EngineStats, Event, JobId, LoadError, ModelFiles,
-    OpenedModel, StepError, StepReport, VoiceFiles,
+    StepError, StepReport, VoiceFiles,
     encoder::EncoderFiles,
     engine::EngineMemory,
     spec::TransformerSpec,
@@ -19,7 +19,7 @@ use hanzo_engine_runtime::{
 };
 
 use crate::cpu::Cpu;
-use crate::device::{Device, EngineSize, Generator, Origin, Sides, Steps, Transcriber};
+use crate::device::{Device, EngineFiles, EngineSize, Generator, Origin, Sides, Steps, Transcriber};
 
 /// Behaviour of the engines' next steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,13 +100,13 @@ impl Device for DemoDevice {
     fn build(
         &self,
         origin: &Origin,
-        (files, draft): (&OpenedModel, Option<&ModelFiles>),
+        files: EngineFiles<'_>,
         sides: Sides,
         size: EngineSize,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Steps>, LoadError> {
         let number = self.builds.fetch_add(1, Relaxed) + 1;
-        let inner = self.cpu.build(origin, (files, draft), sides, size, progress)?;
+        let inner = self.cpu.build(origin, files, sides, size, progress)?;
         Ok(Box::new(DemoEngine { inner, conduct: self.conduct.clone(), number }))
     }
 }

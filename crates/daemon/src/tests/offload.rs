@@ -2,7 +2,7 @@
 
 use hanzo_engine_kernels::{AnyBackend, Pipeline, PipelineCut, TensorParallel, cpu::CpuBackend};
 use hanzo_engine_runtime::{
-    Adapter, EncoderConfig, Engine, EngineConfig, LoadError, ModelFiles, Network, OpenedModel, VoiceFiles,
+    Adapter, EncoderConfig, Engine, EngineConfig, LoadError, ModelFiles, Network, VoiceFiles,
     encoder::EncoderFiles,
     engine::EngineMemory,
     spec::TransformerSpec,
@@ -14,7 +14,7 @@ use crate::{
     budget::Budget,
     config::{GpuLayers, SplitMode},
     cpu::Cpu,
-    device::{Device, EngineSize, Origin, Sides, Steps},
+    device::{Device, EngineFiles, EngineSize, Origin, Sides, Steps},
     device_name::DeviceName,
     devices::DevicePlace,
     engine_factory::{decoder_engine, decoder_memory, with_draft},
@@ -77,14 +77,15 @@ impl Device for PlayedCard {
         };
         if let Some(ranks) = self.ranks() {
             return decoder_memory(
-                (&AnyBackend::of_executor(ranks.counting(0)), &self.cpu.backend()),
+                &AnyBackend::of_executor(ranks.counting(0)),
+                &self.cpu.backend(),
                 files,
                 draft,
                 config,
             );
         }
         let own = AnyBackend::of_executor(self.pipeline(cuts).counting(cuts.len()));
-        decoder_memory((&own, &self.cpu.backend()), files, draft, config)
+        decoder_memory(&own, &self.cpu.backend(), files, draft, config)
     }
 
     fn decoder_memory_beside(&self, files: &ModelFiles, config: &EngineConfig) -> Vec<EngineMemory> {
@@ -120,13 +121,13 @@ impl Device for PlayedCard {
     fn build(
         &self,
         origin: &Origin,
-        files: (&OpenedModel, Option<&ModelFiles>),
+        files: EngineFiles<'_>,
         sides: Sides,
         size: EngineSize,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Steps>, LoadError> {
         let (Some(sharing), Network::Decoder(own), EngineSize::Decoder(config)) =
-            (&origin.sharing, &files.0.network, size)
+            (&origin.sharing, &files.model.network, size)
         else {
             return self.cpu.build(origin, files, sides, size, progress);
         };
@@ -134,11 +135,11 @@ impl Device for PlayedCard {
         if let Some(ranks) = shared.ranks() {
             let ranks = AnyBackend::of_executor(ranks);
             let engine = decoder_engine(ranks, &|| self.cpu.backend(), own, sides, config, progress)?;
-            return with_draft(engine, &|| panic!("nothing drafts"), (own, files.1), config);
+            return with_draft(engine, &|| panic!("nothing drafts"), own, files.draft, config);
         }
         let own_backend = AnyBackend::of_executor(self.pipeline(&sharing.cuts));
         let engine = decoder_engine(own_backend, &|| self.cpu.backend(), own, sides, config, progress)?;
-        with_draft(engine, &|| self.cpu.backend(), (own, files.1), config)
+        with_draft(engine, &|| self.cpu.backend(), own, files.draft, config)
     }
 }
 

@@ -38,7 +38,8 @@ enum QueueState {
 /// Creates the two ends with room for `events_max` events. `worker` is woken when the client reads or disconnects.
 pub(super) fn line<E>(
     place: QueuePlace,
-    (arrived, deadline): (Instant, Option<Instant>),
+    arrived: Instant,
+    deadline: Option<Instant>,
     events_max: usize,
     worker: Waker,
 ) -> (EventLine<E>, Events<E>) {

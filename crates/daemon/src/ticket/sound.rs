@@ -41,10 +41,11 @@ pub(crate) fn sound_ticket(
     job: TranscribeJob,
     sound: mpsc::Receiver<Vec<f32>>,
     place: QueuePlace,
-    times: (Instant, Option<Instant>),
+    arrived: Instant,
+    deadline: Option<Instant>,
     worker: Waker,
 ) -> (SoundTicket, SoundEvents) {
-    let (line, events) = line(place, times, EVENTS_MAX, worker.clone());
+    let (line, events) = line(place, arrived, deadline, EVENTS_MAX, worker.clone());
     (SoundTicket { job, sound: Some(sound), worker, line }, events)
 }
 
@@ -68,7 +69,8 @@ impl SoundTicket {
         &mut self,
         event: Event,
         now: Instant,
-        (metrics, admission): (&ModelMetrics, &Admission),
+        metrics: &ModelMetrics,
+        admission: &Admission,
     ) -> bool {
         let EventKind::Heard(transcript) = event.kind else { return false };
         self.line.begin(now, metrics);

@@ -42,10 +42,11 @@ pub(crate) type SpokenPieces = Events<SpokenPiece>;
 pub(crate) fn speak_ticket(
     job: SpeechJob,
     place: QueuePlace,
-    times: (Instant, Option<Instant>),
+    arrived: Instant,
+    deadline: Option<Instant>,
     worker: Waker,
 ) -> (SpeakTicket, SpokenPieces) {
-    let (line, pieces) = line(place, times, SPEECH_PIECES_MAX, worker);
+    let (line, pieces) = line(place, arrived, deadline, SPEECH_PIECES_MAX, worker);
     let (id, phonemes, phonemes_after) = (job.id, job.speech.phonemes, job.speech.phonemes_after().into());
     (SpeakTicket { id, job: Some(job), phonemes, phonemes_after, line }, pieces)
 }
@@ -61,7 +62,8 @@ impl SpeakTicket {
         &mut self,
         event: Event,
         now: Instant,
-        (metrics, admission): (&ModelMetrics, &Admission),
+        metrics: &ModelMetrics,
+        admission: &Admission,
     ) -> bool {
         match event.kind {
             EventKind::Started { .. } if self.line.begin(now, metrics) => {
