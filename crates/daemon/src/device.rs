@@ -428,7 +428,8 @@ pub(crate) trait Device: Send + Sync + 'static {
     /// If the model cannot run on the device.
     fn voice_memory(&self, files: &VoiceFiles) -> Result<EngineMemory, LoadError>;
 
-    /// Builds an engine of the chosen size from these files. Takes as long as reading the weights. `progress` receives 0 to 1. The calling thread is the one that will step the engine.
+    /// Builds an engine of the chosen size from these files. Takes as long as reading the weights. `progress` receives
+    /// 0 to 1. The calling thread is the one that will step the engine.
     fn build(
         &self,
         origin: &Origin,

@@ -144,8 +144,8 @@ pub struct SequenceRows<'a> {
     pub tokens: &'a Range<usize>,
 }
 
-/// Sets the M-RoPE positions of a sequence's rows. Does nothing if no sequence needs them. Rows earlier in the batch, of other sequences, get their
-/// ordinary positions.
+/// Sets the M-RoPE positions of a sequence's rows. Does nothing if no sequence needs them. Rows earlier in the batch,
+/// of other sequences, get their ordinary positions.
 pub fn place(spans: &[MediaSpan], SequenceRows { first, tokens }: SequenceRows<'_>, batch: &mut Batch) {
     let Batch { axes, positions, .. } = batch;
     if axes.is_empty() && !spans.iter().any(|span| span.in_plane) {
@@ -155,7 +155,8 @@ pub fn place(spans: &[MediaSpan], SequenceRows { first, tokens }: SequenceRows<'
     axes.extend(tokens.clone().map(|token| position(spans, token)));
 }
 
-/// Sets how far a sequence's rows attend, if some attend to later tokens. Rows earlier in the batch, of other sequences, attend causally.
+/// Sets how far a sequence's rows attend, if some attend to later tokens. Rows earlier in the batch, of other
+/// sequences, attend causally.
 pub fn see(spans: &[MediaSpan], SequenceRows { first, tokens }: SequenceRows<'_>, batch: &mut Batch) {
     let Batch { sees, positions, .. } = batch;
     let within = |span: &&MediaSpan| span.mutual && !span.within(tokens).is_empty();
@@ -264,8 +265,7 @@ pub fn seen_of_memory(spans: &[MediaSpan], token: usize) -> (Range<u32>, bool) {
 }
 
 /// Sets the rows of the cross-attention cache, stored in `blocks`, that a sequence's rows attend to, and marks the
-/// rows that attend to any. Rows earlier in
-/// the batch, of other sequences, attend to none.
+/// rows that attend to any. Rows earlier in the batch, of other sequences, attend to none.
 pub fn remember(
     spans: &[MediaSpan],
     SequenceRows { first, tokens }: SequenceRows<'_>,

@@ -145,8 +145,8 @@ impl Generation {
         self.terms.stop.max_tokens > 0
     }
 
-    /// Drafts at most `most` tokens to follow `tokens`, which are all known, each with a chance of at least
-    /// `least`.
+    /// Drafts at most `most` tokens to follow `tokens`, which are all known, each as likely to be
+    /// accepted as the odds demand.
     pub fn draft(
         &mut self,
         tokens: &[u32],

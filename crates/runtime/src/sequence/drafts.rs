@@ -32,8 +32,8 @@ impl Sequence {
     }
 
     /// Drafts tokens after its last one: those that the draft model proposed, or at most `most` from prompt lookup,
-    /// each with a chance to be accepted of at least that of `odds`. Returns the number of added rows. They only take free
-    /// blocks, and leave `reserve` of those.
+    /// each as likely to be accepted as `odds` demand. Returns the number of added rows. They only take free blocks, and
+    /// leave `reserve` of those.
     pub fn draft(
         &mut self,
         most: usize,
