@@ -1,4 +1,4 @@
-//! What an op computes with.
+//! Cores that an op computes with.
 
 use super::pool::PoolTurn;
 use super::tier::Tier;
