@@ -251,11 +251,16 @@ pub trait DeviceMemory: Send + 'static {
     fn facts(&self) -> &Facts;
 
     /// Exact number of bytes of device memory that something would take. 0 for layers of a cache that the device cannot
-    /// hold.
+    /// hold. The suite asks for the sizes of experts and of caches of heads
+    /// ([`check_sizes`](crate::conformance::check_sizes)), so a device without them fails that check.
     fn bytes(&self, of: &Allocation<'_>) -> usize;
 
     /// Packs one matrix whose `parts` are stacked by rows (query, key and value projections; or gate and up). The
     /// parts have equal `cols` and may differ in type.
+    ///
+    /// # Errors
+    /// With the name of the part: `UnsupportedType` for a type that is not in [`Facts::dtypes`], `BadShape` for other
+    /// `cols` than the first part's or a row that is not whole blocks, `WrongSize` for bytes that do not fit the shape.
     fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<Self::Matrix, KernelError>;
 
     /// Packs the kernel of a convolution, in the shape that [`Op::Conv`](crate::ops::Op::Conv) or
@@ -285,7 +290,8 @@ pub trait DeviceMemory: Send + 'static {
     fn buffer(&self, role: BufferRole, rows: usize, cols: usize) -> Result<Self::Buffer, KernelError>;
 
     /// Makes the paged KV cache. Its content is never read before it is first written. Refuses specs that fail
-    /// [`KvSpec::check`], and names a layer whose layout the device does not support.
+    /// [`KvSpec::check`], and names a layer whose layout the device does not support. For a device that holds heads
+    /// alone, [`KvSpec::heads`] does both.
     fn kv(&self, spec: &KvSpec) -> Result<Self::Kv, KernelError>;
 
     /// External form of a cache block: its size in bytes, and a name for its layout, the same only if the bytes mean
@@ -321,13 +327,16 @@ pub trait Backend: DeviceMemory + Sized {
     /// Allocates all scratch for steps within `limits`, including sampling. Called once, before the first step.
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError>;
 
-    /// Starts a step: uploads the batch and takes exclusive use of the device.
+    /// Starts a step: uploads the batch and takes exclusive use of the device. The caller promises that the batch passes
+    /// [`Batch::check`]. Rows may be draws of the last step ([`Batch::tokens`]), so a device whose draws are on the host
+    /// reads their tokens first and then calls [`Draws::begin`].
     fn begin(&mut self, batch: &Batch) -> Result<(), KernelError>;
 
     /// Runs one op of the open step. [`Op`](crate::ops::Op) documents each. The device may compute it later, in order.
     ///
     /// # Panics
-    /// If shapes do not fit, or the device does not implement the op.
+    /// If shapes do not fit, or the device does not implement the op. Every device implements
+    /// [`Op::AllReduce`](crate::ops::Op::AllReduce), which does nothing on one device.
     fn run(&mut self, op: DeviceOp<'_, Self>);
 
     /// Reads the routing of the open step's last [`Op::Moe`](crate::ops::Op::Moe), for observers of a model: the experts that each
@@ -374,7 +383,7 @@ pub trait Backend: DeviceMemory + Sized {
         Ok(())
     }
 
-    /// Draws of the last step on the host.
+    /// Draws of the last step on the host. A device that draws nothing itself holds a `Draws::default()` for them.
     fn draws(&mut self) -> &mut Draws;
 
     /// Ends the step. The device computes it from here on and becomes free for others afterwards. A device that holds

@@ -8,6 +8,11 @@
 //! may round as [`Facts::rounding`](crate::Facts::rounding) says. In attention over the KV cache, they may
 //! also round queries, keys and softmax weights to f16. They may not round more than that.
 //!
+//! A check stops at the first fault. An op or a type of operand that the backend lacks is a fault too: the panic then is
+//! that of [`Backend::run`](crate::Backend::run), or has the backend's error. Checks need more than the op of their name:
+//! [`check_transfers`] runs `AllReduce`, [`check_steps`] `RmsNorm`, [`check_row_sources`] `Embed`, and [`check_sizes`]
+//! asks for sizes of experts and caches.
+//!
 //! If the variable [`EXTENT_VARIABLE`] is `brief`, or is unset within [`briefly`], each check tries fewer cases,
 //! because emulators take minutes.
 //!
