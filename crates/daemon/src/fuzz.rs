@@ -1,14 +1,13 @@
 //! Entry points for fuzzers: the parsers of gRPC messages and headers. No program calls them.
 
 use hanzo_engine_proto::v1;
-use hanzo_engine_runtime::load::GenerationDefaults;
 use tonic::metadata::{AsciiMetadataValue, MetadataMap};
 
 use crate::convert::{embed, request, store};
 
 /// Converts a generation request.
 pub fn infer(wire: v1::InferRequest) {
-    drop(request::infer(wire, &GenerationDefaults::default()));
+    drop(request::infer(wire, &Default::default()));
 }
 
 /// Converts a tokenization request.
