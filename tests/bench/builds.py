@@ -32,6 +32,7 @@ class Server:
         self.name = json.loads(self.call("HTTP", "GET", "/v1/models")[1])["data"][0]["id"]
 
     def is_ready(self):
+        if self.process.poll() is not None: raise SystemExit("the server ended: " + self.process.stdout.read()[-2000:])
         try: return self.call("HTTP", "GET", "/ready")[0] == 200
         except OSError: return False
 
