@@ -1,7 +1,7 @@
 """Sounds in chats through the official openai package, unmodified, to tiny models that hear: answers are what the transformers library computes of
 the same sounds (tests/data/audio), in chats and responses, by base64 and by URI.
 usage: sound_client.py HANZO_ENGINE_BINARY"""
-import base64, json, math, os, struct, sys, urllib.request
+import base64, json, math, os, struct, sys, time, urllib.request
 
 import openai
 
@@ -87,6 +87,10 @@ def what_cannot_be_heard_is_refused_by_its_place(engine, models):
 if __name__ == "__main__":
     arguments = [argument for case in CASES for argument in ("--model", os.path.join(DATA, case))]
     with Engine(*arguments, "--log-level", "warn") as engine:
-        found = [model["id"] for model in json.loads(engine.text("/v1/models"))["data"]]
+        # The first model that is ready makes the engine ready. The others may not be listed yet.
+        found, deadline = [], time.monotonic() + 60
+        while len(found) < len(CASES):
+            assert time.monotonic() < deadline, f"only {found} are listed"
+            found = [model["id"] for model in json.loads(engine.text("/v1/models"))["data"]]
         models = {case: next(model for model in found if case in model) for case in CASES}
         sys.exit(run_checks(engine, models))
