@@ -136,16 +136,17 @@ impl Whisper {
         // A window has two frames for each row.
         let (half, row) = (frame / all, frame % all);
         let (rows, spent) = self.rows_from(window.slot, row, width * hidden, left)?;
-        let mut unfolded = vec![0.0; rows.len() * width];
+        let Self { backend, buffers, program, room, .. } = self;
+        let unfolded = &mut room[..rows.len() * width];
         for (row, out) in unfolded.chunks_exact_mut(width).enumerate() {
             unfold(&window.frames, mels, (frame + row) as isize - 1, out);
         }
-        let written = self.backend.write_rows(&mut self.buffers.narrow, 0, &unfolded);
-        self.backend.run_all(&self.program.first);
-        self.backend.end().and(written)?;
+        let written = backend.write_rows(&mut buffers.narrow, 0, unfolded);
+        backend.run_all(&program.first);
+        backend.end().and(written)?;
         let frames = half * all + rows.start..half * all + rows.end;
         let heard = &mut window.heard[frames.start * hidden..frames.end * hidden];
-        self.backend.read_rows(&self.buffers.normed, 0, heard)?;
+        backend.read_rows(&buffers.normed, 0, heard)?;
         let at = if frames.end < 2 * all { At::First(frames.end) } else { At::Second(0) };
         Ok((Some(at), spent))
     }
@@ -159,12 +160,12 @@ impl Whisper {
         let WhisperSpec { hidden, rows: all, .. } = self.spec;
         let width = 3 * hidden;
         let (rows, spent) = self.rows_from(window.slot, row, width * hidden, left)?;
-        let mut unfolded = vec![0.0; rows.len() * width];
+        let Self { backend, buffers, program, room, .. } = self;
+        let unfolded = &mut room[..rows.len() * width];
         for (row, out) in rows.clone().zip(unfolded.chunks_exact_mut(width)) {
             unfold(&window.heard, hidden, 2 * row as isize - 1, out);
         }
-        let Self { backend, buffers, program, .. } = self;
-        let written = backend.write_rows(&mut buffers.wide, 0, &unfolded);
+        let written = backend.write_rows(&mut buffers.wide, 0, unfolded);
         backend.run_all(&program.second);
         backend.end().and(written)?;
         backend.read_rows(&buffers.residual, 0, &mut window.sums[rows.start * hidden..rows.end * hidden])?;
@@ -182,14 +183,14 @@ impl Whisper {
     ) -> Result<(Option<At>, f64), KernelError> {
         let WhisperSpec { hidden, rows: all, .. } = self.spec;
         let (rows, spent) = self.rows_from(window.slot, row, 3 * hidden * hidden, left)?;
-        let Self { backend, buffers, program, .. } = self;
+        let Self { backend, buffers, program, room, .. } = self;
         let sums = &window.sums[rows.start * hidden..rows.end * hidden];
         let written = backend.write_rows(&mut buffers.residual, 0, sums);
         backend.run_all(&program.encoder[index].rows);
         backend.end().and(written)?;
-        let mut made = vec![0.0; rows.len() * 3 * hidden];
-        backend.read_rows(&buffers.wide, 0, &mut made)?;
-        backend.write_rows(&mut buffers.kept, rows.start, &made)?;
+        let made = &mut room[..rows.len() * 3 * hidden];
+        backend.read_rows(&buffers.wide, 0, made)?;
+        backend.write_rows(&mut buffers.kept, rows.start, made)?;
         let at = if rows.end < all { At::Before(index, rows.end) } else { At::Behind(index, 0) };
         Ok((Some(at), spent))
     }

@@ -106,6 +106,9 @@ pub(crate) struct Whisper {
     pub(super) program: WhisperProgram,
     pub(super) batch: Batch,
     pub(super) under_way: Option<EncoderWindow>,
+    /// Rows of a piece on the host, as wide as the widest input of a product. Made once: pages of megabytes that come
+    /// and go with each piece cost more than the copies.
+    pub(super) room: Vec<f32>,
     #[cfg(test)]
     pub(super) encoded: Vec<f32>,
 }
@@ -196,7 +199,7 @@ impl Whisper {
             .into_iter()
             .map(|(role, rows, cols)| backend.buffer_bytes(role, rows, cols))
             .sum();
-        // Data that waits between pieces, and the unfolded input of a convolution.
+        // Data that waits between pieces, and `room`.
         let waits = spec.frames() * (spec.mels + spec.hidden) + spec.rows * spec.hidden;
         let unfolded = limits.rows * 3 * spec.hidden.max(spec.mels);
         let host = (waits + unfolded) * size_of::<f32>();
@@ -239,6 +242,7 @@ impl Whisper {
             program: WhisperProgram::new(&spec, &weights, &buffers),
             batch: Batch::default(),
             under_way: None,
+            room: vec![0.0; limits.rows * 3 * spec.hidden.max(spec.mels)],
             #[cfg(test)]
             encoded: Vec::new(),
             windows,
