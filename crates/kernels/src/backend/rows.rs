@@ -67,7 +67,8 @@ pub enum RowOp<B, V> {
         least: f32,
     },
     /// `out[r] = xielu(out[r])` (arxiv.org/abs/2411.13010, Apertus): `positive * v² + linear * v` for v above 0,
-    /// otherwise `negative * (exp(min(v, -1e-6)) - 1 - v) + linear * v`.
+    /// otherwise `negative * (exp_m1(min(v, -1e-6)) - v) + linear * v`, where `exp_m1(v)` is `exp(v) - 1` without
+    /// cancellation.
     Xielu {
         /// Factor on the square.
         positive: f32,

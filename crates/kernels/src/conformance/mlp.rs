@@ -11,6 +11,8 @@ use crate::{Activation, AnyBackend, DType, Rounding};
 
 const ROWS_MAX: usize = 11;
 pub(super) const ACTIVATIONS: [Activation; 3] = [Activation::Silu, Activation::GeluTanh, Activation::GeluErf];
+const OTHER_ACTIVATIONS: [Activation; 4] =
+    [Activation::QuickGelu, Activation::Relu, Activation::ReluSquared, Activation::ClampedSwish];
 
 /// Checks `gated_mlp` for every supported type and activation, with parts of different types, and the same bits for a
 /// row in any batch. `hidden` is unspecified; only `out` is compared.
@@ -32,7 +34,7 @@ pub fn check_gated_mlp(make: &dyn Fn() -> AnyBackend) {
     // Widths that fill no tile, if a type allows them, and every activation at full float precision.
     for &dtype in types.iter().filter(|dtype| dtype.block_weights() <= 32) {
         let unit = if quantised(dtype) { 32 } else { 10 };
-        for activation in ACTIVATIONS.into_iter().step_by(every(2)) {
+        for activation in ACTIVATIONS.into_iter().chain(OTHER_ACTIVATIONS).step_by(every(2)) {
             let mlp = Mlp::random([dtype; 3], activation, 3 * unit, 7 * unit, &mut random);
             mlp.check(&mut rig, &mut random);
             rig.with_sums(|rig| mlp.check(rig, &mut random));

@@ -264,7 +264,8 @@ impl ReferenceBackend {
                 // Rounded as by `matmul`.
                 let product = |i| f64::from(formulas::dot(gate_up.row(i), x.row(row)) as f32);
                 let (gate, up) = (product(i), product(width + i));
-                hidden.row_mut(row)[i] = (formulas::activate(activation, gate) * up) as f32;
+                hidden.row_mut(row)[i] =
+                    (formulas::activate(activation, gate) * formulas::factor(activation, up)) as f32;
             }
         }
     }
