@@ -120,17 +120,18 @@ impl<'a> Base<'a> {
         stretch(RopeSpec::plain(of.rope_kind, base, dim), config, &settings, rope_type, self.context)
     }
 
-    /// Number of rotated elements of a head; in GGUF files the rotary embedding's own setting says.
+    /// Number of rotated elements of a head. In GGUF files the rotary embedding's own setting says
+    /// ([`Keys::rope`]).
     pub(crate) fn turned(&self, head_dim: usize) -> Result<usize, LoadError> {
         const FRACTION: &str = "partial_rotary_factor";
-        let config = match self.file {
-            // The check of a Llama's rotary embedding refuses another fraction.
-            SettingsFile::HuggingFace(config) if self.of.checks != Checks::Llama => config,
-            _ => return Ok(head_dim),
-        };
-        let fraction = match self.rope_settings(config)?.positive(FRACTION)? {
-            Some(fraction) => fraction,
-            None => config.positive(FRACTION)?.unwrap_or(self.of.turned),
+        let fraction = match self.file {
+            SettingsFile::Gguf(_) => return Ok(head_dim),
+            // The check of a Llama's settings refuses another fraction in the file.
+            SettingsFile::HuggingFace(_) if self.of.checks == Checks::Llama => self.of.turned,
+            SettingsFile::HuggingFace(config) => match self.rope_settings(config)?.positive(FRACTION)? {
+                Some(fraction) => fraction,
+                None => config.positive(FRACTION)?.unwrap_or(self.of.turned),
+            },
         };
         Ok((head_dim as f32 * fraction) as usize)
     }

@@ -387,7 +387,6 @@ impl TransformerSpec {
     ///
     /// # Errors
     /// The reason why tensor parallelism is impossible.
-    /// Why they cannot.
     pub fn undivided_caches(&self) -> Result<Vec<usize>, String> {
         if self.picture_rows > 0 {
             return Err("what it remembers of pictures is on one device".to_owned());

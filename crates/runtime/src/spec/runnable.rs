@@ -4,8 +4,8 @@
 use hanzo_engine_kernels::{ExpertGroups, HeadShape, StateShape};
 
 use super::{
-    DenseSpec, Distance, ExpertsSpec, HeadSpec, LayerSpec, Mask, MlpSpec, NormOrder, Projection, QkNorm,
-    RopeSpec, StateSpec, StreamsSpec, TransformerSpec,
+    DenseSpec, Distance, ExpertsSpec, HeadSpec, LayerSpec, Mask, MlpSpec, NormKind, NormOrder, Projection,
+    QkNorm, RopeSpec, StateSpec, StreamsSpec, TransformerSpec,
 };
 use crate::error::LoadError;
 use crate::limits::{ENCODER_TYPES_MAX, EXPERT_GROUPS_MAX, STREAMS_MAX, WIDTH_MAX};
@@ -165,7 +165,7 @@ impl TransformerSpec {
         of_network
             .or_else(|| {
                 let mut layers = self.layers.iter().enumerate();
-                layers.find_map(|(index, layer)| refused(index, layer, first, like(layer)))
+                layers.find_map(|(index, layer)| refused(index, layer, first, like(layer), self.norm.kind))
             })
             .or_else(|| {
                 // A parallel layer needs one before it without an MLP and with `Pre` norms.
@@ -256,6 +256,7 @@ fn refused(
     layer: &LayerSpec,
     first: &LayerSpec,
     like: &LayerSpec,
+    norm: NormKind,
 ) -> Option<(&'static str, String)> {
     let attention = &layer.attention;
     let causal = matches!(like.attention.mask, Mask::Causal { .. });
@@ -282,6 +283,9 @@ fn refused(
     }
     if attention.norm_after_rope && matches!(attention.qk_norm, QkNorm::Whole | QkNorm::HeadsApart) {
         return Some(("attention", "such a norm of heads after the rotary embedding".into()));
+    }
+    if matches!(attention.qk_norm, QkNorm::Heads | QkNorm::Unit) && norm.is_layer() {
+        return Some(("attention", "RMS norms of heads, beside layer norms".into()));
     }
     refused_half(index, layer, first)
 }

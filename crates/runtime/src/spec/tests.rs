@@ -2,6 +2,7 @@
 
 mod described;
 mod multiplied;
+mod partial;
 
 use hanzo_engine_kernels::{HeadShape, RopeKind};
 use serde_json::{Value, json};

@@ -25,7 +25,7 @@ const READ: &[&str] = &[
     "context_length",
     "embedding_length",
     "feed_forward_length",
-    "rope.dimension_count",
+    ROPE_DIM,
     "rope.freq_base",
     "rope.scale_linear",
     "rope.scaling.attn_factor",
@@ -61,6 +61,9 @@ const HARMLESS_AT_ZERO: &[&str] = &[
 
 /// Divisors of rope's frequencies for texts longer than the original context, and for others (LongRoPE).
 pub(crate) const LONG_FACTORS: [&str; 2] = ["rope_factors_long.weight", "rope_factors_short.weight"];
+/// Number of rotated elements of a head.
+const ROPE_DIM: &str = "rope.dimension_count";
+
 /// Divisors of rope's frequencies: the converter's form of Llama 3.1's scaling.
 pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
 
@@ -299,7 +302,12 @@ impl Keys<'_> {
         };
         let factors = factors.map(|factors| self.divisors(factors)).transpose()?;
         let base = self.positive("rope.freq_base")?.unwrap_or(10_000.0);
-        let dim = self.count("rope.dimension_count", HEAD_DIM_MAX)?.unwrap_or(head_dim);
+        let dim = match self.count(ROPE_DIM, HEAD_DIM_MAX)? {
+            Some(dim) => dim,
+            // A guess would rotate the wrong elements.
+            None if self.form.turned != 1.0 => return Err(self.metadata.missing(&self.key(ROPE_DIM))),
+            None => head_dim,
+        };
         Ok(RopeSpec { scaling, factors, magnitude, ..RopeSpec::plain(kind, base, dim) })
     }
 }
