@@ -16,34 +16,28 @@ pub mod encoder;
 pub mod engine;
 pub mod error;
 pub mod fair;
-pub mod gguf;
+#[cfg(test)]
+mod gguf_tests;
 pub mod head;
 mod importance;
 pub mod infill;
 pub mod inspect;
 pub mod job;
-mod json;
 pub mod kv;
 pub mod limits;
 pub mod load;
-pub mod mapped;
 pub mod media;
 mod mel;
 pub mod model_files;
 mod network;
-pub mod onnx;
 mod opened;
 pub mod output;
 pub mod overflow;
-mod override_record;
 pub mod overrides;
 mod pace;
-pub mod pytorch;
 pub mod quantise;
-mod regular;
 pub mod report;
 mod roles;
-pub mod safetensors;
 pub mod sampler;
 pub mod scheduler;
 pub mod sequence;
@@ -51,7 +45,6 @@ pub mod spec;
 pub mod speculation;
 pub mod step;
 pub mod template;
-pub mod tensor;
 pub mod text;
 mod text_files;
 pub mod thinking;
@@ -67,6 +60,8 @@ pub use embedding::{EmbedInput, EmbedResult, Embedder, EmbeddingSpec, Output, Pr
 pub use engine::{EncoderConfig, EncoderEngine, Engine, EngineConfig};
 pub use error::{LoadError, RequestError, StepError, printable};
 pub use hanzo_engine_formats::{Tool, ToolFormat};
+pub use hanzo_engine_model_files::{gguf, mapped, onnx, pytorch, safetensors, tensor};
+use hanzo_engine_model_files::{json, override_record, regular};
 pub use job::{
     CallDelta, CallReading, ClientId, EmbedJob, Event, EventKind, FinishReason, Job, JobId, StopConditions,
     TextLogprob, TokenLogprob, Usage,

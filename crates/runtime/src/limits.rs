@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+pub use hanzo_engine_model_files::limits::{MODEL_PARTS_MAX, TENSORS_MAX};
+
 /// Maximum time that a step without any work waits for a mask.
 pub const MASK_WAIT: Duration = Duration::from_millis(10);
 /// Vocabulary entries of a tokenizer, and rows of an output head. XLM-V has 901,629, Gemma 3 262,144.
@@ -47,36 +49,10 @@ pub const INDEX_VALUES_MAX: usize = 4 * TENSORS_MAX;
 /// Default number of tokens at the start of a context that a context shift keeps. A model without its first tokens
 /// produces nonsense: they attract attention whatever they are (StreamingLLM, arXiv 2309.17453).
 pub const KEPT_TOKENS_DEFAULT: usize = 4;
-/// Tensors of a model.
-pub const TENSORS_MAX: usize = 1 << 18;
-/// Bytes of a safetensors file's header.
-pub const SAFETENSORS_HEADER_BYTES_MAX: u64 = 64 << 20;
-/// Values of such a header, names included: a dozen per tensor.
-pub const SAFETENSORS_VALUES_MAX: usize = 12 * TENSORS_MAX;
-/// Bytes of a pickle of weights: enough for the names and shapes of some 20,000 tensors.
-pub const PICKLE_BYTES_MAX: usize = 4 << 20;
-/// Tuples, lists, dictionaries, storages and tensors that a pickle creates; a tensor takes seven.
-pub const PICKLE_OBJECTS_MAX: usize = 1 << 19;
-/// Values that a pickle puts into its containers, on its stack or into its memo; a tensor takes some 60.
-pub const PICKLE_VALUES_MAX: usize = 4 << 20;
 /// Voices of a text-to-speech model.
 pub const VOICES_MAX: usize = 1024;
 /// Bytes of a voice: Kokoro's have 522,240.
 pub const VOICE_FILE_BYTES_MAX: u64 = 16 << 20;
-/// Nodes of an ONNX file's graph. Text-to-speech models have some 5,000.
-pub const ONNX_NODES_MAX: usize = 1 << 18;
-/// Total bytes of PyTorch tensors that are not contiguous. BERT-large takes 1.3 GB.
-pub const GATHERED_BYTES_MAX: usize = 2 << 30;
-/// Bytes of all keys, values and tensor names of a GGUF file. Gemma 3's have 15 MB.
-pub const GGUF_HEADER_BYTES_MAX: usize = 256 << 20;
-/// Strings and arrays in all values of a GGUF file. Gemma 3's has 780,000.
-pub const GGUF_TEXTS_MAX: usize = 4 << 20;
-/// Keys of a GGUF file.
-pub const GGUF_KEYS_MAX: usize = 1 << 16;
-/// Bytes of a GGUF header string.
-pub const GGUF_STRING_BYTES_MAX: usize = 64 << 20;
-/// Elements of a GGUF array.
-pub const GGUF_ARRAY_MAX: usize = 16 << 20;
 /// Layers of a decoder.
 pub const LAYERS_MAX: usize = 1024;
 /// Layer groups of the KV cache; layers with different windows are in different groups if possible. Each group has
@@ -150,18 +126,6 @@ pub const DRY_BREAKERS_MAX: usize = 64;
 pub const DRY_BREAKER_BYTES_MAX: usize = 64;
 /// Completions of one request.
 pub const CHOICES_MAX: u32 = 128;
-/// Arrays inside arrays of a GGUF file.
-pub const GGUF_ARRAY_DEPTH_MAX: usize = 4;
-/// Bytes of a GGUF key or tensor name.
-pub const GGUF_NAME_BYTES_MAX: usize = 65_535;
-/// Alignment of a GGUF file's tensors, in bytes.
-pub const GGUF_ALIGNMENT_MAX: u64 = 1 << 20;
-/// Dimensions of a tensor.
-pub const TENSOR_DIMENSIONS_MAX: usize = 4;
-/// Dimensions of a tensor of a safetensors file: convolutions over time, height and width have five.
-pub const SAFETENSORS_DIMENSIONS_MAX: usize = 6;
-/// Files of a split model.
-pub const MODEL_PARTS_MAX: usize = 4096;
 /// Elements of a hidden state, of an MLP's intermediate state, or of the intermediate states of all experts of a
 /// token.
 pub const WIDTH_MAX: usize = 1 << 20;
@@ -206,8 +170,6 @@ pub const ADAPTER_BYTES_MAX: u64 = 16 << 30;
 pub const ADAPTERS_MAX: usize = 64;
 /// Entries of `target_modules` and its like.
 pub const ADAPTER_PATTERNS_MAX: usize = 1 << 14;
-/// Characters that are shown of one part of an error.
-pub const ERROR_PART_CHARS_MAX: usize = 1000;
 /// Extra rows of a step with logits, besides one for each sequence: draft tokens, and scored prompt tokens.
 pub const EXTRA_LOGIT_ROWS: usize = 16;
 /// Draft tokens of a completion in a step.

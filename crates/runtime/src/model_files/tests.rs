@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::*;
 use crate::decoder::Decoder;
 use crate::decoder::tests::{data, with_weights_as};
-use crate::gguf::tests::Builder;
+use crate::gguf_tests::Builder;
 use crate::load::{GenerationDefaults, TextFile, TokenizerSource};
 use crate::spec::{LayerPart, Part};
 

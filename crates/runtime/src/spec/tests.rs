@@ -4,13 +4,13 @@ mod described;
 mod multiplied;
 mod partial;
 
-use hanzo_engine_kernels::{HeadShape, RopeKind};
+use hanzo_engine_kernels::{DType, HeadShape, RopeKind};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::error::LoadError;
-use crate::gguf::Gguf;
-use crate::gguf::tests::Builder;
+use crate::gguf::{Array, Gguf, Value as Setting};
+use crate::gguf_tests::Builder;
 
 fn read(config: Value) -> Result<TransformerSpec, LoadError> {
     let Value::Object(settings) = config else { panic!("a configuration is an object") };
@@ -446,11 +446,11 @@ fn gguf_qwen3moe() -> Builder {
 #[test]
 fn rope_factors_divide_frequencies() {
     let factors: Vec<u8> = [1.0f32, 8.0].iter().flat_map(|factor| factor.to_le_bytes()).collect();
-    let spec = read_gguf(&gguf_llama().tensor("rope_freqs.weight", &[2], 0, &factors)).unwrap();
+    let spec = read_gguf(&gguf_llama().tensor("rope_freqs.weight", &[2], DType::F32, &factors)).unwrap();
     assert_eq!(spec.ropes[0].inv_freq(), [1.0, 0.01 / 8.0]);
-    let wrong = gguf_llama().tensor("rope_freqs.weight", &[1], 0, &factors[..4]);
+    let wrong = gguf_llama().tensor("rope_freqs.weight", &[1], DType::F32, &factors[..4]);
     assert!(read_gguf(&wrong).unwrap_err().to_string().contains("expected 2 factors, found 1"));
-    let zero = gguf_llama().tensor("rope_freqs.weight", &[2], 0, &[0; 8]);
+    let zero = gguf_llama().tensor("rope_freqs.weight", &[2], DType::F32, &[0; 8]);
     assert!(read_gguf(&zero).unwrap_err().to_string().contains("a factor is not a number above 0"));
 }
 
@@ -504,7 +504,7 @@ fn gguf_settings_that_cannot_be_honoured_are_refused_by_name() {
         ),
         (gguf_llama().u32("llama.attention.key_length", 5), "5 dimensions; an even number"),
         (
-            gguf_llama().raw(b"llama.attention.causal", 7, &[0]),
+            gguf_llama().value("llama.attention.causal", Setting::Bool(false)),
             "llama.attention.causal = false is not supported",
         ),
     ];
@@ -517,11 +517,9 @@ fn gguf_settings_that_cannot_be_honoured_are_refused_by_name() {
 #[test]
 fn counts_given_for_every_layer_must_agree() {
     let with = |counts: &[u32]| {
-        let numbers: Vec<u8> = counts.iter().flat_map(|count| count.to_le_bytes()).collect();
-        let array = [&4u32.to_le_bytes()[..], &(counts.len() as u64).to_le_bytes(), &numbers].concat();
         let mut builder = Builder::new()
             .string("general.architecture", "qwen3")
-            .raw(b"qwen3.feed_forward_length", 9, &array)
+            .value("qwen3.feed_forward_length", Setting::Array(Array::U32(counts.to_vec())))
             .f32("qwen3.attention.layer_norm_rms_epsilon", 1e-6)
             .zeros("token_embd.weight", &[10, 16]);
         for (key, value) in [

@@ -6,8 +6,8 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
 
 use super::*;
-use crate::gguf::Gguf;
-use crate::gguf::tests::Builder;
+use crate::gguf::{Gguf, Value as Setting};
+use crate::gguf_tests::Builder;
 use crate::spec::ExpertsSpec;
 
 /// The settings of a checkpoint as transformers 5 saves its own class, which moved rope's into `rope_parameters`.
@@ -105,8 +105,7 @@ fn with_experts(builder: Builder, files: &EncoderFiles, layer: usize, count: usi
         let dtype = if cols.is_multiple_of(dtype.block_weights()) { dtype } else { DType::F32 };
         let mut bytes = vec![0; dtype.bytes_of(values.len()).unwrap()];
         quant::quantize_row(dtype, &values, &mut bytes);
-        let dimensions = [cols, rows, count].map(|size| size as u64);
-        builder.tensor(&format!("blk.{layer}.ffn_{name}_exps.weight"), &dimensions, dtype as u32, &bytes)
+        builder.tensor(&format!("blk.{layer}.ffn_{name}_exps.weight"), &[count, rows, cols], dtype, &bytes)
     })
 }
 
@@ -123,7 +122,7 @@ fn as_gguf(case: &str, architecture: &str, dtype: DType) -> EncoderFiles {
         .u32(&key("feed_forward_length"), ffn_of(spec) as u32)
         .u32(&key("attention.head_count"), spec.heads().heads as u32)
         .f32(&key("attention.layer_norm_epsilon"), spec.norm.eps)
-        .raw(key("attention.causal").as_bytes(), 7, &[0]);
+        .value(&key("attention.causal"), Setting::Bool(false));
     if let Some(rope) = spec.ropes.first() {
         builder = builder.f32(&key("rope.freq_base"), rope.base);
     }
@@ -154,8 +153,7 @@ fn as_gguf(case: &str, architecture: &str, dtype: DType) -> EncoderFiles {
         let dtype = if quantised && whole { dtype } else { DType::F32 };
         let mut bytes = vec![0; dtype.bytes_of(values.len()).unwrap()];
         quant::quantize_row(dtype, &values, &mut bytes);
-        let dimensions: Vec<u64> = rows.iter().rev().map(|&size| size as u64).collect();
-        builder = builder.tensor(&name, &dimensions, dtype as u32, &bytes);
+        builder = builder.tensor(&name, &rows, dtype, &bytes);
     }
     let gguf = Gguf::parse(case, &builder.build().into()).unwrap();
     EncoderFiles::from_gguf(case, gguf, Vec::new()).unwrap()

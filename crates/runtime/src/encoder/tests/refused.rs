@@ -7,8 +7,8 @@ use serde_json::{Map, json};
 use tempfile::TempDir;
 
 use super::*;
-use crate::gguf::Gguf;
-use crate::gguf::tests::Builder;
+use crate::gguf::{Gguf, Value as Setting};
+use crate::gguf_tests::Builder;
 use crate::spec::LayerSpec;
 
 /// A copy of a checkpoint's settings, vocabulary and weights, to be spoilt.
@@ -283,7 +283,7 @@ fn gguf_encoders_open_as_their_tensors_say() {
 #[test]
 fn gguf_keys_and_tensors_that_make_another_model_are_named() {
     let error = |more: &dyn Fn(Builder) -> Builder| tiny_bert(more).unwrap_err();
-    let causal = error(&|builder| builder.raw(b"bert.attention.causal", 7, &[1]));
+    let causal = error(&|builder| builder.value("bert.attention.causal", Setting::Bool(true)));
     assert!(causal.contains("bert.attention.causal = true is not supported"), "{causal}");
     let unknown = error(&|builder| builder.u32("bert.expert_count", 8));
     assert!(unknown.contains("bert.expert_count = 8 is not supported"), "{unknown}");

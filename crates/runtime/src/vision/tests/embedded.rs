@@ -360,7 +360,13 @@ impl Form {
     }
 }
 
-impl Tensor {
+/// Changes of a tensor before it is written.
+trait Rewrite {
+    fn shaped(self, shape: &[usize]) -> Tensor;
+    fn kept(self, stored: Stored) -> Tensor;
+}
+
+impl Rewrite for Tensor {
     fn shaped(self, shape: &[usize]) -> Tensor {
         Tensor { shape: shape.to_vec(), ..self }
     }

@@ -45,7 +45,7 @@ pub fn open(path: &Path) -> Result<(Gguf, Vec<PathBuf>), LoadError> {
 ///
 /// # Errors
 /// `Corrupt` for a name or number that makes no sense.
-pub(crate) fn part_files(path: &Path, metadata: &Metadata) -> Result<Vec<PathBuf>, LoadError> {
+pub fn part_files(path: &Path, metadata: &Metadata) -> Result<Vec<PathBuf>, LoadError> {
     match part_count(metadata)? {
         1 => Ok(vec![path.to_owned()]),
         count => part_paths(path, count, metadata.file()),

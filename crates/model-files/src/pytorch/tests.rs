@@ -2,7 +2,7 @@
 //! file.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
 use hanzo_engine_kernels::DType;
@@ -10,10 +10,9 @@ use proptest::prelude::*;
 use serde_json::Value as Json;
 
 use super::*;
-use crate::decoder::tests::data;
 
 fn path(name: &str) -> PathBuf {
-    data("pytorch").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/pytorch").join(name)
 }
 
 fn error_of(bytes: Vec<u8>) -> String {

@@ -18,7 +18,7 @@ use serde_json::{Map, Number, Value};
 ///
 /// # Errors
 /// The parser's, and one that names the bound.
-pub(crate) fn object(
+pub fn object(
     bytes: &[u8],
     values_max: usize,
     keys: Option<&[&str]>,
@@ -32,7 +32,7 @@ pub(crate) fn object(
 
 /// A value that holds at most `MAX` values.
 #[derive(Clone, Debug)]
-pub(crate) struct Small<const MAX: usize>(pub(crate) Value);
+pub struct Small<const MAX: usize>(pub Value);
 
 impl<'de, const MAX: usize> Deserialize<'de> for Small<MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -42,7 +42,7 @@ impl<'de, const MAX: usize> Deserialize<'de> for Small<MAX> {
 }
 
 /// Reads a list of at most `MAX` items.
-pub(crate) fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>, const MAX: usize>(
+pub fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>, const MAX: usize>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
     struct List<T, const MAX: usize>(PhantomData<T>);
@@ -68,7 +68,7 @@ pub(crate) fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>, const MAX: us
 }
 
 /// Reads an object of at most `MAX` entries.
-pub(crate) fn entries<'de, K, V, D, const MAX: usize>(deserializer: D) -> Result<HashMap<K, V>, D::Error>
+pub fn entries<'de, K, V, D, const MAX: usize>(deserializer: D) -> Result<HashMap<K, V>, D::Error>
 where
     K: Deserialize<'de> + Eq + Hash,
     V: Deserialize<'de>,
@@ -105,7 +105,7 @@ where
 ///
 /// # Errors
 /// The parser's, and one that names the bound.
-pub(crate) fn fits(bytes: &[u8], values_max: usize) -> Result<(), serde_json::Error> {
+pub fn fits(bytes: &[u8], values_max: usize) -> Result<(), serde_json::Error> {
     let left = Cell::new(values_max);
     let mut parser = serde_json::Deserializer::from_slice(bytes);
     ValueCounter { left: &left, values_max }.deserialize(&mut parser)

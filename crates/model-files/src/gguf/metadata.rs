@@ -71,18 +71,18 @@ impl Metadata {
     }
 
     /// Replaces a value of the file.
-    pub(crate) fn set(&mut self, key: &str, value: Value) {
+    pub fn set(&mut self, key: &str, value: Value) {
         self.entries.insert(key.to_owned(), value);
     }
 
     /// Removes a key and returns its value.
-    pub(crate) fn take(&mut self, key: &str) -> Option<Value> {
+    pub fn take(&mut self, key: &str) -> Option<Value> {
         self.watched.read(key);
         self.entries.remove(key)
     }
 
     /// Reports to `watched` from now on which keys are read.
-    pub(crate) fn watch(&mut self, watched: OverrideRecord) {
+    pub fn watch(&mut self, watched: OverrideRecord) {
         self.watched = watched;
     }
 

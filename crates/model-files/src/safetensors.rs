@@ -91,7 +91,7 @@ pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Vec<Tensor>, LoadError> {
 ///
 /// # Errors
 /// `Io` if it cannot be mapped, `Corrupt` for a header that makes no sense.
-pub(crate) fn census(path: &Path) -> Result<Vec<StoredTensor>, LoadError> {
+pub fn census(path: &Path) -> Result<Vec<StoredTensor>, LoadError> {
     let bytes = ModelBytes::map(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
     let corrupt =
         |what: String, reason: String| LoadError::Corrupt { file: path.display().to_string(), what, reason };

@@ -9,21 +9,21 @@ use crate::error::LoadError;
 
 /// Record of which overridden settings were read.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct OverrideRecord {
+pub struct OverrideRecord {
     file: String,
     keys: Arc<BTreeMap<String, (String, AtomicBool)>>,
 }
 
 impl OverrideRecord {
     /// Creates a record for a file, from each key and the whole override.
-    pub(crate) fn new(file: &str, keys: impl Iterator<Item = (String, String)>) -> Self {
+    pub fn new(file: &str, keys: impl Iterator<Item = (String, String)>) -> Self {
         // An object's settings are read together.
         let unread = |(key, over)| (key, (over, AtomicBool::new(false)));
         Self { file: file.to_owned(), keys: Arc::new(keys.map(unread).collect()) }
     }
 
     /// Marks a key as read; in a `config.json`, all keys that start with it.
-    pub(crate) fn read(&self, key: &str) {
+    pub fn read(&self, key: &str) {
         for (watched, (_, read)) in self.keys.iter() {
             if watched == key || watched.split_once('.').is_some_and(|(first, _)| first == key) {
                 read.store(true, Relaxed);
@@ -35,7 +35,7 @@ impl OverrideRecord {
     ///
     /// # Errors
     /// Naming the first unread one.
-    pub(crate) fn check(&self) -> Result<(), LoadError> {
+    pub fn check(&self) -> Result<(), LoadError> {
         match self.keys.values().find(|(_, read)| !read.load(Relaxed)) {
             None => Ok(()),
             Some((over, _)) => Err(LoadError::Unsupported {

@@ -26,10 +26,13 @@ pub struct Tensor {
 
 /// Tensor as stored in its file, of any type.
 #[derive(Clone, Debug)]
-pub(crate) struct StoredTensor {
-    pub(crate) dtype: String,
-    pub(crate) elements: u64,
-    pub(crate) bytes: u64,
+pub struct StoredTensor {
+    /// Element type, as the file names it.
+    pub dtype: String,
+    /// Number of elements.
+    pub elements: u64,
+    /// Bytes in the file.
+    pub bytes: u64,
 }
 
 impl Tensor {
@@ -42,7 +45,7 @@ impl Tensor {
     ///
     /// # Errors
     /// `Corrupt` with both shapes if it differs.
-    pub(crate) fn check_shape(&self, expected: &[usize]) -> Result<(), LoadError> {
+    pub fn check_shape(&self, expected: &[usize]) -> Result<(), LoadError> {
         if self.shape == expected {
             return Ok(());
         }
@@ -50,7 +53,7 @@ impl Tensor {
     }
 
     /// Error for a tensor that makes no sense.
-    pub(crate) fn corrupt(&self, reason: impl Into<String>) -> LoadError {
+    pub fn corrupt(&self, reason: impl Into<String>) -> LoadError {
         let what = format!("tensor {}", self.name);
         LoadError::Corrupt { file: self.file.to_string(), what, reason: reason.into() }
     }
@@ -60,7 +63,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As for [`Tensor::check_shape`].
-    pub(crate) fn take_shape(&mut self, expected: &[usize]) -> Result<(), LoadError> {
+    pub fn take_shape(&mut self, expected: &[usize]) -> Result<(), LoadError> {
         let block = self.dtype.block_weights();
         if let (&[all], &[rows, cols]) = (self.shape.as_slice(), expected)
             && block > 1
@@ -73,7 +76,7 @@ impl Tensor {
     }
 
     /// Error for a type that cannot be used here.
-    pub(crate) fn unsupported_type(&self, reason: &str) -> LoadError {
+    pub fn unsupported_type(&self, reason: &str) -> LoadError {
         LoadError::Unsupported {
             file: self.file.to_string(),
             key: format!("tensor {}: element type", self.name),
@@ -123,7 +126,7 @@ impl Tensor {
 
     /// Converts 8-bit floats to BF16 when read. Other types stay as they are. Code that changes weights expects
     /// 8-bit floats to be dequantised.
-    pub(crate) fn widened(self) -> Tensor {
+    pub fn widened(self) -> Tensor {
         let (from, cols) = (self.dtype, self.shape.last().copied().unwrap_or_default());
         let Some(stored_bytes) = from.bytes_of(cols).filter(|&bytes| from.is_fp8() && bytes > 0) else {
             return self;
@@ -172,7 +175,7 @@ impl Tensor {
     ///
     /// # Errors
     /// `Unsupported` for other types, and for vectors as [`Tensor::to_f32`].
-    pub(crate) fn decoded(&self) -> Result<Vec<f32>, LoadError> {
+    pub fn decoded(&self) -> Result<Vec<f32>, LoadError> {
         if self.shape.len() < 2 || !quant::can_dequantize(self.dtype) {
             return self.to_f32();
         }

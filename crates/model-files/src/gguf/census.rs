@@ -13,7 +13,7 @@ use crate::tensor::StoredTensor;
 ///
 /// # Errors
 /// `Corrupt` naming the key or tensor, `Unsupported` for versions and byte orders.
-pub(crate) fn census(file: &str, bytes: &[u8]) -> Result<(Metadata, Vec<StoredTensor>), LoadError> {
+pub fn census(file: &str, bytes: &[u8]) -> Result<(Metadata, Vec<StoredTensor>), LoadError> {
     let mut reader = Reader::new(file, bytes);
     read_version(file, &mut reader)?;
     let tensor_count = reader.count("tensors", TENSORS_MAX, 1)?;

@@ -9,7 +9,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// The system's error, or an error that names the kind of file if it is not regular.
-pub(crate) fn open(path: &Path) -> io::Result<(File, u64)> {
+pub fn open(path: &Path) -> io::Result<(File, u64)> {
     // Check before opening too: opening some devices has effects.
     check(&std::fs::metadata(path)?)?;
     let mut options = OpenOptions::new();
@@ -27,7 +27,7 @@ pub(crate) fn open(path: &Path) -> io::Result<(File, u64)> {
 ///
 /// # Errors
 /// As for [`open`].
-pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
+pub fn read(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
     let (file, length) = open(path)?;
     if length > bytes_max {
         return Ok(None);

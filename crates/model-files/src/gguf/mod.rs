@@ -8,16 +8,15 @@ mod metadata;
 mod reader;
 mod split;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 mod writer;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-pub(crate) use census::census;
+pub use census::census;
 pub use metadata::{Array, Metadata, Value};
-pub use split::open;
-pub(crate) use split::part_files;
+pub use split::{open, part_files};
 pub use writer::{TensorEntry, Writer};
 
 use crate::error::{LoadError, shorten};

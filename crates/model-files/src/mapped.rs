@@ -91,7 +91,7 @@ impl ModelBytes {
 
     /// Creates bytes of `rows` rows that `make` computes from `sources` whenever they are read
     /// ([`ModelBytes::read`]). `make` gets a range of rows and zeroed bytes to fill.
-    pub(crate) fn of_rows(
+    pub fn of_rows(
         rows: usize,
         row_bytes: usize,
         sources: Vec<ModelBytes>,
@@ -117,7 +117,7 @@ impl ModelBytes {
     }
 
     /// Whether both are views of the same bytes of the same storage.
-    pub(crate) fn is_same_view(&self, other: &ModelBytes) -> bool {
+    pub fn is_same_view(&self, other: &ModelBytes) -> bool {
         let same = match (&self.storage, &other.storage) {
             (Storage::Mapped(one), Storage::Mapped(other))
             | (Storage::Anonymous(one), Storage::Anonymous(other)) => Arc::ptr_eq(one, other),
