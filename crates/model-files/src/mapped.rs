@@ -104,6 +104,7 @@ impl ModelBytes {
 
     /// Number of bytes; computes no rows.
     #[allow(clippy::len_without_is_empty)]
+    #[inline]
     pub fn len(&self) -> usize {
         self.range.len()
     }
@@ -176,6 +177,7 @@ impl From<Vec<u8>> for ModelBytes {
 impl Deref for ModelBytes {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         let all: &[u8] = match &self.storage {
             Storage::Mapped(map) | Storage::Anonymous(map) => map,

@@ -37,6 +37,7 @@ pub struct StoredTensor {
 
 impl Tensor {
     /// Number of elements.
+    #[inline]
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }

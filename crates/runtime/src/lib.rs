@@ -8,7 +8,6 @@
 
 pub mod adapter;
 pub mod audio;
-pub mod chat;
 pub mod convert;
 pub mod decoder;
 pub mod embedding;
@@ -20,7 +19,6 @@ pub mod fair;
 mod gguf_tests;
 pub mod head;
 mod importance;
-pub mod infill;
 pub mod inspect;
 pub mod job;
 pub mod kv;
@@ -37,19 +35,13 @@ pub mod overrides;
 mod pace;
 pub mod quantise;
 pub mod report;
-mod roles;
 pub mod sampler;
 pub mod scheduler;
 pub mod sequence;
 pub mod spec;
 pub mod speculation;
 pub mod step;
-pub mod template;
 pub mod text;
-mod text_files;
-pub mod thinking;
-pub mod tokenizer;
-pub mod transcript;
 pub mod vision;
 pub mod voice;
 pub mod whisper;
@@ -62,6 +54,8 @@ pub use error::{LoadError, RequestError, StepError, printable};
 pub use hanzo_engine_formats::{Tool, ToolFormat};
 pub use hanzo_engine_model_files::{gguf, mapped, onnx, pytorch, safetensors, tensor};
 use hanzo_engine_model_files::{json, override_record, regular};
+pub use hanzo_engine_text::{chat, infill, template, thinking, tokenizer, transcript};
+use hanzo_engine_text::{roles, text_files};
 pub use job::{
     CallDelta, CallReading, ClientId, EmbedJob, Event, EventKind, FinishReason, Job, JobId, StopConditions,
     TextLogprob, TokenLogprob, Usage,

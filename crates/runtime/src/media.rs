@@ -5,17 +5,10 @@
 use std::{ops::Range, sync::Arc};
 
 use hanzo_engine_kernels::{BLOCK_TOKENS, Batch, MemorySpan};
+pub use hanzo_engine_text::chat::{PICTURE, SOUND};
 use serde::{Deserialize, Serialize};
 
 use crate::error::RequestError;
-
-/// Placeholder for a picture in the content of a message. It is a noncharacter (Unicode 16.0, 23.7), so no text
-/// contains it.
-pub const PICTURE: char = '\u{fdd0}';
-
-/// Placeholder for a sound in the content of a message. It is a noncharacter (Unicode 16.0, 23.7), so no text
-/// contains it.
-pub const SOUND: char = '\u{fdd1}';
 
 /// Span of prompt tokens whose embeddings are given. The tokens themselves are placeholders, for instance from a
 /// template.

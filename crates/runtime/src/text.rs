@@ -4,6 +4,8 @@
 mod ends;
 #[cfg(test)]
 mod history_tests;
+#[cfg(test)]
+mod roles_tests;
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};

@@ -18,7 +18,7 @@ TEXTS = [
     "Hello, world! It's 12345 o'clock.", "  two   spaces \t tab\n\nlines ", "trailing  ", "\ufb01ne \u2167 \uff21\uff22 caf\u00e9 e\u0301", "\u4f60\u597d\uff0c\u4e16\u754c mixed \u6f22\u5b57abc",
     "CamelCase don't DON'T", "\U0001f600 emoji \u00e9", "def f(x):\n    return x ** 2", "a", " ",
 ]
-CORPUS = (HERE / "make.py").read_text() + " the quick brown fox jumps over the lazy dog, she sells sea shells by the sea shore" * 40
+CORPUS = (HERE.parent.parent / "text/testdata/make.py").read_text() + " the quick brown fox jumps over the lazy dog, she sells sea shells by the sea shore" * 40
 
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 KIMI = "|".join([

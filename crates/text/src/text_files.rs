@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use hanzo_engine_model_files::gguf::Metadata;
 use serde_json::Value;
 
 use crate::chat::ChatOpening;
-use crate::gguf::Metadata;
 
 /// Source of the tokenizer.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub enum TokenizerSource {
 
 impl TokenizerSource {
     /// An empty placeholder.
-    pub(crate) fn none() -> Self {
+    pub fn none() -> Self {
         TokenizerSource::HuggingFace { tokenizer_json: Vec::new(), tokenizer_config: None }
     }
 }

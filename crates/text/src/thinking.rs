@@ -1,5 +1,5 @@
 //! Translation of a request's reasoning settings: into the template's variables where it has them, and into a token
-//! bound where it has none. [`crate::output`] enforces the bound.
+//! bound where it has none. The runtime's `output` enforces the bound.
 
 use serde_json::Value;
 

@@ -7,9 +7,8 @@ use super::{
     value::{Function, Value},
 };
 use crate::{
-    chat::{Chat, Message},
+    chat::{Chat, Message, PICTURE, SOUND},
     error::RequestError,
-    media::{PICTURE, SOUND},
 };
 
 /// Variable with the time, in seconds since 1970.
@@ -30,7 +29,7 @@ const FUNCTIONS: [(&str, Function); 6] = [
 
 /// Form of a message's content in the template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Content {
+pub enum Content {
     /// A string.
     Text,
     /// A list with one part of type `text`, which templates of multimodal models iterate over. If a chat has

@@ -6,15 +6,11 @@ mod words;
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
+use hanzo_engine_model_files::gguf::{Array, Metadata, Value, open};
 use serde_json::{Value as Json, json};
 
 use super::*;
-use crate::{
-    chat::ChatOpening,
-    gguf::{Array, Metadata, Value},
-    load::GenerationDefaults,
-    model_files::ModelFiles,
-};
+use crate::{chat::ChatOpening, text_files::GenerationDefaults};
 
 struct Case {
     text: String,
@@ -43,10 +39,8 @@ fn demo_cases() -> Vec<Case> {
 
 fn demo_metadata() -> Metadata {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
-    match ModelFiles::open(&path).expect("the demo model opens").text.tokenizer {
-        TokenizerSource::Gguf(metadata) => Metadata::clone(&metadata),
-        TokenizerSource::HuggingFace { .. } => unreachable!("a GGUF file has GGUF metadata"),
-    }
+    let (file, _) = open(&path).expect("the demo model opens");
+    Metadata::clone(&file.metadata)
 }
 
 fn files(tokenizer: TokenizerSource) -> TextFiles {

@@ -13,7 +13,7 @@ mod ggml_keys;
 mod gguf;
 mod gguf_pieces;
 mod guard;
-pub(crate) mod hf;
+pub mod hf;
 mod letters;
 mod pieces;
 mod pre;
@@ -29,8 +29,10 @@ mod tests;
 
 use std::{ops::Range, slice};
 
+use hanzo_engine_model_files::error::LoadError;
+
 use crate::{
-    error::{LoadError, RequestError},
+    error::RequestError,
     limits::{
         COUNTED_PIECE_BYTES, COUNTED_PIECE_SLACK_TOKENS, PROMPT_BYTES_MAX, USUAL_TOKEN_BYTES,
         WINDOW_BYTES_MAX,
@@ -45,17 +47,16 @@ use table::TokenTable;
 use windows::EncodeFailure;
 use words::Words;
 
-pub(crate) use ggml_keys::{Ends, agree, around, of_json};
-/// Splitting expression of Mistral's Tekken.
-pub(crate) use pre::TEKKEN as TEKKEN_PATTERN;
+pub use ggml_keys::{Ends, agree, around, of_json};
+pub use pre::TEKKEN as TEKKEN_PATTERN;
 
 /// Character for a byte in byte-level vocabularies.
-pub(crate) fn byte_char(byte: u8) -> char {
+pub fn byte_char(byte: u8) -> char {
     byte_level::char_of(byte)
 }
 
 /// Whether a token's text has the form of one that structures prompts.
-pub(crate) fn has_control_form(text: &str) -> bool {
+pub fn has_control_form(text: &str) -> bool {
     control::has_form(text)
 }
 
@@ -108,7 +109,7 @@ pub fn cut(tokens: &[u32], tokens_max: usize, side: CutSide) -> &[u32] {
 ///
 /// # Errors
 /// [`RequestError::NoRoom`].
-pub(crate) fn room(tokens_max: usize, around: usize, least: usize) -> Result<usize, RequestError> {
+pub fn room(tokens_max: usize, around: usize, least: usize) -> Result<usize, RequestError> {
     let room = tokens_max.checked_sub(around).filter(|&room| room >= least);
     room.ok_or(RequestError::NoRoom { around, tokens_max })
 }
@@ -321,7 +322,7 @@ impl Tokenizer {
     }
 
     /// Adds an end token to every text, if none is added yet and the vocabulary has this one.
-    pub(crate) fn end_with(&mut self, token: &str) {
+    pub fn end_with(&mut self, token: &str) {
         if self.affixes.suffix.is_empty() {
             self.affixes.suffix.extend(self.token_id(token));
         }
@@ -425,16 +426,19 @@ impl Tokenizer {
     }
 
     /// Exact bytes of a token; empty for an unknown ID. A character may span tokens.
+    #[inline]
     pub fn token_bytes(&self, id: u32) -> &[u8] {
         self.table.bytes(id)
     }
 
     /// Whether a token is a control token, such as end of turn: not part of the text.
+    #[inline]
     pub fn is_special(&self, id: u32) -> bool {
         self.table.is_special(id)
     }
 
     /// Highest ID plus one.
+    #[inline]
     pub fn vocab_size(&self) -> usize {
         self.table.len()
     }

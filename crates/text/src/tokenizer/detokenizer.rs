@@ -27,7 +27,8 @@ impl Detokenizer {
     }
 
     /// Bytes of the unfinished character.
-    pub(crate) fn unfinished_bytes(&self) -> usize {
+    #[inline]
+    pub fn unfinished_bytes(&self) -> usize {
         self.unfinished_len
     }
 

@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
+use hanzo_engine_model_files::error::LoadError;
 use serde_json::Value;
 
 use super::hf::{Source, text_of, token_text};
-use crate::error::LoadError;
 
 /// Tokens around a text, and around a pair.
 #[derive(Clone, Debug, Default, PartialEq)]

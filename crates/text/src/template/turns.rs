@@ -18,7 +18,7 @@ pub(crate) fn told(message: &Message) -> Message {
 
 /// Variants of a conversation with tool results under other roles: `observation` if the template has it, and the
 /// user's if it refuses the role of tools.
-pub(crate) fn with_answers_renamed(chat: &Chat, observes: bool, refuses: bool) -> Vec<Chat> {
+pub fn with_answers_renamed(chat: &Chat, observes: bool, refuses: bool) -> Vec<Chat> {
     if chat.messages.iter().all(|message| message.role != "tool") {
         return Vec::new();
     }
@@ -34,7 +34,7 @@ pub(crate) fn with_answers_renamed(chat: &Chat, observes: bool, refuses: bool) -
 
 /// Conversation in which consecutive messages of the user, or of the assistant, are joined; `None` if there are
 /// none. Many templates refuse other conversations.
-pub(crate) fn alternating(chat: &Chat) -> Option<Chat> {
+pub fn alternating(chat: &Chat) -> Option<Chat> {
     let mut messages: Vec<Message> = Vec::with_capacity(chat.messages.len());
     for message in &chat.messages {
         let is_turn = matches!(message.role.as_str(), "user" | "assistant");

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use hanzo_engine_model_files::{error::LoadError, gguf::Metadata};
 use tokenizers::{
     AddedToken, NormalizerWrapper, PreTokenizerWrapper,
     normalizers::{Lowercase, NFC, Replace},
@@ -27,11 +28,8 @@ use super::{
     table::TokenTable,
     words::Words,
 };
-use crate::{
-    error::LoadError,
-    gguf::Metadata,
-    limits::{ADDED_TOKEN_BYTES_MAX, ADDED_TOKENS_MAX, ONE_ADDED_TOKEN_BYTES_MAX, VOCAB_MAX},
-};
+
+use crate::limits::{ADDED_TOKEN_BYTES_MAX, ADDED_TOKENS_MAX, ONE_ADDED_TOKEN_BYTES_MAX, VOCAB_MAX};
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";

@@ -33,7 +33,7 @@ mod sequences;
 mod strings;
 mod text;
 mod tree;
-pub(crate) mod turns;
+pub mod turns;
 mod value;
 
 #[cfg(test)]
@@ -47,16 +47,18 @@ mod tests;
 
 use std::ops::Range;
 
-pub(crate) use self::context::Content;
+pub use self::context::Content;
 use self::{
     context::{Context, NOW, context},
     meter::{Fault, Meter},
     run::Run,
     tree::Tree,
 };
+use hanzo_engine_model_files::error::LoadError;
+
 use crate::{
     chat::Chat,
-    error::{LoadError, RequestError},
+    error::RequestError,
     limits::{TEMPLATE_OUTPUT_BYTES_MAX, TEMPLATE_STEPS_MAX},
 };
 
@@ -86,13 +88,13 @@ pub struct RenderedPrompt {
 
 impl RenderedPrompt {
     /// Replaces text written by the template, not by the request.
-    pub(crate) fn respell(&mut self, place: &str, spelled: &str) {
+    pub fn respell(&mut self, place: &str, spelled: &str) {
         self.respell_each(|written, _| written.replace(place, spelled));
     }
 
     /// Replaces each piece written by the template with the result of `spell`, which also gets the next character,
     /// if any.
-    pub(crate) fn respell_each(&mut self, spell: impl Fn(&str, Option<char>) -> String) {
+    pub fn respell_each(&mut self, spell: impl Fn(&str, Option<char>) -> String) {
         let mut text = String::with_capacity(self.text.len());
         let (mut done, mut ranges) = (0, Vec::with_capacity(self.from_request.len()));
         for range in self.from_request.drain(..) {
@@ -108,14 +110,14 @@ impl RenderedPrompt {
     }
 
     /// Number of times that the template, not the request, wrote a text.
-    pub(crate) fn writes(&self, place: &str) -> usize {
+    pub fn writes(&self, place: &str) -> usize {
         let ends = self.from_request.iter().map(|range| range.start).chain([self.text.len()]);
         let starts = [0].into_iter().chain(self.from_request.iter().map(|range| range.end));
         starts.zip(ends).map(|(start, end)| self.text[start..end].matches(place).count()).sum()
     }
 
     /// Replaces a letter in the request's text, as if the template had written the replacement.
-    pub(crate) fn place_each(&mut self, letter: char, place: &str) {
+    pub fn place_each(&mut self, letter: char, place: &str) {
         let mut text = String::with_capacity(self.text.len());
         let (mut done, mut ranges) = (0, Vec::with_capacity(self.from_request.len()));
         for range in self.from_request.drain(..) {
@@ -182,7 +184,7 @@ impl ChatTemplate {
 
     /// Renders like [`ChatTemplate::render`], with message contents in the form `content`, and optionally with the
     /// tools in the system message too.
-    pub(crate) fn render_with(
+    pub fn render_with(
         &self,
         chat: &Chat,
         content: Content,

@@ -3,6 +3,14 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+/// Placeholder for a picture in the content of a message. It is a noncharacter (Unicode 16.0, 23.7), so no text
+/// contains it.
+pub const PICTURE: char = '\u{fdd0}';
+
+/// Placeholder for a sound in the content of a message. It is a noncharacter (Unicode 16.0, 23.7), so no text
+/// contains it.
+pub const SOUND: char = '\u{fdd1}';
+
 /// A conversation to be rendered into a prompt.
 #[derive(Clone, Debug, Default)]
 pub struct Chat {
@@ -16,10 +24,10 @@ pub struct Chat {
     pub add_generation_prompt: bool,
     /// Leave the last message open for the model to continue.
     pub continue_final_message: bool,
-    /// Number of pictures in the messages; each is a [`crate::media::PICTURE`] in their contents. If 0, that
+    /// Number of pictures in the messages; each is a [`PICTURE`] in their contents. If 0, that
     /// letter is ordinary text.
     pub pictures: usize,
-    /// Number of sounds in the messages; each is a [`crate::media::SOUND`] in their contents, as for pictures.
+    /// Number of sounds in the messages; each is a [`SOUND`] in their contents, as for pictures.
     pub sounds: usize,
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use hanzo_engine_model_files::{error::LoadError, gguf::Metadata};
 use tokenizers::{
     AddedToken, NormalizerWrapper, PreTokenizerWrapper,
     normalizers::{self, BertNormalizer, Precompiled, Prepend, Replace, replace::ReplacePattern},
@@ -24,7 +25,6 @@ use super::{
     },
     pieces::{Model, Parts, Unusable},
 };
-use crate::{error::LoadError, gguf::Metadata};
 
 const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
 const CLS: &str = "tokenizer.ggml.cls_token_id";

@@ -18,7 +18,7 @@ use crate::{
 
 /// Roles and variables that a template's source mentions.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct KnownRoles {
+pub struct KnownRoles {
     developer: bool,
     tools: bool,
     tool_calls: bool,
@@ -28,7 +28,7 @@ pub(crate) struct KnownRoles {
     message_tools: bool, // reads the tools from a field of the system message
     one_call: bool,      // writes only the first call of a message
     /// The role of tool results is `observation`.
-    pub(crate) observes: bool,
+    pub observes: bool,
     lost_calls: [bool; 2], // drops calls of messages without text, and with text
 }
 
@@ -37,8 +37,9 @@ pub(crate) struct KnownRoles {
 const MARK_LETTERS: std::ops::RangeInclusive<char> = '\u{fde0}'..='\u{fdef}';
 
 /// Conversation rewritten for a template.
-pub(crate) struct Spoken<'a> {
-    pub(crate) chat: Cow<'a, Chat>,
+pub struct Spoken<'a> {
+    /// The conversation.
+    pub chat: Cow<'a, Chat>,
     /// Letters in its texts, and the marks that they stand for.
     marks: Vec<(char, &'static str)>,
     /// Whether its system prompt lists the tools.
@@ -47,13 +48,13 @@ pub(crate) struct Spoken<'a> {
 
 impl Spoken<'_> {
     /// Replaces the letters by their marks, as if the template had written them.
-    pub(crate) fn place_marks(&self, rendered: &mut RenderedPrompt) {
+    pub fn place_marks(&self, rendered: &mut RenderedPrompt) {
         self.marks.iter().for_each(|(letter, mark)| rendered.place_each(*letter, mark));
     }
 
     /// Variant with the tool list in the user's first message instead of the system prompt, for a template that
     /// refuses or drops system prompts.
-    pub(crate) fn within_user(&self) -> Option<Chat> {
+    pub fn within_user(&self) -> Option<Chat> {
         let system = self.chat.messages.first().filter(|first| self.offers && first.role == "system")?;
         let mut chat = self.chat.clone().into_owned();
         chat.messages.remove(0);
@@ -63,7 +64,7 @@ impl Spoken<'_> {
     }
 
     /// Whether the prompt lacks the system prompt that lists the tools.
-    pub(crate) fn lacks_offer(&self, rendered: &RenderedPrompt) -> bool {
+    pub fn lacks_offer(&self, rendered: &RenderedPrompt) -> bool {
         let offer = self.chat.messages.first().filter(|_| self.offers);
         offer.is_some_and(|offer| !rendered.text.contains(offer.content.trim()))
     }
@@ -71,7 +72,7 @@ impl Spoken<'_> {
 
 impl KnownRoles {
     /// Detects the roles in a template's source.
-    pub(crate) fn of(source: &str) -> KnownRoles {
+    pub fn of(source: &str) -> KnownRoles {
         KnownRoles {
             developer: source.contains("developer"),
             tools: source.contains("tool"),
@@ -87,7 +88,7 @@ impl KnownRoles {
     }
 
     /// Adds facts that only a trial run of the template shows.
-    pub(crate) fn tried(mut self, template: &ChatTemplate) -> KnownRoles {
+    pub fn tried(mut self, template: &ChatTemplate) -> KnownRoles {
         if self.tool_calls {
             self.lost_calls = past_calls::are_lost(template, self.offers);
         }
@@ -95,23 +96,23 @@ impl KnownRoles {
     }
 
     /// Whether the template reads the tools from the system message.
-    pub(crate) fn has_message_tools(&self) -> bool {
+    pub fn has_message_tools(&self) -> bool {
         self.message_tools
     }
 
     /// Whether the template lists tools itself.
-    pub(crate) fn offers_tools(&self) -> bool {
+    pub fn offers_tools(&self) -> bool {
         self.offers
     }
 
     /// Whether it may iterate over the parts of a message, and find none in a plain text.
-    pub(crate) fn reads_parts(&self) -> bool {
+    pub fn reads_parts(&self) -> bool {
         self.parts
     }
 
     /// Rewrites the parts of a conversation that the template cannot express. A developer becomes the system. An
     /// assistant's calls become text in the model's own format, if tools are offered.
-    pub(crate) fn spoken<'a>(&self, chat: &'a Chat, format: Option<ToolFormat>) -> Spoken<'a> {
+    pub fn spoken<'a>(&self, chat: &'a Chat, format: Option<ToolFormat>) -> Spoken<'a> {
         let is_unknown =
             |message: &Message| !self.developer && message.role == "developer" || self.hides_calls(message);
         let hides_tools = !self.offers && !chat.tools.is_empty();
@@ -170,7 +171,7 @@ impl KnownRoles {
     }
 
     /// Whether [`KnownRoles::reworded`] changes a conversation.
-    pub(crate) fn can_reword(&self, chat: &Chat) -> bool {
+    pub fn can_reword(&self, chat: &Chat) -> bool {
         let is_system = |message: &Message| message.role == "system";
         chat.messages.windows(2).any(|pair| pair.iter().all(is_system))
             || chat.messages.iter().any(|message| message.role == "tool" || !message.tool_calls.is_empty())
@@ -182,7 +183,7 @@ impl KnownRoles {
     ///
     /// # Errors
     /// [`RequestError::Interrupted`].
-    pub(crate) fn reworded(&self, chat: &Chat, interrupted: &dyn Fn() -> bool) -> Result<Chat, RequestError> {
+    pub fn reworded(&self, chat: &Chat, interrupted: &dyn Fn() -> bool) -> Result<Chat, RequestError> {
         let mut messages: Vec<Message> = Vec::with_capacity(chat.messages.len());
         let mut calls = Calls::default();
         for message in &chat.messages {
@@ -266,7 +267,7 @@ fn write_calls(
 
 /// Variant with the arguments of calls as JSON text, for a template that concatenates them with strings; `None` if
 /// there are no calls.
-pub(crate) fn with_spelled_arguments(chat: &Chat) -> Option<Chat> {
+pub fn with_spelled_arguments(chat: &Chat) -> Option<Chat> {
     if chat.messages.iter().all(|message| message.tool_calls.is_empty()) {
         return None;
     }
@@ -327,7 +328,7 @@ fn offer(chat: &mut Chat) {
 }
 
 /// Whether rendering succeeded and the prompt holds the user's last message.
-pub(crate) fn asks(rendered: &Result<RenderedPrompt, RequestError>, chat: &Chat) -> bool {
+pub fn asks(rendered: &Result<RenderedPrompt, RequestError>, chat: &Chat) -> bool {
     let last = chat.messages.iter().rfind(|message| message.role == "user");
     let said = last.map_or("", |message| message.content.trim());
     rendered.as_ref().is_ok_and(|rendered| rendered.text.contains(said))
@@ -339,7 +340,7 @@ pub(crate) fn asks(rendered: &Result<RenderedPrompt, RequestError>, chat: &Chat)
 ///
 /// # Errors
 /// [`RequestError::Interrupted`].
-pub(crate) fn lacks_a_part(
+pub fn lacks_a_part(
     rendered: &RenderedPrompt,
     chat: &Chat,
     interrupted: &dyn Fn() -> bool,
@@ -378,18 +379,6 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::{model_files::ModelFiles, text::TextModel};
-
-    /// Prompt that a template makes from a conversation.
-    fn prompt(template: &str, messages: &[Message]) -> Result<String, String> {
-        let demo = "../../models/hanzo-demo/hanzo-demo-Q8_0.gguf";
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(demo);
-        let mut files = ModelFiles::open(&path).expect("the demo model opens");
-        files.text.chat_template = Some(template.to_owned());
-        let model = TextModel::load(&files).expect("loads");
-        let chat = Chat { messages: messages.to_vec(), ..Chat::default() };
-        model.render(&chat, &|| false).map(|rendered| rendered.text).map_err(|error| error.to_string())
-    }
 
     fn message(role: &str, content: &str) -> Message {
         Message { role: role.into(), content: content.into(), ..Message::default() }
@@ -399,115 +388,6 @@ mod tests {
     const SILENT: &str = "{% for m in messages %}{% if m.role == 'system' %}S:{{ m.content }};\
                           {% elif m.role == 'user' %}U:{{ m.content }};{% elif m.role == 'assistant' %}A:{{ m.content }};\
                           {% endif %}{% endfor %}";
-    /// Takes a single system message, the first.
-    const STRICT: &str = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}\
-                          {{ raise_exception('system comes first') }}{% endif %}{{ m.role }}:{{ m.content }};{% endfor %}";
-    /// Only looks at the first message for a system prompt.
-    const FIRST: &str = "{% if messages[0].role == 'system' %}S:{{ messages[0].content }};{% endif %}\
-                         {% for m in messages if m.role == 'user' %}U:{{ m.content }};{% endfor %}";
-    const OPENAI: &str = "{% for m in messages %}{% if m.role in ['system', 'developer'] %}{{ m.role }}!{{ m.content }};\
-                          {% else %}{{ m.role }}:{{ m.content }};{% endif %}{% endfor %}";
-
-    #[test]
-    fn templates_that_go_through_parts_find_a_text() {
-        // As the templates of LLaVA, Idefics 3 and SmolVLM do.
-        let llava = "{% for m in messages %}{{ m['role'] | upper }}:{% for part in m['content'] | \
-                     selectattr('type', 'equalto', 'text') %} {{ part['text'] }}{% endfor %};{% endfor %}";
-        let smol = "{% for m in messages %}{{ m.role }}:{% for line in m['content'] %}{% if line['type'] == 'text' %}\
-                    {{ line['text'] }}{% elif line['type'] == 'image' %}<image>{% endif %}{% endfor %};{% endfor %}";
-        let either = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}\
-                      {% if part.type == 'text' %}[{{ part.text }}]{% endif %}{% endfor %}{% endif %};{% endfor %}";
-        let said = [message("system", "Be brief."), message("user", " Hello, you")];
-        assert_eq!(prompt(llava, &said).unwrap(), "SYSTEM: Be brief.;USER:  Hello, you;");
-        assert_eq!(prompt(smol, &said).unwrap(), "system:Be brief.;user: Hello, you;");
-        assert_eq!(prompt(either, &said).unwrap(), "Be brief.; Hello, you;");
-    }
-
-    #[test]
-    fn ids_and_names_of_calls_are_as_a_template_insists() {
-        let call = |id: &str| json!({"id": id, "type": "function", "function": {"name": "look", "arguments": {"at": 1}}});
-        let answer =
-            |id: &str, text: &str| Message { tool_call_id: Some(id.into()), ..message("tool", text) };
-        let messages = [
-            message("user", "a"),
-            Message {
-                tool_calls: vec![call("call_Xyz0123456789"), call("abcDEF123")],
-                ..message("assistant", "")
-            },
-            answer("abcDEF123", "two"),
-            answer("call_Xyz0123456789", "one"),
-        ];
-        let strict = "{% for m in messages %}{% if m.tool_calls %}{% for c in m.tool_calls %}{% if c.id|length != 9 %}\
-                      {{ raise_exception('ids have nine') }}{% endif %}[{{ c.id }}]{% endfor %}{% elif m.role == 'tool' %}\
-                      ({{ m.tool_call_id }}={{ m.name }}:{{ m.content }}){% else %}{{ m.content }}{% endif %}{% endfor %}";
-        let said = prompt(strict, &messages).expect("renders");
-        assert_eq!(said, "a[c00000001][abcDEF123](abcDEF123=look:two)(c00000001=look:one)");
-        // If the template accepts them, the client's IDs stay.
-        let said = prompt(&strict.replace("{{ raise_exception('ids have nine') }}", ""), &messages)
-            .expect("renders");
-        assert!(said.contains("[call_Xyz0123456789]") && !said.contains("look"), "{said}");
-    }
-
-    #[test]
-    fn arguments_are_text_where_a_template_joins_them_to_text() {
-        let call =
-            json!({"id": "1", "type": "function", "function": {"name": "look", "arguments": {"at": 1}}});
-        let messages = [message("user", "a"), Message { tool_calls: vec![call], ..message("assistant", "") }];
-        let of = |arguments: &str| {
-            format!(
-                "{{% for m in messages %}}{{{{ m.content }}}}{{% for c in m.tool_calls or [] %}}\
-                 {{{{ c.function.name + '\\n' + {arguments} }}}}{{% endfor %}}{{% endfor %}}"
-            )
-        };
-        assert_eq!(prompt(&of("c.function.arguments"), &messages).as_deref(), Ok("alook\n{\"at\":1}"));
-        assert_eq!(
-            prompt(&of("c.function.arguments|tojson"), &messages).as_deref(),
-            Ok("alook\n{\"at\": 1}")
-        );
-    }
-
-    #[test]
-    fn a_developer_is_the_system_where_a_template_knows_no_other() {
-        let [developer, system, user] =
-            [message("developer", "Obey."), message("system", "Be kind."), message("user", "hi")];
-        let both = [system.clone(), developer.clone(), user.clone()];
-        let one = [developer, user];
-        assert_eq!(prompt(SILENT, &one).as_deref(), Ok("S:Obey.;U:hi;"));
-        assert_eq!(prompt(STRICT, &one).as_deref(), Ok("system:Obey.;user:hi;"));
-        assert_eq!(prompt(OPENAI, &one).as_deref(), Ok("developer!Obey.;user:hi;"));
-        // Unchanged if the template accepts it, joined if it refuses or drops one.
-        assert_eq!(prompt(SILENT, &both).as_deref(), Ok("S:Be kind.;S:Obey.;U:hi;"));
-        assert_eq!(prompt(STRICT, &both).as_deref(), Ok("system:Be kind.\n\nObey.;user:hi;"));
-        assert_eq!(prompt(FIRST, &both).as_deref(), Ok("S:Be kind.\n\nObey.;U:hi;"));
-        assert_eq!(prompt(OPENAI, &both).as_deref(), Ok("system!Be kind.;developer!Obey.;user:hi;"));
-        // Refusals for another reason keep the template's own words.
-        let late = [message("user", "hi"), message("developer", "Obey.")];
-        assert!(prompt(STRICT, &late).expect_err("refused").contains("system comes first"));
-    }
-
-    #[test]
-    fn tools_are_not_left_out_by_a_template_that_has_never_heard_of_them() {
-        let calls = vec![json!({"id": "1", "type": "function",
-                                "function": {"name": "weather", "arguments": {"city": "Rome"}}})];
-        let messages = [
-            message("user", "Rome?"),
-            Message { tool_calls: calls, ..message("assistant", "") },
-            Message { tool_call_id: Some("1".into()), ..message("tool", "sunny") },
-        ];
-        let said = prompt(SILENT, &messages).expect("renders");
-        assert!(said.contains(r#"A:{"tool_calls":[{"#) && said.contains(r#""city":"Rome""#), "{said}");
-        assert!(said.contains(r#"U:{"tool_response":{"content":"sunny","tool_call_id":"1"}};"#), "{said}");
-        // A template that writes any role has dropped nothing.
-        let any = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}";
-        assert!(prompt(any, &messages).expect("renders").ends_with("tool:sunny;"));
-        let knows = "{% for m in messages %}{% if m.tool_calls %}{{ m.tool_calls[0].function.name }}{% endif %}\
-                     {% if m.role != 'tool' %}{{ m.content }}{% endif %};{% endfor %}";
-        assert_eq!(
-            prompt(knows, &messages).as_deref(),
-            Ok("Rome?;weather;;"),
-            "what it leaves out is its own choice"
-        );
-    }
 
     #[test]
     fn tools_are_offered_where_a_template_speaks_of_none() {

@@ -4,14 +4,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use hanzo_engine_model_files::error::{LoadError, shorten};
+use hanzo_engine_model_files::gguf::{Array, Value};
+use hanzo_engine_model_files::json;
 use serde_json::Value as Json;
 use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, PreTokenizerWrapper};
 
 use super::hf::{self, AddedEntry, File, Model, Source, TokenSpelling};
 use super::{Tokenizer, gguf, guard, pre, sentencepiece::byte_token};
-use crate::error::{LoadError, shorten};
-use crate::gguf::{Array, Value};
-use crate::json;
 
 /// Token types, as in `tokenizer.ggml.token_type`.
 const NORMAL: i32 = 1;
@@ -36,16 +36,18 @@ const PROBES: &[&str] = &[
 
 /// Tokens at a text's start and end.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Ends {
-    pub(crate) bos: Option<u32>,
-    pub(crate) eos: Option<u32>,
+pub struct Ends {
+    /// Token that begins a text.
+    pub bos: Option<u32>,
+    /// Token that ends a text.
+    pub eos: Option<u32>,
 }
 
 /// Whether a tokenizer adds the token that begins texts, and the one that ends them.
 ///
 /// # Errors
 /// `Unsupported` if it adds other tokens.
-pub(crate) fn around(file: &str, tokenizer: &Tokenizer, ends: &mut Ends) -> Result<[bool; 2], LoadError> {
+pub fn around(file: &str, tokenizer: &Tokenizer, ends: &mut Ends) -> Result<[bool; 2], LoadError> {
     let one = |tokens: &[u32], known: &mut Option<u32>| match tokens {
         [] => Ok(false),
         &[token] if known.is_none_or(|known| known == token) => {
@@ -67,7 +69,7 @@ pub(crate) fn around(file: &str, tokenizer: &Tokenizer, ends: &mut Ends) -> Resu
 ///
 /// # Errors
 /// The first text for which they differ.
-pub(crate) fn agree(first: &Tokenizer, second: &Tokenizer, unknown: Option<u32>) -> Result<(), String> {
+pub fn agree(first: &Tokenizer, second: &Tokenizer, unknown: Option<u32>) -> Result<(), String> {
     const SAMPLED: usize = 2000;
     let tokens = |of: &Tokenizer, text: &str| {
         let mut tokens = of.encode_plain(text, true).ok()?;
@@ -93,7 +95,7 @@ pub(crate) fn agree(first: &Tokenizer, second: &Tokenizer, unknown: Option<u32>)
 ///
 /// # Errors
 /// `Unsupported` naming the part that the keys cannot express.
-pub(crate) fn of_json(
+pub fn of_json(
     file: &str,
     tokenizer_json: &[u8],
     config: Option<&Json>,

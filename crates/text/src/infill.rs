@@ -207,7 +207,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{chat::ChatOpening, load::GenerationDefaults};
+    use crate::{chat::ChatOpening, text_files::GenerationDefaults};
 
     /// Text files with a byte tokenizer, the control tokens, and a beginning-of-sequence token.
     fn files(control: &[&str]) -> TextFiles {

@@ -31,11 +31,13 @@ impl TokenTable {
     }
 
     /// Highest ID plus one.
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.ends.len()
     }
 
     /// Bytes of a token; empty for an unknown ID.
+    #[inline]
     pub(super) fn bytes(&self, id: u32) -> &[u8] {
         let id = id as usize;
         let Some(&end) = self.ends.get(id) else { return &[] };
@@ -56,6 +58,7 @@ impl TokenTable {
     }
 
     /// Whether a token is a control token that is not shown.
+    #[inline]
     pub(super) fn is_special(&self, id: u32) -> bool {
         self.special.get(id as usize).copied().unwrap_or(false)
     }

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use hanzo_engine_model_files::{error::LoadError, json};
 use serde::Deserialize;
 use serde_json::Value;
 use tokenizers::{AddedToken, normalizers::Precompiled};
@@ -17,13 +18,10 @@ use super::{
     table::TokenTable,
     words::Words,
 };
-use crate::{
-    error::LoadError,
-    json,
-    limits::{
-        ADDED_TOKEN_BYTES_MAX, ADDED_TOKENS_MAX, MERGES_MAX, ONE_ADDED_TOKEN_BYTES_MAX,
-        TOKENIZER_PATTERN_BYTES_MAX, TOKENIZER_STEP_VALUES_MAX, VOCAB_MAX,
-    },
+
+use crate::limits::{
+    ADDED_TOKEN_BYTES_MAX, ADDED_TOKENS_MAX, MERGES_MAX, ONE_ADDED_TOKEN_BYTES_MAX,
+    TOKENIZER_PATTERN_BYTES_MAX, TOKENIZER_STEP_VALUES_MAX, VOCAB_MAX,
 };
 
 /// Maximum number of characters that all steps of a normalizer together make from one, or put before a text.
@@ -160,7 +158,7 @@ impl Source<'_> {
 }
 
 /// Kind of the model in a `tokenizer.json`, if stated.
-pub(crate) fn kind(tokenizer_json: &[u8]) -> Option<String> {
+pub fn kind(tokenizer_json: &[u8]) -> Option<String> {
     let parsed: OfModel<Kind> = serde_json::from_slice(tokenizer_json).ok()?;
     parsed.model.kind.map(|json::Small(kind)| text_of(&kind))
 }
@@ -531,7 +529,7 @@ fn table(
 }
 
 /// Text of a token in `tokenizer_config.json`, which is a string or an object with it.
-pub(crate) fn token_text(value: &Value) -> Option<&str> {
+pub fn token_text(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value.get("content")?.as_str())
 }
 
