@@ -8,6 +8,7 @@ use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 
 use hanzo_engine_daemon::config::{Config as Daemon, ModelConfig, OverrideConfig};
 use hanzo_engine_gateway::Config as Gateway;
+use hanzo_engine_process::settings::{DeclaredSettings as _, SettingSpec};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -18,8 +19,7 @@ struct Section {
     /// As a file writes it; empty: the top.
     header: &'static str,
     about: &'static str,
-    source: &'static str,
-    name: &'static str,
+    settings: Vec<SettingSpec>,
     defaults: Value,
     /// What the shipped file says instead of the defaults.
     said: Value,
@@ -100,102 +100,77 @@ fn values<T: serde::Serialize>(of: &T) -> Value {
 }
 
 fn daemon() -> Vec<Section> {
-    const CONFIG: &str = include_str!("../../crates/daemon/src/config.rs");
-    const SERVER: &str = include_str!("../../crates/daemon/src/config/server.rs");
-    const OVERRIDES: &str = include_str!("../../crates/daemon/src/config/overrides.rs");
-    const TRACES: &str = include_str!("../../crates/telemetry/src/config.rs");
     let all = values(&Daemon::default());
-    let section = |header, about, source, name, environment| Section {
+    let section = |header: &'static str, about, environment| Section {
         header,
         about,
-        source,
-        name,
+        settings: below(header, Daemon::settings()),
         defaults: all[header].clone(),
         said: json!({}),
         environment: Some(environment),
     };
-    let mut store = section("store", "The record of models.", CONFIG, "StoreConfig", "HANZO_ENGINE_STORE_");
+    let mut store = section("store", "The record of models.", "HANZO_ENGINE_STORE_");
     store.said = json!({"dir": "/var/lib/hanzo-engine/models"});
-    let model = |header, about, source, name, defaults, said| Section {
+    let model = |header, about, settings, defaults, said| Section {
         header,
         about,
-        source,
-        name,
+        settings,
         defaults,
         said,
         environment: None,
     };
     let mut of_models = values(&ModelConfig::default());
     of_models.as_object_mut().expect("a map").remove("overrides");
-    let mut engine = section(
-        "engine",
-        "How models are run, and the memory they share.",
-        CONFIG,
-        "EngineSection",
-        "HANZO_ENGINE_ENGINE_",
-    );
+    let about = "How models are run, and the memory they share.";
+    let mut engine = section("engine", about, "HANZO_ENGINE_ENGINE_");
     engine.said = json!({"keep_alive": "5m"});
     vec![
-        section(
-            "server",
-            "Where it listens, whom it answers, and how it ends.",
-            SERVER,
-            "ServerConfig",
-            "HANZO_ENGINE_SERVER_",
-        ),
+        section("server", "Where it listens, whom it answers, and how it ends.", "HANZO_ENGINE_SERVER_"),
         store,
         engine,
-        section("log", "What is logged, to standard error.", CONFIG, "LogConfig", "HANZO_ENGINE_LOG_"),
-        section("traces", "Where traces of requests go.", TRACES, "TracesConfig", "HANZO_ENGINE_TRACES_"),
+        section("log", "What is logged, to standard error.", "HANZO_ENGINE_LOG_"),
+        section("traces", "Where traces of requests go.", "HANZO_ENGINE_TRACES_"),
         model(
             "[models]",
             "What is loaded at the start, one table for each model. The service may not read /home.",
-            CONFIG,
-            "ModelConfig",
+            below("models", Daemon::settings()),
             of_models,
             json!({"source": "hanzo-demo"}),
         ),
         model(
             "models.overrides",
             "What goes over the files of the model above.",
-            OVERRIDES,
-            "OverrideConfig",
+            OverrideConfig::settings(),
             values(&OverrideConfig::default()),
             json!({}),
         ),
     ]
 }
 
+/// The settings directly in a section.
+fn below(section: &str, settings: Vec<SettingSpec>) -> Vec<SettingSpec> {
+    let is_there = |setting: &SettingSpec| setting.key.rsplit_once('.').is_some_and(|(of, _)| of == section);
+    settings.into_iter().filter(is_there).collect()
+}
+
 fn gateway() -> Vec<Section> {
     vec![Section {
         header: "",
         about: "",
-        source: include_str!("../../crates/gateway/src/config.rs"),
-        name: "Config",
+        settings: Gateway::settings(),
         defaults: values(&Gateway::default()),
         said: json!({}),
         environment: Some("HANZO_ENGINE_GATEWAY_"),
     }]
 }
 
-/// The fields of a structure with their documentation, in order.
+/// The keys with their documentation, in order.
 fn documented(section: &Section) -> Vec<(String, String)> {
-    let start = section.source.find(&format!("pub struct {} {{", section.name)).expect("the structure");
-    let (mut fields, mut doc) = (Vec::new(), String::new());
-    for line in section.source[start..].lines().skip(1).map(str::trim) {
-        if line == "}" {
-            break;
-        }
-        if let Some(words) = line.strip_prefix("///") {
-            doc.push_str(words);
-        } else if let Some(field) = line.strip_prefix("pub ") {
-            let name = field.split(':').next().expect("a name").to_owned();
-            fields.push((name, std::mem::take(&mut doc).trim().to_owned()));
-        }
-    }
-    fields.retain(|(name, _)| section.defaults.get(name).is_some());
+    let name = |key: &str| key.rsplit('.').next().unwrap_or(key).to_owned();
+    let documented = |setting: &SettingSpec| (name(setting.key), setting.doc.to_owned());
+    let fields: Vec<_> = section.settings.iter().map(documented).collect();
     let count = section.defaults.as_object().map_or(0, |map| map.len());
-    assert_eq!(fields.len(), count, "{}: fields and defaults", section.name);
+    assert_eq!(fields.len(), count, "{}: fields and defaults", section.header);
     fields
 }
 

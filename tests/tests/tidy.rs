@@ -49,7 +49,7 @@ fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
     [
         ("access", vec!["files", "proto"]),
         ("files", vec![]),
-        ("telemetry", vec!["access"]),
+        ("telemetry", vec!["access", "process"]),
         ("process", vec![]),
         ("proto", vec![]),
         ("kernels", vec![]),

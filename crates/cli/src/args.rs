@@ -37,7 +37,7 @@ use clap::builder::PossibleValue;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hanzo_engine_daemon::config::KvType;
-use std::net::IpAddr;
+use hanzo_engine_process::settings::{FlagLayer, Serve};
 use std::path::PathBuf;
 
 const STYLES: Styles = Styles::styled()
@@ -178,129 +178,11 @@ pub(crate) struct ServeArgs {
     /// Smaller draft model with the same vocabulary: same answers, faster where its drafts are often accepted
     #[arg(long, value_name = "MODEL")]
     pub(crate) draft_model: Option<String>,
-    /// Let HTTP clients load adapters from paths on this machine, and unload them
-    #[arg(long)]
-    pub(crate) adapter_updates: bool,
     /// Pull models that are not on this machine without asking
     #[arg(long, short)]
     pub(crate) yes: bool,
-    /// Port of the HTTP API; 0 for any free one [default: 36900]
-    #[arg(long, short, env = "HANZO_ENGINE_SERVER_PORT")]
-    pub(crate) port: Option<u16>,
-    /// Port of gRPC; 0 for any free one [default: 36901]
-    #[arg(long, value_name = "PORT")]
-    pub(crate) grpc_port: Option<u16>,
-    /// Port of /metrics, /healthz and /readyz; 0 for any free one [default: 36902]
-    #[arg(long, value_name = "PORT")]
-    pub(crate) admin_port: Option<u16>,
-    /// Let models call the tools of the MCP servers in --mcp-config
-    #[arg(long, requires = "mcp_config")]
-    pub(crate) enable_mcp: bool,
-    /// MCP servers, in the format of Claude Desktop: {"mcpServers": {NAME: {"command": …} or {"url": …}}}
-    #[arg(long, value_name = "FILE", requires = "enable_mcp")]
-    pub(crate) mcp_config: Option<PathBuf>,
-    /// Serve MCP on a separate port too; the HTTP port always serves it at /mcp
-    #[arg(long)]
-    pub(crate) mcp_enabled: bool,
-    /// Port of MCP with --mcp-enabled; 0 for any free one [default: 3691]
-    #[arg(long, value_name = "PORT")]
-    pub(crate) mcp_port: Option<u16>,
-    /// Address to listen on; 0.0.0.0 for all [default: 127.0.0.1]
-    #[arg(long, value_name = "ADDRESS", value_parser = hanzo_engine_daemon::config::parse_host)]
-    pub(crate) host: Option<IpAddr>,
-    /// Key that every request must have; better set as HANZO_ENGINE_API_KEY, which process lists do not show
-    #[arg(long, value_name = "KEY")]
-    pub(crate) api_key: Option<String>,
-    /// File of keys with their permissions, as written by `hanzo-engine keys create`; reloaded when it changes
-    #[arg(long, value_name = "FILE")]
-    pub(crate) api_keys_file: Option<PathBuf>,
-    /// TLS certificate chain for HTTPS and gRPC (PEM, with intermediates); reloaded when it changes
-    #[arg(long, value_name = "FILE")]
-    pub(crate) tls_cert: Option<PathBuf>,
-    /// Private key of the certificate (PEM)
-    #[arg(long, value_name = "FILE")]
-    pub(crate) tls_key: Option<PathBuf>,
-    /// Certificate authorities for clients (PEM): a client must present a certificate of one of them
-    #[arg(long, value_name = "FILE")]
-    pub(crate) tls_client_ca: Option<PathBuf>,
-    /// Origin whose pages may send requests, such as https://chat.example.com, or * for any; repeatable
-    /// [default: none]
-    #[arg(long, value_name = "ORIGIN")]
-    pub(crate) cors_origin: Vec<String>,
-    /// Host, such as pictures.example.com, optionally with :PORT, from which pictures and sounds named by URL
-    /// may be fetched; repeatable [default: none]
-    #[arg(long = "media-hosts", value_name = "HOST")]
-    pub(crate) media_hosts: Vec<String>,
-    /// Listen on non-loopback addresses without a key; for private networks only
-    #[arg(long)]
-    pub(crate) insecure: bool,
-    /// Require a key for /metrics, /health and /version too
-    #[arg(long)]
-    pub(crate) private_metrics: bool,
-    /// Export the admin port's /metrics under another engine's names too: vllm
-    #[arg(long, value_name = "ENGINE")]
-    pub(crate) metrics_compat: Option<hanzo_engine_daemon::config::MetricsCompat>,
-    /// Do not serve the web page at /
-    #[arg(long)]
-    pub(crate) no_page: bool,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
-    /// Compute threads [default: one for each core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(crate) threads: Option<u16>,
-    /// Maximum context length, prompt and answer together, in tokens [default: the model's, as far as memory
-    /// allows]
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) max_context: Option<u32>,
-    /// Memory budget of all models together, such as 8GiB [default: 80 % of what is available]
-    #[arg(long, value_name = "SIZE", value_parser = hanzo_engine_daemon::config::parse_bytes)]
-    pub(crate) memory_budget: Option<u64>,
-    /// Memory limit of this process, such as 2GiB: allocated when models are loaded, and nothing later
-    #[arg(long, value_name = "SIZE", value_parser = hanzo_engine_daemon::config::parse_bytes, conflicts_with = "memory_budget")]
-    pub(crate) fixed_memory: Option<u64>,
-    /// Type of the KV cache: q8_0 takes about half the memory of f16 [default: f16]
-    #[arg(long, value_name = "TYPE")]
-    pub(crate) kv_type: Option<KvTypeName>,
-    /// Source of draft tokens for speculative decoding: ngram (from earlier text) or off [default: ngram]
-    #[arg(long, value_name = "SOURCE")]
-    pub(crate) speculation: Option<hanzo_engine_daemon::config::Speculation>,
-    /// Keep KV cache blocks in this directory, so that they are found after a restart
-    #[arg(long, value_name = "DIR")]
-    pub(crate) prefix_cache_dir: Option<PathBuf>,
-    /// Maximum size of that directory, such as 4GiB [default: 16GiB]
-    #[arg(long, value_name = "SIZE", value_parser = hanzo_engine_daemon::config::parse_bytes)]
-    pub(crate) prefix_cache_bytes: Option<u64>,
-    /// Devices to load models on: auto (every NVIDIA GPU that works, then the CPU), names such as cuda:0,cpu,
-    /// or GPU numbers (0,1) followed by the CPU [default: auto]
-    #[arg(long, aliases = ["devices", "gpu-devices", "device-map"], value_name = "NAMES")]
-    pub(crate) device: Option<hanzo_engine_daemon::config::Devices>,
-    /// Layers of a model on GPUs, counted from the last; the others run on the CPU: auto (as many as fit), all
-    /// or a number [default: auto]
-    #[arg(long, alias = "n-gpu-layers", value_name = "N")]
-    pub(crate) gpu_layers: Option<hanzo_engine_daemon::config::GpuLayers>,
-    /// How several GPUs share a model: by layer, or by row, all computing each layer together [default: layer]
-    #[arg(long, value_name = "HOW")]
-    pub(crate) split_mode: Option<hanzo_engine_daemon::config::SplitMode>,
-    /// `thread` or `process`: run each model in this program, or in its own process so that a crash stays
-    /// isolated [default: thread]
-    #[arg(long, value_name = "WHAT")]
-    pub(crate) isolation: Option<hanzo_engine_daemon::config::Isolation>,
-    /// Continue answers that fill their context: the first tokens are kept, half of the others dropped
-    #[arg(long)]
-    pub(crate) context_shift: bool,
-    /// Whether a request that names a stored model loads it: always or never [default: always]
-    #[arg(long, value_name = "WHEN")]
-    pub(crate) on_demand: Option<hanzo_engine_daemon::config::OnDemand>,
-    /// Idle time after which such a model is unloaded: seconds or a time such as 5m, 0 for at once, -1 for
-    /// never [default: 5m]
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    pub(crate) keep_alive: Option<hanzo_engine_daemon::config::KeepAlive>,
-    /// Log level, on stderr [default: info]
-    #[arg(long, value_name = "LEVEL")]
-    pub(crate) log_level: Option<LogLevel>,
-    /// Address for request traces by OTLP, such as http://localhost:4317 [default: OTEL_EXPORTER_OTLP_ENDPOINT]
-    #[arg(long, value_name = "URL")]
-    pub(crate) traces_endpoint: Option<String>,
     /// Configuration file, TOML or YAML by its extension
     #[arg(long, short, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -310,15 +192,10 @@ pub(crate) struct ServeArgs {
     /// Check the settings and the files that they name; serve nothing
     #[arg(long)]
     pub(crate) check_config: bool,
-    /// Name accepted in the Host header besides localhost, such as a proxy's; repeatable
-    #[arg(long, value_name = "NAME")]
-    pub(crate) allowed_host: Vec<String>,
-    /// Ignore unknown fields of HTTP requests instead of answering 400
-    #[arg(long)]
-    pub(crate) lenient: bool,
-    /// Keep stored responses in this directory, so that they are found after a restart [default: in memory]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) responses_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) daemon: FlagLayer<hanzo_engine_daemon::Config, Serve>,
+    #[command(flatten)]
+    pub(crate) gateway: FlagLayer<hanzo_engine_gateway::Config, Serve>,
     #[command(flatten)]
     pub(crate) overrides: OverrideArgs,
 }
@@ -566,7 +443,7 @@ mod tests {
         let line = "hanzo-engine serve --model a --model b --memory-budget 8GiB";
         let Command::Serve(serve) = Cli::try_parse_from(line.split(' ')).unwrap().command else { panic!() };
         assert_eq!(serve.model, ["a", "b"]);
-        assert_eq!(serve.memory_budget, Some(8 << 30));
+        assert_eq!(serve.daemon.values["engine"]["memory_budget_bytes"], 8_u64 << 30);
         let line = "hanzo-engine export a b c.tar --json";
         let Command::Export(export) = Cli::try_parse_from(line.split(' ')).unwrap().command else { panic!() };
         assert_eq!((export.models, export.file), (vec!["a".to_owned(), "b".to_owned()], "c.tar".into()));

@@ -15,10 +15,10 @@ use hanzo_engine_daemon::{
     Config, ConfigError, DEMO_MODEL, Daemon, DaemonError, DaemonHandle, preflight, signal,
 };
 use hanzo_engine_gateway::{Gateway, GatewayError, Reload};
-use hanzo_engine_process::settings::SettingsChange;
+use hanzo_engine_process::settings::{self, DeclaredSettings as _, SettingsChange};
 use hanzo_engine_process::systemd::{self, Is};
 use hanzo_engine_proto::v1::{AdapterSource, LoadRequest, LoadResponse};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::io::{Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -165,43 +165,10 @@ fn show(args: &ServeArgs, config: &Config) -> Result<(), CliError> {
 
 /// Reads the configuration. Flags override file and environment.
 fn read_config(args: &ServeArgs) -> Result<Config, ConfigError> {
-    let mut flags = Map::new();
-    let mut set = |section: &str, key: &str, value: Option<Value>| {
-        if let Some(value) = value {
-            flags.entry(section).or_insert_with(|| json!({}))[key] = value;
-        }
-    };
-    set("server", "host", args.host.map(|host| json!(host)));
-    let names = (!args.allowed_host.is_empty()).then(|| json!(args.allowed_host));
-    set("server", "allowed_hosts", names);
-    set("server", "api_key", args.api_key.as_ref().map(|key| json!(key)));
-    set("server", "api_keys_file", args.api_keys_file.as_ref().map(|file| json!(file)));
-    set("server", "tls_cert", args.tls_cert.as_ref().map(|file| json!(file)));
-    set("server", "tls_key", args.tls_key.as_ref().map(|file| json!(file)));
-    set("server", "tls_client_ca", args.tls_client_ca.as_ref().map(|file| json!(file)));
-    set("server", "insecure", args.insecure.then_some(json!(true)));
-    set("server", "private_metrics", args.private_metrics.then_some(json!(true)));
-    set("server", "metrics_compat", args.metrics_compat.map(|engine| json!(engine)));
-    set("server", "grpc_port", args.grpc_port.map(|port| json!(port)));
-    set("server", "admin_port", args.admin_port.map(|port| json!(port)));
-    set("store", "dir", args.store.model_dir.as_ref().map(|dir| json!(dir)));
-    set("engine", "threads", args.threads.map(|threads| json!(threads)));
-    set("engine", "context_tokens_max", args.max_context.map(|tokens| json!(tokens)));
-    set("engine", "memory_budget_bytes", args.memory_budget.map(|bytes| json!(bytes)));
-    set("engine", "fixed_memory_bytes", args.fixed_memory.map(|bytes| json!(bytes)));
-    set("engine", "kv_type", args.kv_type.map(|kv_type| json!(kv_type.0.name())));
-    set("engine", "speculation", args.speculation.map(|speculation| json!(speculation.name())));
-    set("engine", "prefix_cache_dir", args.prefix_cache_dir.as_ref().map(|dir| json!(dir)));
-    set("engine", "prefix_cache_bytes", args.prefix_cache_bytes.map(|bytes| json!(bytes)));
-    set("engine", "devices", args.device.as_ref().map(|devices| json!(devices)));
-    set("engine", "gpu_layers", args.gpu_layers.map(|layers| json!(layers)));
-    set("engine", "split_mode", args.split_mode.map(|mode| json!(mode)));
-    set("engine", "isolation", args.isolation.map(|isolation| json!(isolation)));
-    set("engine", "context_shift", args.context_shift.then_some(json!(true)));
-    set("engine", "on_demand", args.on_demand.map(|when| json!(when)));
-    set("engine", "keep_alive", args.keep_alive.map(|time| json!(time)));
-    set("traces", "endpoint", args.traces_endpoint.as_ref().map(|url| json!(url)));
-    set("log", "level", args.log_level.map(|level| json!(level.as_str())));
+    let mut flags = args.daemon.values.clone();
+    if let Some(dir) = &args.store.model_dir {
+        flags.insert("store".to_owned(), json!({"dir": dir}));
+    }
     Config::load(args.config.as_deref(), Serialized::defaults(flags))
 }
 
@@ -243,20 +210,8 @@ fn daemon_config(args: &ServeArgs) -> Result<Config, CliError> {
     Ok(config)
 }
 
-/// Configuration of the gateway. It uses the daemon's host and drain time, unless its own environment overrides
-/// them.
+/// Configuration of the gateway. It shares settings with the daemon, unless its own environment overrides them.
 fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gateway::Config, CliError> {
-    let mut flags = Map::new();
-    let shared = [("host", json!(daemon.server.host)), ("drain_s", json!(daemon.server.drain_s))];
-    for (key, value) in shared {
-        let own = format!("HANZO_ENGINE_GATEWAY_{}", key.to_uppercase());
-        if (key == "host" && args.host.is_some()) || std::env::var_os(own).is_none() {
-            flags.insert(key.to_owned(), value);
-        }
-    }
-    if !daemon.server.allowed_hosts.is_empty() {
-        flags.insert("allowed_hosts".to_owned(), json!(daemon.server.allowed_hosts));
-    }
     // Both ports accept the same keys.
     for own in ["HANZO_ENGINE_GATEWAY_API_KEY", "HANZO_ENGINE_GATEWAY_API_KEYS_FILE"] {
         if std::env::var_os(own).is_some_and(|value| !value.is_empty()) {
@@ -266,43 +221,22 @@ fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gate
             return Err(CliError::Usage(reason));
         }
     }
+    let (values, mut flags) = (daemon.values(), args.gateway.values.clone());
+    let host_is_given = settings::value("server.host", &json!(args.daemon.values)).is_some();
+    for setting in hanzo_engine_gateway::Config::settings() {
+        let Some(shared) = setting.shared else { continue };
+        let own = format!("HANZO_ENGINE_GATEWAY_{}", setting.key.to_uppercase());
+        let is_overridden = shared.is_overridden && std::env::var_os(own).is_some();
+        let value = settings::value(shared.key, &values).cloned().unwrap_or_default();
+        let is_unset = value.is_null() || value == json!(false) || value == json!([]);
+        if !is_unset && (!is_overridden || (setting.key == "host" && host_is_given)) {
+            flags.insert(setting.key.to_owned(), value);
+        }
+    }
     if let Some(key) = &daemon.server.api_key {
+        // Among the values it is hidden.
         flags.insert("api_key".to_owned(), json!(key.text()));
     }
-    if let Some(file) = &daemon.server.api_keys_file {
-        flags.insert("api_keys_file".to_owned(), json!(file));
-    }
-    let tls = [
-        ("tls_cert", &daemon.server.tls_cert),
-        ("tls_key", &daemon.server.tls_key),
-        ("tls_client_ca", &daemon.server.tls_client_ca),
-    ];
-    for (key, file) in tls {
-        // HTTP may have its own file.
-        let own = format!("HANZO_ENGINE_GATEWAY_{}", key.to_uppercase());
-        if let Some(file) = file.as_ref().filter(|_| std::env::var_os(own).is_none()) {
-            flags.insert(key.to_owned(), json!(file));
-        }
-    }
-    let traces = [
-        ("traces_endpoint", daemon.traces.endpoint.as_ref().map(|endpoint| json!(endpoint))),
-        ("traces_protocol", daemon.traces.protocol.map(|protocol| json!(protocol))),
-        ("traces_ratio", daemon.traces.ratio.map(|ratio| json!(ratio))),
-    ];
-    for (key, value) in traces {
-        let own = format!("HANZO_ENGINE_GATEWAY_{}", key.to_uppercase());
-        if let Some(value) = value.filter(|_| std::env::var_os(own).is_none()) {
-            flags.insert(key.to_owned(), value);
-        }
-    }
-    for (key, set) in
-        [("insecure", daemon.server.insecure), ("private_metrics", daemon.server.private_metrics)]
-    {
-        if set {
-            flags.insert(key.to_owned(), json!(true));
-        }
-    }
-    add_arguments(args, &mut flags);
     let mut config = hanzo_engine_gateway::Config::load(None, flags)?;
     if daemon.engine.fixed_memory_bytes.is_some() {
         // A body of the largest size must fit.
@@ -315,41 +249,6 @@ fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gate
         }
     }
     Ok(config)
-}
-
-/// Adds the gateway's settings that are arguments of `serve`.
-fn add_arguments(args: &ServeArgs, flags: &mut Map<String, Value>) {
-    if let Some(port) = args.port {
-        flags.insert("port".to_owned(), json!(port));
-    }
-    if let Some(port) = args.mcp_port {
-        flags.insert("mcp_port".to_owned(), json!(port));
-    }
-    if let Some(file) = &args.mcp_config {
-        flags.insert("mcp_config".to_owned(), json!(file));
-        flags.insert("enable_mcp".to_owned(), json!(args.enable_mcp));
-    }
-    if args.mcp_enabled {
-        flags.insert("mcp_enabled".to_owned(), json!(true));
-    }
-    if !args.cors_origin.is_empty() {
-        flags.insert("cors_origins".to_owned(), json!(args.cors_origin));
-    }
-    if !args.media_hosts.is_empty() {
-        flags.insert("media_hosts".to_owned(), json!(args.media_hosts));
-    }
-    if args.no_page {
-        flags.insert("page".to_owned(), json!(false));
-    }
-    if args.adapter_updates {
-        flags.insert("adapter_updates".to_owned(), json!(true));
-    }
-    if args.lenient {
-        flags.insert("lenient".to_owned(), json!(true));
-    }
-    if let Some(dir) = &args.responses_dir {
-        flags.insert("responses_dir".to_owned(), json!(dir));
-    }
 }
 
 /// Loads the models one after the other, prints an example request, and waits until it is dropped.

@@ -4,20 +4,23 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
+    str::FromStr,
 };
 
-use figment::{
-    Figment, Provider,
-    providers::{Env, Format, Serialized, Toml, Yaml},
-};
+use clap::{Arg, builder::PossibleValuesParser, value_parser};
+use figment::{Figment, Provider, providers::Serialized};
 pub use hanzo_engine_kernels::KvType;
-use hanzo_engine_process::settings;
+pub use hanzo_engine_process::settings::LogFormat;
+use hanzo_engine_process::{
+    flag_types, settings,
+    settings::{DeclaredSettings, EngineDaemon, SAME, Serve, SettingSpec, out_of_bounds, parser, reason},
+};
 use hanzo_engine_runtime::ToolFormat;
 pub use hanzo_engine_runtime::{Speculation, encoder::WeightType};
 pub use hanzo_engine_telemetry::{Protocol, TracesConfig, TracesError};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
+mod environment;
 mod names;
 mod overrides;
 mod pictures;
@@ -45,88 +48,160 @@ pub struct Config {
     pub traces: TracesConfig,
 }
 
-/// Settings of the model store on this machine.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct StoreConfig {
-    /// Directory of the store; unset: `~/.hanzo/models`.
-    pub dir: Option<PathBuf>,
-    /// Continue without a store if it cannot be opened, for example because another process has it open.
-    pub optional: bool,
+settings! {
+    /// Settings of the model store on this machine.
+    pub struct StoreConfig("store.") {
+        /// Directory of the store; unset: `~/.hanzo/models`.
+        dir: Option<PathBuf> = None => variables(&["HANZO_MODELS_DIR"]).named("model-dir")
+            .engined("", "Directory of the model store [default: ~/.hanzo/models]");
+        /// Continue without a store if it cannot be opened, for example because another process has it open.
+        optional: bool = false;
+    }
 }
 
-/// Limits of the engines and of the memory that they share.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct EngineSection {
-    /// Compute threads, shared by all models; unset: one for each core this process may use.
-    pub threads: Option<usize>,
-    /// Maximum context length in tokens, prompt and completion together; unset: the model's own, as far as memory
-    /// allows.
-    pub context_tokens_max: Option<u32>,
-    /// Memory budget of all models together, in bytes; unset: 80 % of what is available at the start.
-    pub memory_budget_bytes: Option<u64>,
-    /// Memory limit of the whole process in bytes, instead of a budget of models. Models allocate all they need
-    /// when they are loaded, with every page of their KV caches, and nothing grows afterwards.
-    pub fixed_memory_bytes: Option<u64>,
-    /// Maximum number of queued requests of one model.
-    pub queue_requests_max: usize,
-    /// Maximum number of sequences of one model that run at once.
-    pub sequences_max: usize,
-    /// Maximum number of tokens in one step: decoding sequences and prefill chunks together.
-    pub step_tokens_max: usize,
-    /// Size of one model's KV cache in bytes; unset: chosen from the memory budget.
-    pub kv_bytes: Option<u64>,
-    /// Data type of the KV cache: `f16`; `q8_0`, which takes about half the memory and bandwidth; or `fp8` (E4M3
-    /// without a scale, with a 3-bit mantissa), which takes half.
-    #[serde(with = "names::kv_type")]
-    pub kv_type: KvType,
-    /// Share KV cache blocks between requests that begin with the same prompt.
-    pub prefix_cache: bool,
-    /// Directory that keeps KV cache blocks, so that prompts with the same prefix find them after a restart; unset:
-    /// none.
-    pub prefix_cache_dir: Option<PathBuf>,
-    /// Maximum size of that directory in bytes. The least recently used blocks are deleted first.
-    pub prefix_cache_bytes: u64,
-    /// Continue completions that fill their context, unless a request says otherwise: the first tokens are kept and
-    /// half of the others dropped.
-    pub context_shift: bool,
-    /// Number of pixels that a picture is scaled down to if its request does not say; unset: the model's own
-    /// setting. Applies to models that keep a picture's size roughly (Qwen's, Pixtral and Mistral 3).
-    pub picture_pixels: Option<u64>,
-    /// Maximum number of pixels of such a picture, whatever its request says; unset: the model's maximum.
-    pub picture_pixels_max: Option<u64>,
-    /// Source of draft tokens for speculative decoding: `ngram`, which proposes the tokens that followed the last
-    /// ones where they occurred before, or `off`. It changes the speed, never the output.
-    #[serde(with = "names::speculation")]
-    pub speculation: Speculation,
-    /// Whether a request for a stored model loads it: `always` or `never`.
-    pub on_demand: OnDemand,
-    /// Idle time after which a model that was loaded on demand is unloaded: seconds or a time such as `5m`; 0 to
-    /// unload at once, -1 to keep it.
-    pub keep_alive: KeepAlive,
-    /// Devices to load models on. `auto` is every NVIDIA GPU that works, then the CPU. Names such as `cuda:0,cpu`
-    /// are tried in that order. Bare numbers such as `0,1` are GPUs, followed by the CPU. A model that fits on no
-    /// single GPU is split across several if they have room. Each GPU's own memory is the budget of the models on
-    /// it.
-    pub devices: Devices,
-    /// Number of layers of a generative model that run on GPUs, counted from the last one, with the head; the
-    /// others run on the CPU. `auto` for as many as fit, `all`, or a number.
-    pub gpu_layers: GpuLayers,
-    /// How several GPUs share a generative model. `layer` gives each GPU some of the layers if none has room for
-    /// all. `row` lets all GPUs compute each layer together (tensor parallelism) if they have room, and otherwise
-    /// splits by layer.
-    pub split_mode: SplitMode,
-    /// `thread` or `process`: run each model in a thread of the daemon, or in its own process so that a crash stays
-    /// isolated. Unset: `process` for `engined` on Linux without `fixed_memory_bytes`, else `thread`.
-    pub isolation: Option<Isolation>,
-    /// Milliseconds without a sign of life after which a model's process is killed and restarted.
-    pub worker_silence_ms: u64,
-    /// Bytes of data that a model's process may allocate beyond its plan; unset: no limit.
-    pub worker_margin_bytes: Option<u64>,
-    /// Data type of encoder weights: as `stored`, or `q8_0` for int8 products, which are faster and less exact.
-    #[serde(with = "names::weights")]
-    pub encoder_weights: WeightType,
+settings! {
+    /// Limits of the engines and of the memory that they share.
+    pub struct EngineSection("engine.") {
+        /// Compute threads, shared by all models; unset: one for each core this process may use.
+        threads: Option<usize> = None => within(1..=4_096)
+            .engined("", "Compute threads [default: one for each core]")
+            .flag::<Serve>("N", SAME, |arg| arg.value_parser(parser(value_parser!(u16).range(1..=1024))));
+        /// Maximum context length in tokens, prompt and completion together; unset: the model's own, as far as memory
+        /// allows.
+        context_tokens_max: Option<u32> = None => reloaded().within(1..=u32::MAX as u64).named("max-context")
+            .engined("", "Maximum context length, prompt and completion together, in tokens")
+            .flag::<Serve>("TOKENS", "Maximum context length, prompt and answer together, in tokens [default: the \
+                                      model's, as far as memory allows]",
+                           |arg| arg.value_parser(parser(value_parser!(u32).range(1..))));
+        /// Memory budget of all models together, in bytes; unset: 80 % of what is available at the start.
+        memory_budget_bytes: Option<u64> = None => named("memory-budget")
+            .flag::<EngineDaemon>("", "Memory budget of all models together, such as 12GiB [default: 80 % of what is \
+                                       available]", bytes)
+            .flag::<Serve>("SIZE", "Memory budget of all models together, such as 8GiB [default: 80 % of what is \
+                                    available]", bytes);
+        /// Memory limit of the whole process in bytes, instead of a budget of models. Models allocate all they need
+        /// when they are loaded, with every page of their KV caches, and nothing grows afterwards.
+        fixed_memory_bytes: Option<u64> = None => named("fixed-memory")
+            .flag::<EngineDaemon>("", "Memory limit of this process, such as 2GiB: allocated when models are loaded, \
+                                       and nothing later", bytes)
+            .flag::<Serve>("SIZE", SAME, bytes).with(|arg| arg.conflicts_with("memory_budget"));
+        /// Maximum number of queued requests of one model.
+        queue_requests_max: usize = 256 => reloaded().within(1..=limits::QUEUE_REQUESTS_LIMIT);
+        /// Maximum number of sequences of one model that run at once.
+        sequences_max: usize = 64 => reloaded().within(1..=limits::SEQUENCES_LIMIT);
+        /// Maximum number of tokens in one step: decoding sequences and prefill chunks together.
+        step_tokens_max: usize = 512 => reloaded().within(1..=limits::STEP_TOKENS_LIMIT);
+        /// Size of one model's KV cache in bytes; unset: chosen from the memory budget.
+        kv_bytes: Option<u64> = None => reloaded();
+        /// Data type of the KV cache: `f16`; `q8_0`, which takes about half the memory and bandwidth; or `fp8` (E4M3
+        /// without a scale, with a 3-bit mantissa), which takes half.
+        #[serde(with = "names::kv_type")]
+        kv_type: KvType = KvType::F16 => reloaded()
+            .flag::<Serve>("TYPE", "Type of the KV cache: q8_0 takes about half the memory of f16 [default: f16]",
+                           |arg| arg.value_parser(parser(PossibleValuesParser::new(KvType::ALL.iter().map(kv_name)))));
+        /// Share KV cache blocks between requests that begin with the same prompt.
+        prefix_cache: bool = true => reloaded();
+        /// Directory that keeps KV cache blocks, so that prompts with the same prefix find them after a restart; unset:
+        /// none.
+        prefix_cache_dir: Option<PathBuf> = None
+            => engined("", "Keep KV cache blocks in this directory, so that they are found after a restart")
+            .serve("DIR", SAME);
+        /// Maximum size of that directory in bytes. The least recently used blocks are deleted first.
+        prefix_cache_bytes: u64 = limits::PREFIX_DISK_BYTES_DEFAULT
+            => flag::<EngineDaemon>("", "Maximum size of that directory, such as 4GiB [default: 16GiB]", bytes)
+            .flag::<Serve>("SIZE", SAME, bytes);
+        /// Continue completions that fill their context, unless a request says otherwise: the first tokens are kept and
+        /// half of the others dropped.
+        context_shift: bool = false => reloaded()
+            .engined("", "Continue completions that fill their context: the first tokens are kept, half of the \
+                          others dropped")
+            .serve("", "Continue answers that fill their context: the first tokens are kept, half of the others \
+                        dropped");
+        /// Number of pixels that a picture is scaled down to if its request does not say; unset: the model's own
+        /// setting. Applies to models that keep a picture's size roughly (Qwen's, Pixtral and Mistral 3).
+        picture_pixels: Option<u64> = None => reloaded().within(limits::PICTURE_PIXELS)
+            .engined("PIXELS", "Pixels that a picture is scaled down to if its request does not say [default: as the \
+                                model says]");
+        /// Maximum number of pixels of such a picture, whatever its request says; unset: the model's maximum.
+        picture_pixels_max: Option<u64> = None => reloaded().within(limits::PICTURE_PIXELS)
+            .engined("PIXELS", "Maximum pixels of a picture, whatever its request says [default: the model's maximum]");
+        /// Source of draft tokens for speculative decoding: `ngram`, which proposes the tokens that followed the last
+        /// ones where they occurred before, or `off`. It changes the speed, never the output.
+        #[serde(with = "names::speculation")]
+        speculation: Speculation = Speculation::default() => reloaded()
+            .flag::<Serve>("SOURCE", "Source of draft tokens for speculative decoding: ngram (from earlier text) or \
+                                      off [default: ngram]",
+                           |arg| arg.value_parser(parser(speculation_name)));
+        /// Whether a request for a stored model loads it: `always` or `never`.
+        on_demand: OnDemand = OnDemand::Always => reloaded()
+            .engined("", "Whether a request that names a stored model loads it: always or never [default: always]")
+            .serve("WHEN", SAME);
+        /// Idle time after which a model that was loaded on demand is unloaded: seconds or a time such as `5m`; 0 to
+        /// unload at once, -1 to keep it.
+        keep_alive: KeepAlive = KeepAlive::default() => reloaded()
+            .engined("", "Idle time after which such a model is unloaded: seconds or a time such as 5m, 0 for at \
+                          once, -1 for never [default: 5m]")
+            .serve("TIME", SAME).with(|arg| arg.allow_hyphen_values(true));
+        /// Devices to load models on. `auto` is every NVIDIA GPU that works, then the CPU. Names such as `cuda:0,cpu`
+        /// are tried in that order. Bare numbers such as `0,1` are GPUs, followed by the CPU. A model that fits on no
+        /// single GPU is split across several if they have room. Each GPU's own memory is the budget of the models on
+        /// it.
+        devices: Devices = Devices::Auto => variables(&["HANZO_ENGINE_DEVICES"]).named("device")
+            .engined("", "Devices to load models on: auto (every NVIDIA GPU that works, then the CPU), names such as \
+                          cuda:0,cpu, or GPU numbers (0,1) followed by the CPU [default: auto]")
+            .serve("NAMES", SAME).with(|arg| arg.aliases(["devices", "gpu-devices", "device-map"]));
+        /// Number of layers of a generative model that run on GPUs, counted from the last one, with the head; the
+        /// others run on the CPU. `auto` for as many as fit, `all`, or a number.
+        gpu_layers: GpuLayers = GpuLayers::Auto => reloaded()
+            .engined("", "Layers of a model on GPUs, counted from the last; the others run on the CPU: auto (as many \
+                          as fit), all or a number [default: auto]")
+            .serve("N", SAME).with(|arg| arg.alias("n-gpu-layers"));
+        /// How several GPUs share a generative model. `layer` gives each GPU some of the layers if none has room for
+        /// all. `row` lets all GPUs compute each layer together (tensor parallelism) if they have room, and otherwise
+        /// splits by layer.
+        split_mode: SplitMode = SplitMode::Layer => reloaded()
+            .engined("", "How several GPUs share a model: by layer, or by row, all computing each layer together \
+                          [default: layer]").serve("HOW", SAME);
+        /// `thread` or `process`: run each model in a thread of the daemon, or in its own process so that a crash stays
+        /// isolated. Unset: `process` for `engined` on Linux without `fixed_memory_bytes`, else `thread`.
+        isolation: Option<Isolation> = None
+            => engined("", "Run each model in a thread of the daemon, or in its own process so that a crash stays \
+                            isolated [default: process on Linux without --fixed-memory, else thread]")
+            .serve("WHAT", "`thread` or `process`: run each model in this program, or in its own process so that a \
+                            crash stays isolated [default: thread]");
+        /// Milliseconds without a sign of life after which a model's process is killed and restarted.
+        worker_silence_ms: u64 = 2_000 => within(limits::WORKER_SILENCE_MS_MIN..=limits::WORKER_SILENCE_MS_MAX);
+        /// Bytes of data that a model's process may allocate beyond its plan; unset: no limit.
+        worker_margin_bytes: Option<u64> = None;
+        /// Data type of encoder weights: as `stored`, or `q8_0` for int8 products, which are faster and less exact.
+        #[serde(with = "names::weights")]
+        encoder_weights: WeightType = WeightType::Stored;
+    }
+}
+
+flag_types!(
+    Devices: Devices::from_str,
+    GpuLayers: GpuLayers::from_str,
+    Isolation: value_parser!(Isolation),
+    KeepAlive: KeepAlive::from_str,
+    MetricsCompat: MetricsCompat::from_str,
+    OnDemand: OnDemand::from_str,
+    SplitMode: value_parser!(SplitMode),
+);
+
+/// Name of a type of KV cache.
+fn kv_name(kv_type: &KvType) -> &'static str {
+    kv_type.name()
+}
+
+/// Name of a source of draft tokens, if there is one of that name.
+fn speculation_name(text: &str) -> Result<&'static str, String> {
+    text.parse().map(Speculation::name)
+}
+
+/// Argument that is a number of bytes.
+fn bytes(arg: Arg) -> Arg {
+    arg.value_parser(parser(parse_bytes))
 }
 
 /// Isolation of a model from the daemon.
@@ -155,38 +230,38 @@ impl EngineSection {
     }
 }
 
-/// A model to load, at startup or on demand.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ModelConfig {
-    /// Name in the store, `hanzo-demo`, or path of a GGUF file or a safetensors directory.
-    pub source: String,
-    /// Name that the model is served under, instead of its own.
-    pub alias: Option<String>,
-    /// Overrides `engine.context_tokens_max`.
-    pub context_tokens_max: Option<u32>,
-    /// Overrides `engine.kv_bytes`.
-    pub kv_bytes: Option<u64>,
-    /// Overrides `engine.gpu_layers`.
-    pub gpu_layers: Option<GpuLayers>,
-    /// Subset of `engine.devices` that the model may use.
-    pub gpu_devices: Option<Devices>,
-    /// Adapters to load with the model, by name: directories saved by PEFT, or GGUF adapter files.
-    pub adapters: BTreeMap<String, String>,
-    /// Format of its tool calls, such as `hermes`; unset: detected from its chat template.
-    pub tool_format: Option<String>,
-    /// Overrides `engine.picture_pixels`.
-    pub picture_pixels: Option<u64>,
-    /// Draft model for speculative decoding, a smaller model with the same vocabulary: a name in the store, or a
-    /// path.
-    pub draft_model: Option<String>,
-    /// Overrides of the values in the model's files.
-    pub overrides: OverrideConfig,
-    /// Idle time after which the model is unloaded. Unset: it stays loaded, or, if `at_start` is false,
-    /// `engine.keep_alive` applies.
-    pub keep_alive: Option<KeepAlive>,
-    /// Load the model at startup; if false, on the first request that names it.
-    pub at_start: bool,
+settings! {
+    /// A model to load, at startup or on demand.
+    pub struct ModelConfig("models.") {
+        /// Name in the store, `hanzo-demo`, or path of a GGUF file or a safetensors directory.
+        source: String = String::new();
+        /// Name that the model is served under, instead of its own.
+        alias: Option<String> = None;
+        /// Overrides `engine.context_tokens_max`.
+        context_tokens_max: Option<u32> = None;
+        /// Overrides `engine.kv_bytes`.
+        kv_bytes: Option<u64> = None;
+        /// Overrides `engine.gpu_layers`.
+        gpu_layers: Option<GpuLayers> = None;
+        /// Subset of `engine.devices` that the model may use.
+        gpu_devices: Option<Devices> = None;
+        /// Adapters to load with the model, by name: directories saved by PEFT, or GGUF adapter files.
+        adapters: BTreeMap<String, String> = BTreeMap::new();
+        /// Format of its tool calls, such as `hermes`; unset: detected from its chat template.
+        tool_format: Option<String> = None;
+        /// Overrides `engine.picture_pixels`.
+        picture_pixels: Option<u64> = None;
+        /// Draft model for speculative decoding, a smaller model with the same vocabulary: a name in the store, or a
+        /// path.
+        draft_model: Option<String> = None;
+        /// Overrides of the values in the model's files.
+        overrides: OverrideConfig = OverrideConfig::default();
+        /// Idle time after which the model is unloaded. Unset: it stays loaded, or, if `at_start` is false,
+        /// `engine.keep_alive` applies.
+        keep_alive: Option<KeepAlive> = None;
+        /// Load the model at startup; if false, on the first request that names it.
+        at_start: bool = true;
+    }
 }
 
 /// Whether requests load models.
@@ -203,9 +278,9 @@ pub enum OnDemand {
 pub use crate::device_name::{DeviceName, Devices};
 pub use crate::gpu_layers::{GpuLayers, SplitMode};
 pub use overrides::OverrideConfig;
-pub use server::{MetricsCompat, ServerConfig, parse_host};
+pub use server::{MetricsCompat, ServerConfig};
 
-impl std::str::FromStr for OnDemand {
+impl FromStr for OnDemand {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -217,82 +292,45 @@ impl std::str::FromStr for OnDemand {
     }
 }
 
-/// Settings of logging.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LogConfig {
-    /// Level (`error`, `warn`, `info`, `debug`, `trace`) or a filter such as `info,hanzo_engine_daemon=debug`.
-    pub level: String,
-    /// Format of the log: `pretty` or `json`.
-    pub format: LogFormat,
+settings! {
+    /// Settings of logging.
+    pub struct LogConfig("log.") {
+        /// Level (`error`, `warn`, `info`, `debug`, `trace`) or a filter such as `info,hanzo_engine_daemon=debug`.
+        level: String = "info".to_owned() => reloaded().named("log-level")
+            .engined("", "Log level: error, warn, info, debug, trace, or a filter")
+            .flag::<Serve>("LEVEL", "Log level, on stderr [default: info]",
+                           |arg| arg.value_parser(parser(value_parser!(LevelName))));
+        /// Format of the log: `pretty` or `json`.
+        format: LogFormat = LogFormat::Pretty;
+    }
 }
 
-/// Format of log lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Name of a log level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// Human-readable text.
-    #[default]
-    Pretty,
-    /// A JSON object per line.
-    Json,
+pub enum LevelName {
+    /// Failures only
+    Error,
+    /// Warnings too
+    Warn,
+    /// Events too: loads, unloads, one line for each request
+    Info,
+    /// Reasons too
+    Debug,
+    /// Every step too
+    Trace,
 }
 
-impl Default for EngineSection {
-    fn default() -> Self {
-        Self {
-            threads: None,
-            context_tokens_max: None,
-            memory_budget_bytes: None,
-            fixed_memory_bytes: None,
-            queue_requests_max: 256,
-            sequences_max: 64,
-            step_tokens_max: 512,
-            kv_bytes: None,
-            kv_type: KvType::F16,
-            encoder_weights: WeightType::Stored,
-            prefix_cache: true,
-            prefix_cache_dir: None,
-            prefix_cache_bytes: limits::PREFIX_DISK_BYTES_DEFAULT,
-            context_shift: false,
-            picture_pixels: None,
-            picture_pixels_max: None,
-            on_demand: OnDemand::Always,
-            keep_alive: KeepAlive::default(),
-            speculation: Speculation::default(),
-            devices: Devices::Auto,
-            gpu_layers: GpuLayers::Auto,
-            split_mode: SplitMode::Layer,
-            isolation: None,
-            worker_silence_ms: 2_000,
-            worker_margin_bytes: None,
+impl LevelName {
+    /// Name of the level in a tracing filter.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
         }
-    }
-}
-
-impl Default for ModelConfig {
-    fn default() -> Self {
-        Self {
-            source: String::new(),
-            alias: None,
-            context_tokens_max: None,
-            kv_bytes: None,
-            gpu_layers: None,
-            gpu_devices: None,
-            adapters: BTreeMap::new(),
-            tool_format: None,
-            picture_pixels: None,
-            draft_model: None,
-            overrides: OverrideConfig::default(),
-            keep_alive: None,
-            at_start: true,
-        }
-    }
-}
-
-impl Default for LogConfig {
-    fn default() -> Self {
-        Self { level: "info".to_owned(), format: LogFormat::Pretty }
     }
 }
 
@@ -328,11 +366,27 @@ pub enum ConfigError {
     },
 }
 
-/// Sections that `HANZO_ENGINE_{SECTION}_{KEY}` can set: those with scalar keys. Other variables with the prefix
-/// `HANZO_ENGINE_` belong to the other programs, which share the environment.
-const ENV_SECTIONS: [&str; 5] = ["server", "store", "engine", "log", "traces"];
-/// Keys in those sections that belong to other programs, or are read separately.
-const ENV_ELSEWHERE: [&str; 2] = ["server.port", "server.api_key"];
+impl DeclaredSettings for Config {
+    fn settings() -> Vec<SettingSpec> {
+        let of_model = |setting: SettingSpec| match setting.key {
+            "models.overrides" => OverrideConfig::settings(),
+            _ => vec![setting],
+        };
+        let models = ModelConfig::settings().into_iter().flat_map(of_model).collect();
+        let (server, store, engine) =
+            (ServerConfig::settings(), StoreConfig::settings(), EngineSection::settings());
+        [server, store, engine, models, LogConfig::settings(), TracesConfig::settings()].concat()
+    }
+
+    fn reloaded(&self, read: &Self) -> Self {
+        Config {
+            server: self.server.reloaded(&read.server),
+            engine: self.engine.reloaded(&read.engine),
+            log: self.log.reloaded(&read.log),
+            ..self.clone()
+        }
+    }
+}
 
 impl Config {
     /// Merges the defaults, `file` (TOML, or YAML for the extensions `.yaml` and `.yml`), the environment and
@@ -343,16 +397,10 @@ impl Config {
     pub fn load(file: Option<&Path>, flags: impl Provider) -> Result<Config, ConfigError> {
         let mut layers = Vec::new();
         if let Some(path) = file {
-            let yaml = path.extension().is_some_and(|end| end == "yaml" || end == "yml");
-            let read = if yaml {
-                Figment::from(Yaml::file_exact(path))
-            } else {
-                Figment::from(Toml::file_exact(path))
-            };
-            layers.push((path.display().to_string(), read));
+            layers.push((path.display().to_string(), settings::file(path)));
         }
         let wrong = |reason| ConfigError::Layer { layer: "environment".to_owned(), reason };
-        layers.push(("environment".to_owned(), environment().map_err(wrong)?));
+        layers.push(("environment".to_owned(), environment::layer().map_err(wrong)?));
         layers.push(("flags".to_owned(), Figment::from(flags)));
         let mut merged = Figment::from(Serialized::defaults(Config::default()));
         for (name, layer) in layers {
@@ -360,12 +408,12 @@ impl Config {
             let alone = Figment::from(Serialized::defaults(Config::default())).merge(&layer);
             alone
                 .extract::<Config>()
-                .map_err(|error| ConfigError::Layer { layer: name, reason: reason(&error) })?;
+                .map_err(|error| ConfigError::Layer { layer: name, reason: reason::<Config>(&error) })?;
             merged = merged.merge(layer);
         }
         let config: Config = merged.extract().map_err(|error| ConfigError::Layer {
             layer: "configuration".to_owned(),
-            reason: reason(&error),
+            reason: reason::<Config>(&error),
         })?;
         config.check()?;
         Ok(config)
@@ -378,37 +426,23 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         self.server.check().map_err(|(key, reason)| ConfigError::Value { key, reason })?;
         self.traces.check()?;
+        if let Some((key, bounds, value)) = out_of_bounds(&Self::settings(), &self.values()) {
+            let (least, most) = (bounds.range.start(), bounds.range.end());
+            let range = if *least == 0 { format!("at most {most}") } else { format!("{least} to {most}") };
+            return refuse(key, format!("must be {range}, not {value}"));
+        }
         self.check_counts()?;
         self.check_models()?;
         self.check_memory()?;
-        let engine = &self.engine;
-        let (least, most) = (limits::WORKER_SILENCE_MS_MIN, limits::WORKER_SILENCE_MS_MAX);
-        if !(least..=most).contains(&engine.worker_silence_ms) {
-            let reason = format!("must be {least} to {most}, not {}", engine.worker_silence_ms);
-            return refuse("engine.worker_silence_ms", reason);
-        }
         if self.models.len() > limits::MODELS_MAX {
             return refuse("models", format!("at most {} at once", limits::MODELS_MAX));
         }
         Ok(())
     }
 
-    /// Checks the engine's counts, and pictures' sizes.
+    /// Checks that the engine's counts agree.
     fn check_counts(&self) -> Result<(), ConfigError> {
         let engine = &self.engine;
-        let within = [
-            ("engine.queue_requests_max", engine.queue_requests_max, limits::QUEUE_REQUESTS_LIMIT),
-            ("engine.sequences_max", engine.sequences_max, limits::SEQUENCES_LIMIT),
-            ("engine.step_tokens_max", engine.step_tokens_max, limits::STEP_TOKENS_LIMIT),
-            ("engine.threads", engine.threads.unwrap_or(1), 4_096),
-            ("engine.context_tokens_max", engine.context_tokens_max.unwrap_or(1) as usize, u32::MAX as usize),
-        ];
-        for (key, value, max) in within {
-            if !(1..=max).contains(&value) {
-                return refuse(key, format!("must be 1 to {max}, not {value}"));
-            }
-        }
-        engine.check_pictures(&self.models)?;
         if engine.sequences_max > engine.step_tokens_max {
             let reason = format!(
                 "must not be above engine.step_tokens_max ({}): each running sequence takes one token of a step",
@@ -431,6 +465,11 @@ impl Config {
         if self.models.iter().any(|model| model.context_tokens_max == Some(0)) {
             let reason = "context_tokens_max must be at least 1; leave it out for the model's own";
             return refuse("models", reason);
+        }
+        let pictures = self.models.iter().filter_map(|model| model.picture_pixels);
+        if let Some(pixels) = pictures.into_iter().find(|pixels| !limits::PICTURE_PIXELS.contains(pixels)) {
+            let (least, most) = (limits::PICTURE_PIXELS.start(), limits::PICTURE_PIXELS.end());
+            return refuse("models", format!("picture_pixels must be {least} to {most}, not {pixels}"));
         }
         let formats = self.models.iter().filter_map(|model| model.tool_format.as_deref());
         if let Some(reason) = formats.map(ToolFormat::by_name).find_map(Result::err) {
@@ -502,51 +541,6 @@ impl EngineSection {
         let computing = || std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.unwrap_or_else(computing) + models
     }
-}
-
-/// Settings from the environment, or the key in it that is invalid.
-fn environment() -> Result<Figment, String> {
-    let known = |key: &str| {
-        let section = key.split_once('.').map_or(key, |(section, _)| section);
-        ENV_SECTIONS.contains(&section) && !ENV_ELSEWHERE.contains(&key)
-    };
-    let sections = Env::prefixed("HANZO_ENGINE_")
-        .map(|key| key.as_str().to_ascii_lowercase().replacen('_', ".", 1).into())
-        .filter(move |key| known(key.as_str()));
-    // An empty variable counts as unset.
-    let is_set = std::env::var_os("HANZO_MODELS_DIR").is_some_and(|dir| !dir.is_empty());
-    let directory = Env::raw().only(if is_set { &["HANZO_MODELS_DIR"] } else { &[] });
-    let directory = directory.map(|_| "store.dir".into());
-    // The devices, under the name of the variable that other programs use.
-    let is_set = std::env::var_os("HANZO_ENGINE_DEVICES").is_some_and(|devices| !devices.is_empty());
-    let devices = Env::raw().only(if is_set { &["HANZO_ENGINE_DEVICES"] } else { &[] });
-    let devices = devices.map(|_| "engine.devices".into());
-    let layer = Figment::from(directory).merge(devices).merge(sections);
-    // Taken verbatim: a key may look like a number, and no error may repeat it.
-    Ok(match server::api_key_of_env()? {
-        // Uses figment's default profile, as the layers that override it do.
-        Some(key) => layer.merge(Serialized::default("server.api_key", key.text())),
-        None => layer,
-    })
-}
-
-/// Formats the key and the reason, without figment's own text about the source.
-pub(crate) fn reason(error: &figment::Error) -> String {
-    let path = error.path.join(".");
-    match &error.kind {
-        figment::error::Kind::UnknownField(field, known) => {
-            settings::unknown_key(&path, field, known, &settings::keys(&of_every_key()))
-        }
-        kind if path.is_empty() => kind.to_string(),
-        kind => format!("{path}: {kind}"),
-    }
-}
-
-/// Defaults with one model, so that every key appears.
-fn of_every_key() -> Value {
-    let config = Config { models: vec![ModelConfig::default()], ..Config::default() };
-    // Cannot fail: map keys are strings, and numbers are finite.
-    serde_json::to_value(config).unwrap_or_default()
 }
 
 impl ModelConfig {

@@ -33,13 +33,13 @@ const _: () = assert!(MODELS_MAX <= CHANGES_MAX);
 /// Valid range of pixel limits: from a few patches of any vision encoder up to the largest picture that is decoded.
 pub(crate) const PICTURE_PIXELS: std::ops::RangeInclusive<u64> = 16_384..=50_000_000;
 /// Largest `engine.queue_requests_max`.
-pub(crate) const QUEUE_REQUESTS_LIMIT: usize = 65_536;
+pub(crate) const QUEUE_REQUESTS_LIMIT: u64 = 65_536;
 /// Largest `server.drain_s`: a week, which can safely be added to a clock.
 pub(crate) const DRAIN_S_LIMIT: u64 = 7 * 24 * 3600;
 /// Largest `engine.sequences_max`.
-pub(crate) const SEQUENCES_LIMIT: usize = 4_096;
+pub(crate) const SEQUENCES_LIMIT: u64 = 4_096;
 /// Largest `engine.step_tokens_max`.
-pub(crate) const STEP_TOKENS_LIMIT: usize = 65_536;
+pub(crate) const STEP_TOKENS_LIMIT: u64 = 65_536;
 /// Prompts of one model that are rendered and tokenized at the same time; a client gets at most all but one. Others
 /// wait and keep their place in the queue.
 pub(crate) const PROMPT_BUILDS_MAX: usize = 4;

@@ -8,12 +8,16 @@ use std::{
 
 use figment::{
     Figment,
-    providers::{Env, Format, Serialized, Toml, Yaml},
+    providers::{Env, Serialized},
 };
 use hanzo_engine_access::{Access, AccessSettings, ClientTls, Limits, Secret, TlsSettings};
-use hanzo_engine_process::settings;
+pub use hanzo_engine_process::settings::LogFormat;
+use hanzo_engine_process::{
+    settings,
+    settings::{Bounds, DeclaredSettings, EngineGateway, SAME, out_of_bounds, parse_host, reason, text},
+};
 use hanzo_engine_telemetry::{Protocol, TracesConfig};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
@@ -25,227 +29,206 @@ use crate::{
     media_hosts,
 };
 
-/// Settings that are keys, and the environment variables to read them from; the first one set is used.
-const SECRETS: [(&str, &[&str]); 3] = [
-    ("api_key", &["HANZO_ENGINE_GATEWAY_API_KEY", "HANZO_ENGINE_API_KEY", "HANZO_ENGINE_AUTH_TOKEN"]),
-    ("engine_api_key", &["HANZO_ENGINE_GATEWAY_ENGINE_API_KEY"]),
-    ("cloud_api_key", &["HANZO_ENGINE_GATEWAY_CLOUD_API_KEY"]),
-];
-
-/// Settings of the gateway.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Address to listen on: an IP address or `localhost`.
-    pub host: String,
-    /// TCP port to listen on; 0 picks a free one.
-    pub port: u16,
-    /// Accepted names in the header `Host`, in addition to those of the loopback. Unset: only those while
-    /// `host` is a loopback address, else any name.
-    pub allowed_hosts: Vec<String>,
-    /// API key with all permissions. Also read from `HANZO_ENGINE_API_KEY`.
-    pub api_key: Option<Secret>,
-    /// File of API keys with permissions and limits, written by `hanzo-engine keys`. Reloaded when it changes.
-    pub api_keys_file: Option<PathBuf>,
-    /// Certificate of the server for HTTPS, followed by its intermediates; unset: plain HTTP. Reloaded when it
-    /// changes.
-    pub tls_cert: Option<PathBuf>,
-    /// Private key of the certificate.
-    pub tls_key: Option<PathBuf>,
-    /// Authorities of client certificates. If set, each client must show a certificate of one of them.
-    pub tls_client_ca: Option<PathBuf>,
-    /// Origins whose web pages may send requests, such as `https://chat.example.com`; `*`: any.
-    pub cors_origins: Vec<String>,
-    /// Hosts from which images and audio may be fetched by URL, such as `pictures.example.com`, optionally with
-    /// `:PORT`. All their addresses must be public. Unset: nothing is fetched.
-    pub media_hosts: Vec<String>,
-    /// Listen on addresses other than the loopback's even if no key is required.
-    pub insecure: bool,
-    /// Require a key for `/metrics`, `/health` and `/version` too, which reveal models and load.
-    pub private_metrics: bool,
-    /// Log one line for each finished request: client, model, status, tokens and times.
-    pub access_log: bool,
-    /// Address of the engine's gRPC: `http://HOST:PORT`, `https://HOST:PORT` or `unix:PATH`.
-    pub engine: String,
-    /// Several engines, instead of `engine`: a list, or one text with commas. Each is `HOST:PORT`, `http://…`,
-    /// `https://…`, `dns://NAME:PORT` or `unix:PATH`. Every address of a name is an engine; names are resolved
-    /// repeatedly.
-    #[serde(deserialize_with = "one_or_list")]
-    pub upstreams: Vec<String>,
-    /// Authorities for the engine's certificate; unset: the system's.
-    pub engine_ca: Option<PathBuf>,
-    /// Client certificate for the engine.
-    pub engine_cert: Option<PathBuf>,
-    /// Private key of the client certificate.
-    pub engine_cert_key: Option<PathBuf>,
-    /// API key of the gateway for the engine; it needs no admin scope. Unset: `api_key`.
-    pub engine_api_key: Option<Secret>,
-    /// Upstream server that speaks OpenAI's API, such as `https://api.openai.com/v1`. It answers chats,
-    /// completions and embeddings of the models below. Each request sent there is logged, and its answer has
-    /// the header `X-Hanzo-Sent-To`. Unset: nothing is sent elsewhere.
-    pub cloud_url: Option<String>,
-    /// API key of the gateway for the upstream server.
-    pub cloud_api_key: Option<Secret>,
-    /// Models that the upstream server always answers: `NAME`, or `NAME=UPSTREAM-NAME`. A list, or one text
-    /// with commas.
-    #[serde(deserialize_with = "one_or_list")]
-    pub cloud_models: Vec<String>,
-    /// Models that the upstream server answers when the engine's queue is full or no engine is available; same
-    /// format.
-    #[serde(deserialize_with = "one_or_list")]
-    pub cloud_overflow: Vec<String>,
-    /// Ignore unknown request fields instead of answering 400.
-    pub lenient: bool,
-    /// Serve a web page at `GET /` to chat and to watch the engine.
-    pub page: bool,
-    /// Let HTTP clients load and unload adapters, by paths on the engine's machine.
-    pub adapter_updates: bool,
-    /// Maximum size of a request body, in bytes.
-    pub body_bytes_max: usize,
-    /// Maximum bytes of request bodies in memory, over all requests; more wait. At least `body_bytes_max`.
-    pub bodies_bytes_max: usize,
-    /// Maximum size of an audio file to transcribe, in bytes; the engine has its own limit. Files that arrive
-    /// before the fields of their form are buffered, together in up to `bodies_bytes_max` more.
-    pub sound_bytes_max: usize,
-    /// Seconds within which a request's body must arrive.
-    pub body_timeout_s: u64,
-    /// Maximum connections at once; more wait in the listener's backlog. When nearly all are in use, the
-    /// longest idle ones are closed. One address may have a quarter of them.
-    pub connections_max: usize,
-    /// Seconds for a connection's TLS handshake, for its first bytes, and for the headers of a request.
-    pub headers_timeout_s: u64,
-    /// Seconds after which a connection is closed if it is idle, or if its client reads nothing of its answer.
-    pub idle_timeout_s: u64,
-    /// Maximum stop strings of a request.
-    pub stop_strings_max: usize,
-    /// Maximum choices (`n`) of a prompt.
-    pub choices_max: u32,
-    /// Maximum prompts of a `/v1/completions` request.
-    pub prompts_max: usize,
-    /// Maximum prompts of a `/v1/completions` request that run at the same time.
-    pub prompts_running_max: usize,
-    /// Maximum texts of a request to embed, rerank, compare or classify.
-    pub embedding_inputs_max: usize,
-    /// Maximum bytes of embeddings in memory, over all requests, so that a request that fails midway gets an
-    /// error status. An answer that does not fit is streamed, and breaks off if it fails.
-    pub embeddings_bytes_max: usize,
-    /// Maximum bytes of unstreamed answers in memory, over all requests, in addition to the first megabyte of
-    /// each.
-    pub answers_bytes_max: usize,
-    /// Directory of stored responses (`/v1/responses`), which then survive a restart; unset: they are kept in
-    /// memory.
-    pub responses_dir: Option<PathBuf>,
-    /// Maximum bytes of stored responses; the least recently used are removed first. 0: none is stored. Unset:
-    /// 64 MiB, or 1 GiB in `responses_dir`.
-    pub responses_bytes_max: Option<usize>,
-    /// Maximum number of stored responses. 0: none is stored.
-    pub responses_max: usize,
-    /// Seconds of silence on a stream after which a keep-alive comment is sent.
-    pub sse_keep_alive_s: u64,
-    /// Let models call the tools of the servers in `mcp_config`.
-    pub enable_mcp: bool,
-    /// File of MCP servers, in the format of Claude Desktop: `{"mcpServers": {NAME: {"command": …} or {"url":
-    /// …}}}`.
-    pub mcp_config: Option<PathBuf>,
-    /// Serve MCP on `mcp_port` too; `/mcp` of the HTTP port always serves it.
-    pub mcp_enabled: bool,
-    /// TCP port for MCP alone; 0 picks a free one.
-    pub mcp_port: u16,
-    /// Maximum MCP sessions at once; an idle one is ended to make room.
-    pub mcp_sessions_max: usize,
-    /// Seconds after which an idle MCP session ends.
-    pub mcp_idle_s: u64,
-    /// Seconds that running requests may take after the shutdown signal.
-    pub drain_s: u64,
-    /// Log level (`error`, `warn`, `info`, `debug`, `trace`), or a filter such as
-    /// `info,hanzo_engine_gateway=debug`. Also read from `HANZO_ENGINE_LOG_LEVEL`.
-    pub log_level: String,
-    /// Format of the log: `pretty` for people, or `json`.
-    pub log_format: LogFormat,
-    /// OTLP endpoint for traces of requests, such as `http://localhost:4317`; unset:
-    /// `OTEL_EXPORTER_OTLP_ENDPOINT`, or no traces.
-    pub traces_endpoint: Option<String>,
-    /// Protocol of the traces: `grpc` or `http/protobuf`; unset: `OTEL_EXPORTER_OTLP_PROTOCOL`, or `grpc`.
-    pub traces_protocol: Option<Protocol>,
-    /// Share of requests to trace, from 0 to 1. A request that is part of a trace already follows that trace's
-    /// decision. Unset: `OTEL_TRACES_SAMPLER`, or all.
-    pub traces_ratio: Option<f64>,
-    /// Seconds after which a generation, embedding or scoring request ends with 504; unset: no limit.
-    pub request_timeout_s: Option<u64>,
-}
-
-/// Format of the log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// Human-readable lines.
-    #[default]
-    Pretty,
-    /// JSON object on each line.
-    Json,
-}
-
-impl Default for Config {
-    fn default() -> Config {
-        Config {
-            host: "127.0.0.1".to_owned(),
-            port: 36900,
-            allowed_hosts: Vec::new(),
-            api_key: None,
-            api_keys_file: None,
-            tls_cert: None,
-            tls_key: None,
-            tls_client_ca: None,
-            cors_origins: Vec::new(),
-            media_hosts: Vec::new(),
-            insecure: false,
-            private_metrics: false,
-            access_log: true,
-            engine_ca: None,
-            engine_cert: None,
-            engine_cert_key: None,
-            engine_api_key: None,
-            engine: "http://127.0.0.1:36901".to_owned(),
-            cloud_url: None,
-            cloud_api_key: None,
-            cloud_models: Vec::new(),
-            cloud_overflow: Vec::new(),
-            upstreams: Vec::new(),
-            lenient: false,
-            page: true,
-            adapter_updates: false,
-            body_bytes_max: 10_000_000,
-            bodies_bytes_max: 256_000_000,
-            sound_bytes_max: 26_214_400,
-            body_timeout_s: 60,
-            connections_max: 4096,
-            headers_timeout_s: 60,
-            idle_timeout_s: 120,
-            stop_strings_max: 16,
-            choices_max: 128,
-            prompts_max: 1024,
-            prompts_running_max: 8,
-            embedding_inputs_max: 2048,
-            embeddings_bytes_max: 256_000_000,
-            answers_bytes_max: 256 << 20,
-            responses_dir: None,
-            responses_bytes_max: None,
-            responses_max: 10_000,
-            sse_keep_alive_s: 15,
-            enable_mcp: false,
-            mcp_config: None,
-            mcp_enabled: false,
-            mcp_port: 3691,
-            mcp_sessions_max: 1024,
-            mcp_idle_s: 3600,
-            drain_s: 30,
-            log_level: "info".to_owned(),
-            log_format: LogFormat::Pretty,
-            traces_endpoint: None,
-            traces_protocol: None,
-            traces_ratio: None,
-            request_timeout_s: None,
-        }
+settings! {
+    /// Settings of the gateway.
+    pub struct Config("") {
+        /// Address to listen on: an IP address or `localhost`.
+        host: String = "127.0.0.1".to_owned() => shared("server.host")
+            .gateway("", "Address to listen on [default: 127.0.0.1]");
+        /// TCP port to listen on; 0 picks a free one.
+        port: u16 = 36900 => serve("", "Port of the HTTP API; 0 for any free one [default: 36900]")
+            .with(|arg| arg.short('p').env("HANZO_ENGINE_SERVER_PORT"))
+            .gateway("", "Port to listen on; 0 picks a free one [default: 36900]");
+        /// Accepted names in the header `Host`, in addition to those of the loopback. Unset: only those while
+        /// `host` is a loopback address, else any name.
+        allowed_hosts: Vec<String> = Vec::new() => same("server.allowed_hosts").named("allowed-host")
+            .gateway("NAME", "Accepted name in the header Host in addition to localhost, such as a proxy's; repeatable");
+        /// API key with all permissions. Also read from `HANZO_ENGINE_API_KEY`.
+        api_key: Option<Secret> = None => reloaded()
+            .secret(&["HANZO_ENGINE_GATEWAY_API_KEY", "HANZO_ENGINE_API_KEY", "HANZO_ENGINE_AUTH_TOKEN"])
+            .flag::<EngineGateway>("KEY", "Key that every request must have. Prefer HANZO_ENGINE_API_KEY, which \
+                                           process lists do not show", text);
+        /// File of API keys with permissions and limits, written by `hanzo-engine keys`. Reloaded when it changes.
+        api_keys_file: Option<PathBuf> = None => reloaded().same("server.api_keys_file")
+            .gateway("FILE", "File of API keys with permissions, written by `hanzo-engine keys create`; reloaded \
+                              when it changes");
+        /// Certificate of the server for HTTPS, followed by its intermediates; unset: plain HTTP. Reloaded when it
+        /// changes.
+        tls_cert: Option<PathBuf> = None => shared("server.tls_cert")
+            .gateway("FILE", "Certificate for HTTPS (PEM, with intermediates); reloaded when it changes");
+        /// Private key of the certificate.
+        tls_key: Option<PathBuf> = None => shared("server.tls_key")
+            .gateway("FILE", "Private key of the certificate (PEM)");
+        /// Authorities of client certificates. If set, each client must show a certificate of one of them.
+        tls_client_ca: Option<PathBuf> = None => shared("server.tls_client_ca")
+            .gateway("FILE", "Authorities of client certificates (PEM); each client must show a certificate of one \
+                              of them");
+        /// Origins whose web pages may send requests, such as `https://chat.example.com`; `*`: any.
+        cors_origins: Vec<String> = Vec::new() => named("cors-origin")
+            .gateway("ORIGIN", "Origin whose web pages may send requests, such as https://chat.example.com, or * for \
+                                any; repeatable [default: none]")
+            .serve("ORIGIN", "Origin whose pages may send requests, such as https://chat.example.com, or * for any; \
+                              repeatable [default: none]");
+        /// Hosts from which images and audio may be fetched by URL, such as `pictures.example.com`, optionally with
+        /// `:PORT`. All their addresses must be public. Unset: nothing is fetched.
+        media_hosts: Vec<String> = Vec::new()
+            => gateway("HOST", "Host from which images and audio may be fetched by URL, such as \
+                                pictures.example.com, optionally with :PORT; repeatable [default: none]")
+            .serve("HOST", "Host, such as pictures.example.com, optionally with :PORT, from which pictures and \
+                            sounds named by URL may be fetched; repeatable [default: none]");
+        /// Listen on addresses other than the loopback's even if no key is required.
+        insecure: bool = false => reloaded().same("server.insecure")
+            .gateway("", "Listen on addresses other than the loopback's without a key; for private networks only");
+        /// Require a key for `/metrics`, `/health` and `/version` too, which reveal models and load.
+        private_metrics: bool = false => reloaded().same("server.private_metrics")
+            .gateway("", "Require a key for /metrics, /health and /version too");
+        /// Log one line for each finished request: client, model, status, tokens and times.
+        access_log: bool = true => reloaded().named("no-access-log").gateway("", "Do not log a line for each request");
+        /// Address of the engine's gRPC: `http://HOST:PORT`, `https://HOST:PORT` or `unix:PATH`.
+        engine: String = "http://127.0.0.1:36901".to_owned()
+            => gateway("URI", "Address of the engine's gRPC [default: http://127.0.0.1:36901]");
+        /// Several engines, instead of `engine`: a list, or one text with commas. Each is `HOST:PORT`, `http://…`,
+        /// `https://…`, `dns://NAME:PORT` or `unix:PATH`. Every address of a name is an engine; names are resolved
+        /// repeatedly.
+        #[serde(deserialize_with = "one_or_list")]
+        upstreams: Vec<String> = Vec::new() => named("upstream")
+            .gateway("URI", "Engine to use, one of several, instead of --engine: HOST:PORT, http://…, https://…, \
+                             dns://NAME:PORT or unix:PATH; repeatable, or with commas. Every address of a name is an \
+                             engine").with(|arg| arg.value_delimiter(','));
+        /// Authorities for the engine's certificate; unset: the system's.
+        engine_ca: Option<PathBuf> = None
+            => gateway("FILE", "Authorities (PEM) for the certificate of an engine at https:// [default: the system's]");
+        /// Client certificate for the engine.
+        engine_cert: Option<PathBuf> = None => gateway("FILE", "Client certificate (PEM) for the engine");
+        /// Private key of the client certificate.
+        engine_cert_key: Option<PathBuf> = None => gateway("FILE", "Private key of the client certificate (PEM)");
+        /// API key of the gateway for the engine; it needs no admin scope. Unset: `api_key`.
+        engine_api_key: Option<Secret> = None => secret(&["HANZO_ENGINE_GATEWAY_ENGINE_API_KEY"])
+            .flag::<EngineGateway>("KEY", "Key of this gateway for the engine, also \
+                                           HANZO_ENGINE_GATEWAY_ENGINE_API_KEY [default: --api-key]", text);
+        /// Upstream server that speaks OpenAI's API, such as `https://api.openai.com/v1`. It answers chats,
+        /// completions and embeddings of the models below. Each request sent there is logged, and its answer has
+        /// the header `X-Hanzo-Sent-To`. Unset: nothing is sent elsewhere.
+        cloud_url: Option<String> = None
+            => gateway("URL", "Upstream server that speaks OpenAI's API, such as https://api.openai.com/v1, for the \
+                               models of --cloud-model and --cloud-overflow. Its key is \
+                               HANZO_ENGINE_GATEWAY_CLOUD_API_KEY [default: none]");
+        /// API key of the gateway for the upstream server.
+        cloud_api_key: Option<Secret> = None => secret(&["HANZO_ENGINE_GATEWAY_CLOUD_API_KEY"]);
+        /// Models that the upstream server always answers: `NAME`, or `NAME=UPSTREAM-NAME`. A list, or one text
+        /// with commas.
+        #[serde(deserialize_with = "one_or_list")]
+        cloud_models: Vec<String> = Vec::new() => named("cloud-model")
+            .gateway("NAME", "Model that --cloud-url always answers: NAME, or NAME=UPSTREAM-NAME; repeatable, or \
+                              with commas").with(|arg| arg.value_delimiter(',').requires("cloud_url"));
+        /// Models that the upstream server answers when the engine's queue is full or no engine is available; same
+        /// format.
+        #[serde(deserialize_with = "one_or_list")]
+        cloud_overflow: Vec<String> = Vec::new()
+            => gateway("NAME", "Model that --cloud-url answers when the queue is full or no engine is available; \
+                                repeatable, or with \
+                                commas").with(|arg| arg.value_delimiter(',').requires("cloud_url"));
+        /// Ignore unknown request fields instead of answering 400.
+        lenient: bool = false => reloaded().gateway("", "Ignore unknown request fields instead of answering 400")
+            .serve("", "Ignore unknown fields of HTTP requests instead of answering 400");
+        /// Serve a web page at `GET /` to chat and to watch the engine.
+        page: bool = true => named("no-page").gateway("", "Do not serve the web page at /").serve("", SAME);
+        /// Let HTTP clients load and unload adapters, by paths on the engine's machine.
+        adapter_updates: bool = false => reloaded()
+            .gateway("", "Let HTTP clients load adapters from paths on the engine's machine, and unload them")
+            .serve("", "Let HTTP clients load adapters from paths on this machine, and unload them");
+        /// Maximum size of a request body, in bytes.
+        body_bytes_max: usize = 10_000_000 => within(1..=u64::MAX);
+        /// Maximum bytes of request bodies in memory, over all requests; more wait. At least `body_bytes_max`.
+        bodies_bytes_max: usize = 256_000_000 => bounded(0..=u32::MAX as u64, "must be under 4 GiB");
+        /// Maximum size of an audio file to transcribe, in bytes; the engine has its own limit. Files that arrive
+        /// before the fields of their form are buffered, together in up to `bodies_bytes_max` more.
+        sound_bytes_max: usize = 26_214_400 => bounded(1..=u32::MAX as u64 >> 1, "must be 1 byte to 2 GiB");
+        /// Seconds within which a request's body must arrive.
+        body_timeout_s: u64 = 60 => reloaded().within(1..=SECONDS_MAX);
+        /// Maximum connections at once; more wait in the listener's backlog. When nearly all are in use, the
+        /// longest idle ones are closed. One address may have a quarter of them.
+        connections_max: usize = 4096 => within(1..=u64::MAX);
+        /// Seconds for a connection's TLS handshake, for its first bytes, and for the headers of a request.
+        headers_timeout_s: u64 = 60 => reloaded().within(1..=SECONDS_MAX);
+        /// Seconds after which a connection is closed if it is idle, or if its client reads nothing of its answer.
+        idle_timeout_s: u64 = 120 => reloaded().within(1..=SECONDS_MAX);
+        /// Maximum stop strings of a request.
+        stop_strings_max: usize = 16 => reloaded();
+        /// Maximum choices (`n`) of a prompt.
+        choices_max: u32 = 128 => reloaded().within(1..=u64::MAX);
+        /// Maximum prompts of a `/v1/completions` request.
+        prompts_max: usize = 1024 => reloaded().within(1..=u64::MAX);
+        /// Maximum prompts of a `/v1/completions` request that run at the same time.
+        prompts_running_max: usize = 8 => reloaded().within(1..=u64::MAX);
+        /// Maximum texts of a request to embed, rerank, compare or classify.
+        embedding_inputs_max: usize = 2048 => reloaded().within(1..=u64::MAX);
+        /// Maximum bytes of embeddings in memory, over all requests, so that a request that fails midway gets an
+        /// error status. An answer that does not fit is streamed, and breaks off if it fails.
+        embeddings_bytes_max: usize = 256_000_000 => bounded(0..=u32::MAX as u64, "must be under 4 GiB");
+        /// Maximum bytes of unstreamed answers in memory, over all requests, in addition to the first megabyte of
+        /// each.
+        answers_bytes_max: usize = 256 << 20 => bounded(0..=u32::MAX as u64, "must be under 4 GiB");
+        /// Directory of stored responses (`/v1/responses`), which then survive a restart; unset: they are kept in
+        /// memory.
+        responses_dir: Option<PathBuf> = None
+            => gateway("DIR", "Directory of stored responses, which then survive a restart [default: kept in memory]")
+            .serve("DIR", "Keep stored responses in this directory, so that they are found after a restart [default: \
+                           in memory]");
+        /// Maximum bytes of stored responses; the least recently used are removed first. 0: none is stored. Unset:
+        /// 64 MiB, or 1 GiB in `responses_dir`.
+        responses_bytes_max: Option<usize> = None;
+        /// Maximum number of stored responses. 0: none is stored.
+        responses_max: usize = 10_000;
+        /// Seconds of silence on a stream after which a keep-alive comment is sent.
+        sse_keep_alive_s: u64 = 15 => reloaded().within(1..=SECONDS_MAX);
+        /// Let models call the tools of the servers in `mcp_config`.
+        enable_mcp: bool = false
+            => gateway("", "Let models call the tools of the MCP servers in --mcp-config").serve("", SAME)
+            .with(|arg| arg.requires("mcp_config"));
+        /// File of MCP servers, in the format of Claude Desktop: `{"mcpServers": {NAME: {"command": …} or {"url":
+        /// …}}}`.
+        mcp_config: Option<PathBuf> = None
+            => gateway("FILE", "File of MCP servers, in the format of Claude Desktop: {\"mcpServers\": {NAME: \
+                                {\"command\": …} or {\"url\": …}}}")
+            .serve("FILE", "MCP servers, in the format of Claude Desktop: {\"mcpServers\": {NAME: {\"command\": …} or \
+                            {\"url\": …}}}").with(|arg| arg.requires("enable_mcp"));
+        /// Serve MCP on `mcp_port` too; `/mcp` of the HTTP port always serves it.
+        mcp_enabled: bool = false
+            => gateway("", "Serve MCP on a separate port too; /mcp of the HTTP port always serves it")
+            .serve("", "Serve MCP on a separate port too; the HTTP port always serves it at /mcp");
+        /// TCP port for MCP alone; 0 picks a free one.
+        mcp_port: u16 = 3691 => gateway("PORT", "Port for MCP with --mcp-enabled; 0 picks a free one [default: 3691]")
+            .serve("PORT", "Port of MCP with --mcp-enabled; 0 for any free one [default: 3691]");
+        /// Maximum MCP sessions at once; an idle one is ended to make room.
+        mcp_sessions_max: usize = 1024 => within(1..=u64::MAX);
+        /// Seconds after which an idle MCP session ends.
+        mcp_idle_s: u64 = 3600 => within(1..=SECONDS_MAX);
+        /// Seconds that running requests may take after the shutdown signal.
+        drain_s: u64 = 30 => reloaded().shared("server.drain_s").within(0..=SECONDS_MAX)
+            .gateway("SECONDS", "Seconds that running requests may take after SIGTERM or SIGQUIT [default: 30]");
+        /// Log level (`error`, `warn`, `info`, `debug`, `trace`), or a filter such as
+        /// `info,hanzo_engine_gateway=debug`. Also read from `HANZO_ENGINE_LOG_LEVEL`.
+        log_level: String = "info".to_owned() => reloaded()
+            .gateway("LEVEL", "Log level (error, warn, info, debug, trace), or a filter such as \
+                               hanzo_engine_gateway=debug [default: \
+                               info]").with(|arg| arg.env("HANZO_ENGINE_LOG_LEVEL"));
+        /// Format of the log: `pretty` for people, or `json`.
+        log_format: LogFormat = LogFormat::Pretty => gateway("FORMAT", "Format of the log [default: pretty]")
+            .with(|arg| arg.env("HANZO_ENGINE_LOG_FORMAT"));
+        /// OTLP endpoint for traces of requests, such as `http://localhost:4317`; unset:
+        /// `OTEL_EXPORTER_OTLP_ENDPOINT`, or no traces.
+        traces_endpoint: Option<String> = None => shared("traces.endpoint")
+            .gateway("URL", "OTLP endpoint for traces of requests, such as http://localhost:4317 [default: \
+                             OTEL_EXPORTER_OTLP_ENDPOINT]");
+        /// Protocol of the traces: `grpc` or `http/protobuf`; unset: `OTEL_EXPORTER_OTLP_PROTOCOL`, or `grpc`.
+        traces_protocol: Option<Protocol> = None => shared("traces.protocol");
+        /// Share of requests to trace, from 0 to 1. A request that is part of a trace already follows that trace's
+        /// decision. Unset: `OTEL_TRACES_SAMPLER`, or all.
+        traces_ratio: Option<f64> = None => shared("traces.ratio");
+        /// Seconds after which a generation, embedding or scoring request ends with 504; unset: no limit.
+        request_timeout_s: Option<u64> = None => reloaded().within(0..=SECONDS_MAX)
+            .gateway("SECONDS", "Seconds after which a request to the engine ends with 504 [default: no limit]");
     }
 }
 
@@ -260,25 +243,21 @@ impl Config {
     pub fn load(file: Option<&Path>, flags: impl Serialize) -> Result<Config, GatewayError> {
         let mut figment = Figment::from(Serialized::defaults(Config::default()));
         if let Some(path) = file {
-            let yaml = path.extension().is_some_and(|e| e == "yaml" || e == "yml");
-            figment = if yaml {
-                figment.merge(Yaml::file_exact(path))
-            } else {
-                figment.merge(Toml::file_exact(path))
-            };
+            figment = figment.merge(settings::file(path));
         }
         // Read separately: a key may look like a number, and no error may repeat it.
-        for (field, names) in SECRETS {
-            if let Some(secret) = Secret::of_first_env(names).map_err(GatewayError::Config)? {
-                figment = figment.merge((field, secret.text()));
+        let secrets: Vec<_> = Self::settings().into_iter().filter(|setting| setting.is_secret).collect();
+        for setting in &secrets {
+            if let Some(secret) = Secret::of_first_env(setting.variables).map_err(GatewayError::Config)? {
+                figment = figment.merge((setting.key, secret.text()));
             }
         }
-        let fields = SECRETS.map(|(field, _)| field);
+        let secrets: Vec<_> = secrets.iter().map(|setting| setting.key).collect();
         let config: Config = figment
-            .merge(Env::prefixed("HANZO_ENGINE_GATEWAY_").ignore(&fields))
+            .merge(Env::prefixed("HANZO_ENGINE_GATEWAY_").ignore(&secrets))
             .merge(Serialized::defaults(flags))
             .extract()
-            .map_err(|error| GatewayError::Config(reason(&error)))?;
+            .map_err(|error| GatewayError::Config(reason::<Config>(&error)))?;
         config.checked()
     }
 
@@ -321,7 +300,16 @@ impl Config {
             );
             return refuse(&problem);
         }
-        self.check_sizes()?;
+        if self.bodies_bytes_max < self.body_bytes_max {
+            return refuse("bodies_bytes_max: must be at least body_bytes_max");
+        }
+        if let Some((key, Bounds { range, text }, value)) = out_of_bounds(&Self::settings(), &self.values()) {
+            return refuse(&match text {
+                "" if value < *range.start() => format!("{key}: must be at least {}", range.start()),
+                "" => format!("{key}: must be at most {}", range.end()),
+                text => format!("{key}: {text}"),
+            });
+        }
         if self.enable_mcp != self.mcp_config.is_some() {
             return refuse("enable_mcp, mcp_config (--enable-mcp, --mcp-config): they need each other");
         }
@@ -346,64 +334,7 @@ impl Config {
         cloud_settings::check(&self.cloud()).map_err(GatewayError::Config)?;
         cors::check(&self.cors_origins).map_err(GatewayError::Config)?;
         media_hosts::check(&self.media_hosts).map_err(GatewayError::Config)?;
-        self.check_times_and_counts()?;
         Ok(self)
-    }
-
-    /// Checks the bounds of bodies and answers, in bytes.
-    fn check_sizes(&self) -> Result<(), GatewayError> {
-        let refuse = |what: &str| Err(GatewayError::Config(what.to_owned()));
-        if self.bodies_bytes_max < self.body_bytes_max {
-            return refuse("bodies_bytes_max: must be at least body_bytes_max");
-        }
-        if self.bodies_bytes_max > tokio::sync::Semaphore::MAX_PERMITS.min(u32::MAX as usize) {
-            return refuse("bodies_bytes_max: must be under 4 GiB");
-        }
-        if !(1..=u32::MAX as usize >> 1).contains(&self.sound_bytes_max) {
-            return refuse("sound_bytes_max: must be 1 byte to 2 GiB");
-        }
-        if self.embeddings_bytes_max > tokio::sync::Semaphore::MAX_PERMITS.min(u32::MAX as usize) {
-            return refuse("embeddings_bytes_max: must be under 4 GiB");
-        }
-        if self.answers_bytes_max > u32::MAX as usize {
-            return refuse("answers_bytes_max: must be under 4 GiB");
-        }
-        Ok(())
-    }
-
-    /// Checks times in seconds, and counts that must not be 0.
-    fn check_times_and_counts(&self) -> Result<(), GatewayError> {
-        let refuse = |what: &str| Err(GatewayError::Config(what.to_owned()));
-        let seconds = [
-            ("headers_timeout_s", self.headers_timeout_s),
-            ("idle_timeout_s", self.idle_timeout_s),
-            ("body_timeout_s", self.body_timeout_s),
-            ("sse_keep_alive_s", self.sse_keep_alive_s),
-            ("mcp_idle_s", self.mcp_idle_s),
-            ("drain_s", self.drain_s),
-            ("request_timeout_s", self.request_timeout_s.unwrap_or(0)),
-        ];
-        if let Some((name, _)) = seconds.iter().find(|(_, value)| *value > SECONDS_MAX) {
-            return refuse(&format!("{name}: must be at most {SECONDS_MAX}"));
-        }
-        let at_least_one = [
-            ("body_bytes_max", self.body_bytes_max),
-            ("connections_max", self.connections_max),
-            ("choices_max", self.choices_max as usize),
-            ("prompts_max", self.prompts_max),
-            ("prompts_running_max", self.prompts_running_max),
-            ("embedding_inputs_max", self.embedding_inputs_max),
-            ("mcp_sessions_max", self.mcp_sessions_max),
-            ("mcp_idle_s", usize::from(self.mcp_idle_s > 0)),
-            ("sse_keep_alive_s", usize::from(self.sse_keep_alive_s > 0)),
-            ("body_timeout_s", usize::from(self.body_timeout_s > 0)),
-            ("headers_timeout_s", usize::from(self.headers_timeout_s > 0)),
-            ("idle_timeout_s", usize::from(self.idle_timeout_s > 0)),
-        ];
-        if let Some((name, _)) = at_least_one.iter().find(|(_, value)| *value == 0) {
-            return refuse(&format!("{name}: must be at least 1"));
-        }
-        Ok(())
     }
 
     /// Settings of traces.
@@ -465,23 +396,7 @@ impl Config {
 
     /// Address to bind; `None`: `host` is neither an IP address nor `localhost`.
     pub(crate) fn address(&self) -> Option<IpAddr> {
-        if self.host.eq_ignore_ascii_case("localhost") {
-            return Some(IpAddr::from([127, 0, 0, 1]));
-        }
-        self.host.trim_start_matches('[').trim_end_matches(']').parse().ok()
-    }
-}
-
-/// Error text with the key and the reason, without figment's description of the source. For an unknown key it
-/// suggests a similar one.
-fn reason(error: &figment::Error) -> String {
-    match &error.kind {
-        figment::error::Kind::UnknownField(field, known) => {
-            let everywhere = settings::keys(&Config::default().values());
-            settings::unknown_key(&error.path.join("."), field, known, &everywhere)
-        }
-        kind if error.path.is_empty() => kind.to_string(),
-        kind => format!("{}: {kind}", error.path.join(".")),
+        parse_host(&self.host).ok()
     }
 }
 

@@ -14,10 +14,9 @@ use clap::{CommandFactory as _, Parser};
 use hanzo_engine_gateway::{Config, Gateway, GatewayError, LogFormat, Reload};
 use hanzo_engine_process::{
     documents,
-    settings::SettingsChange,
+    settings::{EngineGateway, FlagLayer, SettingsChange},
     systemd::{self, Is},
 };
-use serde::Serialize;
 use tracing_subscriber::{
     EnvFilter, Layer as _, Registry, filter::ParseError, layer::SubscriberExt as _, reload,
     util::SubscriberInitExt as _,
@@ -46,165 +45,7 @@ struct Args {
     #[arg(long, value_name = "DIR", hide = true)]
     write_documents: Option<PathBuf>,
     #[command(flatten)]
-    flags: Flags,
-}
-
-/// Settings that have a flag. Those not given are left to the environment and the file.
-#[derive(clap::Args, Serialize)]
-struct Flags {
-    /// Log level (error, warn, info, debug, trace), or a filter such as hanzo_engine_gateway=debug [default:
-    /// info].
-    #[arg(long, value_name = "LEVEL", env = "HANZO_ENGINE_LOG_LEVEL")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    log_level: Option<String>,
-    /// Format of the log [default: pretty].
-    #[arg(long, value_name = "FORMAT", env = "HANZO_ENGINE_LOG_FORMAT")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    log_format: Option<LogFormat>,
-    /// OTLP endpoint for traces of requests, such as http://localhost:4317 [default:
-    /// OTEL_EXPORTER_OTLP_ENDPOINT].
-    #[arg(long, value_name = "URL")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    traces_endpoint: Option<String>,
-    /// Address to listen on [default: 127.0.0.1].
-    #[arg(long)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    host: Option<String>,
-    /// Port to listen on; 0 picks a free one [default: 36900].
-    #[arg(long)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    port: Option<u16>,
-    /// Accepted name in the header Host in addition to localhost, such as a proxy's; repeatable.
-    #[arg(long, value_name = "NAME")]
-    #[serde(rename = "allowed_hosts", skip_serializing_if = "Vec::is_empty")]
-    allowed_host: Vec<String>,
-    /// Key that every request must have. Prefer HANZO_ENGINE_API_KEY, which process lists do not show.
-    #[arg(long, value_name = "KEY")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    api_key: Option<String>,
-    /// File of API keys with permissions, written by `hanzo-engine keys create`; reloaded when it changes.
-    #[arg(long, value_name = "FILE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    api_keys_file: Option<PathBuf>,
-    /// Certificate for HTTPS (PEM, with intermediates); reloaded when it changes.
-    #[arg(long, value_name = "FILE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tls_cert: Option<PathBuf>,
-    /// Private key of the certificate (PEM).
-    #[arg(long, value_name = "FILE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tls_key: Option<PathBuf>,
-    /// Authorities of client certificates (PEM); each client must show a certificate of one of them.
-    #[arg(long, value_name = "FILE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tls_client_ca: Option<PathBuf>,
-    /// Origin whose web pages may send requests, such as https://chat.example.com, or * for any; repeatable
-    /// [default: none].
-    #[arg(long, value_name = "ORIGIN")]
-    #[serde(rename = "cors_origins", skip_serializing_if = "Vec::is_empty")]
-    cors_origin: Vec<String>,
-    /// Host from which images and audio may be fetched by URL, such as pictures.example.com, optionally with
-    /// :PORT; repeatable [default: none].
-    #[arg(long = "media-hosts", value_name = "HOST")]
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    media_hosts: Vec<String>,
-    /// Listen on addresses other than the loopback's without a key; for private networks only.
-    #[arg(long)]
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    insecure: bool,
-    /// Require a key for /metrics, /health and /version too.
-    #[arg(long)]
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    private_metrics: bool,
-    /// Do not log a line for each request.
-    #[arg(long)]
-    #[serde(rename = "access_log", skip_serializing_if = "std::ops::Not::not", serialize_with = "off")]
-    no_access_log: bool,
-    /// Authorities (PEM) for the certificate of an engine at https:// [default: the system's].
-    #[arg(long, value_name = "FILE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    engine_ca: Option<PathBuf>,
-    /// Client certificate (PEM) for the engine.
-    #[arg(long, value_name = "FILE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    engine_cert: Option<PathBuf>,
-    /// Private key of the client certificate (PEM).
-    #[arg(long, value_name = "FILE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    engine_cert_key: Option<PathBuf>,
-    /// Key of this gateway for the engine, also HANZO_ENGINE_GATEWAY_ENGINE_API_KEY [default: --api-key].
-    #[arg(long, value_name = "KEY")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    engine_api_key: Option<String>,
-    /// Address of the engine's gRPC [default: http://127.0.0.1:36901].
-    #[arg(long, value_name = "URI")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    engine: Option<String>,
-    /// Engine to use, one of several, instead of --engine: HOST:PORT, http://…, https://…, dns://NAME:PORT or
-    /// unix:PATH; repeatable, or with commas. Every address of a name is an engine.
-    #[arg(long, value_name = "URI", value_delimiter = ',')]
-    #[serde(rename = "upstreams", skip_serializing_if = "Vec::is_empty")]
-    upstream: Vec<String>,
-    /// Upstream server that speaks OpenAI's API, such as https://api.openai.com/v1, for the models of
-    /// --cloud-model and --cloud-overflow. Its key is HANZO_ENGINE_GATEWAY_CLOUD_API_KEY [default: none].
-    #[arg(long, value_name = "URL")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cloud_url: Option<String>,
-    /// Model that --cloud-url always answers: NAME, or NAME=UPSTREAM-NAME; repeatable, or with commas.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "cloud_url")]
-    #[serde(rename = "cloud_models", skip_serializing_if = "Vec::is_empty")]
-    cloud_model: Vec<String>,
-    /// Model that --cloud-url answers when the queue is full or no engine is available; repeatable, or with
-    /// commas.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "cloud_url")]
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    cloud_overflow: Vec<String>,
-    /// Ignore unknown request fields instead of answering 400.
-    #[arg(long)]
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    lenient: bool,
-    /// Do not serve the web page at /.
-    #[arg(long = "no-page", action = clap::ArgAction::SetFalse)]
-    #[serde(skip_serializing_if = "std::clone::Clone::clone")]
-    page: bool,
-    /// Let HTTP clients load adapters from paths on the engine's machine, and unload them.
-    #[arg(long)]
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    adapter_updates: bool,
-    /// Directory of stored responses, which then survive a restart [default: kept in memory].
-    #[arg(long, value_name = "DIR")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    responses_dir: Option<PathBuf>,
-    /// Let models call the tools of the MCP servers in --mcp-config.
-    #[arg(long, requires = "mcp_config")]
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    enable_mcp: bool,
-    /// File of MCP servers, in the format of Claude Desktop: {"mcpServers": {NAME: {"command": …} or {"url":
-    /// …}}}.
-    #[arg(long, value_name = "FILE", requires = "enable_mcp")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mcp_config: Option<PathBuf>,
-    /// Serve MCP on a separate port too; /mcp of the HTTP port always serves it.
-    #[arg(long)]
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    mcp_enabled: bool,
-    /// Port for MCP with --mcp-enabled; 0 picks a free one [default: 3691].
-    #[arg(long, value_name = "PORT")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mcp_port: Option<u16>,
-    /// Seconds that running requests may take after SIGTERM or SIGQUIT [default: 30].
-    #[arg(long, value_name = "SECONDS")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    drain_s: Option<u64>,
-    /// Seconds after which a request to the engine ends with 504 [default: no limit].
-    #[arg(long, value_name = "SECONDS")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    request_timeout_s: Option<u64>,
-}
-
-/// Serialises a flag that turns a setting off.
-fn off<S: serde::Serializer>(given: &bool, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_bool(!given)
+    settings: FlagLayer<Config, EngineGateway>,
 }
 
 /// Reason why the program ended.
@@ -261,7 +102,7 @@ fn start(args: Args) -> Result<(), Failure> {
 
 /// Prints and checks the settings, as requested.
 fn show(args: &Args) -> Result<(), Failure> {
-    let config = Config::load(args.config.as_deref(), &args.flags)?;
+    let config = Config::load(args.config.as_deref(), &args.settings.values)?;
     if args.print_config {
         io::stdout().write_all(config.print().as_bytes()).map_err(Failure::Print)?;
     }
@@ -296,7 +137,7 @@ fn check_threads(needed: usize) -> Result<(), Failure> {
 }
 
 async fn run(args: Args) -> Result<(), Failure> {
-    let config = Config::load(args.config.as_deref(), &args.flags)?;
+    let config = Config::load(args.config.as_deref(), &args.settings.values)?;
     let (filter, level) = reload::Layer::new(filter(&config.log_level)?);
     let lines =
         tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
@@ -338,7 +179,7 @@ fn filter(level: &str) -> Result<EnvFilter, ParseError> {
 
 /// Reloads the settings and applies those that can change.
 fn read_again(args: &Args, settings: &Reload, level: &Level) -> Result<SettingsChange, Failure> {
-    let config = Config::load(args.config.as_deref(), &args.flags)?;
+    let config = Config::load(args.config.as_deref(), &args.settings.values)?;
     let filter = filter(&config.log_level)?;
     let changed = settings.reload(config)?;
     // The log subscriber lives as long as the program, so this cannot fail.

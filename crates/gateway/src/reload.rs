@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use hanzo_engine_access::ServerTls;
-use hanzo_engine_process::settings::SettingsChange;
+use hanzo_engine_process::settings::{DeclaredSettings as _, SettingsChange};
 
 use crate::{app::App, config::Config, error::GatewayError};
 
@@ -23,7 +23,7 @@ impl Reload {
     /// [`GatewayError`] if the resulting settings are invalid. Then everything stays as it was.
     pub fn reload(&self, read: Config) -> Result<SettingsChange, GatewayError> {
         let now: &Config = &self.app.config;
-        let next = taken(now, &read).checked()?;
+        let next = now.reloaded(&read).checked()?;
         self.app.access.set(next.access())?;
         if let Some(tls) = &self.tls {
             tls.reload();
@@ -37,32 +37,6 @@ impl Reload {
             self.app.config.replace(next);
         }
         Ok(changed)
-    }
-}
-
-/// Copy of `now` with those settings of `read` that can change.
-fn taken(now: &Config, read: &Config) -> Config {
-    Config {
-        api_key: read.api_key.clone(),
-        api_keys_file: read.api_keys_file.clone(),
-        insecure: read.insecure,
-        private_metrics: read.private_metrics,
-        access_log: read.access_log,
-        lenient: read.lenient,
-        adapter_updates: read.adapter_updates,
-        body_timeout_s: read.body_timeout_s,
-        headers_timeout_s: read.headers_timeout_s,
-        idle_timeout_s: read.idle_timeout_s,
-        stop_strings_max: read.stop_strings_max,
-        choices_max: read.choices_max,
-        prompts_max: read.prompts_max,
-        prompts_running_max: read.prompts_running_max,
-        embedding_inputs_max: read.embedding_inputs_max,
-        sse_keep_alive_s: read.sse_keep_alive_s,
-        drain_s: read.drain_s,
-        request_timeout_s: read.request_timeout_s,
-        log_level: read.log_level.clone(),
-        ..now.clone()
     }
 }
 

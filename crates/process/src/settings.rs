@@ -1,32 +1,51 @@
-//! Settings as trees of values, for any program: their keys, suggestions for wrong keys, differences, and
-//! printing. Secrets arrive here hidden, because they serialise as `***`.
+//! Settings of any program: their declaration, their flags, suggestions for wrong keys, differences, and printing.
+//! Secrets arrive here hidden, because they serialise as `***`.
 
-use std::fmt::{Display, Write as _};
+use std::{
+    fmt::{Display, Write as _},
+    path::Path,
+};
 
+use figment::{
+    Figment,
+    error::Kind,
+    providers::{Format as _, Toml, Yaml},
+};
 use serde_json::{Map, Value};
+
+mod declare;
+mod flags;
+mod programs;
+mod values;
+
+pub use declare::{
+    Bounds, Declaration, DeclaredSettings, SAME, SettingSpec, SharedSetting, out_of_bounds, value,
+};
+pub use flags::{Flag, FlagLayer, FlagType, Program, parser, text};
+pub use programs::{EngineDaemon, EngineGateway, ModelCommand, Serve};
+pub use values::{LogFormat, parse_host};
 
 /// Minimum similarity for a suggestion.
 const ALIKE_MIN: f64 = 0.7;
 
-/// Full keys of all values, such as `server.grpc_port`. Values in a list have the list's key as prefix.
-pub fn keys(settings: &Value) -> Vec<String> {
-    fn walk(at: &str, value: &Value, found: &mut Vec<String>) {
-        match value {
-            Value::Object(map) if !map.is_empty() => {
-                for (key, value) in map {
-                    walk(&joined(at, key), value, found);
-                }
-            }
-            Value::Array(list) if list.iter().any(Value::is_object) => {
-                list.iter().for_each(|value| walk(at, value, found));
-            }
-            _ => found.push(at.to_owned()),
+/// Settings of a file: YAML if its name ends in `.yaml` or `.yml`, else TOML.
+pub fn file(path: &Path) -> Figment {
+    let is_yaml = path.extension().is_some_and(|end| end == "yaml" || end == "yml");
+    if is_yaml { Figment::from(Yaml::file_exact(path)) } else { Figment::from(Toml::file_exact(path)) }
+}
+
+/// Error text with the key and the reason, without figment's description of the source. For an unknown key it
+/// suggests a similar one of `T`.
+pub fn reason<T: DeclaredSettings>(error: &figment::Error) -> String {
+    let path = error.path.join(".");
+    match &error.kind {
+        Kind::UnknownField(field, known) => {
+            let everywhere: Vec<_> = T::settings().iter().map(|setting| setting.key).collect();
+            unknown_key(&path, field, known, &everywhere)
         }
+        kind if path.is_empty() => kind.to_string(),
+        kind => format!("{path}: {kind}"),
     }
-    let mut found = Vec::new();
-    walk("", settings, &mut found);
-    found.dedup();
-    found
 }
 
 fn joined(at: &str, key: &str) -> String {
@@ -36,7 +55,7 @@ fn joined(at: &str, key: &str) -> String {
 /// Message for an unknown key `field`. `at` is its section ("" is the top level) or its full key, because file
 /// readers state either. The message lists the keys `here`, and suggests the most similar key of those and of
 /// `everywhere`, which are full keys.
-pub fn unknown_key(at: &str, field: &str, here: &[&str], everywhere: &[String]) -> String {
+fn unknown_key(at: &str, field: &str, here: &[&str], everywhere: &[&str]) -> String {
     let is_full = at == field || at.strip_suffix(field).is_some_and(|section| section.ends_with('.'));
     let path = if is_full { at.to_owned() } else { joined(at, field) };
     let known = here.join(", ");
@@ -46,14 +65,15 @@ pub fn unknown_key(at: &str, field: &str, here: &[&str], everywhere: &[String]) 
     }
 }
 
-fn meant(path: &str, field: &str, here: &[&str], everywhere: &[String]) -> Option<String> {
+fn meant(path: &str, field: &str, here: &[&str], everywhere: &[&str]) -> Option<String> {
     let last = |key: &str| key.rsplit('.').next().unwrap_or(key).to_owned();
     if let Some(key) = everywhere.iter().find(|key| last(key) == field) {
-        return Some(key.clone());
+        return Some((*key).to_owned());
     }
     let alike = |a: &str, b: &str| strsim::normalized_damerau_levenshtein(a, b);
     let near = here.iter().map(|name| (alike(field, name), (*name).to_owned()));
-    let far = everywhere.iter().map(|key| (alike(path, key).max(alike(field, &last(key))), key.clone()));
+    let far =
+        everywhere.iter().map(|key| (alike(path, key).max(alike(field, &last(key))), (*key).to_owned()));
     let best = |a: (f64, String), b: (f64, String)| if b.0 > a.0 { b } else { a };
     let enough = |(alike, _): &(f64, String)| *alike >= ALIKE_MIN;
     let found = near.reduce(best).filter(enough).or_else(|| far.reduce(best).filter(enough));
@@ -172,14 +192,11 @@ fn inline(value: &Value) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::{differences, keys, toml, unknown_key};
+    use super::{differences, toml, unknown_key};
 
     #[test]
     fn what_was_meant_is_found_here_and_elsewhere() {
-        let all = keys(
-            &json!({"server": {"grpc_port": 1, "host": ""}, "log": {"level": ""}, "models": [{"source": ""}]}),
-        );
-        assert_eq!(all, ["server.grpc_port", "server.host", "log.level", "models.source"]);
+        let all = ["server.grpc_port", "server.host", "log.level", "models.source"];
         let meant = |at: &str, field: &str, here: &[&str]| {
             let said = unknown_key(at, field, here, &all);
             said.split("did you mean ").nth(1).and_then(|rest| rest.split('?').next()).map(str::to_owned)

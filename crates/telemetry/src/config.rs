@@ -3,23 +3,28 @@
 use std::{str::FromStr, time::Duration};
 
 use hanzo_engine_access::ClientTls;
+use hanzo_engine_process::settings;
 use opentelemetry_sdk::trace::Sampler;
 use serde::{Deserialize, Serialize};
 
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 
-/// Request traces.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TracesConfig {
-    /// Address that request traces are sent to by OTLP, such as `http://localhost:4317`. Unset:
-    /// `OTEL_EXPORTER_OTLP_ENDPOINT`; without that, traces are off.
-    pub endpoint: Option<String>,
-    /// Protocol: `grpc` or `http/protobuf`. Unset: `OTEL_EXPORTER_OTLP_PROTOCOL`, else `grpc`.
-    pub protocol: Option<Protocol>,
-    /// Share of requests that are traced, from 0 to 1. A request that is part of a trace already follows that
-    /// trace's own decision. Unset: `OTEL_TRACES_SAMPLER`, else all.
-    pub ratio: Option<f64>,
+settings! {
+    /// Request traces.
+    pub struct TracesConfig("traces.") {
+        /// Address that request traces are sent to by OTLP, such as `http://localhost:4317`. Unset:
+        /// `OTEL_EXPORTER_OTLP_ENDPOINT`; without that, traces are off.
+        endpoint: Option<String> = None => named("traces-endpoint")
+            .engined("URL", "Address that request traces are sent to by OTLP, such as http://localhost:4317 \
+                             [default: OTEL_EXPORTER_OTLP_ENDPOINT]")
+            .serve("URL", "Address for request traces by OTLP, such as http://localhost:4317 [default: \
+                           OTEL_EXPORTER_OTLP_ENDPOINT]");
+        /// Protocol: `grpc` or `http/protobuf`. Unset: `OTEL_EXPORTER_OTLP_PROTOCOL`, else `grpc`.
+        protocol: Option<Protocol> = None;
+        /// Share of requests that are traced, from 0 to 1. A request that is part of a trace already follows that
+        /// trace's own decision. Unset: `OTEL_TRACES_SAMPLER`, else all.
+        ratio: Option<f64> = None;
+    }
 }
 
 /// Protocol for sending spans.

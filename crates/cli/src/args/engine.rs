@@ -1,6 +1,7 @@
 //! Arguments shared by many commands: the daemon's address, the store's directory, and the log level.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+pub(crate) use hanzo_engine_daemon::config::LevelName as LogLevel;
 use std::path::PathBuf;
 
 /// Location of the model store.
@@ -30,32 +31,4 @@ pub(crate) struct EngineArgs {
     /// Key for the daemon; better set as HANZO_ENGINE_API_KEY, which process lists do not show
     #[arg(long, value_name = "KEY")]
     pub(crate) api_key: Option<String>,
-}
-
-/// Log level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogLevel {
-    /// Failures only
-    Error,
-    /// Warnings too
-    Warn,
-    /// Events too: loads, unloads, one line for each request
-    Info,
-    /// Reasons too
-    Debug,
-    /// Every step too
-    Trace,
-}
-
-impl LogLevel {
-    /// Name of the level in a tracing filter.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warn => "warn",
-            Self::Info => "info",
-            Self::Debug => "debug",
-            Self::Trace => "trace",
-        }
-    }
 }

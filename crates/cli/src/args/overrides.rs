@@ -4,61 +4,18 @@ use crate::error::CliError;
 use crate::paths;
 use clap::Args;
 use hanzo_engine_daemon::config::OverrideConfig;
-use std::path::PathBuf;
+use hanzo_engine_process::settings::{FlagLayer, ModelCommand, value};
+use serde_json::json;
 
 /// Overrides of a model's files.
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Debug, Args)]
 #[command(next_help_heading = "In place of the model's files")]
 pub(crate) struct OverrideArgs {
-    /// Chat template, a Jinja file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) chat_template: Option<PathBuf>,
-    /// Tokenizer: a directory, one of its files such as tokenizer.json, or a GGUF file
-    #[arg(long, value_name = "PATH")]
-    pub(crate) tokenizer: Option<String>,
-    /// Vision projector (mmproj) of a GGUF model, a file, or none for text only; a matching file beside the
-    /// model is found automatically
-    #[arg(long, value_name = "FILE")]
-    pub(crate) mmproj: Option<String>,
-    /// Metadata value, of type int, float, bool or str, for a key of GGUF metadata or of config.json;
-    /// repeatable
-    #[arg(long, value_name = "KEY=TYPE:VALUE")]
-    pub(crate) override_kv: Vec<String>,
-    /// Scaling of the rotary embedding for a longer context: none, linear or yarn
-    #[arg(long, value_name = "HOW")]
-    pub(crate) rope_scaling: Option<String>,
-    /// Factor by which the context grows
-    #[arg(long, value_name = "N")]
-    pub(crate) rope_scale: Option<f32>,
     /// Inverse of --rope-scale: 1 / N
     #[arg(long, value_name = "1/N", conflicts_with = "rope_scale")]
-    pub(crate) rope_freq_scale: Option<f32>,
-    /// Base frequency of the rotary embedding
-    #[arg(long, value_name = "BASE")]
-    pub(crate) rope_freq_base: Option<f32>,
-    /// YaRN: original context length in tokens
-    #[arg(long, value_name = "TOKENS")]
-    pub(crate) yarn_orig_ctx: Option<u32>,
-    /// YaRN: factor on cosine and sine
-    #[arg(long, value_name = "FACTOR")]
-    pub(crate) yarn_attn_factor: Option<f32>,
-    /// YaRN: rotations above which frequencies are unchanged
-    #[arg(long, value_name = "TURNS")]
-    pub(crate) yarn_beta_fast: Option<f32>,
-    /// YaRN: rotations below which frequencies are divided
-    #[arg(long, value_name = "TURNS")]
-    pub(crate) yarn_beta_slow: Option<f32>,
-    /// Quantise matrices while loading: 2, 3, 4, 5, 6 or 8 bits, or a type such as Q4_K, Q8_0, IQ4_XS, MXFP4,
-    /// FP8, AFQ4 or HQQ4
-    #[arg(long, value_name = "TYPE")]
-    pub(crate) isq: Option<String>,
-    /// Rules for the types of single layers and tensors, a TOML or YAML file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) topology: Option<PathBuf>,
-    /// Importance matrix from `imatrix` or llama-imatrix: weighs quantisation errors by column, for --isq or
-    /// --topology
-    #[arg(long, value_name = "FILE")]
-    pub(crate) imatrix: Option<String>,
+    rope_freq_scale: Option<f32>,
+    #[command(flatten)]
+    settings: FlagLayer<OverrideConfig, ModelCommand>,
 }
 
 impl OverrideArgs {
@@ -67,38 +24,33 @@ impl OverrideArgs {
     /// # Errors
     /// The invalid flag, and the reason.
     pub(crate) fn config(&self) -> Result<OverrideConfig, CliError> {
-        let scale = match self.rope_freq_scale {
+        let values = value("models.overrides", &json!(self.settings.values)).cloned();
+        let values = values.unwrap_or_else(|| json!({}));
+        let numbers =
+            ["rope_scale", "rope_freq_base", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow"];
+        // A number that is not finite is a text here.
+        let text = numbers.into_iter().find_map(|name| Some((name, values.get(name)?.as_str()?)));
+        if let Some((name, number)) = text {
+            return Err(CliError::Usage(flagged(&format!("{name}: must be a number above 0, not {number}"))));
+        }
+        let config = serde_json::from_value(values);
+        let mut config: OverrideConfig = config.map_err(|error| CliError::Usage(error.to_string()))?;
+        match self.rope_freq_scale {
             Some(scale) if scale.is_nan() || scale <= 0.0 => {
                 return Err(CliError::Usage(format!("--rope-freq-scale must be above 0, not {scale}")));
             }
-            Some(scale) => Some(1.0 / scale),
-            None => self.rope_scale,
-        };
-        let tokenizer = self.tokenizer.as_deref().map(paths::absolute).transpose();
-        let tokenizer = tokenizer.map_err(|error| CliError::Usage(format!("--tokenizer: {error}")))?;
-        let mmproj = match self.mmproj.as_deref() {
-            None | Some("none") => Ok(self.mmproj.clone()),
-            Some(path) => paths::absolute(path).map(Some),
-        };
-        let mmproj = mmproj.map_err(|error| CliError::Usage(format!("--mmproj: {error}")))?;
-        let imatrix = self.imatrix.as_deref().map(paths::absolute).transpose();
-        let imatrix = imatrix.map_err(|error| CliError::Usage(format!("--imatrix: {error}")))?;
-        let config = OverrideConfig {
-            chat_template: self.chat_template.clone(),
-            tokenizer: tokenizer.map(PathBuf::from),
-            mmproj: mmproj.map(PathBuf::from),
-            override_kv: self.override_kv.clone(),
-            rope_scaling: self.rope_scaling.clone(),
-            rope_scale: scale,
-            rope_freq_base: self.rope_freq_base,
-            yarn_orig_ctx: self.yarn_orig_ctx,
-            yarn_attn_factor: self.yarn_attn_factor,
-            yarn_beta_fast: self.yarn_beta_fast,
-            yarn_beta_slow: self.yarn_beta_slow,
-            isq: self.isq.clone(),
-            topology: self.topology.clone(),
-            imatrix: imatrix.map(PathBuf::from),
-        };
+            Some(scale) => config.rope_scale = Some(1.0 / scale),
+            None => {}
+        }
+        let paths = [&mut config.tokenizer, &mut config.mmproj, &mut config.imatrix];
+        for (flag, path) in ["--tokenizer", "--mmproj", "--imatrix"].into_iter().zip(paths) {
+            let Some(path) = path.as_mut().filter(|path| flag != "--mmproj" || path.as_os_str() != "none")
+            else {
+                continue;
+            };
+            let absolute = paths::absolute(&path.to_string_lossy());
+            *path = absolute.map_err(|error| CliError::Usage(format!("{flag}: {error}")))?.into();
+        }
         config.check().map_err(|reason| CliError::Usage(flagged(&reason)))?;
         // Report a missing file before anything is loaded.
         config.message().map_err(|reason| CliError::Usage(flagged(&reason)))?;
@@ -117,41 +69,43 @@ fn flagged(reason: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        overrides: OverrideArgs,
+    }
+
+    fn config(given: &[&str]) -> Result<OverrideConfig, CliError> {
+        Line::parse_from(["line"].iter().chain(given)).overrides.config()
+    }
 
     #[test]
     fn what_cannot_be_names_its_flag() {
-        let refused = |args: OverrideArgs| match args.config() {
-            Err(CliError::Usage(reason)) => reason,
-            other => panic!("{other:?}"),
-        };
-        let plain = OverrideArgs::default();
-        for (args, flag) in [
-            (
-                OverrideArgs { chat_template: Some("/no/such.jinja".into()), ..plain.clone() },
-                "--chat-template: /no/such",
-            ),
-            (OverrideArgs { tokenizer: Some("/no/such".into()), ..plain.clone() }, "--tokenizer: /no/such"),
-            (OverrideArgs { mmproj: Some("/no/such.gguf".into()), ..plain.clone() }, "--mmproj: /no/such"),
-            (OverrideArgs { override_kv: vec!["x".into()], ..plain.clone() }, "--override-kv: "),
-            (OverrideArgs { rope_scaling: Some("ntk".into()), ..plain.clone() }, "--rope-scaling: "),
-            (
-                OverrideArgs { topology: Some("/no/such.toml".into()), ..plain.clone() },
-                "--topology: /no/such",
-            ),
-            (OverrideArgs { imatrix: Some("/no/such.gguf".into()), ..plain.clone() }, "--imatrix: /no/such"),
-            (OverrideArgs { isq: Some("q9".into()), ..plain.clone() }, "--isq: "),
-            (OverrideArgs { isq: Some(String::new()), ..plain.clone() }, "--isq: "),
-            (OverrideArgs { rope_scale: Some(0.0), ..plain.clone() }, "--rope-scale: "),
-            (OverrideArgs { rope_freq_scale: Some(0.0), ..plain.clone() }, "--rope-freq-scale "),
-            (OverrideArgs { yarn_beta_fast: Some(-1.0), ..plain.clone() }, "--yarn-beta-fast: "),
+        for (given, flag) in [
+            (["--chat-template", "/no/such.jinja"], "--chat-template: /no/such"),
+            (["--tokenizer", "/no/such"], "--tokenizer: /no/such"),
+            (["--mmproj", "/no/such.gguf"], "--mmproj: /no/such"),
+            (["--override-kv", "x"], "--override-kv: "),
+            (["--rope-scaling", "ntk"], "--rope-scaling: "),
+            (["--topology", "/no/such.toml"], "--topology: /no/such"),
+            (["--imatrix", "/no/such.gguf"], "--imatrix: /no/such"),
+            (["--isq", "q9"], "--isq: "),
+            (["--isq", ""], "--isq: "),
+            (["--rope-scale", "0"], "--rope-scale: "),
+            (["--rope-scale", "nan"], "--rope-scale: must be a number above 0, not NaN"),
+            (["--rope-freq-scale", "0"], "--rope-freq-scale "),
+            (["--yarn-beta-fast=-1", "--rope-scale=2"], "--yarn-beta-fast: "),
         ] {
-            let reason = refused(args);
+            let reason = match config(&given) {
+                Err(CliError::Usage(reason)) => reason,
+                other => panic!("{other:?}"),
+            };
             assert!(reason.starts_with(flag), "{flag}: {reason}");
         }
-        let blind = OverrideArgs { mmproj: Some("none".into()), ..plain.clone() };
-        assert_eq!(blind.config().unwrap().mmproj, Some("none".into()));
-        let halved = OverrideArgs { rope_freq_scale: Some(0.25), ..plain.clone() };
-        assert_eq!(halved.config().unwrap().rope_scale, Some(4.0));
-        assert!(plain.config().unwrap().is_empty());
+        assert_eq!(config(&["--mmproj", "none"]).unwrap().mmproj, Some("none".into()));
+        assert_eq!(config(&["--rope-freq-scale", "0.25"]).unwrap().rope_scale, Some(4.0));
+        assert!(config(&[]).unwrap().is_empty());
     }
 }

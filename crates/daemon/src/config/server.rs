@@ -3,62 +3,91 @@
 use std::{net::IpAddr, path::PathBuf};
 
 use hanzo_engine_access::{AccessSettings, Secret, TlsSettings};
+use hanzo_engine_process::{
+    settings,
+    settings::{EngineDaemon, SAME, Serve, parse_host, parser, text},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::limits;
 
-/// Environment variables for the API key; the first that is set is used.
-const API_KEY: [&str; 3] = ["HANZO_ENGINE_SERVER_API_KEY", "HANZO_ENGINE_API_KEY", "HANZO_ENGINE_AUTH_TOKEN"];
 /// Upper limit of `message_bytes_max`.
-const MESSAGE_BYTES_LIMIT: usize = 1 << 30;
+const MESSAGE_BYTES_LIMIT: u64 = 1 << 30;
 /// Upper limit of `connections_max`.
-const CONNECTIONS_LIMIT: usize = 1 << 20;
+const CONNECTIONS_LIMIT: u64 = 1 << 20;
 
-/// Settings of sockets, keys and shutdown.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ServerConfig {
-    /// Address to listen on: an IP address or `localhost`.
-    pub host: String,
-    /// Names in `Host` that the admin port accepts beside the loopback names. If `host` is a loopback address, only
-    /// the loopback names are accepted by default; otherwise any name is, unless some are given here.
-    pub allowed_hosts: Vec<String>,
-    /// Key that allows everything. In the environment also `HANZO_ENGINE_API_KEY`.
-    pub api_key: Option<Secret>,
-    /// Path of the key file, with the permissions of each key, written by `hanzo-engine keys`. Reloaded when it
-    /// changes.
-    pub api_keys_file: Option<PathBuf>,
-    /// TLS certificate chain for gRPC: the certificate, then its intermediates; unset: plain text. The files are
-    /// reloaded when they change.
-    pub tls_cert: Option<PathBuf>,
-    /// Private key of the certificate.
-    pub tls_key: Option<PathBuf>,
-    /// Certificate authorities for clients. A client, such as a gateway, must present a certificate of one of them.
-    pub tls_client_ca: Option<PathBuf>,
-    /// Allow listening on non-loopback addresses without requiring a key.
-    pub insecure: bool,
-    /// Require a key for the admin port's `/metrics` too, which shows models and load.
-    pub private_metrics: bool,
-    /// Export `/metrics` under another engine's names too: `vllm`, whose names Kubernetes' inference gateways read.
-    pub metrics_compat: Option<MetricsCompat>,
-    /// TCP port of gRPC; 0 picks a free one.
-    pub grpc_port: u16,
-    /// TCP port of `/metrics`, `/healthz` and `/readyz`; 0 picks a free one.
-    pub admin_port: u16,
-    /// Seconds that running requests may take after the shutdown signal.
-    pub drain_s: u64,
-    /// Maximum size of a gRPC message in bytes: enough for the largest picture and its request.
-    pub message_bytes_max: usize,
-    /// Maximum size of a sound file to transcribe, in bytes.
-    pub sound_bytes_max: u64,
-    /// Maximum length of such a sound in seconds.
-    pub sound_s_max: u64,
-    /// Weights of Silero VAD (`silero_vad_16k.safetensors` from its authors) for voice activity detection; unset:
-    /// detection by energy.
-    pub voice_activity: Option<PathBuf>,
-    /// Maximum number of open gRPC connections; more wait in the listener's backlog. One address may hold a quarter
-    /// of them.
-    pub connections_max: usize,
+settings! {
+    /// Settings of sockets, keys and shutdown.
+    pub struct ServerConfig("server.") {
+        /// Address to listen on: an IP address or `localhost`.
+        host: String = "127.0.0.1".to_owned() => engined("", "Address to listen on")
+            .flag::<Serve>("ADDRESS", "Address to listen on; 0.0.0.0 for all [default: 127.0.0.1]",
+                           |arg| arg.value_parser(parser(parse_host)));
+        /// Names in `Host` that the admin port accepts beside the loopback names. If `host` is a loopback address, only
+        /// the loopback names are accepted by default; otherwise any name is, unless some are given here.
+        allowed_hosts: Vec<String> = Vec::new() => named("allowed-host")
+            .serve("NAME", "Name accepted in the Host header besides localhost, such as a proxy's; repeatable");
+        /// Key that allows everything. In the environment also `HANZO_ENGINE_API_KEY`.
+        api_key: Option<Secret> = None => reloaded()
+            .secret(&["HANZO_ENGINE_SERVER_API_KEY", "HANZO_ENGINE_API_KEY", "HANZO_ENGINE_AUTH_TOKEN"])
+            .flag::<EngineDaemon>("KEY", "Key that every call must have; better set as HANZO_ENGINE_API_KEY, which \
+                                          process lists do not show", text)
+            .flag::<Serve>("KEY", "Key that every request must have; better set as HANZO_ENGINE_API_KEY, which \
+                                   process lists do not show", text);
+        /// Path of the key file, with the permissions of each key, written by `hanzo-engine keys`. Reloaded when it
+        /// changes.
+        api_keys_file: Option<PathBuf> = None => reloaded()
+            .engined("FILE", "File of keys with their permissions, as written by `hanzo-engine keys create`; \
+                              reloaded when it changes").serve("FILE", SAME);
+        /// TLS certificate chain for gRPC: the certificate, then its intermediates; unset: plain text. The files are
+        /// reloaded when they change.
+        tls_cert: Option<PathBuf> = None
+            => engined("FILE", "TLS certificate chain for gRPC (PEM: the certificate, then its intermediates); \
+                                reloaded when it changes")
+            .serve("FILE", "TLS certificate chain for HTTPS and gRPC (PEM, with intermediates); reloaded when it \
+                            changes");
+        /// Private key of the certificate.
+        tls_key: Option<PathBuf> = None
+            => engined("FILE", "Private key of the certificate (PEM)").serve("FILE", SAME);
+        /// Certificate authorities for clients. A client, such as a gateway, must present a certificate of one of them.
+        tls_client_ca: Option<PathBuf> = None
+            => engined("FILE", "Certificate authorities for clients (PEM): a client, such as a gateway, must present \
+                                a certificate of one of them")
+            .serve("FILE", "Certificate authorities for clients (PEM): a client must present a certificate of one of \
+                            them");
+        /// Allow listening on non-loopback addresses without requiring a key.
+        insecure: bool = false => reloaded()
+            .engined("", "Listen on non-loopback addresses without a key; for private networks only").serve("", SAME);
+        /// Require a key for the admin port's `/metrics` too, which shows models and load.
+        private_metrics: bool = false => engined("", "Require a key for the admin port's /metrics too")
+            .serve("", "Require a key for /metrics, /health and /version too");
+        /// Export `/metrics` under another engine's names too: `vllm`, whose names Kubernetes' inference gateways read.
+        metrics_compat: Option<MetricsCompat> = None
+            => engined("ENGINE", "Export /metrics under another engine's names too: vllm")
+            .serve("ENGINE", "Export the admin port's /metrics under another engine's names too: vllm");
+        /// TCP port of gRPC; 0 picks a free one.
+        grpc_port: u16 = 36901
+            => engined("", "Port of gRPC; 0 for any free one [default: 36901]").serve("PORT", SAME);
+        /// TCP port of `/metrics`, `/healthz` and `/readyz`; 0 picks a free one.
+        admin_port: u16 = 36902
+            => engined("", "Port of /metrics, /healthz and /readyz; 0 for any free one [default: 36902]")
+            .serve("PORT", SAME);
+        /// Seconds that running requests may take after the shutdown signal.
+        drain_s: u64 = 30 => reloaded().within(0..=limits::DRAIN_S_LIMIT).named("drain")
+            .engined("", "Seconds that running requests may take after SIGTERM, SIGQUIT or Ctrl-C [default: 30]");
+        /// Maximum size of a gRPC message in bytes: enough for the largest picture and its request.
+        message_bytes_max: usize = 32 << 20 => within(1..=MESSAGE_BYTES_LIMIT);
+        /// Maximum size of a sound file to transcribe, in bytes.
+        sound_bytes_max: u64 = 25 << 20 => within(1..=limits::SOUND_BYTES_LIMIT);
+        /// Maximum length of such a sound in seconds.
+        sound_s_max: u64 = 4 * 3600 => within(1..=limits::SOUND_S_LIMIT);
+        /// Weights of Silero VAD (`silero_vad_16k.safetensors` from its authors) for voice activity detection; unset:
+        /// detection by energy.
+        voice_activity: Option<PathBuf> = None;
+        /// Maximum number of open gRPC connections; more wait in the listener's backlog. One address may hold a quarter
+        /// of them.
+        connections_max: usize = 1024 => within(1..=CONNECTIONS_LIMIT);
+    }
 }
 
 /// Additional naming scheme of metrics.
@@ -76,31 +105,6 @@ impl std::str::FromStr for MetricsCompat {
         match text {
             "vllm" => Ok(MetricsCompat::Vllm),
             _ => Err(format!("{} is none of vllm", crate::error::quote(text))),
-        }
-    }
-}
-
-impl Default for ServerConfig {
-    fn default() -> Self {
-        Self {
-            host: "127.0.0.1".to_owned(),
-            allowed_hosts: Vec::new(),
-            api_key: None,
-            api_keys_file: None,
-            tls_cert: None,
-            tls_key: None,
-            tls_client_ca: None,
-            insecure: false,
-            private_metrics: false,
-            metrics_compat: None,
-            grpc_port: 36901,
-            admin_port: 36902,
-            drain_s: 30,
-            message_bytes_max: 32 << 20,
-            sound_bytes_max: 25 << 20,
-            sound_s_max: 4 * 3600,
-            voice_activity: None,
-            connections_max: 1024,
         }
     }
 }
@@ -131,7 +135,7 @@ impl ServerConfig {
         (self.tls_cert, self.tls_key, self.tls_client_ca) = (None, None, None);
     }
 
-    /// Checks that every value is in its range; otherwise the key of the first that is not, and the reason.
+    /// Checks that the values agree; otherwise the key of the first that does not, and the reason.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
         let refuse = |key, reason: String| Err((key, reason));
         let Some(ip) = self.ip() else {
@@ -153,45 +157,8 @@ impl ServerConfig {
         if let Err(error) = self.tls().check() {
             return refuse("server", error.to_string());
         }
-        if !(1..=CONNECTIONS_LIMIT).contains(&self.connections_max) {
-            let reason = format!("must be 1 to {CONNECTIONS_LIMIT}, not {}", self.connections_max);
-            return refuse("server.connections_max", reason);
-        }
-        if !(1..=MESSAGE_BYTES_LIMIT).contains(&self.message_bytes_max) {
-            let reason = format!("must be 1 to {MESSAGE_BYTES_LIMIT}, not {}", self.message_bytes_max);
-            return refuse("server.message_bytes_max", reason);
-        }
-        if !(1..=limits::SOUND_BYTES_LIMIT).contains(&self.sound_bytes_max) {
-            let reason = format!("must be 1 to {}, not {}", limits::SOUND_BYTES_LIMIT, self.sound_bytes_max);
-            return refuse("server.sound_bytes_max", reason);
-        }
-        if !(1..=limits::SOUND_S_LIMIT).contains(&self.sound_s_max) {
-            let reason = format!("must be 1 to {}, not {}", limits::SOUND_S_LIMIT, self.sound_s_max);
-            return refuse("server.sound_s_max", reason);
-        }
-        if self.drain_s > limits::DRAIN_S_LIMIT {
-            let reason = format!("must be at most {}, not {}", limits::DRAIN_S_LIMIT, self.drain_s);
-            return refuse("server.drain_s", reason);
-        }
         Ok(())
     }
-}
-
-/// Parses a host: an IP address or `localhost`.
-///
-/// # Errors
-/// If the text is neither an IP address nor `localhost`.
-pub fn parse_host(text: &str) -> Result<IpAddr, String> {
-    if text.eq_ignore_ascii_case("localhost") {
-        return Ok(IpAddr::from([127, 0, 0, 1]));
-    }
-    let address = text.trim_start_matches('[').trim_end_matches(']');
-    address.parse().map_err(|_| format!("{text:?} is neither an IP address nor localhost"))
-}
-
-/// Reads the key from the environment.
-pub(super) fn api_key_of_env() -> Result<Option<Secret>, String> {
-    Secret::of_first_env(&API_KEY)
 }
 
 #[cfg(test)]

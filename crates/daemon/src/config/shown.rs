@@ -15,7 +15,7 @@ impl Config {
     }
 
     /// The configuration as a tree; keys are hidden.
-    pub(crate) fn values(&self) -> Value {
+    pub fn values(&self) -> Value {
         // Cannot fail: map keys are strings, and numbers are finite.
         serde_json::to_value(self).unwrap_or_default()
     }

@@ -7,11 +7,12 @@ use figment::{
     Figment,
     providers::{Format as _, Toml, Yaml},
 };
+use hanzo_engine_process::settings;
 use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::IsqRule;
 use serde::Deserialize;
 
-use crate::{config, error::Error, limits::TOPOLOGY_FILE_BYTES_MAX};
+use crate::{Config, error::Error, limits::TOPOLOGY_FILE_BYTES_MAX};
 
 /// Rules of a topology file.
 #[derive(Deserialize)]
@@ -55,7 +56,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<v1::TopologyRule>, String> {
         true => Figment::from(Yaml::string(&text)),
         false => Figment::from(Toml::string(&text)),
     };
-    let rules: Rules = figment.extract().map_err(|error| wrong(config::reason(&error)))?;
+    let rules: Rules = figment.extract().map_err(|error| wrong(settings::reason::<Config>(&error)))?;
     let wire = |(at, rule)| wire(rule).map_err(|reason| wrong(format!("rule {}: {reason}", at + 1)));
     rules.rule.into_iter().enumerate().map(wire).collect()
 }
