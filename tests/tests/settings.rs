@@ -4,7 +4,7 @@
 
 #![recursion_limit = "256"]
 
-use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
+use std::{fmt::Write as _, fs, path::Path};
 
 use hanzo_engine_daemon::config::{Config as Daemon, ModelConfig, OverrideConfig};
 use hanzo_engine_gateway::Config as Gateway;
@@ -25,74 +25,6 @@ struct Section {
     said: Value,
     /// Its keys as variables of the environment; none where they have none.
     environment: Option<&'static str>,
-}
-
-/// What stands in the shipped files for settings that have no default.
-fn examples() -> BTreeMap<&'static str, Value> {
-    let examples = json!({
-        "allowed_hosts": ["engine.example.com"],
-        "cors_origins": ["https://chat.example.com"],
-        "media_hosts": ["pictures.example.com"],
-        "api_key": "a-key-of-8-characters-or-more",
-        "engine_api_key": "a-key-of-8-characters-or-more",
-        "api_keys_file": "/etc/hanzo-engine/keys.json",
-        "tls_cert": "/etc/hanzo-engine/cert.pem",
-        "tls_key": "/etc/hanzo-engine/key.pem",
-        "tls_client_ca": "/etc/hanzo-engine/clients.pem",
-        "engine_ca": "/etc/hanzo-engine/engine-ca.pem",
-        "engine_cert": "/etc/hanzo-engine/gateway.pem",
-        "engine_cert_key": "/etc/hanzo-engine/gateway-key.pem",
-        "metrics_compat": "vllm",
-        "voice_activity": "/var/lib/hanzo-engine/silero_vad_16k.safetensors",
-        "endpoint": "http://localhost:4317",
-        "protocol": "grpc",
-        "ratio": 0.1,
-        "traces_endpoint": "http://localhost:4317",
-        "traces_protocol": "grpc",
-        "traces_ratio": 0.1,
-        "cloud_url": "https://api.openai.com/v1",
-        "cloud_api_key": "a-key-of-8-characters-or-more",
-        "cloud_models": ["gpt-4o"],
-        "cloud_overflow": ["assistant=gpt-4o-mini"],
-        "upstreams": ["dns://engined.example.com:36901"],
-        "mcp_config": "/etc/hanzo-engine/mcp.json",
-        "responses_dir": "/var/lib/hanzo-engine/responses",
-        "responses_bytes_max": 67108864,
-        "request_timeout_s": 600,
-        "threads": 8,
-        "context_tokens_max": 32768,
-        "memory_budget_bytes": 17179869184_u64,
-        "fixed_memory_bytes": 2147483648_u64,
-        "kv_bytes": 4294967296_u64,
-        "gpu_layers": 20,
-        "gpu_devices": "cuda:0,cuda:1,cpu",
-        "prefix_cache_dir": "/var/lib/hanzo-engine/kv",
-        "isolation": "process",
-        "worker_margin_bytes": 1073741824,
-        "alias": "assistant",
-        "adapters": {"polite": "/var/lib/hanzo-engine/adapters/polite"},
-        "tool_format": "hermes",
-        "picture_pixels": 1_003_520,
-        "picture_pixels_max": 3_211_264,
-        "draft_model": "zen-nano",
-        "keep_alive": "1h",
-        "chat_template": "/etc/hanzo-engine/template.jinja",
-        "tokenizer": "/var/lib/hanzo-engine/tokenizer",
-        "mmproj": "/var/lib/hanzo-engine/mmproj.gguf",
-        "override_kv": ["general.name=str:Mine"],
-        "rope_scaling": "yarn",
-        "rope_scale": 4.0,
-        "rope_freq_base": 1000000.0,
-        "yarn_orig_ctx": 32768,
-        "yarn_attn_factor": 1.0,
-        "yarn_beta_fast": 32.0,
-        "yarn_beta_slow": 1.0,
-        "isq": "q4_k",
-        "topology": "/etc/hanzo-engine/topology.toml",
-        "imatrix": "/var/lib/hanzo-engine/imatrix.gguf",
-    });
-    let Value::Object(examples) = examples else { unreachable!("it is a map") };
-    examples.into_iter().map(|(key, value)| (&*Box::leak(key.into_boxed_str()), value)).collect()
 }
 
 fn values<T: serde::Serialize>(of: &T) -> Value {
@@ -164,14 +96,9 @@ fn gateway() -> Vec<Section> {
     }]
 }
 
-/// The keys with their documentation, in order.
-fn documented(section: &Section) -> Vec<(String, String)> {
-    let name = |key: &str| key.rsplit('.').next().unwrap_or(key).to_owned();
-    let documented = |setting: &SettingSpec| (name(setting.key), setting.doc.to_owned());
-    let fields: Vec<_> = section.settings.iter().map(documented).collect();
-    let count = section.defaults.as_object().map_or(0, |map| map.len());
-    assert_eq!(fields.len(), count, "{}: fields and defaults", section.header);
-    fields
+/// The key without its section.
+fn name(setting: &SettingSpec) -> &str {
+    setting.key.rsplit('.').next().unwrap_or(setting.key)
 }
 
 fn is_unset(value: &Value) -> bool {
@@ -211,7 +138,6 @@ fn comment(text: &str, out: &mut String) {
 fn file(head: &str, sections: &[Section]) -> String {
     let mut out = String::new();
     comment(head, &mut out);
-    let examples = examples();
     for section in sections {
         if !section.header.is_empty() {
             out.push('\n');
@@ -219,14 +145,16 @@ fn file(head: &str, sections: &[Section]) -> String {
             let hidden = if section.header == "models.overrides" { "# " } else { "" };
             let _ = writeln!(out, "{hidden}[{}]", section.header);
         }
-        for (key, doc) in documented(section) {
+        for setting in &section.settings {
             out.push('\n');
-            comment(&doc, &mut out);
-            let default = &section.defaults[&key];
-            let _ = match section.said.get(&key) {
+            comment(setting.doc, &mut out);
+            let key = name(setting);
+            let default = &section.defaults[key];
+            let _ = match section.said.get(key) {
                 Some(said) => writeln!(out, "{key} = {}", toml(said)),
                 None if is_unset(default) => {
-                    let example = examples.get(&*key).unwrap_or_else(|| panic!("{key} needs an example"));
+                    let example =
+                        setting.example.as_ref().unwrap_or_else(|| panic!("{key} needs an example"));
                     writeln!(out, "# {key} = {}", toml(example))
                 }
                 None => writeln!(out, "{key} = {}", toml(default)),
@@ -246,10 +174,11 @@ fn table(sections: &[Section]) -> String {
             let _ = writeln!(out, "\nIn the environment: `{prefix}{{KEY}}`, in capitals.");
         }
         out.push_str("\n| key | default | what it is |\n|---|---|---|\n");
-        for (key, doc) in documented(section) {
-            let default = &section.defaults[&key];
+        for setting in &section.settings {
+            let (key, doc) = (name(setting), setting.doc.replace('|', "\\|"));
+            let default = &section.defaults[key];
             let default = if is_unset(default) { "–".to_owned() } else { format!("`{}`", toml(default)) };
-            let _ = writeln!(out, "| `{key}` | {default} | {} |", doc.replace('|', "\\|"));
+            let _ = writeln!(out, "| `{key}` | {default} | {doc} |");
         }
     }
     out
@@ -377,9 +306,10 @@ fn a_number_says_its_unit() {
         units.iter().find(|(end, _)| key.trim_end_matches("_max").ends_with(end) || key.ends_with(end))
     };
     for section in daemon().into_iter().chain(gateway()) {
-        for (key, doc) in documented(&section) {
+        for setting in &section.settings {
+            let (key, doc) = (name(setting), setting.doc);
             assert!(!doc.is_empty(), "{key} is not documented");
-            if let Some((_, unit)) = of_name(&key) {
+            if let Some((_, unit)) = of_name(key) {
                 // What goes over a setting has its unit.
                 assert!(doc.contains(unit) || doc.contains("Over `"), "{key}: {doc}: no unit");
             }

@@ -7,18 +7,21 @@ use std::{
     str::FromStr,
 };
 
-use clap::{Arg, builder::PossibleValuesParser, value_parser};
+use clap::{builder::PossibleValuesParser, value_parser};
 use figment::{Figment, Provider, providers::Serialized};
 pub use hanzo_engine_kernels::KvType;
 pub use hanzo_engine_process::settings::LogFormat;
 use hanzo_engine_process::{
     flag_types, settings,
-    settings::{DeclaredSettings, EngineDaemon, SAME, Serve, SettingSpec, out_of_bounds, parser, reason},
+    settings::{
+        DeclaredSettings, EngineDaemon, SAME, Serve, SettingSpec, bytes, out_of_bounds, parser, reason,
+    },
 };
 use hanzo_engine_runtime::ToolFormat;
 pub use hanzo_engine_runtime::{Speculation, encoder::WeightType};
 pub use hanzo_engine_telemetry::{Protocol, TracesConfig, TracesError};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 mod environment;
 mod names;
@@ -65,26 +68,28 @@ settings! {
         /// Compute threads, shared by all models; unset: one for each core this process may use.
         threads: Option<usize> = None => within(1..=4_096)
             .engined("", "Compute threads [default: one for each core]")
-            .flag::<Serve>("N", SAME, |arg| arg.value_parser(parser(value_parser!(u16).range(1..=1024))));
+            .flag::<Serve>("N", SAME, |arg| arg.value_parser(parser(value_parser!(u16).range(1..=1024))))
+            .example(8);
         /// Maximum context length in tokens, prompt and completion together; unset: the model's own, as far as memory
         /// allows.
         context_tokens_max: Option<u32> = None => reloaded().within(1..=u32::MAX as u64).named("max-context")
             .engined("", "Maximum context length, prompt and completion together, in tokens")
             .flag::<Serve>("TOKENS", "Maximum context length, prompt and answer together, in tokens [default: the \
                                       model's, as far as memory allows]",
-                           |arg| arg.value_parser(parser(value_parser!(u32).range(1..))));
+                           |arg| arg.value_parser(parser(value_parser!(u32).range(1..)))).example(32768);
         /// Memory budget of all models together, in bytes; unset: 80 % of what is available at the start.
         memory_budget_bytes: Option<u64> = None => named("memory-budget")
             .flag::<EngineDaemon>("", "Memory budget of all models together, such as 12GiB [default: 80 % of what is \
                                        available]", bytes)
             .flag::<Serve>("SIZE", "Memory budget of all models together, such as 8GiB [default: 80 % of what is \
-                                    available]", bytes);
+                                    available]", bytes).example(17179869184_u64);
         /// Memory limit of the whole process in bytes, instead of a budget of models. Models allocate all they need
         /// when they are loaded, with every page of their KV caches, and nothing grows afterwards.
         fixed_memory_bytes: Option<u64> = None => named("fixed-memory")
             .flag::<EngineDaemon>("", "Memory limit of this process, such as 2GiB: allocated when models are loaded, \
                                        and nothing later", bytes)
-            .flag::<Serve>("SIZE", SAME, bytes).with(|arg| arg.conflicts_with("memory_budget"));
+            .flag::<Serve>("SIZE", SAME, bytes).with(|arg| arg.conflicts_with("memory_budget"))
+            .example(2147483648_u64);
         /// Maximum number of queued requests of one model.
         queue_requests_max: usize = 256 => reloaded().within(1..=limits::QUEUE_REQUESTS_LIMIT);
         /// Maximum number of sequences of one model that run at once.
@@ -92,7 +97,7 @@ settings! {
         /// Maximum number of tokens in one step: decoding sequences and prefill chunks together.
         step_tokens_max: usize = 512 => reloaded().within(1..=limits::STEP_TOKENS_LIMIT);
         /// Size of one model's KV cache in bytes; unset: chosen from the memory budget.
-        kv_bytes: Option<u64> = None => reloaded();
+        kv_bytes: Option<u64> = None => reloaded().example(4294967296_u64);
         /// Data type of the KV cache: `f16`; `q8_0`, which takes about half the memory and bandwidth; or `fp8` (E4M3
         /// without a scale, with a 3-bit mantissa), which takes half.
         #[serde(with = "names::kv_type")]
@@ -105,7 +110,7 @@ settings! {
         /// none.
         prefix_cache_dir: Option<PathBuf> = None
             => engined("", "Keep KV cache blocks in this directory, so that they are found after a restart")
-            .serve("DIR", SAME);
+            .serve("DIR", SAME).example("/var/lib/hanzo-engine/kv");
         /// Maximum size of that directory in bytes. The least recently used blocks are deleted first.
         prefix_cache_bytes: u64 = limits::PREFIX_DISK_BYTES_DEFAULT
             => flag::<EngineDaemon>("", "Maximum size of that directory, such as 4GiB [default: 16GiB]", bytes)
@@ -121,10 +126,11 @@ settings! {
         /// setting. Applies to models that keep a picture's size roughly (Qwen's, Pixtral and Mistral 3).
         picture_pixels: Option<u64> = None => reloaded().within(limits::PICTURE_PIXELS)
             .engined("PIXELS", "Pixels that a picture is scaled down to if its request does not say [default: as the \
-                                model says]");
+                                model says]").example(1_003_520);
         /// Maximum number of pixels of such a picture, whatever its request says; unset: the model's maximum.
         picture_pixels_max: Option<u64> = None => reloaded().within(limits::PICTURE_PIXELS)
-            .engined("PIXELS", "Maximum pixels of a picture, whatever its request says [default: the model's maximum]");
+            .engined("PIXELS", "Maximum pixels of a picture, whatever its request says [default: the model's maximum]")
+            .example(3_211_264);
         /// Source of draft tokens for speculative decoding: `ngram`, which proposes the tokens that followed the last
         /// ones where they occurred before, or `off`. It changes the speed, never the output.
         #[serde(with = "names::speculation")]
@@ -168,11 +174,11 @@ settings! {
             => engined("", "Run each model in a thread of the daemon, or in its own process so that a crash stays \
                             isolated [default: process on Linux without --fixed-memory, else thread]")
             .serve("WHAT", "`thread` or `process`: run each model in this program, or in its own process so that a \
-                            crash stays isolated [default: thread]");
+                            crash stays isolated [default: thread]").example("process");
         /// Milliseconds without a sign of life after which a model's process is killed and restarted.
         worker_silence_ms: u64 = 2_000 => within(limits::WORKER_SILENCE_MS_MIN..=limits::WORKER_SILENCE_MS_MAX);
         /// Bytes of data that a model's process may allocate beyond its plan; unset: no limit.
-        worker_margin_bytes: Option<u64> = None;
+        worker_margin_bytes: Option<u64> = None => example(1073741824);
         /// Data type of encoder weights: as `stored`, or `q8_0` for int8 products, which are faster and less exact.
         #[serde(with = "names::weights")]
         encoder_weights: WeightType = WeightType::Stored;
@@ -197,11 +203,6 @@ fn kv_name(kv_type: &KvType) -> &'static str {
 /// Name of a source of draft tokens, if there is one of that name.
 fn speculation_name(text: &str) -> Result<&'static str, String> {
     text.parse().map(Speculation::name)
-}
-
-/// Argument that is a number of bytes.
-fn bytes(arg: Arg) -> Arg {
-    arg.value_parser(parser(parse_bytes))
 }
 
 /// Isolation of a model from the daemon.
@@ -236,29 +237,30 @@ settings! {
         /// Name in the store, `hanzo-demo`, or path of a GGUF file or a safetensors directory.
         source: String = String::new();
         /// Name that the model is served under, instead of its own.
-        alias: Option<String> = None;
+        alias: Option<String> = None => example("assistant");
         /// Overrides `engine.context_tokens_max`.
-        context_tokens_max: Option<u32> = None;
+        context_tokens_max: Option<u32> = None => example(32768);
         /// Overrides `engine.kv_bytes`.
-        kv_bytes: Option<u64> = None;
+        kv_bytes: Option<u64> = None => example(4294967296_u64);
         /// Overrides `engine.gpu_layers`.
-        gpu_layers: Option<GpuLayers> = None;
+        gpu_layers: Option<GpuLayers> = None => example(20);
         /// Subset of `engine.devices` that the model may use.
-        gpu_devices: Option<Devices> = None;
+        gpu_devices: Option<Devices> = None => example("cuda:0,cuda:1,cpu");
         /// Adapters to load with the model, by name: directories saved by PEFT, or GGUF adapter files.
-        adapters: BTreeMap<String, String> = BTreeMap::new();
+        adapters: BTreeMap<String, String> = BTreeMap::new()
+            => example(json!({"polite": "/var/lib/hanzo-engine/adapters/polite"}));
         /// Format of its tool calls, such as `hermes`; unset: detected from its chat template.
-        tool_format: Option<String> = None;
+        tool_format: Option<String> = None => example("hermes");
         /// Overrides `engine.picture_pixels`.
-        picture_pixels: Option<u64> = None;
+        picture_pixels: Option<u64> = None => example(1_003_520);
         /// Draft model for speculative decoding, a smaller model with the same vocabulary: a name in the store, or a
         /// path.
-        draft_model: Option<String> = None;
+        draft_model: Option<String> = None => example("zen-nano");
         /// Overrides of the values in the model's files.
         overrides: OverrideConfig = OverrideConfig::default();
         /// Idle time after which the model is unloaded. Unset: it stays loaded, or, if `at_start` is false,
         /// `engine.keep_alive` applies.
-        keep_alive: Option<KeepAlive> = None;
+        keep_alive: Option<KeepAlive> = None => example("1h");
         /// Load the model at startup; if false, on the first request that names it.
         at_start: bool = true;
     }
@@ -381,9 +383,11 @@ impl DeclaredSettings for Config {
     fn reloaded(&self, read: &Self) -> Self {
         Config {
             server: self.server.reloaded(&read.server),
+            store: self.store.reloaded(&read.store),
             engine: self.engine.reloaded(&read.engine),
+            models: self.models.clone(),
             log: self.log.reloaded(&read.log),
-            ..self.clone()
+            traces: self.traces.reloaded(&read.traces),
         }
     }
 }
@@ -556,37 +560,6 @@ impl ModelConfig {
 /// A message that lists the known formats.
 pub fn parse_tool_format(name: &str) -> Result<String, String> {
     ToolFormat::by_name(name).map(|format| format.name().to_owned())
-}
-
-/// Parses a number of bytes: `1073741824`, `512M`, `12GiB`, `1.5 GB`. K, M, G and T are powers of 1,024, `KB`,
-/// `MB`, `GB` and `TB` powers of 1,000.
-///
-/// # Errors
-/// A message that says what is wrong.
-pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    let text = text.trim();
-    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let number: f64 = number.parse().map_err(|_| format!("{text:?} is no number of bytes, such as 8GiB"))?;
-    let unit = unit.trim().to_ascii_lowercase();
-    let (power, base) = match unit.as_str() {
-        "" | "b" => (0, 1_024_f64),
-        "k" | "kib" => (1, 1_024.0),
-        "m" | "mib" => (2, 1_024.0),
-        "g" | "gib" => (3, 1_024.0),
-        "t" | "tib" => (4, 1_024.0),
-        "kb" => (1, 1_000.0),
-        "mb" => (2, 1_000.0),
-        "gb" => (3, 1_000.0),
-        "tb" => (4, 1_000.0),
-        _ => return Err(format!("{unit:?} is no unit of bytes; use K, M, G, T, KB, MB, GB or TB")),
-    };
-    let bytes = number * base.powi(power);
-    if bytes >= 1.0 && bytes < u64::MAX as f64 {
-        Ok(bytes as u64)
-    } else {
-        Err(format!("{text:?} is out of range"))
-    }
 }
 
 #[cfg(test)]

@@ -42,40 +42,43 @@ settings! {
         /// Accepted names in the header `Host`, in addition to those of the loopback. Unset: only those while
         /// `host` is a loopback address, else any name.
         allowed_hosts: Vec<String> = Vec::new() => same("server.allowed_hosts").named("allowed-host")
-            .gateway("NAME", "Accepted name in the header Host in addition to localhost, such as a proxy's; repeatable");
+            .gateway("NAME", "Accepted name in the header Host in addition to localhost, such as a proxy's; repeatable")
+            .example(["engine.example.com"]);
         /// API key with all permissions. Also read from `HANZO_ENGINE_API_KEY`.
         api_key: Option<Secret> = None => reloaded()
             .secret(&["HANZO_ENGINE_GATEWAY_API_KEY", "HANZO_ENGINE_API_KEY", "HANZO_ENGINE_AUTH_TOKEN"])
             .flag::<EngineGateway>("KEY", "Key that every request must have. Prefer HANZO_ENGINE_API_KEY, which \
-                                           process lists do not show", text);
+                                           process lists do not show", text).example("a-key-of-8-characters-or-more");
         /// File of API keys with permissions and limits, written by `hanzo-engine keys`. Reloaded when it changes.
         api_keys_file: Option<PathBuf> = None => reloaded().same("server.api_keys_file")
             .gateway("FILE", "File of API keys with permissions, written by `hanzo-engine keys create`; reloaded \
-                              when it changes");
+                              when it changes").example("/etc/hanzo-engine/keys.json");
         /// Certificate of the server for HTTPS, followed by its intermediates; unset: plain HTTP. Reloaded when it
         /// changes.
         tls_cert: Option<PathBuf> = None => shared("server.tls_cert")
-            .gateway("FILE", "Certificate for HTTPS (PEM, with intermediates); reloaded when it changes");
+            .gateway("FILE", "Certificate for HTTPS (PEM, with intermediates); reloaded when it changes")
+            .example("/etc/hanzo-engine/cert.pem");
         /// Private key of the certificate.
         tls_key: Option<PathBuf> = None => shared("server.tls_key")
-            .gateway("FILE", "Private key of the certificate (PEM)");
+            .gateway("FILE", "Private key of the certificate (PEM)").example("/etc/hanzo-engine/key.pem");
         /// Authorities of client certificates. If set, each client must show a certificate of one of them.
         tls_client_ca: Option<PathBuf> = None => shared("server.tls_client_ca")
             .gateway("FILE", "Authorities of client certificates (PEM); each client must show a certificate of one \
-                              of them");
+                              of them").example("/etc/hanzo-engine/clients.pem");
         /// Origins whose web pages may send requests, such as `https://chat.example.com`; `*`: any.
         cors_origins: Vec<String> = Vec::new() => named("cors-origin")
             .gateway("ORIGIN", "Origin whose web pages may send requests, such as https://chat.example.com, or * for \
                                 any; repeatable [default: none]")
             .serve("ORIGIN", "Origin whose pages may send requests, such as https://chat.example.com, or * for any; \
-                              repeatable [default: none]");
+                              repeatable [default: none]").example(["https://chat.example.com"]);
         /// Hosts from which images and audio may be fetched by URL, such as `pictures.example.com`, optionally with
         /// `:PORT`. All their addresses must be public. Unset: nothing is fetched.
         media_hosts: Vec<String> = Vec::new()
             => gateway("HOST", "Host from which images and audio may be fetched by URL, such as \
                                 pictures.example.com, optionally with :PORT; repeatable [default: none]")
             .serve("HOST", "Host, such as pictures.example.com, optionally with :PORT, from which pictures and \
-                            sounds named by URL may be fetched; repeatable [default: none]");
+                            sounds named by URL may be fetched; repeatable [default: none]")
+            .example(["pictures.example.com"]);
         /// Listen on addresses other than the loopback's even if no key is required.
         insecure: bool = false => reloaded().same("server.insecure")
             .gateway("", "Listen on addresses other than the loopback's without a key; for private networks only");
@@ -94,40 +97,49 @@ settings! {
         upstreams: Vec<String> = Vec::new() => named("upstream")
             .gateway("URI", "Engine to use, one of several, instead of --engine: HOST:PORT, http://…, https://…, \
                              dns://NAME:PORT or unix:PATH; repeatable, or with commas. Every address of a name is an \
-                             engine").with(|arg| arg.value_delimiter(','));
+                             engine").with(|arg| arg.value_delimiter(','))
+            .example(["dns://engined.example.com:36901"]);
         /// Authorities for the engine's certificate; unset: the system's.
         engine_ca: Option<PathBuf> = None
-            => gateway("FILE", "Authorities (PEM) for the certificate of an engine at https:// [default: the system's]");
+            => gateway("FILE", "Authorities (PEM) for the certificate of an engine at https:// [default: the system's]")
+            .example("/etc/hanzo-engine/engine-ca.pem");
         /// Client certificate for the engine.
-        engine_cert: Option<PathBuf> = None => gateway("FILE", "Client certificate (PEM) for the engine");
+        engine_cert: Option<PathBuf> = None => gateway("FILE", "Client certificate (PEM) for the engine")
+            .example("/etc/hanzo-engine/gateway.pem");
         /// Private key of the client certificate.
-        engine_cert_key: Option<PathBuf> = None => gateway("FILE", "Private key of the client certificate (PEM)");
+        engine_cert_key: Option<PathBuf> = None => gateway("FILE", "Private key of the client certificate (PEM)")
+            .example("/etc/hanzo-engine/gateway-key.pem");
         /// API key of the gateway for the engine; it needs no admin scope. Unset: `api_key`.
         engine_api_key: Option<Secret> = None => secret(&["HANZO_ENGINE_GATEWAY_ENGINE_API_KEY"])
             .flag::<EngineGateway>("KEY", "Key of this gateway for the engine, also \
-                                           HANZO_ENGINE_GATEWAY_ENGINE_API_KEY [default: --api-key]", text);
+                                           HANZO_ENGINE_GATEWAY_ENGINE_API_KEY [default: --api-key]", text)
+            .example("a-key-of-8-characters-or-more");
         /// Upstream server that speaks OpenAI's API, such as `https://api.openai.com/v1`. It answers chats,
         /// completions and embeddings of the models below. Each request sent there is logged, and its answer has
         /// the header `X-Hanzo-Sent-To`. Unset: nothing is sent elsewhere.
         cloud_url: Option<String> = None
             => gateway("URL", "Upstream server that speaks OpenAI's API, such as https://api.openai.com/v1, for the \
                                models of --cloud-model and --cloud-overflow. Its key is \
-                               HANZO_ENGINE_GATEWAY_CLOUD_API_KEY [default: none]");
+                               HANZO_ENGINE_GATEWAY_CLOUD_API_KEY [default: none]")
+            .example("https://api.openai.com/v1");
         /// API key of the gateway for the upstream server.
-        cloud_api_key: Option<Secret> = None => secret(&["HANZO_ENGINE_GATEWAY_CLOUD_API_KEY"]);
+        cloud_api_key: Option<Secret> = None => secret(&["HANZO_ENGINE_GATEWAY_CLOUD_API_KEY"])
+            .example("a-key-of-8-characters-or-more");
         /// Models that the upstream server always answers: `NAME`, or `NAME=UPSTREAM-NAME`. A list, or one text
         /// with commas.
         #[serde(deserialize_with = "one_or_list")]
         cloud_models: Vec<String> = Vec::new() => named("cloud-model")
             .gateway("NAME", "Model that --cloud-url always answers: NAME, or NAME=UPSTREAM-NAME; repeatable, or \
-                              with commas").with(|arg| arg.value_delimiter(',').requires("cloud_url"));
+                              with commas").with(|arg| arg.value_delimiter(',').requires("cloud_url"))
+            .example(["gpt-4o"]);
         /// Models that the upstream server answers when the engine's queue is full or no engine is available; same
         /// format.
         #[serde(deserialize_with = "one_or_list")]
         cloud_overflow: Vec<String> = Vec::new()
             => gateway("NAME", "Model that --cloud-url answers when the queue is full or no engine is available; \
                                 repeatable, or with \
-                                commas").with(|arg| arg.value_delimiter(',').requires("cloud_url"));
+                                commas").with(|arg| arg.value_delimiter(',').requires("cloud_url"))
+            .example(["assistant=gpt-4o-mini"]);
         /// Ignore unknown request fields instead of answering 400.
         lenient: bool = false => reloaded().gateway("", "Ignore unknown request fields instead of answering 400")
             .serve("", "Ignore unknown fields of HTTP requests instead of answering 400");
@@ -174,10 +186,10 @@ settings! {
         responses_dir: Option<PathBuf> = None
             => gateway("DIR", "Directory of stored responses, which then survive a restart [default: kept in memory]")
             .serve("DIR", "Keep stored responses in this directory, so that they are found after a restart [default: \
-                           in memory]");
+                           in memory]").example("/var/lib/hanzo-engine/responses");
         /// Maximum bytes of stored responses; the least recently used are removed first. 0: none is stored. Unset:
         /// 64 MiB, or 1 GiB in `responses_dir`.
-        responses_bytes_max: Option<usize> = None;
+        responses_bytes_max: Option<usize> = None => example(67108864);
         /// Maximum number of stored responses. 0: none is stored.
         responses_max: usize = 10_000;
         /// Seconds of silence on a stream after which a keep-alive comment is sent.
@@ -192,7 +204,8 @@ settings! {
             => gateway("FILE", "File of MCP servers, in the format of Claude Desktop: {\"mcpServers\": {NAME: \
                                 {\"command\": …} or {\"url\": …}}}")
             .serve("FILE", "MCP servers, in the format of Claude Desktop: {\"mcpServers\": {NAME: {\"command\": …} or \
-                            {\"url\": …}}}").with(|arg| arg.requires("enable_mcp"));
+                            {\"url\": …}}}").with(|arg| arg.requires("enable_mcp"))
+            .example("/etc/hanzo-engine/mcp.json");
         /// Serve MCP on `mcp_port` too; `/mcp` of the HTTP port always serves it.
         mcp_enabled: bool = false
             => gateway("", "Serve MCP on a separate port too; /mcp of the HTTP port always serves it")
@@ -220,15 +233,16 @@ settings! {
         /// `OTEL_EXPORTER_OTLP_ENDPOINT`, or no traces.
         traces_endpoint: Option<String> = None => shared("traces.endpoint")
             .gateway("URL", "OTLP endpoint for traces of requests, such as http://localhost:4317 [default: \
-                             OTEL_EXPORTER_OTLP_ENDPOINT]");
+                             OTEL_EXPORTER_OTLP_ENDPOINT]").example("http://localhost:4317");
         /// Protocol of the traces: `grpc` or `http/protobuf`; unset: `OTEL_EXPORTER_OTLP_PROTOCOL`, or `grpc`.
-        traces_protocol: Option<Protocol> = None => shared("traces.protocol");
+        traces_protocol: Option<Protocol> = None => shared("traces.protocol").example("grpc");
         /// Share of requests to trace, from 0 to 1. A request that is part of a trace already follows that trace's
         /// decision. Unset: `OTEL_TRACES_SAMPLER`, or all.
-        traces_ratio: Option<f64> = None => shared("traces.ratio");
+        traces_ratio: Option<f64> = None => shared("traces.ratio").example(0.1);
         /// Seconds after which a generation, embedding or scoring request ends with 504; unset: no limit.
         request_timeout_s: Option<u64> = None => reloaded().within(0..=SECONDS_MAX)
-            .gateway("SECONDS", "Seconds after which a request to the engine ends with 504 [default: no limit]");
+            .gateway("SECONDS", "Seconds after which a request to the engine ends with 504 [default: no limit]")
+            .example(600);
     }
 }
 

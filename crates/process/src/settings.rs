@@ -21,9 +21,9 @@ mod values;
 pub use declare::{
     Bounds, Declaration, DeclaredSettings, SAME, SettingSpec, SharedSetting, out_of_bounds, value,
 };
-pub use flags::{Flag, FlagLayer, FlagType, Program, parser, text};
+pub use flags::{Flag, FlagLayer, FlagType, Program, bytes, parser, text};
 pub use programs::{EngineDaemon, EngineGateway, ModelCommand, Serve};
-pub use values::{LogFormat, parse_host};
+pub use values::{LogFormat, parse_bytes, parse_host};
 
 /// Minimum similarity for a suggestion.
 const ALIKE_MIN: f64 = 0.7;

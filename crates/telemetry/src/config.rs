@@ -18,12 +18,12 @@ settings! {
             .engined("URL", "Address that request traces are sent to by OTLP, such as http://localhost:4317 \
                              [default: OTEL_EXPORTER_OTLP_ENDPOINT]")
             .serve("URL", "Address for request traces by OTLP, such as http://localhost:4317 [default: \
-                           OTEL_EXPORTER_OTLP_ENDPOINT]");
+                           OTEL_EXPORTER_OTLP_ENDPOINT]").example("http://localhost:4317");
         /// Protocol: `grpc` or `http/protobuf`. Unset: `OTEL_EXPORTER_OTLP_PROTOCOL`, else `grpc`.
-        protocol: Option<Protocol> = None;
+        protocol: Option<Protocol> = None => example("grpc");
         /// Share of requests that are traced, from 0 to 1. A request that is part of a trace already follows that
         /// trace's own decision. Unset: `OTEL_TRACES_SAMPLER`, else all.
-        ratio: Option<f64> = None;
+        ratio: Option<f64> = None => example(0.1);
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_context: Option<u32>,
     /// Memory for the KV cache, such as 2GiB [default: chosen from the memory budget]
-    #[arg(long, value_name = "SIZE", value_parser = hanzo_engine_daemon::config::parse_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = hanzo_engine_process::settings::parse_bytes)]
     pub(crate) kv_memory: Option<u64>,
     /// Layers on GPUs, counted from the last; the others run on the CPU: auto (as many as fit), all or a number
     /// [default: the daemon's setting]

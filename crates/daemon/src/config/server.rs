@@ -26,35 +26,37 @@ settings! {
         /// Names in `Host` that the admin port accepts beside the loopback names. If `host` is a loopback address, only
         /// the loopback names are accepted by default; otherwise any name is, unless some are given here.
         allowed_hosts: Vec<String> = Vec::new() => named("allowed-host")
-            .serve("NAME", "Name accepted in the Host header besides localhost, such as a proxy's; repeatable");
+            .serve("NAME", "Name accepted in the Host header besides localhost, such as a proxy's; repeatable")
+            .example(["engine.example.com"]);
         /// Key that allows everything. In the environment also `HANZO_ENGINE_API_KEY`.
         api_key: Option<Secret> = None => reloaded()
             .secret(&["HANZO_ENGINE_SERVER_API_KEY", "HANZO_ENGINE_API_KEY", "HANZO_ENGINE_AUTH_TOKEN"])
             .flag::<EngineDaemon>("KEY", "Key that every call must have; better set as HANZO_ENGINE_API_KEY, which \
                                           process lists do not show", text)
             .flag::<Serve>("KEY", "Key that every request must have; better set as HANZO_ENGINE_API_KEY, which \
-                                   process lists do not show", text);
+                                   process lists do not show", text).example("a-key-of-8-characters-or-more");
         /// Path of the key file, with the permissions of each key, written by `hanzo-engine keys`. Reloaded when it
         /// changes.
         api_keys_file: Option<PathBuf> = None => reloaded()
             .engined("FILE", "File of keys with their permissions, as written by `hanzo-engine keys create`; \
-                              reloaded when it changes").serve("FILE", SAME);
+                              reloaded when it changes").serve("FILE", SAME).example("/etc/hanzo-engine/keys.json");
         /// TLS certificate chain for gRPC: the certificate, then its intermediates; unset: plain text. The files are
         /// reloaded when they change.
         tls_cert: Option<PathBuf> = None
             => engined("FILE", "TLS certificate chain for gRPC (PEM: the certificate, then its intermediates); \
                                 reloaded when it changes")
             .serve("FILE", "TLS certificate chain for HTTPS and gRPC (PEM, with intermediates); reloaded when it \
-                            changes");
+                            changes").example("/etc/hanzo-engine/cert.pem");
         /// Private key of the certificate.
         tls_key: Option<PathBuf> = None
-            => engined("FILE", "Private key of the certificate (PEM)").serve("FILE", SAME);
+            => engined("FILE", "Private key of the certificate (PEM)").serve("FILE", SAME)
+            .example("/etc/hanzo-engine/key.pem");
         /// Certificate authorities for clients. A client, such as a gateway, must present a certificate of one of them.
         tls_client_ca: Option<PathBuf> = None
             => engined("FILE", "Certificate authorities for clients (PEM): a client, such as a gateway, must present \
                                 a certificate of one of them")
             .serve("FILE", "Certificate authorities for clients (PEM): a client must present a certificate of one of \
-                            them");
+                            them").example("/etc/hanzo-engine/clients.pem");
         /// Allow listening on non-loopback addresses without requiring a key.
         insecure: bool = false => reloaded()
             .engined("", "Listen on non-loopback addresses without a key; for private networks only").serve("", SAME);
@@ -64,7 +66,8 @@ settings! {
         /// Export `/metrics` under another engine's names too: `vllm`, whose names Kubernetes' inference gateways read.
         metrics_compat: Option<MetricsCompat> = None
             => engined("ENGINE", "Export /metrics under another engine's names too: vllm")
-            .serve("ENGINE", "Export the admin port's /metrics under another engine's names too: vllm");
+            .serve("ENGINE", "Export the admin port's /metrics under another engine's names too: vllm")
+            .example("vllm");
         /// TCP port of gRPC; 0 picks a free one.
         grpc_port: u16 = 36901
             => engined("", "Port of gRPC; 0 for any free one [default: 36901]").serve("PORT", SAME);
@@ -83,7 +86,7 @@ settings! {
         sound_s_max: u64 = 4 * 3600 => within(1..=limits::SOUND_S_LIMIT);
         /// Weights of Silero VAD (`silero_vad_16k.safetensors` from its authors) for voice activity detection; unset:
         /// detection by energy.
-        voice_activity: Option<PathBuf> = None;
+        voice_activity: Option<PathBuf> = None => example("/var/lib/hanzo-engine/silero_vad_16k.safetensors");
         /// Maximum number of open gRPC connections; more wait in the listener's backlog. One address may hold a quarter
         /// of them.
         connections_max: usize = 1024 => within(1..=CONNECTIONS_LIMIT);

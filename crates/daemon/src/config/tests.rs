@@ -155,18 +155,6 @@ fn memory_that_is_fixed_is_that_of_one_process() {
 }
 
 #[test]
-fn bytes_are_read_as_people_write_them() {
-    for (text, bytes) in
-        [("1024", 1024), ("2K", 2048), ("1.5 GiB", 3 << 29), ("1GB", 1_000_000_000), ("3mb", 3_000_000)]
-    {
-        assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
-    }
-    for text in ["", "lots", "1X", "0", "-1", "1e30T", "999999999T"] {
-        assert!(parse_bytes(text).is_err(), "{text}");
-    }
-}
-
-#[test]
 fn fixed_memory_is_the_budget_of_models_and_of_all_else() {
     figment::Jail::expect_with(|jail| {
         jail.set_env("HANZO_ENGINE_ENGINE_FIXED_MEMORY_BYTES", "1073741824");

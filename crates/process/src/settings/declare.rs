@@ -28,6 +28,8 @@ pub struct SettingSpec {
     pub shared: Option<SharedSetting>,
     /// Bounds of its value.
     pub bounds: Option<Bounds>,
+    /// Value in the shipped file, if there is no default.
+    pub example: Option<Value>,
     /// Flags of the programs.
     pub flags: Vec<Flag>,
     pub(super) flag_name: &'static str,
@@ -78,6 +80,7 @@ impl<T> Declaration<T> {
             variables: &[],
             shared: None,
             bounds: None,
+            example: None,
             flags: Vec::new(),
             flag_name: key.rsplit('.').next().unwrap_or(key),
         };
@@ -127,6 +130,12 @@ impl<T> Declaration<T> {
     /// Bounds of a number, with the text of the error.
     pub fn bounded(mut self, range: RangeInclusive<u64>, text: &'static str) -> Self {
         self.setting.bounds = Some(Bounds { range, text });
+        self
+    }
+
+    /// Value that the shipped file shows, because there is no default.
+    pub fn example(mut self, value: impl Into<Value>) -> Self {
+        self.setting.example = Some(value.into());
         self
     }
 

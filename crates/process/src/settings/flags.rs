@@ -3,14 +3,14 @@
 use std::{marker::PhantomData, path::PathBuf, str::FromStr as _};
 
 use clap::{
-    Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches,
+    Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches, ValueHint,
     builder::{PathBufValueParser, StringValueParser, TypedValueParser, ValueParser},
     value_parser,
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{DeclaredSettings, LogFormat};
+use super::{DeclaredSettings, LogFormat, parse_bytes};
 
 /// Program that has flags for settings.
 pub trait Program {
@@ -74,6 +74,11 @@ pub fn text(arg: Arg) -> Arg {
     arg.value_parser(parser(StringValueParser::new()))
 }
 
+/// Argument that is a number of bytes.
+pub fn bytes(arg: Arg) -> Arg {
+    arg.value_parser(parser(parse_bytes))
+}
+
 /// Makes types of settings [`FlagType`](crate::settings::FlagType)s, by their parsers.
 #[macro_export]
 macro_rules! flag_types {
@@ -93,7 +98,6 @@ flag_types!(
     u64: value_parser!(u64),
     usize: usize::from_str,
     String: StringValueParser::new(),
-    PathBuf: PathBufValueParser::new(),
 );
 
 impl FlagType for f32 {
@@ -101,6 +105,12 @@ impl FlagType for f32 {
         // A number that is not finite becomes its name, because JSON has no such numbers.
         let value = |number: f32| if number.is_finite() { json!(number) } else { json!(number.to_string()) };
         arg.value_parser(ValueParser::new(move |text: &str| text.parse().map(value)))
+    }
+}
+
+impl FlagType for PathBuf {
+    fn typed(arg: Arg) -> Arg {
+        arg.value_parser(parser(PathBufValueParser::new())).value_hint(ValueHint::AnyPath)
     }
 }
 
