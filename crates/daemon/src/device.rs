@@ -77,7 +77,7 @@ pub(crate) trait Transcriber: Steps {
 
 /// Engine that generates text.
 pub(crate) trait Generator: Steps {
-    fn submit(&mut self, job: &Job);
+    fn submit(&mut self, job: Arc<Job>);
     fn load_adapter(
         &mut self,
         adapter: &Adapter,
@@ -99,7 +99,7 @@ pub(crate) trait Generator: Steps {
 }
 
 impl Generator for Engine {
-    fn submit(&mut self, job: &Job) {
+    fn submit(&mut self, job: Arc<Job>) {
         Engine::submit(self, job);
     }
 

@@ -9,6 +9,7 @@ mod sound;
 mod speak;
 
 use std::{
+    sync::Arc,
     task::Waker,
     time::{Duration, Instant},
 };
@@ -115,7 +116,7 @@ pub(crate) enum JobEnd {
 
 /// Worker's end of a request.
 pub(crate) struct Ticket {
-    pub(crate) job: Job,
+    pub(crate) job: Arc<Job>,
     pub(crate) line: EventLine<JobEvent>,
     choices: Vec<Clock>,
     unfinished: u32,
@@ -180,7 +181,7 @@ pub(crate) fn ticket(
 ) -> (Ticket, JobEvents) {
     let (line, events) = line(place, arrived, deadline, events_max, worker);
     let choices = vec![Clock::default(); job.choices as usize];
-    (Ticket { line, choices, unfinished: job.choices, job }, events)
+    (Ticket { line, choices, unfinished: job.choices, job: Arc::new(job) }, events)
 }
 
 impl Ticket {

@@ -262,7 +262,7 @@ impl Worker {
                 let Some(engine) = self.engine.generator() else {
                     return work.end(JobEnd::Stopped("the model's engine generates nothing"));
                 };
-                engine.submit(&ticket.job);
+                engine.submit(ticket.job.clone());
                 ticket.job.id
             }
             WorkItem::Embed(ticket) => {

@@ -365,13 +365,14 @@ impl Engine {
     ///
     /// # Panics
     /// If media rows are not of the model's width, or pictures have no tower.
-    pub fn submit(&mut self, job: &Job) {
+    pub fn submit(&mut self, job: impl Into<Arc<Job>>) {
+        let job = job.into();
         match Pictures::concerns(job.media.iter()) {
             false if job.media.iter().any(MediaSpan::is_remembered) => {
-                self.admit_seen(Ready { work: Work::Answer(Box::new(job.clone())), paused: false });
+                self.admit_seen(Ready { work: Work::Answer(job), paused: false });
             }
-            false => self.enter(job, None),
-            true => self.wait_to_see(Work::Answer(Box::new(job.clone()))),
+            false => self.enter(&job, None),
+            true => self.wait_to_see(Work::Answer(job)),
         }
     }
 
@@ -385,7 +386,7 @@ impl Engine {
         assert!(media.all(|span| widths.contains(&span.width())), "media in rows of {widths:?}");
     }
 
-    fn enter(&mut self, job: &Job, memory: Option<&Memory>) {
+    fn enter(&mut self, job: &Arc<Job>, memory: Option<&Memory>) {
         self.check_rows(job.media.iter());
         self.scheduler.submit(job, &self.text, memory);
         self.fetch_prefix(job);

@@ -107,6 +107,13 @@ impl Default for Job {
     }
 }
 
+/// Shared copy of the job, for callers that keep theirs.
+impl From<&Job> for Arc<Job> {
+    fn from(job: &Job) -> Arc<Job> {
+        Arc::new(job.clone())
+    }
+}
+
 impl Job {
     /// Checks that a model with this vocabulary and context can run the job. The error names the wrong field.
     pub fn validate(&self, text: &TextModel, context_tokens_max: usize) -> Result<(), RequestError> {

@@ -10,7 +10,7 @@
 
 mod turns;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use hanzo_engine_kernels::{KernelError, SampledToken};
 
@@ -123,7 +123,7 @@ impl Scheduler {
     }
 
     /// Queues a job's completions, with its blocks in the cross-attention cache.
-    pub fn submit(&mut self, job: &Job, text: &TextModel, memory: Option<&Memory>) {
+    pub fn submit(&mut self, job: &Arc<Job>, text: &TextModel, memory: Option<&Memory>) {
         let tokens = tokens_of(job.prompt.len(), job.stop.max_tokens, job.choices);
         let arrival = NewJob { job: job.id, priority: job.priority, client: job.client, tokens };
         let arrival = self.line.arrive(arrival);

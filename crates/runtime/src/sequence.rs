@@ -2,11 +2,9 @@
 //! blocks, and its place in the queue. [`crate::output`] turns logits and hidden states into results. Waiting
 //! sequences cost almost nothing: the completions of a job share its prompt until they write to it.
 
+mod blocks;
 mod drafts;
-mod found;
 mod length;
-mod names;
-mod readiness;
 mod settle;
 
 use std::{mem, ops::Range, sync::Arc};
@@ -14,21 +12,19 @@ use std::{mem, ops::Range, sync::Arc};
 use hanzo_engine_kernels::{BLOCK_TOKENS, KernelError, RowSource};
 
 use crate::{
-    adapter::LoadedAdapter,
     embedding::Embedder,
     fair::{Arrival, Order},
     job::{EmbedJob, Event, EventKind, Job, JobId},
     kv::{BlockHash, BlockPool, BlockTables, Memory},
     media::{self, MediaSpan, SequenceRows},
     output::{EmbeddingOutput, Generation, Hidden, HiddenRows, Purpose},
-    overflow::ContextShift,
     speculation::Speculation,
     step::{GivenRows, Part, Step, Yields},
     text::TextModel,
 };
 
+use blocks::{full_block_hashes, root};
 use length::RopeLength;
-use names::{full_block_hashes, root};
 
 /// Tokens that a sequence starts with, and the identity of their blocks.
 struct SequencePrompt {
@@ -61,10 +57,7 @@ pub struct Sequence {
     pub ended: bool,
     tokens: Arc<Vec<u32>>, // prompt and generated tokens; shared until the first is generated
     prompt_tokens: usize,
-    media: Arc<[MediaSpan]>, // of the prompt
-    adapter: Option<Arc<LoadedAdapter>>,
-    shift: Option<ContextShift>,
-    skips_cache: bool,         // must not use cached blocks
+    media: Arc<[MediaSpan]>,   // of the prompt
     assumed: usize,            // tokens after `tokens` that are sampled in steps not collected yet
     draw: u32,                 // index of its row among its step's logit rows, for the last of them
     draft: Vec<u32>,           // draft tokens after those, in the step being prepared or in flight
@@ -119,7 +112,7 @@ struct Turn {
 impl Sequence {
     /// Creates the completions of a job.
     pub fn of_job<'a>(
-        job: &'a Job,
+        job: &'a Arc<Job>,
         text: &'a TextModel,
         mut arrival: Arrival,
         speculation: Speculation,
@@ -134,12 +127,7 @@ impl Sequence {
             let order = arrival.next(0);
             let (tokens, hashes) = (tokens.clone(), hashes.clone());
             let prompt = SequencePrompt { tokens, media: job.media.clone(), root, hashes, rope };
-            Sequence {
-                adapter: job.adapter.clone(),
-                shift: job.context_shift,
-                skips_cache: job.skip_cache,
-                ..Sequence::new(job.id, choice, order, prompt, Purpose::Generate(generation))
-            }
+            Sequence::new(job.id, choice, order, prompt, Purpose::Generate(generation))
         })
     }
 
@@ -176,9 +164,6 @@ impl Sequence {
             prompt_tokens: tokens.len(),
             tokens,
             media,
-            adapter: None,
-            shift: None,
-            skips_cache: false,
             assumed: 0,
             draw: 0,
             draft: Vec::new(),
@@ -196,6 +181,25 @@ impl Sequence {
             turn: Turn::default(),
             purpose,
         }
+    }
+
+    /// Request that it answers; an input of an embedding job has none.
+    fn request(&self) -> Option<&Job> {
+        match &self.purpose {
+            Purpose::Generate(generation) => Some(generation.job()),
+            Purpose::Read(_) => None,
+        }
+    }
+
+    /// Whether the mask of its next token is being computed in the background.
+    pub fn awaits_mask(&self) -> bool {
+        matches!(&self.purpose, Purpose::Generate(generation) if generation.awaits_mask())
+    }
+
+    /// Whether it may have a row in the next step: it is not paused, and needs nothing else first.
+    pub fn may_run(&self) -> bool {
+        let waits_for_mask = self.remaining() == 1 && self.awaits_mask();
+        !self.held && !self.fetching && !waits_for_mask
     }
 
     /// Tokens that must be computed before the next one can be sampled; at least 1.
@@ -312,7 +316,7 @@ impl Sequence {
 
     /// Slot of its adapter.
     pub fn adapter_slot(&self) -> Option<u32> {
-        self.adapter.as_ref().map(|adapter| adapter.slot)
+        self.request()?.adapter.as_ref().map(|adapter| adapter.slot)
     }
 
     /// Its block tables.

@@ -111,7 +111,7 @@ impl Stopwatch {
             ..Job::default()
         };
         job.validate(&self.text, self.context_tokens_max)?;
-        self.engine.submit(&job);
+        self.engine.submit(Arc::new(job));
         Ok(())
     }
 

@@ -380,10 +380,10 @@ impl Child {
         let RunOrder { mut job, adapter, constraint } = order;
         let id = job.id;
         job.adapter = adapter.and_then(|slot| self.adapters.get(&slot).cloned());
-        let Some(spec) = constraint else { return self.submit(&job) };
+        let Some(spec) = constraint else { return self.submit(job) };
         if let Some(grammar) = self.constraints.ready(&spec) {
             job.constraint = Some(grammar);
-            return self.submit(&job);
+            return self.submit(job);
         }
         let (client, left) = (job.client, Arc::new(AtomicBool::new(false)));
         self.waiting.insert(id, WaitingJob { job, paused: false, left: left.clone() });
@@ -392,9 +392,9 @@ impl Child {
         }
     }
 
-    fn submit(&mut self, job: &Job) {
+    fn submit(&mut self, job: Job) {
         if let Some(engine) = self.engine.generator() {
-            engine.submit(job);
+            engine.submit(Arc::new(job));
         }
     }
 
@@ -423,7 +423,7 @@ impl Child {
         match compiled {
             Ok(grammar) => {
                 job.constraint = Some(grammar);
-                self.submit(&job);
+                self.submit(job);
                 if paused {
                     self.engine.set_paused(id, true);
                 }

@@ -224,8 +224,8 @@ impl Steps for RemoteEngine {
 }
 
 impl Generator for RemoteEngine {
-    fn submit(&mut self, job: &Job) {
-        self.begin(job.id, job.choices as usize, &WorkerOrder::Run(Box::new(RunOrder::of(job))));
+    fn submit(&mut self, job: Arc<Job>) {
+        self.begin(job.id, job.choices as usize, &WorkerOrder::Run(Box::new(RunOrder::of(&job))));
     }
 
     fn load_adapter(

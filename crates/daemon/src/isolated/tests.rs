@@ -232,7 +232,7 @@ fn played(engine: &mut dyn Steps, sides: &Sides, seed: u64) -> BTreeMap<(u64, u3
         if random.one_in(2)
             && let Some(job) = jobs.get(next)
         {
-            engine.generator().unwrap().submit(job);
+            engine.generator().unwrap().submit(job.into());
             next += 1;
         }
         let id = random.below(12);
@@ -332,7 +332,7 @@ fn vectors_and_adapters_are_the_same_elsewhere() {
             let prompt = (0..40).map(|i| 3 + i * 7 % 150).collect();
             let stop = StopConditions { max_tokens: 12, ignore_eos: true, ..StopConditions::default() };
             let job = Job { id: JobId(next), prompt, adapter, stop, ..Job::default() };
-            engine.generator().unwrap().submit(&job);
+            engine.generator().unwrap().submit((&job).into());
             drop(job);
             let (mut events, mut tokens, since) = (Vec::new(), Vec::new(), Instant::now());
             loop {

@@ -1,6 +1,6 @@
 //! Reference results: the output of a request that runs alone, which it must have in any company.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use hanzo_engine_kernels::KvType;
 use hanzo_engine_runtime::{
@@ -61,7 +61,7 @@ impl Alone {
     /// Expected events of each choice. The job's context ends after `context_tokens_max`.
     pub(super) fn choices(&mut self, job: &Job) -> Vec<ExpectedEvents> {
         let id = self.next_job();
-        self.engine().submit(&Job { id, ..job.clone() });
+        self.engine().submit(Arc::new(Job { id, ..job.clone() }));
         let mut events = self.run();
         (0..job.choices).map(|choice| expected(events.remove(&choice).unwrap_or_default())).collect()
     }

@@ -54,14 +54,14 @@ impl AuditableEngine for FaultyEngine {
 }
 
 impl Generator for FaultyEngine {
-    fn submit(&mut self, job: &Job) {
-        let mut job = job.clone();
+    fn submit(&mut self, job: Arc<Job>) {
+        let mut job = Arc::unwrap_or_clone(job);
         self.came += 1;
         if self.bug == Bug::StarvedRequest {
             job.priority = -self.came;
         }
         self.unfinished.insert(job.id, job.choices);
-        self.inner.submit(&job);
+        self.inner.submit(job);
     }
 
     fn load_adapter(

@@ -171,7 +171,7 @@ impl WatchedEngine {
 }
 
 impl Generator for WatchedEngine {
-    fn submit(&mut self, job: &Job) {
+    fn submit(&mut self, job: Arc<Job>) {
         let tokens = (job.prompt.len() + job.stop.max_tokens as usize + 1) as u64 * u64::from(job.choices);
         self.come(job.id, job.priority, job.choices as usize, tokens);
         self.story.tell(|| format!("  job {} in line: {} tokens at most", job.id.0, tokens));

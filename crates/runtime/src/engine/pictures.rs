@@ -53,7 +53,7 @@ struct QueuedWork {
 
 /// Work to do once all media are there.
 pub(super) enum Work {
-    Answer(Box<Job>),
+    Answer(Arc<Job>),
     Embed(EmbedJob),
 }
 
@@ -78,7 +78,7 @@ impl Work {
 
     fn media(&mut self) -> Vec<&mut Arc<[MediaSpan]>> {
         match self {
-            Work::Answer(job) => vec![&mut job.media],
+            Work::Answer(job) => vec![&mut Arc::make_mut(job).media],
             Work::Embed(job) => job.inputs.iter_mut().map(|input| &mut input.media).collect(),
         }
     }

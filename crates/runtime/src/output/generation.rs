@@ -12,9 +12,9 @@ use super::{
     text::{Chunk, OutputText},
 };
 use crate::{
-    job::{CallDelta, EventKind, FinishReason, Job, StopConditions, TextLogprob, TokenLogprob, Usage},
+    job::{CallDelta, EventKind, FinishReason, Job, TextLogprob, TokenLogprob, Usage},
     limits::DRAFT_TOKENS_MAX,
-    sampler::{Sampler, SamplingParams},
+    sampler::Sampler,
     speculation::{DraftOdds, Lookup, Rates, Speculation},
     text::TextModel,
     tokenizer::Tokenizer,
@@ -36,25 +36,21 @@ pub struct Generation {
     waiting_logprobs: VecDeque<TokenLogprob>, // of tokens whose part in the text is not certain yet
 }
 
-/// Settings that a job's completions share.
+/// Job and what follows from it, shared by its completions.
 struct Terms {
-    sampling: SamplingParams,
-    stop: StopConditions,
+    job: Arc<Job>,
     ends: Vec<u32>,  // tokens that end a completion
     never: Vec<u32>, // tokens that are never sampled: the model's end tokens, if they are ignored
     later: Vec<u32>, // `ends` and `never`
     tokenizer: Arc<Tokenizer>,
     vocab: usize,
     speculation: Speculation,
-    prediction: Arc<[u32]>,
-    prompt_tokens: usize,
-    prompt_is_scored: bool,
 }
 
 impl Generation {
     /// Creates the completions of a job, in order.
     pub fn of_job<'a>(
-        job: &'a Job,
+        job: &'a Arc<Job>,
         text: &'a TextModel,
         speculation: Speculation,
     ) -> impl Iterator<Item = Generation> + 'a {
@@ -63,17 +59,13 @@ impl Generation {
         let never: &[u32] = if job.stop.ignore_eos { &text.eos } else { &[] };
         let never: Vec<u32> = never.iter().copied().filter(|token| !ends.contains(token)).collect();
         let terms = Arc::new(Terms {
-            sampling: job.sampling.clone(),
-            stop: job.stop.clone(),
+            job: job.clone(),
             later: ends.iter().chain(&never).copied().collect(),
             ends,
             never,
             tokenizer: text.tokenizer.clone(),
             vocab: text.vocab,
             speculation,
-            prediction: job.prediction.clone(),
-            prompt_tokens: job.prompt.len(),
-            prompt_is_scored: job.prompt_logprobs.is_some(),
         });
         let markers = text.reasoning.as_ref().filter(|_| job.split_reasoning);
         let open = markers
@@ -103,6 +95,11 @@ impl Generation {
         })
     }
 
+    /// Job that it answers.
+    pub fn job(&self) -> &Job {
+        &self.terms.job
+    }
+
     /// Starts, with `cached_tokens` of its prompt found in the prefix cache.
     pub fn start(&mut self, cached_tokens: u32) {
         self.usage.cached_tokens = cached_tokens;
@@ -114,7 +111,7 @@ impl Generation {
         self.constraint.is_some()
             || self.budget.is_some()
             || self.speculates()
-            || Sampler::reads_history(&self.terms.sampling)
+            || Sampler::reads_history(&self.terms.job.sampling)
     }
 
     /// Whether tokens are drafted for it. Not while its reasoning is bounded, or with mirostat, where each token's
@@ -122,12 +119,12 @@ impl Generation {
     fn speculates(&self) -> bool {
         self.terms.speculation == Speculation::Ngram
             && self.budget.is_none()
-            && self.terms.sampling.mirostat.is_none()
+            && self.terms.job.sampling.mirostat.is_none()
     }
 
     /// Whether its job's prompt is scored, by the first completion.
     pub fn prompt_is_scored(&self) -> bool {
-        self.terms.prompt_is_scored
+        self.terms.job.prompt_logprobs.is_some()
     }
 
     /// Scoring of its prompt.
@@ -142,7 +139,7 @@ impl Generation {
 
     /// Whether it samples any token.
     pub fn draws(&self) -> bool {
-        self.terms.stop.max_tokens > 0
+        self.terms.job.stop.max_tokens > 0
     }
 
     /// Drafts at most `most` tokens to follow `tokens`, which are all known, each as likely to be
@@ -158,10 +155,10 @@ impl Generation {
         if most == 0 {
             return;
         }
-        let terms = &self.terms;
+        let job = &self.terms.job;
         let new = || {
-            let tokens_max = terms.prompt_tokens + terms.stop.max_tokens as usize;
-            Box::new(Lookup::new(terms.prediction.clone(), terms.prompt_tokens, tokens_max, rates))
+            let tokens_max = job.prompt.len() + job.stop.max_tokens as usize;
+            Box::new(Lookup::new(job.prediction.clone(), job.prompt.len(), tokens_max, rates))
         };
         self.lookup.get_or_insert_with(new).draft(tokens, most, least, draft);
         self.cut_draft(draft);
@@ -170,9 +167,9 @@ impl Generation {
     /// Restarts prompt lookup after a context shift, with `tokens` tokens at new places.
     pub fn forget_places(&mut self, tokens: usize) {
         let Some(lookup) = self.lookup.take() else { return };
-        let terms = &self.terms;
-        let most = tokens + terms.stop.max_tokens as usize;
-        self.lookup = Some(Box::new(Lookup::new(terms.prediction.clone(), tokens, most, lookup.rates())));
+        let job = &self.terms.job;
+        let most = tokens + job.stop.max_tokens as usize;
+        self.lookup = Some(Box::new(Lookup::new(job.prediction.clone(), tokens, most, lookup.rates())));
     }
 
     /// Cuts a draft down to what its constraint allows.
@@ -194,7 +191,7 @@ impl Generation {
 
     /// Maximum number of draft tokens for it, at most `most`.
     pub fn drafts_most(&self, most: usize) -> usize {
-        let left = self.terms.stop.max_tokens.saturating_sub(self.usage.completion_tokens + 1) as usize;
+        let left = self.terms.job.stop.max_tokens.saturating_sub(self.usage.completion_tokens + 1) as usize;
         if self.speculates() { most.min(left).min(DRAFT_TOKENS_MAX) } else { 0 }
     }
 
@@ -231,7 +228,7 @@ impl Generation {
 
     /// Whether it is certainly full with its tokens and `assumed` unknown ones.
     pub fn is_full(&self, assumed: usize) -> bool {
-        self.usage.completion_tokens as usize + assumed >= self.terms.stop.max_tokens as usize
+        self.usage.completion_tokens as usize + assumed >= self.terms.job.stop.max_tokens as usize
     }
 
     /// Adds the sampling of its next token, after `assumed` unknown tokens, and of the tokens after each draft
@@ -245,12 +242,12 @@ impl Generation {
         masks: &mut Vec<MaskWork>,
     ) {
         let drawn = self.usage.completion_tokens as usize + assumed;
-        let early = (self.terms.stop.min_tokens as usize).saturating_sub(drawn); // rows
+        let early = (self.terms.job.stop.min_tokens as usize).saturating_sub(drawn); // rows
         // An answer that has not started does not satisfy its constraint.
         let reasons = self.constraint.as_ref().is_some_and(Constraint::in_reasoning);
         let masked = self.constraint.as_mut().filter(|_| !reasons);
         let terms = &self.terms;
-        let new = || Sampler::new(&terms.sampling, self.seed, terms.vocab, prompt, &terms.tokenizer);
+        let new = || Sampler::new(&terms.job.sampling, self.seed, terms.vocab, prompt, &terms.tokenizer);
         let sampler = self.sampler.get_or_insert_with(new);
         if let Some(token) = self.budget.as_ref().and_then(ReasoningBudget::forced) {
             return sampler.force(token, specs);
@@ -327,7 +324,7 @@ impl Generation {
         let over = taken == Effect::Complete || self.output.has_all_calls();
         let reason = if ends || chunk.stop.is_some() || over {
             Some(FinishReason::Stop)
-        } else if self.usage.completion_tokens >= self.terms.stop.max_tokens || full {
+        } else if self.usage.completion_tokens >= self.terms.job.stop.max_tokens || full {
             Some(FinishReason::Length)
         } else {
             None
@@ -426,7 +423,8 @@ impl Generation {
 mod tests {
     use super::*;
     use crate::{
-        job::{CallReading, JobId, Tool, ToolFormat},
+        job::{CallReading, JobId, StopConditions, Tool, ToolFormat},
+        sampler::SamplingParams,
         text::tests::{demo, demo_with},
     };
 
@@ -452,7 +450,8 @@ mod tests {
 
     fn events_of(text: &TextModel, job: &Job, said: &str) -> Vec<EventKind> {
         let mut said = text.tokenizer.encode(said, false).expect("tokens").into_iter();
-        let mut generation = Generation::of_job(job, text, Speculation::Off).next().expect("one completion");
+        let mut generation =
+            Generation::of_job(&job.into(), text, Speculation::Off).next().expect("one completion");
         let mut events = Vec::new();
         loop {
             let mut specs = SampleSpecs::default();
@@ -590,7 +589,8 @@ mod tests {
             stop: StopConditions { max_tokens: 40, ..StopConditions::default() },
             ..Job::default()
         };
-        let completions: Vec<Generation> = Generation::of_job(&job, &demo(), Speculation::Ngram).collect();
+        let completions: Vec<Generation> =
+            Generation::of_job(&Arc::new(job), &demo(), Speculation::Ngram).collect();
         assert_eq!(completions.len(), 3);
         for completion in &completions {
             assert!(Arc::ptr_eq(&completion.terms, &completions[0].terms));

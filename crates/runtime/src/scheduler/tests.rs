@@ -63,7 +63,7 @@ impl Bench {
             ..Job::default()
         };
         change(&mut job);
-        self.scheduler.submit(&job, &self.text, None);
+        self.scheduler.submit(&job.into(), &self.text, None);
     }
 
     /// Rows of each sequence in one step, in batch order.

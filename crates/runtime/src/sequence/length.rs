@@ -85,9 +85,8 @@ impl Sequence {
     /// Drops tokens if they fill the context (context shift), and releases all blocks: the rest enters anew.
     /// Returns whether it did.
     pub(super) fn shift_context(&mut self, context_tokens_max: usize, pool: &mut BlockPool) -> bool {
-        let Some(shift) = self.shift.filter(|_| self.tokens.len() >= context_tokens_max) else {
-            return false;
-        };
+        let shift = self.request().and_then(|job| job.context_shift);
+        let Some(shift) = shift.filter(|_| self.tokens.len() >= context_tokens_max) else { return false };
         debug_assert_eq!(self.assumed, 0, "no row follows the token that fills a context");
         self.leave(pool);
         let dropped = shift.dropped(self.tokens.len(), context_tokens_max);

@@ -5,7 +5,7 @@ use std::{mem, sync::Arc};
 
 use hanzo_engine_kernels::{BLOCK_TOKENS, SampledToken};
 
-use super::{Outcome, Sequence, Within, names::add_hashes};
+use super::{Outcome, Sequence, Within, blocks::add_hashes};
 use crate::{
     job::{Event, EventKind},
     kv::BlockPool,
@@ -112,7 +112,8 @@ impl Sequence {
             let root = self.rope.root(self.root);
             add_hashes(&self.tokens, &self.media, root, Arc::make_mut(&mut self.hashes));
         }
-        let full = self.shift.is_none() && self.tokens.len() >= within.context_tokens_max;
+        let shifts = self.request().is_some_and(|job| job.context_shift.is_some());
+        let full = !shifts && self.tokens.len() >= within.context_tokens_max;
         match &mut self.purpose {
             Purpose::Generate(generation) => generation.take(sampled, within.text, full),
             Purpose::Read(_) => (None, None),

@@ -11,13 +11,13 @@ use crate::{
 
 #[test]
 fn completions_that_wait_share_what_they_were_given() {
-    let job = Job {
+    let job = Arc::new(Job {
         id: JobId(1),
         prompt: (0..1000).collect(),
         choices: 3,
         stop: StopConditions { max_tokens: 40, ..StopConditions::default() },
         ..Job::default()
-    };
+    });
     let text = demo();
     let arrival = FairLine::default().arrive(NewJob { job: job.id, priority: 0, client: None, tokens: 0 });
     let mut sequences: Vec<Sequence> =
