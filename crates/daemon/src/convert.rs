@@ -3,8 +3,8 @@
 
 pub(crate) mod client;
 pub(crate) mod embed;
+pub(crate) mod job;
 mod media;
-mod overflow;
 mod override_config;
 pub(crate) mod overrides;
 pub(crate) mod reply;

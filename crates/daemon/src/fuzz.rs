@@ -3,11 +3,11 @@
 use hanzo_engine_proto::v1;
 use tonic::metadata::{AsciiMetadataValue, MetadataMap};
 
-use crate::convert::{embed, request, store};
+use crate::convert::{embed, job, request, store};
 
 /// Converts a generation request.
 pub fn infer(wire: v1::InferRequest) {
-    drop(request::infer(wire, &Default::default()));
+    drop(job::check(wire));
 }
 
 /// Converts a tokenization request.

@@ -1,58 +1,25 @@
-//! Conversion of a request to a job for the worker: chat template, tokenizer, the model's defaults and limits.
-//! `prompt_builder` decides when that runs and for how long.
+//! Prompts of requests: what they are made of, and their tokens, through the model's chat template and tokenizer.
 
 mod enforced;
 pub(crate) mod media;
 mod overflow;
 pub(crate) mod pictures;
-mod size;
 mod sounds;
-mod tokens;
 
-use std::{slice, sync::Arc};
+use std::slice;
 
-use hanzo_engine_constraints::{Grammar, Spec};
 use hanzo_engine_runtime::{
-    CallReading, ClientId, Job, RequestError, SamplingParams, Speculation, StopConditions, TextModel, Tool,
-    ToolFormat, chat::Chat, infill::Gap, limits::STOP_TOKENS_MAX,
+    Job, MediaSpan, RequestError, TextModel, Tool, ToolFormat, chat::Chat, infill::Gap,
 };
 
-use crate::{error::Error, served::ServedModel};
+use crate::error::Error;
 
-use enforced::{ToolConstraint, enforced, within_channels};
-pub(crate) use media::RequestedMedia;
-use overflow::room;
-pub(crate) use overflow::{Keep, Overflow, Truncate};
+pub(crate) use enforced::constraint_of;
+use media::PreparedMedia;
+pub(crate) use media::{RequestedMedia, check_whole};
+pub(crate) use overflow::{CompletionLimits, Keep, Overflow, Truncate};
 pub(crate) use pictures::RequestedPicture;
 pub(crate) use sounds::RequestedSound;
-use tokens::{PromptTokens, prompt_tokens};
-
-/// Generation request in the engine's types.
-#[derive(Clone, Debug)]
-pub(crate) struct GenerationRequest {
-    pub(crate) prompt: PromptSource,
-    /// Pictures and sounds of a chat.
-    pub(crate) media: RequestedMedia,
-    pub(crate) sampling: SamplingParams,
-    /// Stop conditions, without `max_tokens`, which is in [`GenerationRequest::max_tokens`].
-    pub(crate) stop: StopConditions,
-    pub(crate) max_tokens: Option<u32>,
-    /// Additional limit of each completion's tokens.
-    pub(crate) completion_tokens_max: Option<u32>,
-    pub(crate) constraint: Option<Spec>,
-    pub(crate) choices: u32,
-    pub(crate) priority: i32,
-    pub(crate) echo: bool,
-    pub(crate) prompt_logprobs: Option<u8>,
-    pub(crate) prediction: String,
-    /// Limit of reasoning tokens; `None` follows the conversation's settings.
-    pub(crate) reasoning_tokens_max: Option<u32>,
-    /// Tools of a chat.
-    pub(crate) tools: Option<ToolUse>,
-    pub(crate) overflow: Overflow,
-    pub(crate) cache_salt: Vec<u8>,
-    pub(crate) skip_cache: bool,
-}
 
 /// Tools of a chat and the rules for calling them.
 #[derive(Clone, Debug)]
@@ -87,184 +54,17 @@ pub(crate) enum PromptSource {
     Gap(Gap),
 }
 
-/// Job, with the prompt's text if it is to be echoed.
-pub(crate) struct Built {
-    pub(crate) job: Job,
-    pub(crate) echo: Option<String>,
-}
-
-/// Builds the job of a request. The context's remaining length limits the completion, whatever was requested.
-///
-/// # Errors
-/// Errors of the runtime that name the field.
-pub(crate) fn build(
-    mut request: GenerationRequest,
-    client: Option<ClientId>,
-    served: &ServedModel,
-    interrupted: &dyn Fn() -> bool,
-) -> Result<Built, Error> {
-    let text = &served.text;
-    let (calls, constraint) = compiled_constraint(&mut request, client, served, interrupted)?;
-    let context_tokens_max = served.size.context_tokens_max();
-    let shifts = request.overflow.shifts(served.prompts.shifts() && request.media.is_empty());
-    let perceived = std::mem::take(&mut request.media).perceived(text, context_tokens_max, interrupted)?;
-    let is_gap = matches!(request.prompt, PromptSource::Gap(_));
-    let tokens_most = request.overflow.tokens_most(shifts, context_tokens_max);
-    let may_call = calls.is_some();
-    let PromptTokens {
-        mut tokens,
-        text: rendered,
-        media,
-        split_reasoning,
-        starts_in_reasoning,
-        reasoning_is_over,
-        reasoning_tokens_max,
-        ends,
-    } = prompt_tokens(&mut request, text, perceived, may_call, tokens_most, context_tokens_max, interrupted)?;
-    let (context_shift, is_cut) =
-        request.overflow.cut(&mut tokens, is_gap, shifts, context_tokens_max, request.max_tokens)?;
-    media::check_whole(&media, is_cut, shifts)?;
-    let rendered = rendered.filter(|_| !is_cut);
-    let room = completion_room(&request, tokens.len(), context_tokens_max, shifts)?;
-    let prediction = match request.prediction.as_str() {
-        prediction if prediction.is_empty() || served.size.speculation() == Speculation::Off => Vec::new(),
-        prediction => {
-            let mut tokens =
-                encoded(text, prediction, SpecialTokens { add: false, parse: false }, interrupted)?;
-            tokens.truncate(room as usize);
-            tokens
-        }
-    };
-    let max_tokens = completion_limit(&request, text.generation.max_new_tokens, room);
-    let job = Job {
-        adapter: None,
-        id: served.next_job(),
-        choices: request.choices,
-        sampling: request.sampling,
-        stop: stop_conditions(request.stop, text, max_tokens, ends),
-        constraint,
-        priority: request.priority,
-        client,
-        starts_in_reasoning,
-        reasoning_is_over,
-        split_reasoning,
-        reasoning_tokens_max,
-        calls,
-        prompt: tokens.into(),
-        media: media.into(),
-        prompt_logprobs: request.prompt_logprobs,
-        prediction: prediction.into(),
-        context_shift,
-        cache_salt: request.cache_salt.into(),
-        skip_cache: request.skip_cache,
-    };
-    job.validate(text, context_tokens_max)?;
-    let echo = request.echo.then(|| rendered.unwrap_or_else(|| text.tokenizer.decode(&job.prompt, false)));
-    Ok(Built { job, echo })
-}
-
-/// Stop conditions of a completion of at most `max_tokens` tokens. `ends` are stop tokens to add.
-fn stop_conditions(
-    stop: StopConditions,
-    text: &TextModel,
-    max_tokens: u32,
-    ends: Vec<u32>,
-) -> StopConditions {
-    // Stop conditions of a request replace the model's own as a whole.
-    let own_stops = stop.strings.is_empty() && stop.token_ids.is_empty();
-    StopConditions {
-        max_tokens,
-        min_tokens: match stop.min_tokens {
-            0 => text.generation.min_new_tokens.unwrap_or(0).min(max_tokens),
-            asked => asked,
-        },
-        strings: if own_stops { text.generation.stop.clone() } else { stop.strings },
-        token_ids: {
-            let asked = if own_stops { text.stop_tokens.clone() } else { stop.token_ids };
-            let room = STOP_TOKENS_MAX.saturating_sub(asked.len());
-            let ends = ends.into_iter().filter(|_| !stop.ignore_eos);
-            asked.into_iter().chain(ends.take(room)).collect()
-        },
-        ..stop
-    }
-}
-
-/// Compiled constraint of the response, and the parser of tool calls if there may be any.
-fn compiled_constraint(
-    request: &mut GenerationRequest,
-    client: Option<ClientId>,
-    served: &ServedModel,
-    interrupted: &dyn Fn() -> bool,
-) -> Result<(Option<CallReading>, Option<Arc<Grammar>>), Error> {
-    let text = &served.text;
-    let compiled = |spec| served.constraints.compiled(spec, text, client, interrupted);
-    match request.tools.take() {
-        Some(used) => {
-            let ToolConstraint { calls, spec, must } =
-                enforced(used, text, request.constraint.take(), interrupted)?;
-            let constraint = match spec.map(compiled).transpose() {
-                // Too many tools to compile a constraint for are still usable without one.
-                Err(Error::Field { .. } | Error::Busy { .. }) if !must => None,
-                Err(Error::Field { reason, .. }) if calls.is_some() => {
-                    return Err(Error::field("tools", reason));
-                }
-                constraint => constraint?,
-            };
-            Ok((calls, constraint))
-        }
-        None => {
-            let is_chat = matches!(request.prompt, PromptSource::Chat(_));
-            let constraint = if is_chat {
-                within_channels(request.constraint.take(), text, interrupted)?
-            } else {
-                request.constraint.take()
-            };
-            Ok((None, constraint.map(compiled).transpose()?))
-        }
-    }
-}
-
-/// Tokens that a completion may have after a prompt of `prompt_tokens` tokens.
-fn completion_room(
-    request: &GenerationRequest,
-    prompt_tokens: usize,
-    context_tokens_max: usize,
-    shifts: bool,
-) -> Result<u32, RequestError> {
-    match request.max_tokens {
-        // A prompt that is only scored may fill the context.
-        Some(0) => Ok(context_tokens_max.saturating_sub(prompt_tokens).min(u32::MAX as usize) as u32),
-        // With context shift the completion has the requested length, or else that of a context.
-        max_tokens if shifts => {
-            room(prompt_tokens, context_tokens_max, None, 0)?;
-            Ok(max_tokens.unwrap_or((context_tokens_max as u32).max(request.stop.min_tokens)))
-        }
-        max_tokens => room(prompt_tokens, context_tokens_max, max_tokens, request.stop.min_tokens),
-    }
-}
-
-/// Maximum number of tokens of a completion that has room for `room`. `own` is the model's default limit.
-fn completion_limit(request: &GenerationRequest, own: Option<u32>, room: u32) -> u32 {
-    let max_tokens = match (request.max_tokens, own) {
-        (Some(asked), _) => asked.min(room),
-        // `min_tokens` above the model's default limit raises it.
-        (None, Some(own)) => own.max(request.stop.min_tokens).clamp(1, room),
-        (None, None) => room,
-    };
-    request.completion_tokens_max.map_or(max_tokens, |most| max_tokens.min(most))
-}
-
 /// Treatment of special tokens while a text is tokenized.
 #[derive(Clone, Copy)]
-struct SpecialTokens {
+pub(crate) struct SpecialTokens {
     /// Adds those that the model's prompts begin or end with.
-    add: bool,
+    pub(crate) add: bool,
     /// Reads those that the text spells out.
-    parse: bool,
+    pub(crate) parse: bool,
 }
 
 /// Tokens of a plain text.
-fn encoded(
+pub(crate) fn encoded(
     model: &TextModel,
     text: &str,
     special: SpecialTokens,
@@ -273,6 +73,68 @@ fn encoded(
     let all = 0..text.len();
     let plain = if special.parse { &[][..] } else { slice::from_ref(&all) };
     model.tokenizer.encode_until(text, plain, special.add, interrupted)
+}
+
+/// Tokens of a prompt.
+#[derive(Default)]
+pub(crate) struct PromptTokens {
+    pub(crate) tokens: Vec<u32>,
+    /// Text of the prompt, if it was given as text.
+    pub(crate) text: Option<String>,
+    pub(crate) media: Vec<MediaSpan>,
+    /// Stop tokens that fill-in-the-middle adds.
+    pub(crate) ends: Vec<u32>,
+}
+
+/// Tokenizes the prompt of a job, and sets how the job's reasoning is read. A text may have `tokens_most` tokens, and a part of a gap `context_tokens_max`.
+pub(crate) fn prompt_tokens(
+    prompt: PromptSource,
+    job: &mut Job,
+    text: &TextModel,
+    perceived: PreparedMedia,
+    tokens_most: usize,
+    context_tokens_max: usize,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<PromptTokens, Error> {
+    match prompt {
+        PromptSource::Chat(mut chat) => {
+            if job.calls.is_none() {
+                // Tools that must not be called are not shown to the model.
+                chat.tools.clear();
+            }
+            if job.reasoning_tokens_max == Some(0) {
+                chat.kwargs.entry("enable_thinking").or_insert(false.into());
+            }
+            let said = text.thinking.apply(&mut chat);
+            let prompt = text.prompt_from_chat(&chat, tokens_most, interrupted)?;
+            let (tokens, media) = perceived.placed(prompt.tokens, text)?;
+            job.split_reasoning = true;
+            job.starts_in_reasoning = prompt.starts_in_reasoning;
+            job.reasoning_is_over = prompt.reasoning_is_over;
+            job.reasoning_tokens_max = job.reasoning_tokens_max.or(said);
+            Ok(PromptTokens { tokens, text: Some(prompt.text), media, ends: Vec::new() })
+        }
+        PromptSource::Text { text: prompt, parse_special } => {
+            text.tokenizer.check_length("prompt", &prompt, tokens_most, interrupted)?;
+            let tokens =
+                encoded(text, &prompt, SpecialTokens { add: true, parse: parse_special }, interrupted)?;
+            Ok(PromptTokens { tokens, text: Some(prompt), ..PromptTokens::default() })
+        }
+        PromptSource::Tokens(tokens) => Ok(PromptTokens { tokens, ..PromptTokens::default() }),
+        PromptSource::Gap(gap) => {
+            let Some(infill) = &text.infill else {
+                let reason = "this model has no tokens for filling in the middle of a text";
+                return Err(Error::field("suffix", format!("{reason}; leave it out")));
+            };
+            let said = [&gap.prefix, &gap.suffix, &gap.middle].into_iter();
+            for said in said.chain(gap.files.iter().map(|(_, text)| text)) {
+                text.tokenizer.check_length("prompt", said, context_tokens_max, interrupted)?;
+            }
+            let tokens = infill.prompt(&gap, &text.tokenizer)?;
+            let ends = infill.ends.clone();
+            Ok(PromptTokens { tokens, ends, ..PromptTokens::default() })
+        }
+    }
 }
 
 /// Input to tokenize.

@@ -2,35 +2,32 @@
 
 use std::{collections::HashSet, str::FromStr, time::Duration};
 
-use hanzo_engine_constraints::Spec;
 use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::{
-    StopConditions, Tool, ToolFormat,
+    ToolFormat,
     chat::{Chat, Message},
-    infill::Gap,
-    limits::{CHOICES_MAX, PREDICTION_BYTES_MAX, TOP_LOGPROBS_MAX},
-    load::GenerationDefaults,
 };
+use prost::Message as _;
 use serde_json::{Map, Value, json};
 use tonic::metadata::MetadataMap;
 
-use super::{media, sampling::sampling};
+use super::media;
 use crate::{
     adapters::WantedAdapter,
     error::{Error, quote, random_u64},
     keep_alive::KeepAlive,
     limits::{
-        CALL_JSON_VALUES, CHAT_JSON_VALUES_MAX, CHAT_MESSAGES_MAX, CHAT_TOOLS_MAX, INFILL_FILES_MAX,
-        REQUEST_ID_BYTES_MAX,
+        CALL_JSON_VALUES, CHAT_JSON_VALUES_MAX, CHAT_MESSAGES_MAX, CHAT_TOOLS_MAX, REQUEST_ID_BYTES_MAX,
     },
     load_request::LoadRequest,
-    prompt::{GenerationRequest, PromptSource, RequestedMedia, TokenizeInput, ToolChoice, ToolUse},
+    prompt::{RequestedMedia, TokenizeInput},
+    prompt_builder::is_large,
     sizing::LoadOptions,
     unix_time::now_unix_ms,
 };
 
 /// Reason why `parse_special` is allowed with a text prompt only.
-const ONLY_OF_TEXT: &str =
+pub(super) const ONLY_OF_TEXT: &str =
     "must be unset but with text: no text of a chat becomes a control token, and tokens are tokens";
 
 /// Converts a load request. Zero and empty values are unset.
@@ -86,170 +83,14 @@ pub(crate) fn adapter(wire: v1::AdapterSource) -> WantedAdapter {
     WantedAdapter { name: wire.name, path: wire.path }
 }
 
-/// Converts a generation request.
-pub(crate) fn infer(
-    mut wire: v1::InferRequest,
-    model: &GenerationDefaults,
-) -> Result<GenerationRequest, Error> {
-    let choices = wire.choices.max(1);
-    if choices > CHOICES_MAX {
-        return Err(Error::field("choices", format!("must be at most {CHOICES_MAX}, not {choices}")));
+/// Whether an input to tokenize takes much memory.
+pub(crate) fn tokenize_is_large(input: &Option<v1::tokenize_request::Input>) -> bool {
+    use v1::tokenize_request::Input;
+    match input {
+        Some(Input::Chat(chat)) => chat_is_large(chat, 0),
+        Some(Input::Text(text)) => is_large(text.len()),
+        None => false,
     }
-    let logprobs = match (wire.logprobs, wire.top_logprobs) {
-        (false, 0) => None,
-        (false, _) => return Err(Error::field("top_logprobs", "needs logprobs to be set")),
-        (true, top) => Some(top_count("top_logprobs", top)?),
-    };
-    let overflow = super::overflow::overflow(&wire)?;
-    let cache_salt = super::overflow::cache_salt(std::mem::take(&mut wire.cache_salt))?;
-    let mut media = RequestedMedia::default();
-    let prompt = prompt_source(&mut wire, &mut media)?;
-    if wire.reasoning.is_some() && !matches!(prompt, PromptSource::Chat(_)) {
-        let reason = "must be unset but with chat: nothing says where a bare text's reasoning is";
-        return Err(Error::field("reasoning", reason));
-    }
-    let tools = match (&prompt, wire.tool_use) {
-        (PromptSource::Chat(chat), asked) => Some(tool_use(asked.unwrap_or_default(), chat)?),
-        (_, None) => None,
-        (_, Some(_)) => return Err(Error::field("tool_use", "must be unset but with chat")),
-    };
-    let stop = wire.stop.unwrap_or_default();
-    let prompt_logprobs = wire.prompt_logprobs.map(|top| top_count("prompt_logprobs", top)).transpose()?;
-    if stop.max_tokens == Some(0) && prompt_logprobs.is_none() {
-        return Err(Error::field("stop.max_tokens", "must be at least 1, not 0, without prompt_logprobs"));
-    }
-    if wire.prediction.len() > PREDICTION_BYTES_MAX {
-        let reason = format!("must have at most {PREDICTION_BYTES_MAX} bytes, not {}", wire.prediction.len());
-        return Err(Error::field("prediction", reason));
-    }
-    Ok(GenerationRequest {
-        media,
-        prompt,
-        sampling: sampling(wire.sampling.unwrap_or_default(), logprobs, model)?,
-        max_tokens: stop.max_tokens,
-        completion_tokens_max: (wire.completion_tokens_max > 0).then_some(wire.completion_tokens_max),
-        constraint: wire.constraint.map(constraint).transpose()?,
-        stop: StopConditions {
-            max_tokens: 0,
-            min_tokens: stop.min_tokens,
-            strings: stop.strings,
-            token_ids: stop.token_ids,
-            include_stop_string: stop.include_stop_string,
-            ignore_eos: stop.ignore_eos,
-        },
-        choices,
-        priority: wire.priority,
-        echo: wire.echo,
-        prompt_logprobs,
-        prediction: wire.prediction,
-        overflow,
-        cache_salt,
-        skip_cache: wire.cache_prompt == Some(false),
-        reasoning_tokens_max: wire.reasoning.and_then(|reasoning| reasoning.tokens_max),
-        tools,
-    })
-}
-
-/// Number of alternatives of each token, from the field `field`.
-fn top_count(field: &'static str, top: u32) -> Result<u8, Error> {
-    if top as usize > TOP_LOGPROBS_MAX {
-        return Err(Error::field(field, format!("must be 0 to {TOP_LOGPROBS_MAX}, not {top}")));
-    }
-    // At most TOP_LOGPROBS_MAX, far below 256.
-    Ok(top as u8)
-}
-
-/// Takes the prompt out of a request. Pictures and sounds of a chat are added to `media`.
-fn prompt_source(wire: &mut v1::InferRequest, media: &mut RequestedMedia) -> Result<PromptSource, Error> {
-    use v1::infer_request::Prompt;
-    let fills_in = wire.infill.is_some() || !wire.suffix.is_empty();
-    let field = if wire.infill.is_some() { "infill" } else { "suffix" };
-    match wire.prompt.take() {
-        Some(Prompt::Text(_)) if fills_in && wire.echo => {
-            Err(Error::field(field, "must be unset with echo: the prompt is not one text"))
-        }
-        Some(Prompt::Text(_)) if fills_in && wire.parse_special == Some(true) => {
-            Err(Error::field("parse_special", "must not be true: what is around a gap is text"))
-        }
-        Some(Prompt::Text(prefix)) if fills_in => {
-            let suffix = std::mem::take(&mut wire.suffix);
-            Ok(PromptSource::Gap(gap(prefix, suffix, wire.infill.take().unwrap_or_default())?))
-        }
-        _ if fills_in => Err(Error::field(field, "must be unset but with text")),
-        Some(Prompt::Text(text)) => {
-            Ok(PromptSource::Text { text, parse_special: wire.parse_special.unwrap_or(true) })
-        }
-        _ if wire.parse_special.is_some() => Err(Error::field("parse_special", ONLY_OF_TEXT)),
-        Some(Prompt::Chat(wire)) => Ok(PromptSource::Chat(chat(wire, media)?)),
-        Some(Prompt::Tokens(tokens)) => Ok(PromptSource::Tokens(tokens.ids)),
-        None => Err(Error::field("prompt", "must be set: one of chat, text, tokens")),
-    }
-}
-
-/// Converts a constraint. Compiling it shows later whether it can be enforced.
-fn constraint(wire: v1::Constraint) -> Result<Spec, Error> {
-    use v1::constraint::Of;
-    match wire.of {
-        Some(Of::JsonObject(true)) => Ok(Spec::JsonObject),
-        Some(Of::JsonObject(false)) => Err(Error::field("constraint.json_object", "must be true, or unset")),
-        Some(Of::JsonSchema(schema)) => Ok(Spec::JsonSchema(schema)),
-        Some(Of::Regex(expression)) => Ok(Spec::Regex(expression)),
-        Some(Of::Choices(choices)) => Ok(Spec::Choices(choices.texts)),
-        Some(Of::Lark(grammar)) => Ok(Spec::Lark(grammar)),
-        Some(Of::Gbnf(grammar)) => Ok(Spec::Gbnf(grammar)),
-        None => Err(Error::field(
-            "constraint",
-            "must be one of json_object, json_schema, regex, choices, lark, gbnf",
-        )),
-    }
-}
-
-fn gap(prefix: String, suffix: String, wire: v1::Infill) -> Result<Gap, Error> {
-    if wire.files.len() > INFILL_FILES_MAX {
-        let reason = format!("must have at most {INFILL_FILES_MAX}, not {}", wire.files.len());
-        return Err(Error::field("infill.files", reason));
-    }
-    let files = wire.files.into_iter().map(|file| (file.name, file.text)).collect();
-    Ok(Gap { prefix, suffix, middle: wire.middle, files })
-}
-
-/// Converts the use of a chat's tools.
-fn tool_use(wire: v1::ToolUse, chat: &Chat) -> Result<ToolUse, Error> {
-    use v1::ToolChoice as Choice;
-    let choice = Choice::try_from(wire.choice)
-        .map_err(|_| Error::field("tool_use.choice", format!("there is no choice {}", wire.choice)))?;
-    let tools: Vec<Tool> = chat
-        .tools
-        .iter()
-        .enumerate()
-        .map(|(at, json)| {
-            let field = || format!("chat.tools_json[{at}]");
-            let tool = Tool::of_json(json)
-                .ok_or_else(|| Error::field(field(), "must have function.name, a string"))?;
-            tool.check().map_err(|reason| Error::field(field(), reason))?;
-            Ok(tool)
-        })
-        .collect::<Result<_, Error>>()?;
-    if !wire.named.is_empty() && choice != Choice::Named {
-        return Err(Error::field("tool_use.named", "only allowed with TOOL_CHOICE_NAMED"));
-    }
-    let choice = match choice {
-        Choice::Unspecified | Choice::Auto if tools.is_empty() => ToolChoice::None,
-        Choice::None => ToolChoice::None,
-        Choice::Unspecified | Choice::Auto => ToolChoice::Auto,
-        Choice::Required if tools.is_empty() => {
-            return Err(Error::field("tool_use.choice", "a call is required, and there are no tools"));
-        }
-        Choice::Required => ToolChoice::Required,
-        Choice::Named if tools.iter().any(|tool| tool.name == wire.named) => ToolChoice::Named(wire.named),
-        Choice::Named => {
-            let reason = format!("there is no tool {}", quote(&wire.named));
-            return Err(Error::field("tool_use.named", reason));
-        }
-    };
-    let format = (!wire.format.is_empty()).then(|| ToolFormat::by_name(&wire.format));
-    let format = format.transpose().map_err(|reason| Error::field("tool_use.format", reason))?;
-    Ok(ToolUse { tools, choice, parallel: wire.parallel.unwrap_or(true), format })
 }
 
 /// Converts the input to tokenize.
@@ -334,15 +175,27 @@ fn answer_calls(messages: &[v1::Message]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses a chat whose JSON would take far more memory parsed than as text.
-fn bounded(wire: &v1::Chat) -> Result<(), Error> {
+/// Numbers of JSON values in a chat, by field.
+fn value_counts(wire: &v1::Chat) -> [(&'static str, usize); 3] {
     let call = |call: &v1::ToolCall| CALL_JSON_VALUES + json_values(&call.arguments_json);
     let calls = |message: &v1::Message| message.tool_calls.iter().map(call).sum::<usize>();
-    let counts = [
+    [
         ("chat.template_kwargs_json", json_values(&wire.template_kwargs_json)),
         ("chat.tools_json", wire.tools_json.iter().map(|json| json_values(json)).sum()),
         ("chat.messages", wire.messages.iter().map(calls).sum()),
-    ];
+    ]
+}
+
+/// Whether the prompt of a chat takes much memory, with `beside` bytes of other texts.
+pub(super) fn chat_is_large(wire: &v1::Chat, beside: usize) -> bool {
+    let values: usize = value_counts(wire).iter().map(|(_, count)| count).sum();
+    let bytes = wire.encoded_len() + values * size_of::<Value>();
+    wire.messages.iter().any(media::are_in) || is_large(bytes + beside)
+}
+
+/// Refuses a chat whose JSON would take far more memory parsed than as text.
+fn bounded(wire: &v1::Chat) -> Result<(), Error> {
+    let counts = value_counts(wire);
     let total: usize = counts.iter().map(|(_, count)| count).sum();
     match counts.iter().max_by_key(|(_, count)| *count) {
         Some((field, count)) if total > CHAT_JSON_VALUES_MAX => {
@@ -456,9 +309,13 @@ pub(crate) fn timeout(metadata: &MetadataMap) -> Result<Option<Duration>, Error>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        convert::job,
+        limits::{INFILL_FILES_MAX, PROMPT_LARGE_BYTES},
+    };
 
     fn refused(wire: v1::InferRequest) -> String {
-        infer(wire, &GenerationDefaults::default()).unwrap_err().to_string()
+        job::check(wire).unwrap_err().to_string()
     }
 
     fn text(text: &str) -> v1::InferRequest {
@@ -527,6 +384,30 @@ mod tests {
             let message = refused(wire);
             assert!(message.contains(field) && message.contains("JSON values"), "{message}");
         }
+    }
+
+    #[test]
+    fn megabytes_are_large_wherever_they_stand() {
+        let (text, large) = ("x".repeat(PROMPT_LARGE_BYTES), |chat: &v1::Chat| chat_is_large(chat, 0));
+        let said = |text: &str| user(v1::content_part::Part::Text(text.into()));
+        let of = |message| v1::Chat { messages: vec![message], ..Default::default() };
+        assert!(!large(&of(said("hi"))));
+        assert!(large(&of(said(&text))));
+        assert!(large(&of(v1::Message { reasoning_content: text.clone(), ..said("hi") })));
+        let call = v1::ToolCall { arguments_json: text.clone(), ..Default::default() };
+        assert!(large(&of(v1::Message { tool_calls: vec![call], ..said("hi") })));
+        assert!(large(&v1::Chat { tools_json: vec![text.clone()], ..of(said("hi")) }));
+        assert!(large(&v1::Chat { template_kwargs_json: text.clone(), ..of(said("hi")) }));
+        // Short values count with the memory that each of them takes.
+        let list = format!("[{}0]", "0,".repeat(PROMPT_LARGE_BYTES / size_of::<Value>()));
+        assert!(large(&v1::Chat { tools_json: vec![list], ..of(said("hi")) }));
+        assert!(large(&of(user(v1::content_part::Part::Media(Box::default())))));
+        // Many short messages count like long ones.
+        let many = v1::Chat { messages: vec![said(&"x".repeat(500)); 3_000], ..Default::default() };
+        assert!(large(&many));
+        let ids = vec![0; PROMPT_LARGE_BYTES / 4];
+        let tokens = Some(v1::infer_request::Prompt::Tokens(v1::TokenIds { ids }));
+        assert!(job::is_large(&v1::InferRequest { prompt: tokens, ..Default::default() }));
     }
 
     #[test]

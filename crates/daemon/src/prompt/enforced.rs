@@ -1,27 +1,60 @@
 //! Constraint on a response from a chat's tools and a requested constraint together.
 
-use hanzo_engine_constraints::{Spec, json_in_lark};
+use std::sync::Arc;
+
+use hanzo_engine_constraints::{Grammar, Spec, json_in_lark};
 use hanzo_engine_formats::Demand;
-use hanzo_engine_runtime::{CallReading, RequestError, TextModel, Tool, ToolFormat};
+use hanzo_engine_runtime::{CallReading, ClientId, RequestError, TextModel, Tool, ToolFormat};
 
 use super::{ToolChoice, ToolUse};
-use crate::error::Error;
+use crate::{error::Error, served::ServedModel};
+
+/// Compiled constraint of the response, and the parser of tool calls if there may be any.
+pub(crate) fn constraint_of(
+    tools: Option<ToolUse>,
+    asked: Option<Spec>,
+    is_chat: bool,
+    client: Option<ClientId>,
+    served: &ServedModel,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<(Option<CallReading>, Option<Arc<Grammar>>), Error> {
+    let text = &served.text;
+    let compiled = |spec| served.constraints.compiled(spec, text, client, interrupted);
+    match tools {
+        Some(used) => {
+            let ToolConstraint { calls, spec, must } = enforced(used, text, asked, interrupted)?;
+            let constraint = match spec.map(compiled).transpose() {
+                // Too many tools to compile a constraint for are still usable without one.
+                Err(Error::Field { .. } | Error::Busy { .. }) if !must => None,
+                Err(Error::Field { reason, .. }) if calls.is_some() => {
+                    return Err(Error::field("tools", reason));
+                }
+                constraint => constraint?,
+            };
+            Ok((calls, constraint))
+        }
+        None => {
+            let constraint = if is_chat { within_channels(asked, text, interrupted)? } else { asked };
+            Ok((None, constraint.map(compiled).transpose()?))
+        }
+    }
+}
 
 /// Constraint that a chat's tools put on its answer.
-pub(super) struct ToolConstraint {
+struct ToolConstraint {
     /// Parser of tool calls, if there may be any.
-    pub(super) calls: Option<CallReading>,
+    calls: Option<CallReading>,
     /// Constraint that the response must satisfy.
-    pub(super) spec: Option<Spec>,
+    spec: Option<Spec>,
     /// Whether the request fails without that constraint.
-    pub(super) must: bool,
+    must: bool,
 }
 
 /// Combines tools and a requested constraint.
 ///
 /// # Errors
 /// An error of the field if a choice or a schema cannot be enforced; [`RequestError::Interrupted`].
-pub(super) fn enforced(
+fn enforced(
     used: ToolUse,
     text: &TextModel,
     asked: Option<Spec>,
@@ -66,7 +99,7 @@ pub(super) fn enforced(
 ///
 /// # Errors
 /// An error of the field if its schema cannot be enforced; [`RequestError::Interrupted`].
-pub(super) fn within_channels(
+fn within_channels(
     asked: Option<Spec>,
     text: &TextModel,
     interrupted: &dyn Fn() -> bool,

@@ -19,7 +19,7 @@ pub(crate) struct RequestedMedia {
 }
 
 /// Pictures and sounds preprocessed for the model's encoders.
-pub(super) struct PreparedMedia {
+pub(crate) struct PreparedMedia {
     pictures: Vec<PreparedPicture>,
     sounds: Vec<PreparedSound>,
 }
@@ -34,7 +34,7 @@ impl RequestedMedia {
     ///
     /// # Errors
     /// [`Error::Field`] naming an item that the model does not support or that cannot be read.
-    pub(super) fn perceived(
+    pub(crate) fn perceived(
         self,
         model: &TextModel,
         tokens_max: usize,
@@ -147,7 +147,7 @@ impl PreparedMedia {
 ///
 /// # Errors
 /// [`Error::Field`].
-pub(super) fn check_whole(media: &[MediaSpan], is_cut: bool, shifts: bool) -> Result<(), Error> {
+pub(crate) fn check_whole(media: &[MediaSpan], is_cut: bool, shifts: bool) -> Result<(), Error> {
     if shifts && !media.is_empty() {
         let reason =
             "must be unset or false beside pictures and sounds: a prompt that has some is kept whole";

@@ -92,11 +92,55 @@ impl Overflow {
     }
 }
 
+/// Requested limits of a completion's length in tokens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CompletionLimits {
+    pub(crate) max_tokens: Option<u32>,
+    /// Additional limit.
+    pub(crate) tokens_max: Option<u32>,
+}
+
+impl CompletionLimits {
+    /// Tokens that a completion of at least `min_tokens` tokens may have after a prompt of `prompt_tokens` tokens.
+    ///
+    /// # Errors
+    /// [`RequestError::ContextLength`], as for [`room`].
+    pub(crate) fn room(
+        self,
+        min_tokens: u32,
+        prompt_tokens: usize,
+        context_tokens_max: usize,
+        shifts: bool,
+    ) -> Result<u32, RequestError> {
+        match self.max_tokens {
+            // A prompt that is only scored may fill the context.
+            Some(0) => Ok(context_tokens_max.saturating_sub(prompt_tokens).min(u32::MAX as usize) as u32),
+            // With context shift the completion has the requested length, or else that of a context.
+            max_tokens if shifts => {
+                room(prompt_tokens, context_tokens_max, None, 0)?;
+                Ok(max_tokens.unwrap_or((context_tokens_max as u32).max(min_tokens)))
+            }
+            max_tokens => room(prompt_tokens, context_tokens_max, max_tokens, min_tokens),
+        }
+    }
+
+    /// Maximum number of tokens of a completion that has room for `room`. `own` is the model's default limit.
+    pub(crate) fn of_completion(self, min_tokens: u32, own: Option<u32>, room: u32) -> u32 {
+        let max_tokens = match (self.max_tokens, own) {
+            (Some(asked), _) => asked.min(room),
+            // `min_tokens` above the model's default limit raises it.
+            (None, Some(own)) => own.max(min_tokens).clamp(1, room),
+            (None, None) => room,
+        };
+        self.tokens_max.map_or(max_tokens, |most| max_tokens.min(most))
+    }
+}
+
 /// Number of tokens that the context leaves for the completion; at least 1.
 ///
 /// # Errors
 /// [`RequestError::ContextLength`] if the prompt leaves no room, or less than the completion's minimum.
-pub(super) fn room(
+fn room(
     prompt_tokens: usize,
     context_tokens_max: usize,
     max_tokens: Option<u32>,

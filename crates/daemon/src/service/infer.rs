@@ -26,6 +26,7 @@ use super::{
 use crate::{
     chosen_model::ChosenModel,
     convert::{
+        job,
         reply::{self, EventContext},
         request,
     },
@@ -34,7 +35,6 @@ use crate::{
     frame_room::FrameReservation,
     limits::EVENTS_MAX,
     on_demand::{AwaitedLoad, Demand},
-    prompt::build,
     prompt_builder::Build,
     registry::{Capability, InUse},
     ticket::{JobEvents, ticket},
@@ -45,6 +45,11 @@ use crate::{
 /// Response stream of one request; dropping it cancels the job.
 pub(crate) struct InferStream {
     record: RequestLog, // dropped first, so that a request is counted before the blocks of its cancelled job are free
+    answer: QueuedAnswer,
+}
+
+/// Answer of a request in its worker's queue, and what the request holds until it ends.
+struct QueuedAnswer {
     events: JobEvents,
     context: EventContext,
     echo: Option<String>,
@@ -139,33 +144,12 @@ async fn queued(
     let chat = matches!(request.get_ref().prompt, Some(v1::infer_request::Prompt::Chat(_)));
     let mut record = RequestLog::new(CallKind::Infer { chat }, core, request_id, arrived, request.metadata());
     match begin(core, request, arrived, told, &mut record).await {
-        Ok(QueuedRequest { events, context, echo, choices, active, frames, served }) => Ok(InferStream {
-            record,
-            events,
-            context,
-            echo,
-            ready: VecDeque::new(),
-            unfinished: choices,
-            _active: active,
-            _frames: frames,
-            _served: served,
-        }),
+        Ok(answer) => Ok(InferStream { record, answer }),
         Err(error) => {
             record.end(Some(&error));
             Err(error)
         }
     }
-}
-
-/// Request in its worker's queue.
-struct QueuedRequest {
-    events: JobEvents,
-    context: EventContext,
-    echo: Option<String>,
-    choices: u32,
-    active: Active,
-    frames: FrameReservation,
-    served: InUse,
 }
 
 async fn begin(
@@ -174,7 +158,7 @@ async fn begin(
     arrived: Instant,
     told: Option<&watch::Sender<Option<AwaitedLoad>>>,
     record: &mut RequestLog,
-) -> Result<QueuedRequest, Error> {
+) -> Result<QueuedAnswer, Error> {
     let active = core.drain.enter()?;
     let deadline = deadline(&request, arrived)?;
     let client = core.clients.of(&request, &request.get_ref().client)?;
@@ -194,19 +178,18 @@ async fn begin(
     record.model = Some((served.name.clone(), served.metrics.clone()));
     record.load = load;
     let choices_max = served.must_generate()?.sequences_max;
-    let ask = request::infer(wire, &served.text.generation)?;
+    let choices = job::choices(&wire)?;
     // Choices of one request never wait for each other; all run at once.
-    if ask.choices as usize > choices_max {
+    if choices as usize > choices_max {
         let reason = format!(
-            "must be at most {choices_max}, which is what this model runs at once (engine.sequences_max), not {}",
-            ask.choices
+            "must be at most {choices_max}, which is what this model runs at once (engine.sequences_max), not {choices}"
         );
         return Err(Error::field("choices", reason));
     }
     let place = served.enter()?;
     let (of, by) = (served.clone(), answer_by(deadline));
-    let asked = Build { what: "building the prompt", client, by, is_large: ask.is_large() };
-    let build = move |interrupted: &dyn Fn() -> bool| build(ask, client, &of, interrupted);
+    let asked = Build { what: "building the prompt", client, by, is_large: job::is_large(&wire) };
+    let build = move |interrupted: &dyn Fn() -> bool| job::build(wire, client, &of, interrupted);
     let work = served.prompts.run(asked, build);
     let mut built = within(by, work).await?;
     let frames = served.hold_frames(built.job.media.iter())?;
@@ -214,7 +197,6 @@ async fn begin(
     let context = EventContext::new(record.request_id.clone(), answers, &served, &built.job, load);
     record.prompt_tokens = context.prompt_tokens();
     record.asks(&built.job);
-    let choices = built.job.choices;
     let waker = served.worker.waker().clone();
     let (ticket, events) = ticket(built.job, place, arrived, deadline, EVENTS_MAX, waker);
     match served.worker.give(WorkItem::Run(ticket), Instant::now()) {
@@ -227,50 +209,59 @@ async fn begin(
         }
     }
     record.queued = true;
-    Ok(QueuedRequest { events, context, echo: built.echo, choices, active, frames, served })
+    Ok(QueuedAnswer {
+        events,
+        context,
+        echo: built.echo,
+        ready: VecDeque::new(),
+        unfinished: choices,
+        _active: active,
+        _frames: frames,
+        _served: served,
+    })
 }
 
 impl Stream for InferStream {
     type Item = Result<v1::InferEvent, Status>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = self.get_mut();
-        if let Some(event) = this.ready.pop_front() {
+        let InferStream { record, answer } = self.get_mut();
+        if let Some(event) = answer.ready.pop_front() {
             return Poll::Ready(Some(Ok(event)));
         }
-        if this.record.ended {
+        if record.ended {
             return Poll::Ready(None);
         }
-        match ready!(this.events.poll_next(context)) {
+        match ready!(answer.events.poll_next(context)) {
             Ok(event) => {
-                this.record.completion_tokens += event.completion_tokens();
+                record.completion_tokens += event.completion_tokens();
                 if let Some(cached_tokens) = event.begins() {
-                    this.record.begun.get_or_insert_with(Instant::now);
-                    this.record.cached_tokens = this.record.cached_tokens.max(cached_tokens);
+                    record.begun.get_or_insert_with(Instant::now);
+                    record.cached_tokens = record.cached_tokens.max(cached_tokens);
                 }
                 if let Some(reason) = event.finish_reason() {
-                    this.unfinished -= 1;
-                    this.record.reason = reason;
+                    answer.unfinished -= 1;
+                    record.reason = reason;
                 }
                 if let Some(times) = event.timings {
-                    this.record.took(times);
+                    record.took(times);
                 }
-                if this.unfinished == 0 {
+                if answer.unfinished == 0 {
                     // Now, because a client that has its last event may disconnect before it reads the stream's
                     // end.
-                    this.record.end(None);
+                    record.end(None);
                 }
-                if let Some(prompt) = this.echo.as_ref().filter(|_| event.begins().is_some()) {
-                    this.ready.push_back(reply::echo(event.choice, prompt));
+                if let Some(prompt) = answer.echo.as_ref().filter(|_| event.begins().is_some()) {
+                    answer.ready.push_back(reply::echo(event.choice, prompt));
                 }
                 if event.begins().is_some() && event.choice == 0 {
-                    this.ready.extend(reply::first_of_prompt(&this.context));
+                    answer.ready.extend(reply::first_of_prompt(&answer.context));
                 }
-                Poll::Ready(Some(Ok(reply::event(event, &this.context))))
+                Poll::Ready(Some(Ok(reply::event(event, &answer.context))))
             }
             Err(end) => {
                 let error = reply::job_end(end);
-                this.record.end(error.as_ref());
+                record.end(error.as_ref());
                 Poll::Ready(error.map(|error| Err(error.into())))
             }
         }

@@ -35,9 +35,10 @@ pub(super) async fn tokenize(
     let served = core.models.chosen(&model, "", wanted, Demand { by, keep_alive, told: None }).await?.served;
     // It waits in the model's bounded queue like any request.
     let _place = served.enter()?;
+    let is_large_input = request::tokenize_is_large(&input);
     let input = request::tokenize(input, add_special_tokens, parse_special)?;
     let text = served.text.clone();
-    let asked = Build { what: "tokenizing the text", client, by, is_large: input.is_large() };
+    let asked = Build { what: "tokenizing the text", client, by, is_large: is_large_input };
     let context_tokens_max = served.size.context_tokens_max();
     let work = served.prompts.run(asked, move |interrupted| {
         let (ids, rendered) = prompt::tokenize(input, &text, context_tokens_max, interrupted)?;

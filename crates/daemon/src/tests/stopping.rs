@@ -61,8 +61,7 @@ async fn the_drains_deadline_ends_what_is_left_with_a_status() {
 async fn a_request_that_comes_behind_the_stop_ends_with_it() {
     let rig = Rig::start().await;
     let served = rig.handle.core().models.registry.serving("", crate::registry::Capability::Any).unwrap();
-    let ask = crate::convert::request::infer(endless(4000), &served.text.generation).unwrap();
-    let job = crate::prompt::build(ask, None, &served, &|| false).unwrap().job;
+    let job = crate::convert::job::build(endless(4000), None, &served, &|| false).unwrap().job;
     let (place, worker) = (served.enter().unwrap(), served.worker.waker().clone());
     let (ticket, mut events) =
         crate::ticket::ticket(job, place, Instant::now(), None, crate::limits::EVENTS_MAX, worker);
