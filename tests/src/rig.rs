@@ -59,7 +59,8 @@ impl Rig {
         let traces = config.traces.clone();
         let daemon = Daemon::bind(config).await.expect("free ports");
         let (grpc, admin) = (daemon.grpc_addr(), daemon.admin_addr());
-        let (handle, engine, access) = (daemon.handle(), daemon.engine(), daemon.access());
+        let (handle, access) = (daemon.handle(), daemon.access());
+        let (engine, infer) = (daemon.engine(), daemon.infer());
         let (stop_daemon, stopped) = oneshot::channel::<()>();
         let daemon = tokio::spawn(async move {
             daemon.serve(async { drop(stopped.await) }).await.expect("the daemon ends well");
@@ -76,8 +77,10 @@ impl Rig {
             traces_ratio: traces.ratio,
             ..hanzo_engine_gateway::Config::default()
         };
-        let gateway =
-            if in_one { Gateway::bind_to(config, engine, access).await } else { Gateway::bind(config).await };
+        let gateway = match in_one {
+            true => Gateway::bind_to(config, engine, infer, access).await,
+            false => Gateway::bind(config).await,
+        };
         let gateway = gateway.expect("a free port");
         let http = gateway.local_addr();
         let (stop_gateway, stopped) = oneshot::channel::<()>();

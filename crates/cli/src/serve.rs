@@ -75,7 +75,8 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
     let (http_scheme, grpc_scheme) = (scheme(http_config.tls().is_on()), scheme(config.server.tls().is_on()));
     let daemon = Daemon::bind(config).await.map_err(daemon_error)?;
     let (grpc, admin) = (reachable(daemon.grpc_addr()), reachable(daemon.admin_addr()));
-    let bound = Gateway::bind_to(http_config, daemon.engine(), daemon.access()).await;
+    let (engine, infer, access) = (daemon.engine(), daemon.infer(), daemon.access());
+    let bound = Gateway::bind_to(http_config, engine, infer, access).await;
     let gateway = bound.map_err(gateway_error)?;
     if compat.is_some() {
         // Inference gateways look for metrics at the port of the API, where vLLM has them.

@@ -65,7 +65,10 @@ use crate::{
     pulls::Pulls,
     registry::Registry,
     reloadable_settings::ReloadableSettings,
-    service::{Both, Core, EngineService, Envelope, GuardedService, SpeechService, StoreService},
+    service::{
+        Both, Core, EngineService, Envelope, GuardedService, LocalInfer, SpeechService, StoreService,
+        local_infer,
+    },
     voice_activity::VoiceActivity,
 };
 
@@ -271,11 +274,17 @@ impl Daemon {
         self.handle.admin_addr
     }
 
-    /// The services Engine, Store and Speech without a connection, while the daemon is served. Its drain includes them.
+    /// The services Engine, Store and Speech without a connection, but encoded, while the daemon is served. Its drain includes them.
     pub fn engine(&self) -> BoxCloneSyncService<http::Request<Body>, http::Response<Body>, Infallible> {
         let (core, bytes_max) = (&self.handle.core, self.config.server.message_bytes_max);
         let first = Both { first: engine_server(core, bytes_max), other: store_server(core, bytes_max) };
         BoxCloneSyncService::new(Both { first, other: speech_server(core, &self.config.server) })
+    }
+
+    /// The call Infer without a connection. Its message and its events are handed over in memory, within the same limit
+    /// of the message's size.
+    pub fn infer(&self) -> LocalInfer {
+        local_infer(&self.handle.core, self.config.server.message_bytes_max)
     }
 
     /// Access control, shared with a front end in this process.

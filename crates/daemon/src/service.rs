@@ -30,6 +30,7 @@ pub(crate) use envelope::Envelope;
 pub(crate) use guard::GuardedService;
 #[cfg(test)]
 pub(crate) use infer::infer;
+pub(crate) use infer::{LocalInfer, local_infer};
 
 #[cfg(test)]
 pub(crate) use transcribe::stand_in;

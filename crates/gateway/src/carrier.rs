@@ -8,12 +8,14 @@ use std::{
     time::Duration,
 };
 
+use futures_util::stream::BoxStream;
 use hanzo_engine_access::{ClientTls, Secret, lazy_channel, lazy_channel_at, with_key};
 use hanzo_engine_proto::v1::{
-    engine_client::EngineClient, speech_client::SpeechClient, store_client::StoreClient,
+    InferEvent, InferRequest, engine_client::EngineClient, speech_client::SpeechClient,
+    store_client::StoreClient,
 };
 use tonic::{
-    Response, Status,
+    Request, Response, Status,
     body::Body,
     codegen::{Service, http},
     transport::{self, Endpoint},
@@ -47,6 +49,10 @@ impl<S> LocalEngine for S where
         + 'static
 {
 }
+
+/// Call Infer of an engine in this process. Its message and its events are handed over in memory.
+pub type LocalInfer =
+    BoxCloneSyncService<Request<InferRequest>, BoxStream<'static, Result<InferEvent, Status>>, Status>;
 
 /// Transport of calls to the engine.
 pub(crate) type Carrier = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, transport::Error>;

@@ -12,10 +12,11 @@ use hanzo_engine_telemetry::TraceContext;
 use prometheus::IntCounterVec;
 use tokio::time::Instant;
 use tonic::{Code, Response, Status};
+use tower::ServiceExt as _;
 
 use crate::{
     asker::Asker,
-    carrier::{Carrier, DaemonClient, LocalEngine, client, dial, local, within, within_state},
+    carrier::{DaemonClient, LocalEngine, LocalInfer, client, dial, local, within, within_state},
     cloud::{Cloud, Payer},
     error::{ApiError, GatewayError},
     fleet::{Fleet, Has, MemberView, Resolve, Route, Upstream},
@@ -33,7 +34,7 @@ mod speech;
 #[derive(Clone, Debug)]
 pub(crate) struct Engine {
     link: Link,
-    remote: bool,
+    local: Option<LocalInfer>, // None: the engine is in another process
     pass: Pass,
     refusals: Option<IntCounterVec>, // by reason
     record: Record,
@@ -93,7 +94,7 @@ impl Engine {
         key: Option<&Secret>,
         tls: &ClientTls,
     ) -> Result<Engine, GatewayError> {
-        Ok(Engine::over_one(dial(uri, None, key, tls)?, true))
+        Ok(Engine::over(Link::One(client(dial(uri, None, key, tls)?)), None))
     }
 
     /// Client of the daemons at `targets`. A single fixed target gets a plain connection.
@@ -107,28 +108,24 @@ impl Engine {
             return Engine::connect_lazy(uri, key, tls);
         }
         let fleet = Fleet::start(targets, resolver, key, tls).await?;
-        Ok(Engine::over(Link::Fleet(fleet), true))
+        Ok(Engine::over(Link::Fleet(fleet), None))
     }
 
-    /// Client of an engine in this process.
-    pub(crate) fn local(engine: impl LocalEngine) -> Engine {
-        Engine::over_one(local(engine), false)
+    /// Client of an engine in this process. `infer` answers generations, `engine` all other calls.
+    pub(crate) fn local(engine: impl LocalEngine, infer: LocalInfer) -> Engine {
+        Engine::over(Link::One(client(local(engine))), Some(infer))
     }
 
-    fn over_one(carrier: Carrier, remote: bool) -> Engine {
-        Engine::over(Link::One(client(carrier)), remote)
-    }
-
-    fn over(link: Link, remote: bool) -> Engine {
+    fn over(link: Link, local: Option<LocalInfer>) -> Engine {
         let (pass, record) = (Pass::anyone(), Record::default());
-        Engine { link, remote, pass, refusals: None, record, trace: None, cloud: None }
+        Engine { link, local, pass, refusals: None, record, trace: None, cloud: None }
     }
 
     /// Engine for one requester. Refusals are counted. `cloud` is an upstream server that may answer instead.
     pub(crate) fn of(&self, asker: &Asker, refusals: IntCounterVec, cloud: Option<Arc<Cloud>>) -> Engine {
         Engine {
             link: self.link.clone(),
-            remote: self.remote,
+            local: self.local.clone(),
             pass: asker.pass.clone(),
             refusals: Some(refusals),
             record: asker.record.clone(),
@@ -151,6 +148,11 @@ impl Engine {
             Link::One(_) => None,
             Link::Fleet(fleet) => Some(fleet.views()),
         }
+    }
+
+    /// Whether the engine is in another process.
+    fn is_remote(&self) -> bool {
+        self.local.is_none()
     }
 
     fn head(&self, deadline: Option<Instant>) -> Head {
@@ -211,7 +213,7 @@ impl Engine {
 
     /// Converts the engine's response.
     fn said<T>(&self, answer: Result<Response<T>, Status>) -> Result<T, Status> {
-        answer.map(Response::into_inner).map_err(|status| of_the_gateway(self.remote, status))
+        answer.map(Response::into_inner).map_err(|status| of_the_gateway(self.is_remote(), status))
     }
 
     /// Starts a generation, here or on the upstream server of the model. Dropping the future or the stream
@@ -268,17 +270,19 @@ impl Engine {
         // answer begins.
         let peeks = self.pass.limits_tokens() && !request.load_progress;
         let head = self.head(deadline);
-        let events = match &self.link {
-            Link::One(client) => {
+        let events = match (&self.local, &self.link) {
+            // The message and its events are handed over as they are.
+            (Some(infer), _) => Either::Left(Either::Left(infer.clone().oneshot(head.over(request)).await?)),
+            (None, Link::One(client)) => {
                 let answer = while_alive(client, client.clone().infer(head.over(request))).await;
-                Either::Left(events_while_alive(client.clone(), self.said(answer)?))
+                Either::Left(Either::Right(events_while_alive(client.clone(), self.said(answer)?)))
             }
-            Link::Fleet(fleet) => {
+            (None, Link::Fleet(fleet)) => {
                 let events = fleet.infer(request, head).await;
-                Either::Right(Box::pin(events.map_err(|status| of_the_gateway(self.remote, status))?))
+                Either::Right(Box::pin(events.map_err(|status| of_the_gateway(self.is_remote(), status))?))
             }
         };
-        let (remote, record) = (self.remote, self.record.clone());
+        let (remote, record) = (self.is_remote(), self.record.clone());
         let mut events = spend.over(events.map_err(move |status| of_the_gateway(remote, status)));
         let first = if peeks { events.try_next().await? } else { None };
         Ok(stream::iter(first.map(Ok))
@@ -367,7 +371,7 @@ impl Engine {
                 self.said(within_state(client.stats(v1::StatsRequest::default())).await)?
             }
             Link::Fleet(fleet) => {
-                fleet.stats().await.map_err(|status| of_the_gateway(self.remote, status))?
+                fleet.stats().await.map_err(|status| of_the_gateway(self.is_remote(), status))?
             }
         };
         stats
@@ -383,7 +387,9 @@ impl Engine {
                 let mut client = client.clone();
                 self.said(within_state(client.list(v1::ListRequest::default())).await)?
             }
-            Link::Fleet(fleet) => fleet.list().await.map_err(|status| of_the_gateway(self.remote, status))?,
+            Link::Fleet(fleet) => {
+                fleet.list().await.map_err(|status| of_the_gateway(self.is_remote(), status))?
+            }
         };
         list.models.retain(|model| self.pass.sees_model(&model.name));
         Ok(list)

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     app::App,
     busy::Busy,
-    carrier::LocalEngine,
+    carrier::{LocalEngine, LocalInfer},
     config::Config,
     engine::Engine,
     error::GatewayError,
@@ -83,17 +83,18 @@ impl Gateway {
         })
     }
 
-    /// Like [`Gateway::bind`], for an engine in this process: calls go to it directly, and `config.engine` is
-    /// not used. `access` holds the keys of both ports and replaces the keys of `config`.
+    /// Like [`Gateway::bind`], for an engine in this process: calls go to it directly, generations to `infer`, and
+    /// `config.engine` is not used. `access` holds the keys of both ports and replaces the keys of `config`.
     ///
     /// # Errors
     /// As for [`Gateway::bind`].
     pub fn bind_to(
         config: Config,
         engine: impl LocalEngine,
+        infer: LocalInfer,
         access: Arc<Access>,
     ) -> BoxFuture<'static, Result<Gateway, GatewayError>> {
-        Gateway::bind_before(config, Engine::local(engine), access)
+        Gateway::bind_before(config, Engine::local(engine, infer), access)
     }
 
     fn bind_before(

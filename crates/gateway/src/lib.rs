@@ -83,7 +83,7 @@ mod until;
 mod vectors;
 
 pub use audio::subtitles;
-pub use carrier::LocalEngine;
+pub use carrier::{LocalEngine, LocalInfer};
 pub use config::{Config, LogFormat};
 pub use error::GatewayError;
 pub use fleet::{Resolve, SystemResolver};

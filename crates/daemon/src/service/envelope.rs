@@ -70,14 +70,17 @@ fn too_large(headers: &HeaderMap, message_bytes_max: usize) -> Option<Status> {
         Code::ResourceExhausted => status.message().starts_with("Error decompressing"),
         _ => false,
     };
-    over.then(|| {
-        let message = format!(
-            "the message is over the limit of {message_bytes_max} bytes (server.message_bytes_max); send less at once"
-        );
-        let mut metadata = MetadataMap::new();
-        if let Ok(word) = "message_too_large".parse() {
-            metadata.insert("error-code", word);
-        }
-        Status::with_metadata(Code::ResourceExhausted, message, metadata)
-    })
+    over.then(|| over_limit(message_bytes_max))
+}
+
+/// Status for a message over the limit.
+pub(super) fn over_limit(message_bytes_max: usize) -> Status {
+    let message = format!(
+        "the message is over the limit of {message_bytes_max} bytes (server.message_bytes_max); send less at once"
+    );
+    let mut metadata = MetadataMap::new();
+    if let Ok(word) = "message_too_large".parse() {
+        metadata.insert("error-code", word);
+    }
+    Status::with_metadata(Code::ResourceExhausted, message, metadata)
 }

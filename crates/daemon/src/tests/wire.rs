@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use futures_util::TryStreamExt as _;
 use hanzo_engine_proto::v1::infer_request::Prompt;
 use prost::Message as _;
 use prost_types::{DescriptorProto, FileDescriptorSet, field_descriptor_proto::Type};
 use tonic::codec::CompressionEncoding;
+use tower::ServiceExt as _;
 
 use super::*;
 
@@ -183,6 +185,21 @@ async fn a_message_over_the_limit_is_resource_exhausted_and_says_the_limit() {
         assert_eq!(metadata(&status, "error-code").as_deref(), Some("message_too_large"));
     }
     rig.events(text("a", 1)).await;
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_in_memory_has_the_same_events_and_the_same_limit() {
+    let rig = Rig::start_with(|config| config.server.message_bytes_max = 100_000).await;
+    rig.load(DEMO_MODEL, "").await.unwrap();
+    let infer = crate::service::local_infer(rig.handle.core(), 100_000);
+    let call = |request| infer.clone().oneshot(tonic::Request::new(request));
+    let events: Vec<_> = in_time(call(endless(20))).await.unwrap().try_collect().await.unwrap();
+    let events: Vec<_> = events.into_iter().filter_map(|event| event.event).collect();
+    assert_eq!(tokens(&events, 0), tokens(&rig.events(endless(20)).await, 0));
+    let refused = in_time(call(text(&"x ".repeat(60_000), 1))).await.map(drop).unwrap_err();
+    check_refused(&refused, Code::ResourceExhausted, "the message is over the limit of 100000 bytes");
+    assert_eq!(metadata(&refused, "error-code").as_deref(), Some("message_too_large"));
     rig.stopped().await;
 }
 

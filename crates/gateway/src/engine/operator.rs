@@ -68,7 +68,7 @@ impl Engine {
     ) -> Result<impl Stream<Item = Result<v1::PullProgress, Status>> + Send + use<>, Status> {
         self.admin("to pull models")?;
         request.cancel_with_client = true;
-        let remote = self.remote;
+        let remote = self.is_remote();
         let progress = match &self.link {
             Link::One(client) => {
                 let answer = client.clone().pull(request).await;
@@ -92,7 +92,9 @@ impl Engine {
                 let mut store = client.store.clone();
                 self.said(within_state(store.pulls(v1::PullsRequest::default())).await)
             }
-            Link::Fleet(fleet) => fleet.pulls().await.map_err(|status| of_the_gateway(self.remote, status)),
+            Link::Fleet(fleet) => {
+                fleet.pulls().await.map_err(|status| of_the_gateway(self.is_remote(), status))
+            }
         };
         match answer {
             Ok(answer) => Ok(answer.running),
@@ -161,7 +163,9 @@ impl Engine {
                 let mut store = client.store.clone();
                 self.said(within_state(store.aliases(v1::AliasesRequest::default())).await)
             }
-            Link::Fleet(fleet) => fleet.aliases().await.map_err(|status| of_the_gateway(self.remote, status)),
+            Link::Fleet(fleet) => {
+                fleet.aliases().await.map_err(|status| of_the_gateway(self.is_remote(), status))
+            }
         };
         let mut aliases = match answer {
             Ok(answer) => answer.aliases,

@@ -176,13 +176,13 @@ impl Engine {
             }
             Link::Fleet(fleet) => {
                 let asked = fleet.ask_held(Route::to(model), request, call).await;
-                let (lease, answer) = asked.map_err(|status| of_the_gateway(self.remote, status))?;
+                let (lease, answer) = asked.map_err(|status| of_the_gateway(self.is_remote(), status))?;
                 let events = events_while_alive(lease.client().clone(), answer.into_inner());
                 // The lease lasts as long as the answer.
                 Either::Right(events.inspect_err(move |status| lease.failed(status)))
             }
         };
-        let (remote, record) = (self.remote, self.record.clone());
+        let (remote, record) = (self.is_remote(), self.record.clone());
         let failed = record.clone();
         Ok(events
             .map_err(move |status| of_the_gateway(remote, status))
