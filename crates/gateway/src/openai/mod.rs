@@ -15,7 +15,6 @@ pub(crate) mod prompt;
 pub(crate) mod samplers;
 pub(crate) mod sampling;
 pub(crate) mod shape;
-mod sse;
 pub(crate) mod thinking;
 pub(crate) mod tools;
 pub(crate) mod turns;
