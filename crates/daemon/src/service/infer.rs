@@ -10,18 +10,18 @@ use std::{
 };
 
 use futures_util::{
-    Stream,
+    Stream, StreamExt as _,
     future::BoxFuture,
     stream::{self, BoxStream},
 };
-use hanzo_engine_proto::v1::{self, engine_server::Engine as _};
+use hanzo_engine_proto::v1;
 use prost::Message as _;
 use tokio::sync::watch;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Status};
 use tower::{service_fn, util::BoxCloneSyncService};
 
 use super::{
-    Core, EngineService, answer_by, deadline,
+    Core, answer_by, deadline,
     envelope::over_limit,
     record::{CallKind, RequestLog},
     within,
@@ -70,18 +70,19 @@ pub(crate) type LocalInfer = BoxCloneSyncService<
     Status,
 >;
 
-/// Creates the call for a front end in this process: the message and its events are handed over as they are. Messages
-/// of more than `message_bytes_max` encoded bytes are refused, as over a connection. The codec's bound on memory is not
-/// needed, because the message is in memory already; its counts are checked like any other's.
+/// Creates the call for a front end in this process, which has applied the key's limits: the message and its events are
+/// handed over as they are. Messages of more than `message_bytes_max` encoded bytes are refused, as over a connection.
+/// The codec's bound on memory is not needed, because the message is in memory already; its counts are checked like any
+/// other's.
 pub(crate) fn local_infer(core: &Arc<Core>, message_bytes_max: usize) -> LocalInfer {
     let core = core.clone();
     BoxCloneSyncService::new(service_fn(move |request: Request<v1::InferRequest>| {
-        let service = EngineService(core.clone());
+        let core = core.clone();
         async move {
             if request.get_ref().encoded_len() > message_bytes_max {
                 return Err(over_limit(message_bytes_max));
             }
-            service.infer(request).await.map(Response::into_inner)
+            Ok(infer(&core, request).await?.boxed())
         }
     }))
 }
