@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{changed, llama, read};
 use crate::gguf::Gguf;
-use crate::gguf::tests::Builder;
+use crate::gguf_tests::Builder;
 use crate::spec::base::Base;
 use crate::spec::families::FAMILIES;
 use crate::spec::metadata::Keys;
