@@ -470,8 +470,8 @@ impl Config {
             let reason = "context_tokens_max must be at least 1; leave it out for the model's own";
             return refuse("models", reason);
         }
-        let pictures = self.models.iter().filter_map(|model| model.picture_pixels);
-        if let Some(pixels) = pictures.into_iter().find(|pixels| !limits::PICTURE_PIXELS.contains(pixels)) {
+        let mut pictures = self.models.iter().filter_map(|model| model.picture_pixels);
+        if let Some(pixels) = pictures.find(|pixels| !limits::PICTURE_PIXELS.contains(pixels)) {
             let (least, most) = (limits::PICTURE_PIXELS.start(), limits::PICTURE_PIXELS.end());
             return refuse("models", format!("picture_pixels must be {least} to {most}, not {pixels}"));
         }

@@ -209,7 +209,7 @@ pub fn out_of_bounds(settings: &[SettingSpec], all: &Value) -> Option<(&'static 
 macro_rules! settings {
     (
         $(#[doc = $about:literal])*
-        pub struct $name:ident($section:literal) {
+        $vis:vis struct $name:ident($section:literal) {
             $(
                 $(#[doc = $doc:literal])*
                 $(#[serde($($serde:tt)*)])?
@@ -221,8 +221,8 @@ macro_rules! settings {
         $(#[doc = $about])*
         #[derive(Clone, Debug, PartialEq, ::serde::Serialize, ::serde::Deserialize)]
         #[serde(default, deny_unknown_fields)]
-        pub struct $name {
-            $($(#[doc = $doc])* $(#[serde($($serde)*)])? pub $field: $type,)*
+        $vis struct $name {
+            $($(#[doc = $doc])* $(#[serde($($serde)*)])? $vis $field: $type,)*
         }
 
         impl Default for $name {
@@ -260,7 +260,7 @@ mod tests {
 
     settings! {
         /// Settings of a test.
-        pub struct Sample("sample.") {
+        pub(crate) struct Sample("sample.") {
             /// Port to
             /// listen on.
             port: u16 = 7 => engined("", "Port to use").serve("PORT", SAME).with(|arg| arg.short('p'));
