@@ -353,9 +353,9 @@ fn other_sounds_give_other_answers() {
         let model = open(case);
         let mut talk = talks(case).remove(0);
         let mut engine = engine(&model, 64, 96);
-        engine.submit(&job(1, &model.1, &talk));
+        engine.submit(job(1, &model.1, &talk));
         talk.sounds = vec![sound([9_000, 5])];
-        engine.submit(&job(2, &model.1, &talk));
+        engine.submit(job(2, &model.1, &talk));
         let found = finish(&mut engine);
         assert_ne!(found[&JobId(2)], found[&JobId(1)], "{case}: the same tokens, and blocks of another name");
     }

@@ -402,7 +402,7 @@ fn other_pictures_give_other_answers() {
         let mut talk = talks(case).remove(if *case == "mllama" { 2 } else { 1 });
         let mut engine = engine(&model, 64);
         talk.pictures.swap(0, 1);
-        engine.submit(&job(1, &model.1, &talk));
+        engine.submit(job(1, &model.1, &talk));
         assert_ne!(finish(&mut engine)[&JobId(1)].tokens, talk.greedy, "{case}");
     }
 }
@@ -417,8 +417,8 @@ fn answers_go_on_beside_a_picture_and_one_that_is_left_is_forgotten() {
     let mut events = Vec::new();
     engine.step(&mut events).unwrap();
     engine.step(&mut events).unwrap();
-    engine.submit(&job(2, &model.1, &talks[0]));
-    engine.submit(&job(3, &model.1, &talks[1]));
+    engine.submit(job(2, &model.1, &talks[0]));
+    engine.submit(job(3, &model.1, &talks[1]));
     assert_eq!(engine.stats().waiting, 2);
     let count = |events: &[Event]| drawn(events).get(&JobId(1)).map_or(0, |of| of.tokens.len());
     let before = count(&events);
@@ -497,7 +497,7 @@ fn a_tower_in_a_file_of_its_own_is_the_models_and_answers_as_it() {
         let mut engine = engine(&model, 64);
         for (id, talk) in talks(case).iter().enumerate().take(if whole { 3 } else { 1 }) {
             assert_eq!(prompt(&model.1, talk).0, talk.tokens, "{case}");
-            engine.submit(&job(id as u64, &model.1, talk));
+            engine.submit(job(id as u64, &model.1, talk));
             let found = finish(&mut engine).remove(&JobId(id as u64)).unwrap();
             // GGUF files name more end tokens, which are never sampled.
             let ends = &model.1.eos;

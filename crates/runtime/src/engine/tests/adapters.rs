@@ -65,7 +65,7 @@ fn side_by_side_they_give_what_each_gives_alone() {
     let which = [None, Some(&loaded[0]), Some(&loaded[1]), None, Some(&loaded[0])];
     let alone = which.map(|adapter| tokens_of(&mut engine, &with(1, adapter)).0);
     for (id, adapter) in which.iter().enumerate() {
-        engine.submit(&with(10 + id as u64, *adapter));
+        engine.submit(with(10 + id as u64, *adapter));
     }
     let (mut events, mut found) = (Vec::new(), vec![Vec::new(); which.len()]);
     while engine.has_work() {

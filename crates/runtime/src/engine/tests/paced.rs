@@ -22,7 +22,7 @@ impl Paced {
     }
 
     fn submit(&mut self, id: u64, prompt: u32) {
-        self.engine.submit(&job(id, (0..prompt).map(|i| 300 + i).collect(), 60));
+        self.engine.submit(job(id, (0..prompt).map(|i| 300 + i).collect(), 60));
     }
 
     /// Runs a step that is reported to take `seconds`. Returns its prompt rows and its decoding rows.

@@ -36,7 +36,7 @@ fn say_what_they_would_alone(model: &str) {
         let mut engine = engine_of(&opened, config, ahead);
         let mut events = Vec::new();
         for number in 0..6u32 {
-            engine.submit(&job(number.into(), prompt(number), 30));
+            engine.submit(job(number.into(), prompt(number), 30));
         }
         let mut said = vec![Vec::new(); 6];
         while engine.has_work() {

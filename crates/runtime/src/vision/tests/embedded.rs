@@ -467,7 +467,7 @@ fn answers_as_its_own_files(case: &str, path: &Path, stored: Stored) {
         let differs = rows.iter().zip(&talk.rows).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         let is_near = rows.len() == talk.rows.len() && differs <= 1e-3 * range;
         assert!(is_near, "{case} {stored:?} {id}: {differs} of {range}");
-        engine.submit(&job(id as u64, &model.1, talk));
+        engine.submit(job(id as u64, &model.1, talk));
         let found = finish(&mut engine).remove(&JobId(id as u64)).unwrap();
         // GGUF files name more end tokens, which are never sampled.
         let ends = &model.1.eos;
@@ -553,6 +553,6 @@ fn a_place_beyond_the_embedding_is_held_by_another_token() {
     let (tokens, spans) = prompt(&model.1, talk);
     assert!(tokens.iter().all(|&token| (token as usize) < model.1.vocab) && !spans.is_empty());
     let mut engine = engine(&model, 64);
-    engine.submit(&job(1, &model.1, talk));
+    engine.submit(job(1, &model.1, talk));
     assert_eq!(finish(&mut engine)[&JobId(1)].tokens[..5], talk.greedy[..5]);
 }

@@ -22,7 +22,7 @@ fn narrow_pictures_are_the_librarys_rows_and_get_answers() {
         let range = known.iter().fold(0.0f32, |a, &b| a.max(b.abs()));
         let differs = rows.iter().zip(&known).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(differs <= ROWS_TOLERANCE * range, "{name}: {differs} of {range}");
-        engine.submit(&job(id as u64, &model.1, &talk));
+        engine.submit(job(id as u64, &model.1, &talk));
         assert!(!finish(&mut engine)[&JobId(id as u64)].tokens.is_empty(), "{name}");
     }
 }

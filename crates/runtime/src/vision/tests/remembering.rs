@@ -39,7 +39,7 @@ fn texts_beside_pictures_are_what_they_are_alone() {
     let talks = talks(CASE);
     let text = |id| Job { media: [].into(), ..job(id, &model.1, &talks[2]) };
     let mut one = engine(&model, 64);
-    one.submit(&text(1));
+    one.submit(text(1));
     let alone = finish(&mut one)[&JobId(1)].clone();
     // The class also skips the cross-attention layers for texts.
     let directory = tempfile::tempdir().unwrap();
@@ -54,13 +54,13 @@ fn texts_beside_pictures_are_what_they_are_alone() {
     let decoder = Decoder::load(&backend, opened.decoder().unwrap(), &mut |_| ()).unwrap();
     let embedder = Arc::new(opened.embedder(&blind.tokenizer, 512).unwrap());
     let mut passing = Engine::new(backend, decoder, blind, embedder, config(&opened, 64, 96)).unwrap();
-    passing.submit(&text(1));
+    passing.submit(text(1));
     assert_eq!(finish(&mut passing)[&JobId(1)], alone);
     for step_tokens_max in [9, 64, 512] {
         let mut engine = engine(&model, step_tokens_max);
-        (2..4).for_each(|id| engine.submit(&text(id)));
-        talks.iter().zip(10..).for_each(|(talk, id)| engine.submit(&job(id, &model.1, talk)));
-        (4..6).for_each(|id| engine.submit(&text(id)));
+        (2..4).for_each(|id| engine.submit(text(id)));
+        talks.iter().zip(10..).for_each(|(talk, id)| engine.submit(job(id, &model.1, talk)));
+        (4..6).for_each(|id| engine.submit(text(id)));
         let found = finish(&mut engine);
         assert!((2..6).all(|id| found[&JobId(id)] == alone), "in steps of {step_tokens_max}");
         assert!(talks.iter().zip(10..).all(|(talk, id)| found[&JobId(id)].tokens == talk.greedy));
@@ -106,7 +106,7 @@ fn who_leaves_makes_room_for_who_waits() {
     let again = || last.clone();
     // At any stage, cancelling frees everything that the job holds.
     for steps in 0..60 {
-        engine.submit(&again());
+        engine.submit(again());
         for _ in 0..steps {
             engine.step(&mut events).unwrap();
         }
@@ -116,7 +116,7 @@ fn who_leaves_makes_room_for_who_waits() {
     engine.cancel(JobId(2));
     events.clear();
     engine.submit(&Job { id: JobId(10), ..three[0].clone() });
-    engine.submit(&again());
+    engine.submit(again());
     engine.set_paused(JobId(9), true);
     engine.set_paused(JobId(9), false);
     while engine.has_work() {
