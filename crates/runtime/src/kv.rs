@@ -9,7 +9,6 @@
 //! Layers with a window need fewer blocks than layers with full attention, so layers are divided into groups
 //! ([`groups_of`]). A block belongs to one group while it is held or can be found. All groups share one pool.
 
-mod groups;
 mod store;
 mod tables;
 
@@ -19,11 +18,11 @@ use std::{
     sync::Arc,
 };
 
+pub use hanzo_engine_families::kv_groups::{KvRoom, groups_of};
 use hanzo_engine_kernels::{BLOCK_TOKENS, KvGroups};
 use sha2::{Digest, Sha256};
 
 use crate::limits::FOUND_RUN_BLOCKS_MIN;
-pub use groups::{KvRoom, groups_of};
 pub use store::{BlockName, BlockStore, KeptBlock};
 pub use tables::{BlockTables, Found};
 

@@ -4,6 +4,9 @@
 //! where its keys and values are stored. [`sampler`] prepares how tokens are drawn. [`output`] turns tokens into text,
 //! and [`embedding`] turns hidden states into vectors and scores.
 //!
+//! Crates below have the formats of files ([`gguf`] and the others), the text side ([`template`], [`tokenizer`]) and
+//! the families ([`spec`]). This crate names their modules as if they were its own.
+//!
 //! Deliberately absent: async, network, wall clock, device names, threads. The same jobs give the same tokens.
 
 pub mod adapter;
@@ -38,7 +41,6 @@ pub mod report;
 pub mod sampler;
 pub mod scheduler;
 pub mod sequence;
-pub mod spec;
 pub mod speculation;
 pub mod step;
 pub mod text;
@@ -51,6 +53,7 @@ pub use adapter::{Adapter, AdapterBase, BaseWeights, LoadedAdapter};
 pub use embedding::{EmbedInput, EmbedResult, Embedder, EmbeddingSpec, Output, Prompt, Task};
 pub use engine::{EncoderConfig, EncoderEngine, Engine, EngineConfig};
 pub use error::{LoadError, RequestError, StepError, printable};
+pub use hanzo_engine_families::spec;
 pub use hanzo_engine_formats::{Tool, ToolFormat};
 pub use hanzo_engine_model_files::{gguf, mapped, onnx, pytorch, safetensors, tensor};
 use hanzo_engine_model_files::{json, override_record, regular};

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+pub use hanzo_engine_families::limits::{
+    CONTEXT_TOKENS_MAX, ENCODER_TYPES_MAX, EXPERT_GROUPS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX,
+    LAYERS_MAX, WIDTH_MAX,
+};
 pub use hanzo_engine_model_files::limits::{MODEL_PARTS_MAX, TENSORS_MAX};
 pub use hanzo_engine_text::limits::{
     ADDED_TOKENS_MAX, MERGES_MAX, PIECE_BYTES_MAX, PROMPT_BYTES_MAX, VOCAB_MAX,
@@ -9,7 +13,6 @@ pub use hanzo_engine_text::limits::{
 
 /// Maximum time that a step without any work waits for a mask.
 pub const MASK_WAIT: Duration = Duration::from_millis(10);
-const _: () = assert!(VOCAB_MAX <= hanzo_engine_kernels::sampling::SAMPLED_VOCAB_MAX);
 /// Bytes of `config.json` and other settings files. The largest, with the most labels, have 8 MB.
 pub const SETTINGS_FILE_BYTES_MAX: u64 = 16 << 20;
 /// Values of a settings file, names included. A list of labels takes two maps; as many values again are allowed.
@@ -33,14 +36,6 @@ pub const KEPT_TOKENS_DEFAULT: usize = 4;
 pub const VOICES_MAX: usize = 1024;
 /// Bytes of a voice: Kokoro's have 522,240.
 pub const VOICE_FILE_BYTES_MAX: u64 = 16 << 20;
-/// Layers of a decoder.
-pub const LAYERS_MAX: usize = 1024;
-/// Layer groups of the KV cache; layers with different windows are in different groups if possible. Each group has
-/// its own block tables.
-pub const KV_GROUPS_MAX: usize = 16;
-/// Maximum memory of the groups as a multiple of their layers' need. Some waste is allowed so that there are few
-/// groups.
-pub const KV_WASTE_MAX: f64 = 1.05;
 
 /// Stop strings of a request.
 pub const STOP_STRINGS_MAX: usize = 16;
@@ -63,25 +58,8 @@ pub const DRY_BREAKERS_MAX: usize = 64;
 pub const DRY_BREAKER_BYTES_MAX: usize = 64;
 /// Completions of one request.
 pub const CHOICES_MAX: u32 = 128;
-/// Elements of a hidden state, of an MLP's intermediate state, or of the intermediate states of all experts of a
-/// token.
-pub const WIDTH_MAX: usize = 1 << 20;
-/// Parallel residual streams.
-pub const STREAMS_MAX: usize = 16;
-/// Experts of a layer.
-pub const EXPERTS_MAX: usize = 4096;
-/// Groups that a layer's experts are chosen from.
-pub const EXPERT_GROUPS_MAX: usize = 64;
-/// Query heads of a layer.
-pub const HEADS_MAX: usize = 4096;
-/// Elements of a head.
-pub const HEAD_DIM_MAX: usize = 4096;
-/// Rows of an encoder's token type embedding.
-pub const ENCODER_TYPES_MAX: usize = 1024;
 /// Outputs of a classifier.
 pub const LABELS_MAX: usize = 65_536;
-/// Tokens of a context.
-pub const CONTEXT_TOKENS_MAX: usize = 64 << 20;
 /// Stop tokens of a request.
 pub const STOP_TOKENS_MAX: usize = 256;
 /// Modules of a sentence-transformers model.

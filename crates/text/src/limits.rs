@@ -1,7 +1,7 @@
 //! Bounds of tokenizers, chat templates and prompts.
 
-/// Vocabulary entries of a tokenizer, and rows of an output head. XLM-V has 901,629, Gemma 3 262,144.
-pub const VOCAB_MAX: usize = 2 << 20;
+pub use hanzo_engine_model_files::limits::VOCAB_MAX;
+
 /// Merges of a tokenizer. Gemma 3 has 514,906.
 pub const MERGES_MAX: usize = 2 << 20;
 /// Values of a tokenizer's normalizer, pre-tokenizer, decoder or post-processor. Most have a few dozen.
