@@ -6,11 +6,11 @@
 
 use std::time::Instant;
 
-use hanzo_engine_kernels::{
+use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver, check};
+use hanzo_engine_ops::{
     AnyBackend, AttentionParams, BLOCK_TOKENS, Batch, BufferRole, HeadShape, KernelError, KvLayout, KvSpec,
     KvType, RowSource, StepLimits,
 };
-use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver, check};
 
 /// Shapes of Qwen3's 0.6B and 4B, and of a Gemma 3 of 1B.
 const SHAPES: [(usize, usize, usize); 3] = [(16, 8, 128), (32, 8, 128), (4, 1, 256)];

@@ -5,10 +5,8 @@
 
 use std::time::Instant;
 
-use hanzo_engine_kernels::{
-    AnyBackend, Batch, BufferRole, HeadShape, KernelError, RowOp, RowSource, StepLimits,
-};
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver, check};
+use hanzo_engine_ops::{AnyBackend, Batch, BufferRole, HeadShape, KernelError, RowOp, RowSource, StepLimits};
 
 const COLS: usize = 4096;
 /// Kernels of the recorded step, each of one row.

@@ -4,11 +4,12 @@
 
 use std::time::Instant;
 
-use hanzo_engine_kernels::{
-    Activation, AnyBackend, Batch, BufferRole, DType, ExpertParts, ExpertScoring, HeadShape, KernelError,
-    MatrixShape, MatrixSource, MoeOperands, MoeParams, RowSource, StepLimits, ops,
-};
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver, check};
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{
+    Activation, AnyBackend, Batch, BufferRole, DType, ExpertParts, ExpertScoring, HeadShape, KernelError,
+    MatrixShape, MatrixSource, MoeOperands, MoeParams, RowSource, StepLimits,
+};
 
 /// Columns, inner width, experts, experts of a row, and type.
 struct Shape {

@@ -19,13 +19,12 @@ use std::borrow::Borrow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use hanzo_engine_kernels::ops::{Allocation, DeviceOp, Op};
-use hanzo_engine_kernels::{
-    Activation, AttentionParams, Backend, Batch, BlockCopy, BufferRole, ConvolutionParams, DeviceMemory,
-    Draws, ExpertParts, Facts, HeadShape, KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams,
-    LogitsHead, MatrixShape, MatrixSource, MoeParams, MoeWeights, NormColumns, Operands, OutputDelta,
-    OutputGateParams, QkvParams, RecurrenceParams, Rounding, RowIds, RowOp, RowSource, SampleSpecs,
-    SampledToken, StepLimits, Ticket,
+use hanzo_engine_ops::{
+    Activation, Allocation, AttentionParams, Backend, Batch, BlockCopy, BufferRole, ConvolutionParams,
+    DeviceMemory, DeviceOp, Draws, ExpertParts, Facts, HeadShape, KernelError, KvSpec, LatentHeads,
+    LatentParams, LayerNormParams, LogitsHead, MatrixShape, MatrixSource, MoeParams, MoeWeights, NormColumns,
+    Op, Operands, OutputDelta, OutputGateParams, QkvParams, RecurrenceParams, Rounding, RowIds, RowOp,
+    RowSource, SampleSpecs, SampledToken, StepLimits, Ticket,
 };
 
 use crate::codebooks::{self, Codebooks};

@@ -2,10 +2,9 @@
 //! kernels wrongly and a GPU that computes wrongly.
 
 use half::f16;
-use hanzo_engine_kernels::ops::Op;
-use hanzo_engine_kernels::{
+use hanzo_engine_ops::{
     AnyBackend, AttentionParams, Batch, BufferRole, DType, HeadShape, KernelError, KvLayout, KvSpec, KvType,
-    MatrixShape, MatrixSource, QkvParams, RowSource, StepLimits,
+    MatrixShape, MatrixSource, Op, QkvParams, RowSource, StepLimits,
 };
 
 use crate::backend::CudaBackend;

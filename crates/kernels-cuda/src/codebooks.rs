@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use hanzo_engine_kernels::{DType, KernelError, quant};
+use hanzo_engine_ops::{DType, KernelError, quant};
 
 use crate::device::{Device, Memory};
 

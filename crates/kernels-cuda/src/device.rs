@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
-use hanzo_engine_kernels::KernelError;
+use hanzo_engine_ops::KernelError;
 
 use crate::params::Address;
 use crate::plan::{Launch, Plan};

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use hanzo_engine_kernels::{
+use hanzo_engine_ops::{
     BLOCK_TOKENS, HeadShape, KernelError, KvLayout, KvSpec, KvType, LatentHeads, StateShape,
 };
 

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use hanzo_engine_kernels::KernelError;
+use hanzo_engine_ops::KernelError;
 
 use crate::device::{Device, Memory, failed};
 

@@ -12,7 +12,7 @@ use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, Batch, Draws, KernelError, RowSource, StepLimits};
+use hanzo_engine_ops::{BLOCK_TOKENS, Batch, Draws, KernelError, RowSource, StepLimits};
 
 use crate::device::{Device, Memory, failed};
 use crate::params::{BatchParams, NONE};

@@ -5,7 +5,7 @@
 use std::ops::AddAssign;
 
 use bytemuck::{Pod, pod_read_unaligned};
-use hanzo_engine_kernels::{BLOCK_TOKENS, DType};
+use hanzo_engine_ops::{BLOCK_TOKENS, DType};
 
 use crate::device::{Device, DeviceError};
 use crate::params::*;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use hanzo_engine_kernels::{
+use hanzo_engine_ops::{
     DType, ExpertParts, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource, OutputChange,
     OutputDelta,
 };

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::quant::quantize_row;
-use hanzo_engine_kernels::{
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::quant::quantize_row;
+use hanzo_engine_ops::{
     Activation, AnyBackend, Batch, BufferRole, DType, HeadShape, KernelError, LowRankPair, MatrixShape,
-    MatrixSource, OutputDelta, RowSource, SequenceSpan, StepLimits, ops,
+    MatrixSource, OutputDelta, RowSource, SequenceSpan, StepLimits,
 };
 
 const LAYERS: usize = 28;

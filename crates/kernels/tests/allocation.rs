@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::ops::{HeadOperands, Op};
-use hanzo_engine_kernels::quant::quantize_row;
-use hanzo_engine_kernels::{
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::quant::quantize_row;
+use hanzo_engine_ops::{
     Activation, AnyBackend, AttentionParams, BLOCK_TOKENS, Batch, BufferRole, ConvolutionParams, DType,
-    ExpertParts, ExpertScoring, GateKind, HeadShape, KernelError, KvLayout, KvSpec, KvType, LayerNormParams,
-    MatrixShape, MatrixSource, MoeOperands, MoeParams, NormColumns, OutputGateParams, OutputNorm,
-    PositionBias, QkvParams, RecurrenceParams, Rope, RopeKind, RowIds, RowSource, SampleSpec, SampleSpecs,
-    SelfAttentionParams, SequenceSpan, Shape, StateRule, StateShape, StepLimits, ops,
+    ExpertParts, ExpertScoring, GateKind, HeadOperands, HeadShape, KernelError, KvLayout, KvSpec, KvType,
+    LayerNormParams, MatrixShape, MatrixSource, MoeOperands, MoeParams, NormColumns, Op, OutputGateParams,
+    OutputNorm, PositionBias, QkvParams, RecurrenceParams, Rope, RopeKind, RowIds, RowSource, SampleSpec,
+    SampleSpecs, SelfAttentionParams, SequenceSpan, Shape, StateRule, StateShape, StepLimits,
 };
 
 /// The system's allocator, counted.

@@ -1,11 +1,13 @@
 //! Shared code of the programs as processes: settings that can be shown, compared and explained ([`settings`]),
-//! communication with systemd ([`systemd`]), and manual pages ([`documents`]). Each program defines its own
-//! settings.
+//! communication with systemd ([`systemd`]), memory of the heap ([`heap`]), and manual pages ([`documents`]). Each
+//! program defines its own settings.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod directories;
 pub mod documents;
+#[allow(unsafe_code)] // calls of the C library's allocator
+pub mod heap;
 pub mod settings;
 pub mod systemd;
 

@@ -5,8 +5,8 @@
 
 mod network;
 
-use hanzo_engine_kernels::{HeadShape, KernelError, KvType};
 use hanzo_engine_kernels_cuda::{Ledger, Traffic};
+use hanzo_engine_ops::{HeadShape, KernelError, KvType};
 use network::{Network, Size, Weights};
 
 const fn size(layers: usize, (hidden, ffn): (usize, usize), heads: usize, tied: bool) -> Size {

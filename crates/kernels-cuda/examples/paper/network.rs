@@ -3,13 +3,13 @@
 
 use std::rc::Rc;
 
-use hanzo_engine_kernels::ops::HeadOperands;
-use hanzo_engine_kernels::{
-    Activation, AnyBackend, AttentionParams, BLOCK_TOKENS, Batch, BufferRole, DType, HeadShape, KernelError,
-    KvLayout, KvSpec, KvType, MatrixShape, MatrixSource, QkvParams, Rope, RopeKind, RowSource, SampleSpec,
-    SampleSpecs, StepLimits, ops,
-};
 use hanzo_engine_kernels_cuda::{CudaBackend, Device};
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{
+    Activation, AnyBackend, AttentionParams, BLOCK_TOKENS, Batch, BufferRole, DType, HeadOperands, HeadShape,
+    KernelError, KvLayout, KvSpec, KvType, MatrixShape, MatrixSource, QkvParams, Rope, RopeKind, RowSource,
+    SampleSpec, SampleSpecs, StepLimits,
+};
 
 const EPS: f32 = 1e-6;
 

@@ -3,7 +3,7 @@
 use super::then::GROUPS_MAX;
 use super::*;
 use crate::shapes::{GROUP_QUERIES, GROUPS, GROUPS_THREADS, PART_COLS};
-use hanzo_engine_kernels::{HeadShape, QueryScale, Rope, RopeKind};
+use hanzo_engine_ops::{HeadShape, QueryScale, Rope, RopeKind};
 
 /// Blocks that keep a GPU busy, so that rows need not be split over blocks. On an H200, with 132 multiprocessors, 512
 /// blocks with whole rows took 0.6 to 0.85 times as long as more blocks with spans; 128 blocks took 1.3 to 1.7 times

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use hanzo_engine_kernels::{Change, SampleSpec, SampleSpecs};
+use hanzo_engine_ops::{Change, SampleSpec, SampleSpecs};
 
 use super::*;
 use crate::staging::staged_bytes;

@@ -2,7 +2,7 @@
 
 use super::attention::attention_grid;
 use super::*;
-use hanzo_engine_kernels::{HeadShape, PositionBias, SelfAttentionParams};
+use hanzo_engine_ops::{HeadShape, PositionBias, SelfAttentionParams};
 
 impl<D: Device> CudaBackend<D> {
     pub(super) fn unfold(&mut self, x: &CudaBuffer<D>, window: usize, out: &mut CudaBuffer<D>) {
@@ -32,7 +32,7 @@ impl<D: Device> CudaBackend<D> {
             rope: params
                 .rope
                 .as_ref()
-                .map(|rope| hanzo_engine_kernels::Rope { inv_freq: rope.inv_freq, ..*rope }),
+                .map(|rope| hanzo_engine_ops::Rope { inv_freq: rope.inv_freq, ..*rope }),
             ..QkvParams::plain(params.shape)
         };
         self.turn_heads(qkv, &params, None);

@@ -3,7 +3,7 @@
 
 use super::pairs::Pairs;
 use super::*;
-use hanzo_engine_kernels::{ExpertGroups, ExpertScoring, MoeOperands};
+use hanzo_engine_ops::{ExpertGroups, ExpertScoring, MoeOperands};
 
 impl<D: Device> CudaBackend<D> {
     pub(super) fn mix_experts(

@@ -1,6 +1,6 @@
 //! Adapters: changes of outputs, then products with their matrices, for the rows of each adapter in the batch.
 
-use hanzo_engine_kernels::AdaptedLogits;
+use hanzo_engine_ops::AdaptedLogits;
 
 use super::*;
 use crate::weights::ChangedOutputs;

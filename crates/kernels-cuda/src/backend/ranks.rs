@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use bytemuck::{Zeroable, pod_read_unaligned};
-use hanzo_engine_kernels::Peers;
+use hanzo_engine_ops::Peers;
 
 use super::*;
 use crate::device::failed;

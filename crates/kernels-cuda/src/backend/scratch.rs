@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hanzo_engine_kernels::{KernelError, StepLimits};
+use hanzo_engine_ops::{KernelError, StepLimits};
 
 use super::attention;
 use super::draw::DrawBuffers;

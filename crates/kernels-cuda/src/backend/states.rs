@@ -1,7 +1,7 @@
 //! Ops of layers with recurrent states.
 
 use super::*;
-use hanzo_engine_kernels::{GateKind, StateRule};
+use hanzo_engine_ops::{GateKind, StateRule};
 
 impl<D: Device> CudaBackend<D> {
     pub(super) fn convolve_channels(

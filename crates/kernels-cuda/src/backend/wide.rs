@@ -7,7 +7,7 @@
 //! bits are the same.
 
 use half::{bf16, f16};
-use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, DType, KvLayout, KvType};
+use hanzo_engine_ops::{AnyBackend, BLOCK_TOKENS, DType, KvLayout, KvType};
 
 use super::*;
 use crate::shapes::WIDE_ROWS;

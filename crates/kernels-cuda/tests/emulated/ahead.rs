@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use hanzo_engine_kernels::{AnyBackend, KvType, conformance};
 use hanzo_engine_kernels_cuda::{Card, CudaBackend};
+use hanzo_engine_ops::{AnyBackend, KvType, conformance};
 use hanzo_engine_runtime::{
     Engine, EngineConfig, Event, EventKind, Job, JobId, SamplingParams, StopConditions, Usage,
 };

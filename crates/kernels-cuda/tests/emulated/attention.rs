@@ -3,11 +3,11 @@
 
 use half::f16;
 use hanzo_engine_cuda_emulator::EmulatedDevice;
-use hanzo_engine_kernels::{
+use hanzo_engine_kernels_cuda::{CudaBackend, CudaVector, Device, Kernel};
+use hanzo_engine_ops::{
     AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DeviceMemory, HeadShape, KvLayout, KvSpec,
     KvType, QkvParams, RowSource, StepLimits,
 };
-use hanzo_engine_kernels_cuda::{CudaBackend, CudaVector, Device, Kernel};
 
 use crate::driver::card;
 use crate::replay::{limits, numbers};

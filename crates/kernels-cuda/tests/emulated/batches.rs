@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use hanzo_engine_kernels::{KvType, TokenLogprob};
 use hanzo_engine_kernels_cuda::CudaBackend;
+use hanzo_engine_ops::{KvType, TokenLogprob};
 use hanzo_engine_runtime::{Engine, EngineConfig, Event, EventKind, Job, SamplingParams};
 
 use crate::driver::card;

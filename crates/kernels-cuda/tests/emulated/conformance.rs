@@ -2,9 +2,9 @@
 //! the brief suite.
 
 use hanzo_engine_cuda_emulator::{EmulatedDevice, Sources};
-use hanzo_engine_kernels::AnyBackend;
-use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels_cuda::CudaBackend;
+use hanzo_engine_ops::AnyBackend;
+use hanzo_engine_ops::conformance::{self, briefly};
 
 use crate::again::{in_a_process, is_again};
 use crate::driver::card;

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use hanzo_engine_cuda_emulator::Sources;
-use hanzo_engine_kernels::{Backend, BufferRole, DeviceMemory, KernelError};
 use hanzo_engine_kernels_cuda::driver::{Cubin, Form, ptx};
 use hanzo_engine_kernels_cuda::{Card, ComputeCapability, CudaBackend, Device, DeviceError, Driver, check};
+use hanzo_engine_ops::{Backend, BufferRole, DeviceMemory, KernelError};
 
 use crate::again::{in_a_process, is_again};
 use crate::replay::{decodes, limits};

@@ -2,8 +2,8 @@
 //! waits, and reads before that only what no kernel writes (`paper.rs` counts it).
 
 use hanzo_engine_cuda_emulator::{EmulatedDevice, Sources};
-use hanzo_engine_kernels::KvType;
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver, Kernel, check};
+use hanzo_engine_ops::KvType;
 
 use crate::again::{in_a_process, is_again};
 use crate::driver::{card, card_in_turn};

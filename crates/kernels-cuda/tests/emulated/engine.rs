@@ -3,9 +3,9 @@
 use std::sync::{Arc, OnceLock};
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::reference::ReferenceBackend;
-use hanzo_engine_kernels::{AnyBackend, Backend, DType, KvType, quant};
 use hanzo_engine_kernels_cuda::CudaBackend;
+use hanzo_engine_ops::reference::ReferenceBackend;
+use hanzo_engine_ops::{AnyBackend, Backend, DType, KvType, quant};
 use hanzo_engine_runtime::decoder::Decoder;
 use hanzo_engine_runtime::gguf::{Gguf, TensorEntry, Writer};
 use hanzo_engine_runtime::mapped::ModelBytes;

@@ -1,13 +1,12 @@
 //! Tests of mixtures of experts: a row has the same bits whichever kernels compute it and whatever other rows its
 //! experts have, and the formulas' numbers.
 
-use hanzo_engine_kernels::ops::Op;
-use hanzo_engine_kernels::reference::ReferenceBackend;
-use hanzo_engine_kernels::{
-    Activation, Backend, Batch, BufferRole, DType, ExpertParts, ExpertScoring, MatrixShape, MatrixSource,
-    MoeOperands, MoeParams, RowSource, StepLimits, quant,
-};
 use hanzo_engine_kernels_cuda::{CudaBackend, Device};
+use hanzo_engine_ops::reference::ReferenceBackend;
+use hanzo_engine_ops::{
+    Activation, Backend, Batch, BufferRole, DType, ExpertParts, ExpertScoring, MatrixShape, MatrixSource,
+    MoeOperands, MoeParams, Op, RowSource, StepLimits, quant,
+};
 
 use crate::driver::card;
 use crate::few_bits::blocks;

@@ -1,8 +1,8 @@
 //! Tests of weights of the types of 1 to 3 bits: a GPU must read every number as the reference does, in every kernel.
 
 use half::f16;
-use hanzo_engine_kernels::{DType, quant};
 use hanzo_engine_kernels_cuda::{CudaBackend, Device};
+use hanzo_engine_ops::{DType, quant};
 
 use crate::driver::card;
 use crate::products::{OUTPUTS, ROWS, products};

@@ -1,11 +1,11 @@
 //! Tests of weights in 8-bit floats, which a GPU holds as stored and must read as the reference does.
 
-use hanzo_engine_kernels::ops::{Allocation, Op};
-use hanzo_engine_kernels::reference::ReferenceBackend;
-use hanzo_engine_kernels::{
-    Backend, Batch, BufferRole, DType, DeviceMemory, MatrixShape, MatrixSource, RowSource, StepLimits,
-};
 use hanzo_engine_kernels_cuda::CudaBackend;
+use hanzo_engine_ops::reference::ReferenceBackend;
+use hanzo_engine_ops::{
+    Allocation, Backend, Batch, BufferRole, DType, DeviceMemory, MatrixShape, MatrixSource, Op, RowSource,
+    StepLimits,
+};
 
 use crate::driver::card;
 use crate::few_bits::{blocks, check_types};

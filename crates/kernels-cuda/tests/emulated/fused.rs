@@ -1,12 +1,12 @@
 //! Tests of fused kernels: the number of launches for a token, and that they give the bits of separate kernels.
 
 use hanzo_engine_cuda_emulator::EmulatedDevice;
-use hanzo_engine_kernels::{
+use hanzo_engine_kernels_cuda::{CudaBackend, CudaBuffer, CudaMatrix, CudaVector, Device, Kernel};
+use hanzo_engine_ops::{
     Activation, AttentionParams, Backend, Batch, BufferRole, DType, DeviceMemory, HeadShape, KvLayout,
     KvSpec, KvType, LogitsHead, MatrixShape, MatrixSource, QkvParams, Rope, RopeKind, RowSource, StepLimits,
     quant::quantize_row,
 };
-use hanzo_engine_kernels_cuda::{CudaBackend, CudaBuffer, CudaMatrix, CudaVector, Device, Kernel};
 
 use crate::driver::card;
 use crate::replay::{limits, numbers};

@@ -2,10 +2,9 @@
 //! warps.
 
 use hanzo_engine_cuda_emulator::{EmulatedDevice, Sources};
-use hanzo_engine_kernels::AnyBackend;
-use hanzo_engine_kernels::KvType;
-use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels_cuda::{CudaBackend, Driver, Kernel};
+use hanzo_engine_ops::conformance::{self, briefly};
+use hanzo_engine_ops::{AnyBackend, KvType};
 
 use crate::again::{in_a_process, is_again};
 use crate::attention::{Bench, check_same_runs, plain, same_bits};

@@ -5,8 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, KvType, Pipeline, PipelineCut};
 use hanzo_engine_kernels_cuda::CudaBackend;
+use hanzo_engine_ops::{AnyBackend, BLOCK_TOKENS, KvType, Pipeline, PipelineCut};
 use hanzo_engine_runtime::kv::{BlockName, BlockStore, KeptBlock};
 use hanzo_engine_runtime::{Engine, Event, EventKind};
 

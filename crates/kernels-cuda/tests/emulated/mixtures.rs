@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use hanzo_engine_kernels::reference::ReferenceBackend;
-use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, Batch, KvType, RowSource, StepLimits};
 use hanzo_engine_kernels_cuda::CudaBackend;
+use hanzo_engine_ops::reference::ReferenceBackend;
+use hanzo_engine_ops::{AnyBackend, BLOCK_TOKENS, Batch, KvType, RowSource, StepLimits};
 use hanzo_engine_runtime::ModelFiles;
 use hanzo_engine_runtime::decoder::Decoder;
 

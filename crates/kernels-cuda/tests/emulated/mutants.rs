@@ -7,10 +7,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use hanzo_engine_cuda_emulator::{EmulatedDevice, Fault, Sources};
-use hanzo_engine_kernels::AnyBackend;
-use hanzo_engine_kernels::DType;
-use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels_cuda::CudaBackend;
+use hanzo_engine_ops::conformance::{self, briefly};
+use hanzo_engine_ops::{AnyBackend, DType};
 
 use crate::attention::{check_runs, check_shared_rows, check_shared_rows_by_turns};
 use crate::experts::check_some_experts;

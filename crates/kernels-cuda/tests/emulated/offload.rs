@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::{AnyBackend, KvType, Pipeline, PipelineCut};
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver};
+use hanzo_engine_ops::{AnyBackend, KvType, Pipeline, PipelineCut};
 
 use crate::again::{in_a_process, is_again};
 use crate::driver::{card, library};

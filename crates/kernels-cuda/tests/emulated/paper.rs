@@ -2,8 +2,8 @@
 //! to a device without memory, equal those that a counting device measures.
 
 use hanzo_engine_cuda_emulator::{CountedLaunch, EmulatedDevice, Sources};
-use hanzo_engine_kernels::{AnyBackend, HeadShape, KvType, RowSource, SampleSpec};
 use hanzo_engine_kernels_cuda::{CudaBackend, Device, Kernel, Ledger};
+use hanzo_engine_ops::{AnyBackend, HeadShape, KvType, RowSource, SampleSpec};
 use hanzo_engine_runtime::OpenedModel;
 use hanzo_engine_runtime::decoder::Decoder;
 use hanzo_engine_runtime::step::Step;

@@ -4,10 +4,10 @@ use std::slice::from_ref;
 
 use half::{bf16, f16};
 use hanzo_engine_cuda_emulator::Sources;
-use hanzo_engine_kernels::{
+use hanzo_engine_kernels_cuda::{CudaBackend, Device};
+use hanzo_engine_ops::{
     Backend, Batch, BufferRole, DType, DeviceMemory, MatrixShape, MatrixSource, RowSource, StepLimits,
 };
-use hanzo_engine_kernels_cuda::{CudaBackend, Device};
 
 use crate::driver::card;
 use crate::replay::{limits, numbers};

@@ -5,12 +5,12 @@
 use std::path::Path;
 
 use hanzo_engine_cuda_emulator::Sources;
-use hanzo_engine_kernels::conformance::{self, briefly};
-use hanzo_engine_kernels::{
+use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver, Kernel};
+use hanzo_engine_ops::conformance::{self, briefly};
+use hanzo_engine_ops::{
     AnyBackend, Batch, BufferRole, DType, HeadShape, KvType, MatrixShape, MatrixSource, RowSource, Stage,
     StepLimits, TensorParallel,
 };
-use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver, Kernel};
 use hanzo_engine_runtime::decoder::Decoder;
 use hanzo_engine_runtime::{Engine, EventKind, OpenedModel};
 

@@ -1,11 +1,11 @@
 //! Tests of recorded plans: a replay gives the bits of launches, whatever the batch.
 
 use hanzo_engine_cuda_emulator::EmulatedDevice;
-use hanzo_engine_kernels::{
+use hanzo_engine_kernels_cuda::{CudaBackend, Device};
+use hanzo_engine_ops::{
     AttentionParams, Backend, Batch, BufferRole, DeviceMemory, HeadShape, KvLayout, KvSpec, KvType,
     QkvParams, RowSource, StepLimits,
 };
-use hanzo_engine_kernels_cuda::{CudaBackend, Device};
 
 use crate::driver::card;
 use crate::typed::TypedOps;

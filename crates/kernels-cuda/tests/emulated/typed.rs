@@ -1,7 +1,6 @@
 //! Ops of a backend by method, for tests that look into the backend itself.
 
-use hanzo_engine_kernels::ops::Op;
-use hanzo_engine_kernels::{Activation, AttentionParams, Backend, DeviceMemory, QkvParams};
+use hanzo_engine_ops::{Activation, AttentionParams, Backend, DeviceMemory, Op, QkvParams};
 
 type BufferOf<B> = <B as DeviceMemory>::Buffer;
 type MatrixOf<B> = <B as DeviceMemory>::Matrix;

@@ -2,9 +2,9 @@
 //! too large, signed overflow, misaligned loads. It ends the process at once, so it runs in a separate one.
 
 use hanzo_engine_cuda_emulator::{EmulatedDevice, Sources};
-use hanzo_engine_kernels::AnyBackend;
-use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels_cuda::CudaBackend;
+use hanzo_engine_ops::AnyBackend;
+use hanzo_engine_ops::conformance::{self, briefly};
 
 use crate::again::{ended, in_a_process, is_again};
 use crate::attention::{check_runs, check_shared_rows};

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::process::Command;
 
 use hanzo_engine_cuda_emulator::{EmulatedDevice, Sources};
-use hanzo_engine_kernels::AnyBackend;
-use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels_cuda::CudaBackend;
+use hanzo_engine_ops::AnyBackend;
+use hanzo_engine_ops::conformance::{self, briefly};
 
 use crate::again::{ended, is_again};
 use crate::attention::run_some_attention;

@@ -2,9 +2,9 @@
 //! other kernels.
 
 use hanzo_engine_cuda_emulator::{EmulatedDevice, Fault, Sources};
-use hanzo_engine_kernels::conformance::{self, briefly};
-use hanzo_engine_kernels::{AnyBackend, DType, DeviceMemory};
 use hanzo_engine_kernels_cuda::{CudaBackend, Driver, check};
+use hanzo_engine_ops::conformance::{self, briefly};
+use hanzo_engine_ops::{AnyBackend, DType, DeviceMemory};
 
 use crate::again::{in_a_process, is_again};
 use crate::few_bits::check_types;

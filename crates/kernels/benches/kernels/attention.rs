@@ -2,8 +2,9 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 
-use hanzo_engine_kernels::{
-    AnyBackend, AttentionParams, BLOCK_TOKENS, BufferRole, KvLayout, KvSpec, KvType, QkvParams, ops,
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{
+    AnyBackend, AttentionParams, BLOCK_TOKENS, BufferRole, KvLayout, KvSpec, KvType, QkvParams,
 };
 
 use crate::bed;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::{
-    AnyBackend, BLOCK_TOKENS, Batch, BufferRole, HeadShape, RowSource, SequenceSpan, StepLimits, ops,
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{
+    AnyBackend, BLOCK_TOKENS, Batch, BufferRole, HeadShape, RowSource, SequenceSpan, StepLimits,
 };
 
 /// Rows of a prefill step.

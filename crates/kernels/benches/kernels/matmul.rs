@@ -2,10 +2,9 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 
-use hanzo_engine_kernels::quant::{can_quantize, quantize_row};
-use hanzo_engine_kernels::{
-    Activation, AnyBackend, BufferRole, DType, ExpertParts, MatrixShape, MatrixSource, ops,
-};
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::quant::{can_quantize, quantize_row};
+use hanzo_engine_ops::{Activation, AnyBackend, BufferRole, DType, ExpertParts, MatrixShape, MatrixSource};
 
 use crate::bed;
 

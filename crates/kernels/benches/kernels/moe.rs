@@ -2,8 +2,9 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 
-use hanzo_engine_kernels::{
-    Activation, BufferRole, DType, ExpertParts, ExpertScoring, MatrixShape, MoeOperands, MoeParams, ops,
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{
+    Activation, BufferRole, DType, ExpertParts, ExpertScoring, MatrixShape, MoeOperands, MoeParams,
 };
 
 use crate::{bed, matmul};

@@ -1,7 +1,7 @@
 //! Ops that go over rows of activations once: norms, and what stands between the projections and the cache.
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use hanzo_engine_kernels::{
+use hanzo_engine_ops::{
     BLOCK_TOKENS, BufferRole, KvLayout, KvSpec, KvType, LayerNormParams, QkvParams, Rope, RopeKind,
 };
 

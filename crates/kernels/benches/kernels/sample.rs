@@ -1,8 +1,9 @@
 //! Drawing tokens, beside the same on one thread. A head of few columns keeps the product small beside it.
 
 use criterion::{BenchmarkId, Criterion};
-use hanzo_engine_kernels::ops::HeadOperands;
-use hanzo_engine_kernels::{DType, Draws, MatrixShape, MatrixSource, SampleSpec, SampleSpecs, Shape};
+use hanzo_engine_ops::{
+    DType, Draws, HeadOperands, MatrixShape, MatrixSource, SampleSpec, SampleSpecs, Shape,
+};
 
 use crate::bed;
 

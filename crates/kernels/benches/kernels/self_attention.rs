@@ -1,7 +1,7 @@
 //! Attention inside sequences, of all-MiniLM-L6-v2's shape and BERT-base's.
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use hanzo_engine_kernels::{BufferRole, HeadShape, PositionBias, SelfAttentionParams};
+use hanzo_engine_ops::{BufferRole, HeadShape, PositionBias, SelfAttentionParams};
 
 use crate::bed;
 

@@ -13,7 +13,7 @@ use super::pool::PoolTurn;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::split::{split_bytes, split_row};
 use super::tier::Tier;
-use crate::KernelError;
+use hanzo_engine_ops::KernelError;
 
 /// Rows of a product's inputs, in f32.
 #[derive(Clone, Copy)]

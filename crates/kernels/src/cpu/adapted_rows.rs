@@ -1,7 +1,7 @@
 //! Grouping of a batch's rows by adapter. Rows of one adapter are computed several at a time, so that its matrices are
 //! read once for all of them.
 
-use crate::Batch;
+use hanzo_engine_ops::Batch;
 
 /// Rows of one adapter that are computed together.
 pub(super) const TILE_ROWS: usize = 4;

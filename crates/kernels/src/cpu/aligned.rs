@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use bytemuck::Zeroable;
 
 use super::slab::{self, HUGE_PAGE, SlabPart};
-use crate::KernelError;
+use hanzo_engine_ops::KernelError;
 
 /// Bytes of a cache line and of the widest vector.
 pub(super) const ALIGN: usize = 64;

@@ -19,7 +19,7 @@ use super::aligned::{AlignedArray, SharedPointer};
 use super::cores::Cores;
 use super::kv::LayerKv;
 use super::lanes::dispatch;
-use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType, MemorySpan, SequenceSpan};
+use hanzo_engine_ops::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType, MemorySpan, SequenceSpan};
 
 use state::{Finish, Merge, SoftmaxState};
 use tile::{Pack, PartitionSums, Workspace};

@@ -31,13 +31,12 @@ use super::pool::{PoolTurn, ThreadPool};
 use super::rows::Rows;
 use super::scratch::Scratch;
 use super::tier::Tier;
-use crate::ops::{Allocation, DeviceOp, Op};
-use crate::{
-    Activation, AttentionParams, Backend, Batch, BlockCopy, BufferRole, DeviceMemory, Draws, ExpertParts,
-    Facts, KernelError, KernelUse, KvSpec, LayerNormParams, LogitsHead, MatrixShape, MatrixSource,
-    NormColumns, Operands, OutputDelta, Rounding, SampleSpecs, StepLimits,
-};
 use convolution::ConvJob;
+use hanzo_engine_ops::{
+    Activation, Allocation, AttentionParams, Backend, Batch, BlockCopy, BufferRole, DeviceMemory, DeviceOp,
+    Draws, ExpertParts, Facts, KernelError, KernelUse, KvSpec, LayerNormParams, LogitsHead, MatrixShape,
+    MatrixSource, NormColumns, Op, Operands, OutputDelta, Rounding, SampleSpecs, StepLimits,
+};
 use rotation::qkv_job;
 
 /// Backend that runs steps on CPU cores. Between `begin` and `end` it holds a turn of its pool, so models that share a

@@ -18,7 +18,7 @@ use super::matmul::{Groups, Product};
 use super::matrix::CpuMatrix;
 use super::pool::PoolTurn;
 use super::rows::Rows;
-use crate::{ConvParams, DType, KernelError, KernelUse, MatrixShape, MatrixSource};
+use hanzo_engine_ops::{ConvParams, DType, KernelError, KernelUse, MatrixShape, MatrixSource};
 
 /// Approximate multiply-adds of a chunk: two milliseconds of a core.
 const CHUNK_PRODUCTS: usize = 1 << 27;

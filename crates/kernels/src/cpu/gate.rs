@@ -6,7 +6,7 @@ use super::lanes::{Kernel, Lanes, dispatch};
 use super::math;
 use super::matmul::{get, put};
 use super::rows::Rows;
-use crate::Activation;
+use hanzo_engine_ops::Activation;
 
 const LANES: usize = 16;
 

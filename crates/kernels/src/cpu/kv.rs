@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use super::aligned::AlignedArray;
 use super::states::{self, LayerStates};
-use crate::{
+use hanzo_engine_ops::{
     BLOCK_TOKENS, BlockCopy, HeadShape, KernelError, KvGroups, KvLayout, KvPlace, KvSpec, KvType,
     LatentHeads, StateShape,
 };

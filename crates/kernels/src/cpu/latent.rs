@@ -11,8 +11,8 @@ use super::matrix::CpuMatrix;
 use super::norm::{rms_factor, scale};
 use super::rope::{QkvJob, RopeTables, load_part, rotate_head, store_scale};
 use super::rows::Rows;
-use crate::quant::to_e4m3;
-use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType, LatentHeads, StepLimits};
+use hanzo_engine_ops::quant::to_e4m3;
+use hanzo_engine_ops::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType, LatentHeads, StepLimits};
 
 const LANES: usize = 16;
 /// Rows whose heads are multiplied together.

@@ -11,7 +11,7 @@ use super::aligned::{AlignedArray, SharedPointer};
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::pool::ThreadPool;
 use super::tier::Tier;
-use crate::KernelError;
+use hanzo_engine_ops::KernelError;
 
 /// Bytes that one item of a reading loop reads.
 const CHUNK_BYTES: usize = 1 << 20;

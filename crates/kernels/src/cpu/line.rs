@@ -7,7 +7,7 @@ use super::math;
 use super::matmul::{PanelScratch, get, put};
 use super::norm::LayerNorm;
 use super::pool::PoolTurn;
-use crate::Batch;
+use hanzo_engine_ops::Batch;
 
 const LANES: usize = 16;
 /// Most channels of which one thread makes sums at a time.

@@ -17,8 +17,10 @@ use super::lanes::{Kernel, Lanes, dispatch};
 use super::matmul::{get, put};
 use super::output_change::{ChangedRow, FactoredOutputs};
 use super::rows::Rows;
-use crate::quant::{can_dequantize, dequantize_row};
-use crate::{DType, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource, OutputDelta};
+use hanzo_engine_ops::quant::{can_dequantize, dequantize_row};
+use hanzo_engine_ops::{
+    DType, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource, OutputDelta,
+};
 
 const LANES: usize = 16;
 /// Ranks that one thread takes at a time; likewise panels of outputs.

@@ -4,7 +4,7 @@
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`: inside `L::vectorize`, nothing more.
 
 use super::lanes::Lanes;
-use crate::Activation;
+use hanzo_engine_ops::Activation;
 
 /// `exp(x)`; exactly 0 below -86, and `exp(88)` above 88. Cephes' `expf`.
 #[inline(always)]

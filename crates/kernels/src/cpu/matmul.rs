@@ -21,7 +21,7 @@ use super::matrix::{ActKind, CpuMatrix, PANEL_ROWS, STREAM_PANELS, Segment};
 use super::pool::PoolTurn;
 use super::rows::Rows;
 use super::tier::Tier;
-use crate::{Activation, KernelError};
+use hanzo_engine_ops::{Activation, KernelError};
 
 /// Number of columns from which they count as many. A packed panel is then expanded to bytes once, rather than
 /// unpacked again for each tile. With fewer columns reading weights takes most time, and panels are streamed.

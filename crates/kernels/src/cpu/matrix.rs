@@ -17,8 +17,8 @@ mod unpack;
 use super::aligned::{ALIGN, AlignedArray};
 use super::convolution::CpuKernel;
 use super::pool::PoolTurn;
-use crate::quant::{FP4_VALUES, IQ4_VALUES, has_groups};
-use crate::{DType, KernelError, MatrixShape, MatrixSource};
+use hanzo_engine_ops::quant::{FP4_VALUES, IQ4_VALUES, has_groups};
+use hanzo_engine_ops::{DType, KernelError, MatrixShape, MatrixSource};
 
 pub(super) use unpack::unpack_row;
 

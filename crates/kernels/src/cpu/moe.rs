@@ -16,7 +16,7 @@ use super::lanes::{Kernel, Lanes, dispatch};
 use super::math;
 use super::matmul::{Epilogue, Groups, Product, get, put};
 use super::matrix::CpuMatrix;
-use crate::{ExpertGroups, ExpertScoring, KernelError, MoeParams, NO_EXPERT, StepLimits};
+use hanzo_engine_ops::{ExpertGroups, ExpertScoring, KernelError, MoeParams, NO_EXPERT, StepLimits};
 
 /// Lanes of a vector.
 const LANES: usize = 16;

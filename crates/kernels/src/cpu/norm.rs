@@ -4,7 +4,7 @@ use super::aligned::SharedPointer;
 use super::cores::Cores;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::rows::Rows;
-use crate::NormColumns;
+use hanzo_engine_ops::NormColumns;
 
 const LANES: usize = 16;
 

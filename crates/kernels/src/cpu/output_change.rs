@@ -2,7 +2,7 @@
 
 use super::lanes::{Kernel, Lanes};
 use super::matmul::{get, put};
-use crate::OutputChange;
+use hanzo_engine_ops::OutputChange;
 
 const LANES: usize = 16;
 

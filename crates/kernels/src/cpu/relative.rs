@@ -1,7 +1,7 @@
 //! Attention with learned keys and values of near places, for short sequences: row by row, without scratch.
 
 use super::pool::PoolTurn;
-use crate::{Batch, RelativeParams};
+use hanzo_engine_ops::{Batch, RelativeParams};
 
 /// Rows in one piece of the loop.
 const PIECE_ROWS: usize = 4;

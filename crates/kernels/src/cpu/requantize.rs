@@ -1,4 +1,4 @@
-//! Conversion of rows from one type to another, on the pool. [`crate::quant`] decodes and encodes each row by itself,
+//! Conversion of rows from one type to another, on the pool. [`hanzo_engine_ops::quant`] decodes and encodes each row by itself,
 //! so threads do not change the result. An importance matrix may weight the columns.
 
 use std::ops::Range;
@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::pool::PoolTurn;
-use crate::DType;
-use crate::quant::{dequantize_row, quantize_rows};
+use hanzo_engine_ops::DType;
+use hanzo_engine_ops::quant::{dequantize_row, quantize_rows};
 
 /// Smallest number of weights that a thread takes at a time.
 const WEIGHTS_A_TIME: usize = 1 << 14;
 
 /// Converts rows of `columns` weights from one type to another: `bytes` of type `from` to `out` of type `to`. Returns
 /// false if a number is not finite, because no block can hold it; `out` is then meaningless. `importance` weights the
-/// error of each column, as in [`crate::quant::quantize_rows`].
+/// error of each column, as in [`hanzo_engine_ops::quant::quantize_rows`].
 ///
 /// # Panics
-/// If `from` cannot be dequantised or `to` not quantised (see [`crate::quant`]), or the lengths are not the same whole
+/// If `from` cannot be dequantised or `to` not quantised (see [`hanzo_engine_ops::quant`]), or the lengths are not the same whole
 /// rows.
 pub fn requantize(
     turn: &mut PoolTurn,

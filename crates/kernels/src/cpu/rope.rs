@@ -8,8 +8,8 @@ use super::kv::{GROUP, LayerKv, LayerLayout, padded};
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::matmul::put;
 use super::norm::{rms_factor, scale};
-use crate::quant::to_e4m3;
-use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType, QueryScale, RopeAxes, RopeKind};
+use hanzo_engine_ops::quant::to_e4m3;
+use hanzo_engine_ops::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType, QueryScale, RopeAxes, RopeKind};
 
 /// Tables kept through a step: local and global layers differ at most in their frequencies.
 const TABLES: usize = 2;

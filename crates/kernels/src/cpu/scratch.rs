@@ -9,8 +9,8 @@ use super::moe::MoeScratch;
 use super::rope::RopeTables;
 use super::self_attention::SelfAttentionScratch;
 use super::tier::Tier;
-use crate::sampling::DrawScratch;
-use crate::{KernelError, StepLimits};
+use hanzo_engine_ops::sampling::DrawScratch;
+use hanzo_engine_ops::{KernelError, StepLimits};
 
 /// All scratch memory of a step, allocated by `reserve`.
 #[derive(Debug)]

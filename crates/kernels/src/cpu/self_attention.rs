@@ -24,7 +24,7 @@ use super::amx;
 use super::cores::Cores;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::tier::Tier;
-use crate::{Batch, HeadShape, KernelError};
+use hanzo_engine_ops::{Batch, HeadShape, KernelError};
 
 pub(super) const LANES: usize = 16;
 /// Keys of a block; with their values they stay in the second-level cache.
@@ -40,7 +40,7 @@ const QUERIES_FEW: usize = 24;
 const QUERIES_UNIT: usize = 12;
 const QUERIES_UNIT_AMX: usize = 16;
 /// Granularity of partial attention: parts of a sequence begin at multiples of this, on any tier.
-const QUERIES_PART: usize = crate::backend::QUERIES_PART;
+const QUERIES_PART: usize = hanzo_engine_ops::backend::QUERIES_PART;
 /// Largest number of queries of a group.
 const GROUP_MAX: usize = 16;
 /// Row length of a query's scores: plus one vector that is written and never read. Rows of a power of two would share

@@ -13,7 +13,7 @@ use super::math;
 use super::matmul::{get, put};
 use super::norm::rms_factor;
 use super::rows::Rows;
-use crate::{Activation, Batch, GateKind, StateRule, StateShape};
+use hanzo_engine_ops::{Activation, Batch, GateKind, StateRule, StateShape};
 
 const LANES: usize = 16;
 /// Channels that one thread takes at a time.

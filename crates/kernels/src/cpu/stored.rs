@@ -3,8 +3,8 @@
 
 use super::gemm::DECODED_ZERO;
 use super::matrix::PANEL_ROWS;
-use crate::DType;
-use crate::quant::decode_groups;
+use hanzo_engine_ops::DType;
+use hanzo_engine_ops::quant::decode_groups;
 
 /// Decodes `(blocks, 16, block_bytes)` to codes plus 64, `(blocks, 64, 16, 4)`, and scales, `(blocks, 16, 16)`. The
 /// lane is the last dimension in both, except for the four inputs of a vector.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::KernelError;
+use hanzo_engine_ops::KernelError;
 
 /// Environment variable that forces a tier.
 pub const TIER_VARIABLE: &str = "HANZO_ENGINE_CPU_TIER";

@@ -2,7 +2,7 @@
 
 use super::aligned::SharedPointer;
 use super::pool::PoolTurn;
-use crate::Batch;
+use hanzo_engine_ops::Batch;
 
 /// Numbers written by a chunk of around 20 microseconds.
 const CHUNK: usize = 1 << 14;

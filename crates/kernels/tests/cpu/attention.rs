@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::{
+use hanzo_engine_ops::{
     AnyBackend, AttentionParams, BLOCK_TOKENS, Batch, BufferRole, HeadShape, KernelError, KvLayout, KvSpec,
     KvType, QkvParams, RowSource, SequenceSpan, StepLimits,
 };

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::product;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::quant::{dequantize_row, quantize_row};
-use hanzo_engine_kernels::{AnyBackend, DType, MatrixShape, MatrixSource};
+use hanzo_engine_ops::quant::{dequantize_row, quantize_row};
+use hanzo_engine_ops::{AnyBackend, DType, MatrixShape, MatrixSource};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 

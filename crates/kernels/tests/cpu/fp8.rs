@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::product;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::quant::{dequantize_row, e4m3};
-use hanzo_engine_kernels::{AnyBackend, DType, MatrixShape, MatrixSource};
+use hanzo_engine_ops::quant::{dequantize_row, e4m3};
+use hanzo_engine_ops::{AnyBackend, DType, MatrixShape, MatrixSource};
 
 const TYPES: [DType; 2] = [DType::FP8, DType::FP8_G32];
 

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::ops::Op;
-use hanzo_engine_kernels::{
-    AnyBackend, Batch, BufferRole, ConvParams, DType, KernelError, KernelUse, MatrixShape, MatrixSource,
+use hanzo_engine_ops::{
+    AnyBackend, Batch, BufferRole, ConvParams, DType, KernelError, KernelUse, MatrixShape, MatrixSource, Op,
     RowSource, SequenceSpan,
 };
 

@@ -6,13 +6,15 @@ mod floats;
 mod fp8;
 mod lines;
 mod moe;
+mod pipeline;
+mod ranks;
 mod self_attention;
 
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, TIER_VARIABLE, ThreadPool, Tier};
-use hanzo_engine_kernels::quant::quantize_row;
-use hanzo_engine_kernels::{
+use hanzo_engine_ops::quant::quantize_row;
+use hanzo_engine_ops::{
     AnyBackend, Batch, BufferRole, DType, HeadShape, KernelError, MatrixShape, MatrixSource, RowSource,
     SequenceSpan, StepLimits, conformance,
 };

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::quant::quantize_row;
-use hanzo_engine_kernels::{
+use hanzo_engine_ops::quant::quantize_row;
+use hanzo_engine_ops::{
     Activation, AnyBackend, Batch, BufferRole, DType, ExpertParts, ExpertScoring, KernelError, MatrixShape,
     MatrixSource, MoeOperands, MoeParams, RowSource, SequenceSpan, StepLimits,
 };

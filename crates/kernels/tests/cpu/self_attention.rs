@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::{
+use hanzo_engine_ops::{
     AnyBackend, Batch, BufferRole, HeadShape, KernelError, PositionBias, RowSource, SelfAttentionParams,
     SequenceSpan, StepLimits,
 };

@@ -478,8 +478,8 @@ mod tests {
     use super::*;
     use crate::cpu::matrix::CpuMatrix;
     use crate::cpu::pool::ThreadPool;
-    use crate::quant::{dequantize_row, quantize_row};
-    use crate::{DType, MatrixShape, MatrixSource};
+    use hanzo_engine_ops::quant::{dequantize_row, quantize_row};
+    use hanzo_engine_ops::{DType, MatrixShape, MatrixSource};
 
     /// Checks the unit's weights for 8-bit floats: the numbers, alone and split in pairs.
     fn check<const BLOCK: u8>(dtype: DType) {

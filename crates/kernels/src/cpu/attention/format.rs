@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use super::super::activations::quantize;
 use super::super::kv::{GROUP, padded};
 use super::super::lanes::Lanes;
-use crate::BLOCK_TOKENS;
+use hanzo_engine_ops::BLOCK_TOKENS;
 
 const LANES: usize = 16;
 

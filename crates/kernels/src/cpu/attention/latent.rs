@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use super::super::lanes::{Lanes, transpose_part};
 use super::format::{CacheFormat, F16Format, Scales};
 use super::tile::TileStep;
-use crate::BLOCK_TOKENS;
+use hanzo_engine_ops::BLOCK_TOKENS;
 
 const LANES: usize = 16;
 

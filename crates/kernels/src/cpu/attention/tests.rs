@@ -2,7 +2,7 @@
 
 use super::{AttentionJob, Share, VECTORS};
 use crate::cpu::kv::CpuKv;
-use crate::{Batch, HeadShape, KernelError, KvGroups, KvLayout, KvSpec, RowSource};
+use hanzo_engine_ops::{Batch, HeadShape, KernelError, KvGroups, KvLayout, KvSpec, RowSource};
 
 const HEADS: HeadShape = HeadShape { heads: 2, kv_heads: 1, head_dim: 64 };
 

@@ -15,7 +15,7 @@ use super::format::{CacheFormat, F16Format, Fp8Format, Q8Format};
 use super::latent::{self, LatentFormat};
 use super::state::{SoftmaxState, width};
 use super::{PARTITION, TILE, Vectors};
-use crate::{BLOCK_TOKENS, KvType};
+use hanzo_engine_ops::{BLOCK_TOKENS, KvType};
 
 const LANES: usize = 16;
 const TILE_BLOCKS: usize = TILE / BLOCK_TOKENS;

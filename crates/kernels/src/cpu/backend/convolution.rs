@@ -8,8 +8,8 @@ use crate::cpu::convolution::{
 };
 use crate::cpu::line;
 use crate::cpu::relative::{RelativeJob, relative_attention};
-use crate::quant::dequantize_row;
-use crate::{
+use hanzo_engine_ops::quant::dequantize_row;
+use hanzo_engine_ops::{
     Batch, ConvParams, KernelError, KernelUse, LayerNormParams, MatrixSource, PointActivation, RelativeParams,
 };
 

@@ -1,8 +1,8 @@
 //! Rows of embedding tables, on CPU cores.
 
 use super::{CpuBuffer, OpenStep};
-use crate::RowIds;
 use crate::cpu::matrix::{CpuMatrix, Segment, unpack_row};
+use hanzo_engine_ops::RowIds;
 
 impl OpenStep<'_> {
     pub(super) fn embed(&mut self, table: &CpuMatrix, scale: f32, out: &mut CpuBuffer) {

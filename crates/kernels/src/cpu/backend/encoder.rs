@@ -7,7 +7,7 @@ use crate::cpu::norm::LayerNorm;
 use crate::cpu::rope;
 use crate::cpu::self_attention::{self, Bias, SelfAttentionJob};
 use crate::cpu::unfold;
-use crate::{LayerNormParams, QkvParams, SelfAttentionParams};
+use hanzo_engine_ops::{LayerNormParams, QkvParams, SelfAttentionParams};
 
 impl<'a> From<&LayerNormParams<&'a CpuVector>> for LayerNorm<'a> {
     fn from(params: &LayerNormParams<&'a CpuVector>) -> LayerNorm<'a> {

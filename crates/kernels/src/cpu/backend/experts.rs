@@ -6,7 +6,7 @@ use crate::cpu::lanes::{Kernel, Lanes, dispatch};
 use crate::cpu::math;
 use crate::cpu::matmul::{get, put};
 use crate::cpu::moe::{self, MoeBiases, MoeJob};
-use crate::{MoeOperands, MoeParams, MoeWeights};
+use hanzo_engine_ops::{MoeOperands, MoeParams, MoeWeights};
 
 const LANES: usize = 16;
 

@@ -8,7 +8,7 @@ use crate::cpu::latent::{self, LatentJob};
 use crate::cpu::matmul::Product;
 use crate::cpu::matrix::CpuMatrix;
 use crate::cpu::scratch::Scratch;
-use crate::{HeadShape, LatentHeads, LatentParams, SampleSpecs};
+use hanzo_engine_ops::{HeadShape, LatentHeads, LatentParams, SampleSpecs};
 
 impl OpenStep<'_> {
     /// The contract's `heads_matmul`.

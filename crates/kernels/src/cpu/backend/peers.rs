@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::*;
-use crate::Peers;
+use hanzo_engine_ops::Peers;
 
 impl Peers for CpuBackend {
     type Mark = ();

@@ -3,7 +3,7 @@
 use super::{CpuBuffer, CpuVector, OpenStep};
 use crate::cpu::kv::CpuKv;
 use crate::cpu::rope::{self, QkvJob, Rotation};
-use crate::{HeadShape, QkvParams, Rope};
+use hanzo_engine_ops::{HeadShape, QkvParams, Rope};
 
 impl CpuVector {
     pub(super) fn rotation<'a>(rope: &Rope<&'a CpuVector>) -> Rotation<'a> {

@@ -6,8 +6,8 @@ use super::{CpuBackend, CpuBuffer, CpuLowRank, CpuVector, OpenStep};
 use crate::cpu::activations::Input;
 use crate::cpu::rows::Rows;
 use crate::cpu::{low_rank, norm};
-use crate::reference::{XIELU_MOST, width_of};
-use crate::{AdaptedLogits, LogitsHead, RowOp};
+use hanzo_engine_ops::backend::{XIELU_MOST, width_of};
+use hanzo_engine_ops::{AdaptedLogits, LogitsHead, RowOp};
 
 impl OpenStep<'_> {
     /// The contract's `rms_norm`.

@@ -2,7 +2,7 @@
 
 use super::{CpuBuffer, CpuVector, OpenStep};
 use crate::cpu::states::{self, ConvolveJob, LayerStates, OutputGateJob, PartNorm, RecurrenceJob};
-use crate::{ConvolutionParams, OutputGateParams, RecurrenceParams, StateRule};
+use hanzo_engine_ops::{ConvolutionParams, OutputGateParams, RecurrenceParams, StateRule};
 
 impl OpenStep<'_> {
     /// The contract's `convolve`.

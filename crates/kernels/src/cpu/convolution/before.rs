@@ -3,7 +3,7 @@
 use crate::cpu::lanes::{Kernel, Lanes, dispatch};
 use crate::cpu::matmul::{get, put};
 use crate::cpu::{CpuVector, Tier, math};
-use crate::{Activation, PointActivation};
+use hanzo_engine_ops::{Activation, PointActivation};
 
 const LANES: usize = 16;
 

@@ -1,9 +1,9 @@
 //! Convolutions over any grid as plain loops: one output place after the other.
 
 use super::{Grid, each_rows};
-use crate::ConvParams;
-use crate::backend::grid::{number_of, place_of, places};
 use crate::cpu::pool::PoolTurn;
+use hanzo_engine_ops::ConvParams;
+use hanzo_engine_ops::backend::grid::{number_of, place_of, places};
 
 /// Weights in the shape that the op states.
 #[derive(Debug)]

@@ -5,9 +5,9 @@
 
 use super::unpack::group;
 use super::{PanelFormat, TileArgs};
-use crate::DType;
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::{PANEL_ROWS, PanelKind};
+use hanzo_engine_ops::DType;
 
 /// Blocks of a codebook or ternary type that [`super::stored`] has decoded: codes plus 64, then `(16, 16)` f32 scales.
 pub(in crate::cpu) struct Decoded;

@@ -1,9 +1,9 @@
 //! Epilogues of products: bias, activation and storing sums in their rows, or joining gate and up.
 
-use crate::Activation;
 use crate::cpu::lanes::{Kernel, Lanes};
 use crate::cpu::math;
 use crate::cpu::matrix::PANEL_ROWS;
+use hanzo_engine_ops::Activation;
 
 /// Adds the bias, applies the activation and writes sums to their rows.
 pub(super) struct StoreSums {

@@ -4,7 +4,6 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::{EXPAND_INPUTS, FLOAT_INPUTS, PanelScratch, STORED_RUN, WIDE_COLUMNS_MIN};
-use crate::DType;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use crate::cpu::amx;
 use crate::cpu::gemm::{
@@ -15,6 +14,7 @@ use crate::cpu::lanes::{Kernel, Lanes, dispatch};
 use crate::cpu::matrix::{PANEL_ROWS, PanelKind, STREAM_PANELS, Segment};
 use crate::cpu::stored;
 use crate::cpu::tier::Tier;
+use hanzo_engine_ops::DType;
 
 /// Number of float columns up to which tiles prefetch the weights of the next ones. With more columns, reading weights
 /// is the smaller part of the time.

@@ -6,11 +6,11 @@ use super::{
     CHUNK_NS, ITEM_ACTIVATION_BYTES, ITEM_SPLIT_BYTES, PanelScratch, SLAB, UNIT_STREAM_COLUMNS_MAX,
     WIDE_COLUMNS_MIN, WIDE_PANELS, unit_takes,
 };
-use crate::KernelError;
 use crate::cpu::aligned::SharedPointer;
 use crate::cpu::matrix::{PANEL_ROWS, STREAM_PANELS};
 use crate::cpu::pool::PoolTurn;
 use crate::cpu::tier::Tier;
+use hanzo_engine_ops::KernelError;
 
 /// Products that one loop of the pool computes.
 #[derive(Debug)]

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::super::aligned::AlignedArray;
 use super::super::pool::PoolTurn;
 use super::{PANEL_ROWS, PanelKind, Plane, place};
-use crate::quant::{affine_codes, affine_of, e8m0_half, fp8_scale, scale_min, scales_q3};
-use crate::{DType, MatrixSource};
 use half::bf16;
+use hanzo_engine_ops::quant::{affine_codes, affine_of, e8m0_half, fp8_scale, scale_min, scales_q3};
+use hanzo_engine_ops::{DType, MatrixSource};
 
 /// Packs all rows of `part` into `data`, `(panels, panel_bytes)` zeros, which must have the size of its panels.
 /// Returns whether all floats are finite, as bfloat16 too.

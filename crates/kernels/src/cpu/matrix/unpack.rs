@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::{PANEL_ROWS, PanelKind, Plane, Segment};
-use crate::quant::{dequantize_row, e4m3};
+use hanzo_engine_ops::quant::{dequantize_row, e4m3};
 
 /// Writes row `row` of a segment times `factor`: its numbers from `first` on, as many whole blocks as `out` holds.
 pub(in crate::cpu) fn unpack_row(segment: &Segment, row: usize, factor: f32, first: usize, out: &mut [f32]) {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{HeadShape, PositionBias};
+use hanzo_engine_ops::{HeadShape, PositionBias};
 
 /// A position bias whose tables have been checked.
 #[derive(Clone, Copy)]
