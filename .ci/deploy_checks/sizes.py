@@ -15,7 +15,7 @@ def releases_are_made_small():
     profile = tomllib.loads((ROOT / "Cargo.toml").read_text())["profile"]["release"]
     expect(profile.get("opt-level") in ("s", "z") and profile.get("strip") == "symbols", f"[profile.release] of Cargo.toml has {profile}")
     hot = {name for name, settings in profile["package"].items() if settings == {"opt-level": 3}}
-    wanted = {f"hanzo-engine-{name}" for name in ("kernels", "kernels-cuda", "model-files", "families", "text", "runtime", "voice", "sound", "media")}
+    wanted = {f"hanzo-engine-{name}" for name in ("ops", "kernels", "kernels-cuda", "model-files", "families", "text", "runtime", "voice", "sound", "media")}
     expect(wanted <= hot, f"{wanted - hot} are not compiled for speed")
     for crate in ("cli", "daemon", "gateway"):
         package = tomllib.loads((ROOT / f"crates/{crate}/Cargo.toml").read_text())["package"]
