@@ -3,8 +3,8 @@
 use std::sync::{Arc, OnceLock};
 
 use hanzo_engine_daemon::DEMO_GGUF;
-use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
+use hanzo_engine_ops::AnyBackend;
 use hanzo_engine_runtime::{
     Engine, EngineConfig, Event, EventKind, FinishReason, Job, JobId, OpenedModel, SamplingParams,
     Speculation, StopConditions, TextModel,
@@ -32,7 +32,7 @@ pub fn engine() -> Engine {
 pub fn engine_with(change: impl FnOnce(&mut EngineConfig)) -> Engine {
     let mut config = EngineConfig {
         kv_blocks: 2048,
-        kv_type: hanzo_engine_kernels::KvType::F16,
+        kv_type: hanzo_engine_ops::KvType::F16,
         kv_resident: false,
         step_tokens_max: 512,
         prefill_tokens_beside_decodes: 128,

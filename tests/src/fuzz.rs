@@ -14,8 +14,8 @@ use std::{
 use hanzo_engine_constraints::{ConstraintVocabulary, Grammar, Spec, Word};
 use hanzo_engine_daemon::{fuzz as daemon, store::Store, store::fuzz as store};
 use hanzo_engine_gateway::fuzz as gateway;
-use hanzo_engine_kernels::DType;
 use hanzo_engine_media as media;
+use hanzo_engine_ops::DType;
 use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::{
     ModelFiles, OpenedModel, TextModel,

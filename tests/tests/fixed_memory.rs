@@ -3,7 +3,7 @@
 
 #![cfg(target_os = "linux")] // where the system says what is resident
 
-use hanzo_engine_kernels::heap::CountingAllocator;
+use hanzo_engine_process::heap::CountingAllocator;
 use hanzo_engine_runtime::{
     Engine, Event, EventKind, FinishReason, Job, JobId, SamplingParams, StopConditions,
     overflow::ContextShift,

@@ -12,8 +12,8 @@ mod tests;
 
 use std::{path::PathBuf, sync::Arc};
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, KvType};
 use hanzo_engine_kernels_cuda::Driver;
+use hanzo_engine_ops::{BLOCK_TOKENS, KvType};
 use hanzo_engine_runtime::{
     EngineConfig, LoadError, ModelFiles, ModelInfo, RequestError, Speculation, StepError,
     engine::EngineMemory,

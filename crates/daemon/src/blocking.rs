@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::AcqRel, Ordering::Release},
 };
 
-use hanzo_engine_kernels::heap;
+use hanzo_engine_process::heap;
 
 use crate::error::{Error, Failure, FailureReason};
 use crate::limits::HEAPS_GIVE_BACK_AFTER;

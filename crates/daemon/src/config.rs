@@ -9,7 +9,7 @@ use std::{
 
 use clap::{builder::PossibleValuesParser, value_parser};
 use figment::{Figment, Provider, providers::Serialized};
-pub use hanzo_engine_kernels::KvType;
+pub use hanzo_engine_ops::KvType;
 pub use hanzo_engine_process::settings::LogFormat;
 use hanzo_engine_process::{
     flag_types, settings,

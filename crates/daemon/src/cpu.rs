@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use hanzo_engine_kernels::{
-    AnyBackend, KernelError,
-    cpu::{CpuBackend, ThreadPool, Tier, limits::Probe},
-};
+use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier, limits::Probe};
+use hanzo_engine_ops::{AnyBackend, KernelError};
 use hanzo_engine_runtime::{
     Adapter, EncoderConfig, EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network, VoiceFiles,
     encoder::{EncoderFiles, WeightType},

@@ -14,8 +14,8 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use hanzo_engine_access::{Access, AccessError, ServerTls, TlsError};
-use hanzo_engine_kernels::KernelError;
 use hanzo_engine_kernels_cuda::Driver;
+use hanzo_engine_ops::KernelError;
 use hanzo_engine_proto::v1::{
     self, engine_server::EngineServer, speech_server::SpeechServer, store_server::StoreServer,
 };

@@ -5,8 +5,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use hanzo_engine_kernels::{AnyBackend, KernelError, Pipeline, TensorParallel};
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, DeviceError, Driver, Paper, check};
+use hanzo_engine_ops::{AnyBackend, KernelError, Pipeline, TensorParallel};
 use hanzo_engine_runtime::{
     Adapter, EncoderConfig, EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network, VoiceFiles,
     encoder::{EncoderFiles, WeightType},
@@ -430,7 +430,7 @@ mod tests {
     #[test]
     fn what_a_card_lacks_falls_back_and_what_a_file_lacks_does_not() {
         let device = "cuda:0".to_owned();
-        let dtype = hanzo_engine_kernels::DType::F32;
+        let dtype = hanzo_engine_ops::DType::F32;
         let unsupported =
             KernelError::UnsupportedType { tensor: "a".to_owned(), dtype, device: device.clone() };
         assert!(falls_back(&unsupported.into()));

@@ -1,6 +1,6 @@
 //! Memory plans of engines, and their construction. A [`Device`](crate::device::Device) chooses the backend.
 
-use hanzo_engine_kernels::AnyBackend;
+use hanzo_engine_ops::AnyBackend;
 use hanzo_engine_runtime::{
     EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network,
     audio::AudioTower,

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use hanzo_engine_access::INPUTS_OVER;
-use hanzo_engine_kernels::KernelError;
+use hanzo_engine_ops::KernelError;
 use hanzo_engine_runtime::{LoadError, RequestError, printable};
 use hanzo_engine_store::{PullError, RESERVED_NAMES, StoreError, nearest_name};
 use tonic::{Code, Status, metadata::MetadataMap};

@@ -4,7 +4,7 @@
 
 use std::{fmt, str::FromStr};
 
-use hanzo_engine_kernels::PipelineCut;
+use hanzo_engine_ops::PipelineCut;
 use hanzo_engine_runtime::{LoadError, ModelFiles};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 

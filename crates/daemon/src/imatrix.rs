@@ -10,7 +10,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, Batch, DType, KernelError, KvType, RowSource};
+use hanzo_engine_ops::{AnyBackend, BLOCK_TOKENS, Batch, DType, KernelError, KvType, RowSource};
 use hanzo_engine_runtime::{
     LoadError, ModelFiles, RequestError,
     decoder::{ActivationSums, Decoder},

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use hanzo_engine_kernels::KvType;
+use hanzo_engine_ops::KvType;
 pub use hanzo_engine_runtime::inspect::{Facts, Shape, TemplateFacts, Token, TokenizerFacts};
 use hanzo_engine_runtime::{
     LoadError, Network, OpenedModel,

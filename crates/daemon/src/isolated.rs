@@ -26,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-use hanzo_engine_kernels::KernelError;
+use hanzo_engine_ops::KernelError;
 use hanzo_engine_runtime::{
     Adapter, EngineConfig, LoadError, ModelFiles, Network, VoiceFiles,
     encoder::{EncoderFiles, WeightType},
@@ -274,7 +274,7 @@ pub(crate) fn run_worker() -> Option<ExitCode> {
         limit::belong_to_peer(&stream)?;
         limit::leave_no_image();
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        hanzo_engine_kernels::heap::share(cores.clamp(HEAPS_MIN, HEAPS_MAX));
+        hanzo_engine_process::heap::share(cores.clamp(HEAPS_MIN, HEAPS_MAX));
         child::serve(stream, || std::process::exit(0))
     });
     Some(match ran {

@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
-use hanzo_engine_kernels::KernelError;
+use hanzo_engine_ops::KernelError;
 use hanzo_engine_runtime::{LoadError, Network, OpenedModel, engine::EngineMemory};
 
 use placement::{SharedPlan, shared_on};

@@ -46,7 +46,7 @@ pub enum StartError {
 pub fn runtime(beside: usize) -> Result<Runtime, StartError> {
     check_clock(SystemTime::now())?;
     let workers = thread::available_parallelism().map_or(1, usize::from);
-    hanzo_engine_kernels::heap::share(workers.clamp(HEAPS_MIN, HEAPS_MAX));
+    hanzo_engine_process::heap::share(workers.clamp(HEAPS_MIN, HEAPS_MAX));
     check_threads(workers + THREADS_BESIDE_MIN + beside)?;
     Builder::new_multi_thread().worker_threads(workers).enable_all().build().map_err(StartError::Runtime)
 }

@@ -13,8 +13,8 @@ use std::{
     thread::available_parallelism,
 };
 
-pub use hanzo_engine_kernels::DType;
 use hanzo_engine_kernels::cpu::{PoolTurn, ThreadPool, requantize};
+pub use hanzo_engine_ops::DType;
 pub use hanzo_engine_runtime::quantise::{Affine, MIXES, Mix, QuantiseOptions};
 use hanzo_engine_runtime::{
     LoadError, convert,
@@ -388,7 +388,7 @@ mod tests {
             let value = |tensors: Vec<&Tensor>, name: &str| -> Vec<f32> {
                 let tensor = tensors.into_iter().find(|tensor| tensor.name.contains(name)).unwrap();
                 let mut numbers = vec![0.0; tensor.elements()];
-                hanzo_engine_kernels::quant::dequantize_row(tensor.dtype, &tensor.bytes.read(), &mut numbers);
+                hanzo_engine_ops::quant::dequantize_row(tensor.dtype, &tensor.bytes.read(), &mut numbers);
                 numbers
             };
             let expected = value(own.tensors.all().collect(), "mlp.down_proj");

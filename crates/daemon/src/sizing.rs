@@ -1,7 +1,7 @@
 //! Size of a load: its context length and KV cache, from the model's limits, the requested options and the free
 //! budget. Pure arithmetic; nothing is allocated here.
 
-use hanzo_engine_kernels::KvType;
+use hanzo_engine_ops::KvType;
 use hanzo_engine_runtime::{
     EncoderConfig, EngineConfig, LoadError, Overrides, ToolFormat, engine::EngineMemory, kv::KvRoom,
     whisper::WhisperConfig,
@@ -318,7 +318,7 @@ pub(crate) fn fits(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hanzo_engine_kernels::{BLOCK_TOKENS, KvGroups};
+    use hanzo_engine_ops::{BLOCK_TOKENS, KvGroups};
 
     const WEIGHTS: u64 = 1_000_000;
     const BLOCK: u64 = 1_000;

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
-use hanzo_engine_kernels::KvType;
+use hanzo_engine_ops::KvType;
 use hanzo_engine_runtime::{Embedder, EngineStats, ModelInfo, TextModel, ToolFormat, engine::EngineMemory};
 
 use crate::{keep_alive::KeepAlive, source::ModelSource};

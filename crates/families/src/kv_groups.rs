@@ -1,7 +1,7 @@
 //! Layer groups of the KV cache, and the number of blocks that a sequence holds. Layers in a group share block
 //! tables. This module only computes numbers: the pool owns the blocks.
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, KvGroups, KvLayout, KvPlace};
+use hanzo_engine_ops::{BLOCK_TOKENS, KvGroups, KvLayout, KvPlace};
 
 use crate::limits::{KV_GROUPS_MAX, KV_WASTE_MAX};
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use hanzo_engine_kernels::KernelError;
+use hanzo_engine_ops::KernelError;
 
 use crate::limits::ERROR_PART_CHARS_MAX;
 

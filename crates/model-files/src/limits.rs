@@ -2,7 +2,7 @@
 
 /// Vocabulary entries of a tokenizer, and rows of an output head. XLM-V has 901,629, Gemma 3 262,144.
 pub const VOCAB_MAX: usize = 2 << 20;
-const _: () = assert!(VOCAB_MAX <= hanzo_engine_kernels::sampling::SAMPLED_VOCAB_MAX);
+const _: () = assert!(VOCAB_MAX <= hanzo_engine_ops::sampling::SAMPLED_VOCAB_MAX);
 /// Tensors of a model.
 pub const TENSORS_MAX: usize = 1 << 18;
 /// Bytes of a safetensors file's header.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 
 use crate::error::LoadError;
 use crate::limits::{GGUF_NAME_BYTES_MAX, ONNX_NODES_MAX, TENSORS_MAX};

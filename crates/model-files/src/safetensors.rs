@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 use safetensors::tensor::{Dtype, TensorInfo};
 use safetensors::{SafeTensorError, SafeTensors};
 use serde::Deserialize;

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use hanzo_engine_kernels::{DType, quant};
+use hanzo_engine_ops::{DType, quant};
 
 use crate::error::LoadError;
 use crate::mapped::ModelBytes;

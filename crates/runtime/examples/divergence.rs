@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, Batch, KvType, RowSource, StepLimits};
+use hanzo_engine_ops::{AnyBackend, BLOCK_TOKENS, Batch, KvType, RowSource, StepLimits};
 use hanzo_engine_runtime::ModelFiles;
 use hanzo_engine_runtime::decoder::Decoder;
 use hanzo_engine_runtime::tokenizer::Tokenizer;

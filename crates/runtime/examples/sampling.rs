@@ -3,7 +3,7 @@
 
 use std::{path::Path, time::Instant};
 
-use hanzo_engine_kernels::{Draws, SampleSpecs};
+use hanzo_engine_ops::{Draws, SampleSpecs};
 use hanzo_engine_runtime::{LoadError, OpenedModel, SamplingParams, sampler::Sampler};
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use hanzo_engine_kernels::ops::{self, KvId, Op};
-use hanzo_engine_kernels::{
-    AnyBackend, Batch, KernelError, KvSpec, RowSource, Stage, StepLimits, Ticket, sampling::soft_cap,
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{
+    AnyBackend, Batch, KernelError, KvId, KvSpec, Op, RowSource, Stage, StepLimits, Ticket,
+    sampling::soft_cap,
 };
 
 use crate::adapter::Adapter;

@@ -13,7 +13,8 @@ mod sizes;
 use std::{mem, sync::Arc};
 
 use hanzo_engine_constraints::wait_for_mask;
-use hanzo_engine_kernels::{AnyBackend, KernelError, KvSpec, KvType, SampledToken, StepLimits, Ticket, ops};
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{AnyBackend, KernelError, KvSpec, KvType, SampledToken, StepLimits, Ticket};
 use serde::{Deserialize, Serialize};
 
 pub use crate::report::{EngineMemory, EngineStats, StepReport};
@@ -46,12 +47,12 @@ use pictures::{Pictures, Ready, Work};
 pub struct EngineConfig {
     /// Blocks of 16 tokens in the KV cache; each belongs to a group of layers ([`crate::kv`]).
     pub kv_blocks: usize,
-    /// Storage type of keys and values; [`hanzo_engine_kernels::KvSpec::check`] tells whether a model's heads
+    /// Storage type of keys and values; [`hanzo_engine_ops::KvSpec::check`] tells whether a model's heads
     /// support it.
     #[serde(with = "crate::wire::kv_type")]
     pub kv_type: KvType,
     /// Back the KV cache with physical memory when the engine is created
-    /// ([`hanzo_engine_kernels::KvSpec::resident`]).
+    /// ([`hanzo_engine_ops::KvSpec::resident`]).
     pub kv_resident: bool,
     /// Maximum rows of a step: prompt tokens and decoding sequences together.
     pub step_tokens_max: usize,

@@ -1,8 +1,8 @@
 //! Errors of the runtime: a model cannot be loaded, a request cannot be run, or a step failed.
 
-use hanzo_engine_kernels::KernelError;
 pub(crate) use hanzo_engine_model_files::error::shorten;
 pub use hanzo_engine_model_files::error::{LoadError, printable};
+use hanzo_engine_ops::KernelError;
 pub use hanzo_engine_text::error::RequestError;
 
 /// A failed step. The engine cannot be used any longer: its worker reports the model as failed.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 
 use crate::gguf::{Array, TensorEntry, Value, Writer};
 

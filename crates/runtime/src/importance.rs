@@ -223,7 +223,7 @@ fn datasets(metadata: &Metadata) -> Result<Vec<String>, LoadError> {
 
 #[cfg(test)]
 mod tests {
-    use hanzo_engine_kernels::DType;
+    use hanzo_engine_ops::DType;
 
     use super::*;
     use crate::gguf::{TensorEntry, Writer};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hanzo_engine_constraints::Grammar;
 pub use hanzo_engine_formats::{Tool, ToolFormat};
-pub use hanzo_engine_kernels::TokenLogprob;
+pub use hanzo_engine_ops::TokenLogprob;
 use serde::{Deserialize, Serialize};
 
 use crate::{

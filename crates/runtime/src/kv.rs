@@ -19,7 +19,7 @@ use std::{
 };
 
 pub use hanzo_engine_families::kv_groups::{KvRoom, groups_of};
-use hanzo_engine_kernels::{BLOCK_TOKENS, KvGroups};
+use hanzo_engine_ops::{BLOCK_TOKENS, KvGroups};
 use sha2::{Digest, Sha256};
 
 use crate::limits::FOUND_RUN_BLOCKS_MIN;

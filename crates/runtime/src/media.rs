@@ -4,7 +4,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, Batch, MemorySpan};
+use hanzo_engine_ops::{BLOCK_TOKENS, Batch, MemorySpan};
 pub use hanzo_engine_text::chat::{PICTURE, SOUND};
 use serde::{Deserialize, Serialize};
 

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use hanzo_engine_kernels::BLOCK_TOKENS;
+use hanzo_engine_ops::BLOCK_TOKENS;
 use serde::{Deserialize, Serialize};
 
 use crate::error::RequestError;

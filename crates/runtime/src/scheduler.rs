@@ -12,7 +12,7 @@ mod turns;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use hanzo_engine_kernels::{KernelError, SampledToken};
+use hanzo_engine_ops::{KernelError, SampledToken};
 
 use crate::{
     embedding::Embedder,

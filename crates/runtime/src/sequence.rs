@@ -9,7 +9,7 @@ mod settle;
 
 use std::{mem, ops::Range, sync::Arc};
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, KernelError, RowSource};
+use hanzo_engine_ops::{BLOCK_TOKENS, KernelError, RowSource};
 
 use crate::{
     embedding::Embedder,

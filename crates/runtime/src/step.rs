@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use hanzo_engine_kernels::{AnyBackend, Batch, SampleSpecs};
+use hanzo_engine_ops::{AnyBackend, Batch, SampleSpecs};
 
 use crate::{fair::Order, output::MaskWork};
 

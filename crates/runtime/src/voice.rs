@@ -240,7 +240,7 @@ fn voice(path: &Path, width: usize) -> Result<Tensor, LoadError> {
             return Err(wrong("its length is not that of whole numbers".to_owned()));
         }
         let (file, name) = (path.display().to_string().into(), pytorch::ALONE.to_owned());
-        Tensor { file, name, dtype: hanzo_engine_kernels::DType::F32, shape, bytes: bytes.into() }
+        Tensor { file, name, dtype: hanzo_engine_ops::DType::F32, shape, bytes: bytes.into() }
     } else {
         let mut tensors = pytorch::open(path)?;
         if tensors.len() != 1 {

@@ -3,7 +3,7 @@
 
 /// Log probabilities of tokens, field by field.
 pub(crate) mod logprobs {
-    use hanzo_engine_kernels::TokenLogprob;
+    use hanzo_engine_ops::TokenLogprob;
     use serde::{Deserialize, Deserializer, Serializer};
 
     type Written = (u32, f32, Vec<(u32, f32)>);
@@ -20,7 +20,7 @@ pub(crate) mod logprobs {
 
 /// Log probability of a token, field by field.
 pub(crate) mod logprob {
-    use hanzo_engine_kernels::TokenLogprob;
+    use hanzo_engine_ops::TokenLogprob;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     pub(crate) fn serialize<S: Serializer>(score: &TokenLogprob, to: S) -> Result<S::Ok, S::Error> {
@@ -35,7 +35,7 @@ pub(crate) mod logprob {
 
 /// The type of a cache, by its name.
 pub(crate) mod kv_type {
-    use hanzo_engine_kernels::KvType;
+    use hanzo_engine_ops::KvType;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
     pub(crate) fn serialize<S: Serializer>(kv_type: &KvType, to: S) -> Result<S::Ok, S::Error> {

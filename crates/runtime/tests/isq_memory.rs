@@ -8,8 +8,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::{env, fs};
 
-use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
+use hanzo_engine_ops::AnyBackend;
 use hanzo_engine_runtime::decoder::Decoder;
 use hanzo_engine_runtime::{Network, OpenedModel, Overrides};
 

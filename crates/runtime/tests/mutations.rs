@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use hanzo_engine_kernels::AnyBackend;
-use hanzo_engine_kernels::KvType;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
+use hanzo_engine_ops::{AnyBackend, KvType};
 use hanzo_engine_runtime::decoder::Decoder;
 use hanzo_engine_runtime::embedding::PairPrompt;
 use hanzo_engine_runtime::encoder::{Encoder, WeightType};

@@ -1,6 +1,6 @@
 //! Errors of speech synthesis, and refusals of a request's fields.
 
-use hanzo_engine_kernels::KernelError;
+use hanzo_engine_ops::KernelError;
 
 /// Error of speech synthesis.
 #[derive(Debug, thiserror::Error)]

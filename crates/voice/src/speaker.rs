@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use hanzo_engine_kernels::HeadShape;
 use hanzo_engine_kernels::cpu::{ThreadPool, Tier};
+use hanzo_engine_ops::HeadShape;
 use hanzo_engine_runtime::engine::EngineMemory;
 use hanzo_engine_runtime::{LoadError, VoiceFiles, VoiceKind};
 

@@ -1,6 +1,6 @@
 //! Tests of a benchmark: their names and the KV cache that they need.
 
-use hanzo_engine_kernels::BLOCK_TOKENS;
+use hanzo_engine_ops::BLOCK_TOKENS;
 
 use super::{BenchError, BenchOptions};
 

@@ -8,7 +8,8 @@
 
 use std::time::{Duration, Instant};
 
-use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, KvType, MatrixShape, cpu::limits::Probe};
+use hanzo_engine_kernels::cpu::limits::Probe;
+use hanzo_engine_ops::{AnyBackend, BLOCK_TOKENS, KvType, MatrixShape};
 use hanzo_engine_runtime::{
     LoadError, ModelFiles,
     spec::{LayerPart, Part},

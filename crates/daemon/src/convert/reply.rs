@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use hanzo_engine_formats::ReasoningMarkers;
-use hanzo_engine_kernels::BLOCK_TOKENS;
+use hanzo_engine_ops::BLOCK_TOKENS;
 use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::{
     CallDelta, EventKind, FinishReason, Job, ModelInfo, OpenedModel, Task, TextLogprob, TextModel,

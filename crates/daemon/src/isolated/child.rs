@@ -17,8 +17,8 @@ use std::{
 };
 
 use hanzo_engine_constraints::{Grammar, Spec};
-use hanzo_engine_kernels::KernelError;
 use hanzo_engine_media::PixelLimits;
+use hanzo_engine_ops::KernelError;
 use hanzo_engine_runtime::{
     Adapter, AdapterBase, BaseWeights, ClientId, EngineStats, Event, EventKind, Job, JobId, LoadError,
     LoadedAdapter, StepError, StepReport, TextModel, spec::TransformerSpec,

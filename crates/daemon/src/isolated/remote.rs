@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hanzo_engine_kernels::KernelError;
+use hanzo_engine_ops::KernelError;
 use hanzo_engine_runtime::{
     Adapter, EmbedJob, EngineStats, Event, EventKind, Job, JobId, LoadError, LoadedAdapter, StepError,
     StepReport,

@@ -8,8 +8,8 @@ use std::{
 };
 
 use hanzo_engine_constraints::{Grammar, Spec};
-use hanzo_engine_kernels::KvType;
 use hanzo_engine_media::PixelLimits;
+use hanzo_engine_ops::KvType;
 use hanzo_engine_runtime::{
     CallReading, EmbedInput, EmbedJob, Event, EventKind, Job, JobId, Network, OpenedModel, Output, Overrides,
     SamplingParams, Speculation, StepError, StopConditions, Tool, ToolFormat,

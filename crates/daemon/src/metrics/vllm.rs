@@ -1,7 +1,7 @@
 //! Metrics under vLLM's names, for existing tools. Kubernetes' inference gateways choose an engine by its queue,
 //! running requests and KV cache; many dashboards show the rest.
 
-use hanzo_engine_kernels::BLOCK_TOKENS;
+use hanzo_engine_ops::BLOCK_TOKENS;
 use hanzo_engine_telemetry::family::{family, gauge};
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 

@@ -7,7 +7,7 @@ use std::{
     time::Instant,
 };
 
-use hanzo_engine_kernels::KvType;
+use hanzo_engine_ops::KvType;
 use hanzo_engine_runtime::{EngineConfig, Speculation, kv::BlockStore as _};
 
 use super::*;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use half::{bf16, f16};
-use hanzo_engine_kernels::DType;
 use hanzo_engine_kernels::cpu::{PoolTurn, ThreadPool};
+use hanzo_engine_ops::DType;
 use hanzo_engine_runtime::quantise::{Affine, FolderPlan, FolderTensor};
 use hanzo_engine_runtime::safetensors;
 

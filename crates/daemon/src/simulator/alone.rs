@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use hanzo_engine_kernels::KvType;
+use hanzo_engine_ops::KvType;
 use hanzo_engine_runtime::{
     EmbedInput, EmbedJob, EmbedResult, Engine, EngineConfig, Event, EventKind, Job, JobId, Output,
     Speculation, Usage,

@@ -12,11 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hanzo_engine_kernels::ops::{Allocation, DeviceOp, Op};
-use hanzo_engine_kernels::{
-    BLOCK_TOKENS, Backend, Batch, BufferRole, DeviceMemory, Draws, ExpertParts, Facts, KernelError, KvGroups,
-    KvPlace, KvSpec, LogitsHead, MatrixShape, MatrixSource, Operands, OutputDelta, Rounding, RowSource,
-    SampledToken, SequenceSpan, StepLimits, Ticket,
+use hanzo_engine_ops::{
+    Allocation, BLOCK_TOKENS, Backend, Batch, BufferRole, DeviceMemory, DeviceOp, Draws, ExpertParts, Facts,
+    KernelError, KvGroups, KvPlace, KvSpec, LogitsHead, MatrixShape, MatrixSource, Op, Operands, OutputDelta,
+    Rounding, RowSource, SampledToken, SequenceSpan, StepLimits, Ticket,
 };
 
 use super::random::mix;

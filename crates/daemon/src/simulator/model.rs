@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use hanzo_engine_kernels::AnyBackend;
+use hanzo_engine_ops::AnyBackend;
 use hanzo_engine_runtime::{
     EngineConfig, Network, OpenedModel,
     decoder::Decoder,

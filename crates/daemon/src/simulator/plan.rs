@@ -1,6 +1,6 @@
 //! Scenario of a seed: an engine, a device, requests with their clients, and commands to the model.
 
-use hanzo_engine_kernels::KvType;
+use hanzo_engine_ops::KvType;
 use hanzo_engine_runtime::{
     EmbedInput, EngineConfig, Job, Output, SamplingParams, Speculation, StopConditions, sampler::Mirostat,
 };

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use hanzo_engine_kernels::KernelError;
+use hanzo_engine_ops::KernelError;
 use hanzo_engine_runtime::{
     Adapter, EmbedJob, EncoderConfig, EngineConfig, EngineStats, Event, JobId, LoadError, ModelFiles,
     StepError, StepReport, VoiceFiles,

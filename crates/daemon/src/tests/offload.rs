@@ -1,6 +1,7 @@
 //! Tests of models that do not fit on one GPU. The CPU plays GPUs with little memory.
 
-use hanzo_engine_kernels::{AnyBackend, Pipeline, PipelineCut, TensorParallel, cpu::CpuBackend};
+use hanzo_engine_kernels::cpu::CpuBackend;
+use hanzo_engine_ops::{AnyBackend, Pipeline, PipelineCut, TensorParallel};
 use hanzo_engine_runtime::{
     Adapter, EncoderConfig, Engine, EngineConfig, LoadError, ModelFiles, Network, VoiceFiles,
     encoder::EncoderFiles,

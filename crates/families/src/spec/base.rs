@@ -1,8 +1,8 @@
 //! Parts that a decoder's reader joins, of files in either format: the settings that all decoders have, attention, and
 //! the network of layers.
 
-use hanzo_engine_kernels::{Activation, HeadShape};
 use hanzo_engine_model_files::error::LoadError;
+use hanzo_engine_ops::{Activation, HeadShape};
 
 use super::rope::{check_settings, rope_type, settings_of, stretch, stretched_context};
 use super::setting::{

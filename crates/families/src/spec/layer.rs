@@ -2,7 +2,7 @@
 
 use super::StateSpec;
 use super::weights::LayerPart;
-use hanzo_engine_kernels::{
+use hanzo_engine_ops::{
     Activation, ExpertGroups, ExpertScoring, HeadShape, KvLayout, LatentHeads, MoeParams, QueryScale,
 };
 

@@ -1,7 +1,7 @@
 //! Recurrent states from the settings of files in either format.
 
-use hanzo_engine_kernels::{StateRule, StateShape};
 use hanzo_engine_model_files::error::LoadError;
+use hanzo_engine_ops::{StateRule, StateShape};
 
 use super::base::Base;
 use super::setting::{Setting, SettingsFile, count, flag};

@@ -35,9 +35,7 @@ pub use families::{
     architecture, architecture_of, gguf_names, huggingface_names, is_permuted, predicts_more,
 };
 pub use gemma_parts::{GemmaPart, StreamsSpec};
-use hanzo_engine_kernels::{
-    Activation, HeadShape, KvGroups, KvLayout, KvSpec, KvType, PipelineCut, StepLimits,
-};
+use hanzo_engine_ops::{Activation, HeadShape, KvGroups, KvLayout, KvSpec, KvType, PipelineCut, StepLimits};
 pub use layer::{
     AttentionSpec, DenseSpec, ExpertsSpec, LatentShape, LayerSpec, Mask, MlpSpec, NormKind, NormOrder,
     NormSpec, Projection, QkNorm, SharedExpert,
@@ -383,7 +381,7 @@ impl TransformerSpec {
     }
 
     /// Cache layers that must be complete on every device in tensor parallelism
-    /// ([`hanzo_engine_kernels::TensorParallel`]): those whose queries or keys are normed as one, over all heads.
+    /// ([`hanzo_engine_ops::TensorParallel`]): those whose queries or keys are normed as one, over all heads.
     ///
     /// # Errors
     /// The reason why tensor parallelism is impossible.

@@ -2,8 +2,8 @@
 
 use std::f64::consts::TAU;
 
-use hanzo_engine_kernels::{QueryScale, RopeAxes, RopeKind};
 use hanzo_engine_model_files::error::LoadError;
+use hanzo_engine_ops::{QueryScale, RopeAxes, RopeKind};
 use serde_json::{Map, Value};
 
 use super::Config;

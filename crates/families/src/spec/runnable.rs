@@ -1,8 +1,8 @@
 //! Checks of a spec before anything is read with it: numbers must fit each other, and the network must support all
 //! features. A family says what a model is; only this file says whether it runs.
 
-use hanzo_engine_kernels::{ExpertGroups, HeadShape, StateShape};
 use hanzo_engine_model_files::error::LoadError;
+use hanzo_engine_ops::{ExpertGroups, HeadShape, StateShape};
 
 use super::{
     DenseSpec, Distance, ExpertsSpec, HeadSpec, LayerSpec, Mask, MlpSpec, NormKind, NormOrder, Projection,

@@ -1,6 +1,6 @@
 //! A layer with a recurrent state per sequence instead of keys and values, as data.
 
-use hanzo_engine_kernels::{StateRule, StateShape};
+use hanzo_engine_ops::{StateRule, StateShape};
 
 /// Computation of a layer's recurrent state.
 #[derive(Clone, Copy, Debug, PartialEq)]

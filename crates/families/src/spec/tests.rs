@@ -5,9 +5,9 @@ mod gguf;
 mod multiplied;
 mod partial;
 
-use hanzo_engine_kernels::{HeadShape, RopeKind};
 use hanzo_engine_model_files::error::LoadError;
 use hanzo_engine_model_files::gguf::{Array, Value as Setting};
+use hanzo_engine_ops::{HeadShape, RopeKind};
 use serde_json::{Value, json};
 
 use super::*;

@@ -4,7 +4,7 @@ use super::{
     DisentangledAttention, Distance, ExpertsSpec, GemmaPart, HeadSpec, LayerSpec, MlpSpec, NormKind,
     Projection, QkNorm, StateSpec, TransformerSpec,
 };
-use hanzo_engine_kernels::StateRule;
+use hanzo_engine_ops::StateRule;
 
 /// A tensor: the weight of a part, or its bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

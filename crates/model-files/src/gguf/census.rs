@@ -1,7 +1,7 @@
 //! Inventory of a file's header, including tensors of types unknown to this build: for inspecting a file that cannot
 //! be run.
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 
 use super::{Reader, alignment_of, read_metadata, read_raw, read_version};
 use crate::error::{LoadError, shorten};

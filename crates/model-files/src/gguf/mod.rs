@@ -23,7 +23,7 @@ use crate::error::{LoadError, shorten};
 use crate::limits::{GGUF_ALIGNMENT_MAX, GGUF_KEYS_MAX, TENSOR_DIMENSIONS_MAX, TENSORS_MAX};
 use crate::mapped::ModelBytes;
 use crate::tensor::Tensor;
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 use reader::Reader;
 
 /// Default alignment of a tensor's data in bytes.

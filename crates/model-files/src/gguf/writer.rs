@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 
 use super::{ALIGNMENT_DEFAULT, Array, Value};
 

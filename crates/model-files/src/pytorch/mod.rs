@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 
 use self::archive::Directory;
 use self::pickle::{Pickle, Storage, Value, View};

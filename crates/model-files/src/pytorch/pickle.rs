@@ -8,7 +8,7 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 
 use crate::limits::{PICKLE_OBJECTS_MAX, PICKLE_VALUES_MAX, TENSOR_DIMENSIONS_MAX};
 

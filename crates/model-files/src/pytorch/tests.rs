@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 use proptest::prelude::*;
 use serde_json::Value as Json;
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::cell::OnceCell;
 
-use hanzo_engine_kernels::quant;
+use hanzo_engine_ops::quant;
 
 use crate::error::LoadError;
 use crate::load::Tensors;

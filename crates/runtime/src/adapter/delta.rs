@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use hanzo_engine_kernels::{DType, quant};
+use hanzo_engine_ops::{DType, quant};
 
 use super::base::{self, AdapterBase, each_row};
 use super::{check_pair, permute, refused};

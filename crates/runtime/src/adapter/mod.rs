@@ -321,7 +321,7 @@ fn check_pair(a: &Tensor, b: &Tensor, [outputs, inputs]: [usize; 2]) -> Result<(
                 tensor.shape
             )));
         }
-        if !hanzo_engine_kernels::quant::can_dequantize(tensor.dtype) {
+        if !hanzo_engine_ops::quant::can_dequantize(tensor.dtype) {
             return Err(refused(tensor, format!("matrices of {} cannot be computed", tensor.dtype)));
         }
     }

@@ -1,7 +1,7 @@
 //! Description of an audio tower: Whisper's encoder, the projector to the text model's rows, and the windows that a
 //! sound is cut into.
 
-use hanzo_engine_kernels::{Activation, HeadShape};
+use hanzo_engine_ops::{Activation, HeadShape};
 
 use crate::error::LoadError;
 use crate::limits::{HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};

@@ -1,8 +1,8 @@
 //! Convolutions in front of a tower's layers, computed as matrix products of unfolded inputs: Whisper's two
 //! convolutions over the frames of a window, or Qwen3-ASR's three over the bands and frames of each second.
 
-use hanzo_engine_kernels::ops::{self, BufferId, Op};
-use hanzo_engine_kernels::{Activation, AnyBackend, BufferRole, KernelError};
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{Activation, AnyBackend, BufferId, BufferRole, KernelError, Op};
 
 use super::AudioSpec;
 use super::files::{Affine, StemFiles};

@@ -2,8 +2,7 @@
 //! into pieces so that other sequences' steps run in between. For a sound shorter than a window, only its own rows
 //! are computed.
 
-use hanzo_engine_kernels::ops::Op;
-use hanzo_engine_kernels::{AnyBackend, Batch, BufferRole, KernelError, StepLimits};
+use hanzo_engine_ops::{AnyBackend, Batch, BufferRole, KernelError, Op, StepLimits};
 
 use super::stem::{self, Stem};
 use super::{AudioFiles, AudioSpec};

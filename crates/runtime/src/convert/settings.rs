@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 
 use crate::error::{LoadError, shorten};
 use crate::gguf::{Gguf, Value};

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use hanzo_engine_kernels::{DType, RopeKind};
+use hanzo_engine_ops::{DType, RopeKind};
 
 use crate::error::LoadError;
 use crate::mapped::ModelBytes;

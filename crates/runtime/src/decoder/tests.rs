@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::reference::ReferenceBackend;
-use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, DType, RowSource, ops};
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::reference::ReferenceBackend;
+use hanzo_engine_ops::{AnyBackend, BLOCK_TOKENS, DType, RowSource};
 use safetensors::tensor::{Dtype, TensorView};
 
 use super::*;
@@ -104,7 +105,7 @@ impl Runner {
             StepLimits { logit_rows: ROWS, ..decoder.spec().step_limits(ROWS, 8, BLOCKS * BLOCK_TOKENS) };
         decoder.prepare(&mut backend, &limits).unwrap();
         let blocks = decoder.spec().kv_groups().count() * BLOCKS;
-        let kv = backend.kv(&decoder.spec().kv_spec(blocks, hanzo_engine_kernels::KvType::F16, 2)).unwrap();
+        let kv = backend.kv(&decoder.spec().kv_spec(blocks, hanzo_engine_ops::KvType::F16, 2)).unwrap();
         Self { backend, decoder, kv, text_tokens: 0 }
     }
 
@@ -539,7 +540,7 @@ fn last_hidden(files: &crate::encoder::EncoderFiles, spec: &TransformerSpec, tok
     };
     let limits = StepLimits { logit_rows: ROWS, ..spec.step_limits(ROWS, 1, BLOCKS * BLOCK_TOKENS) };
     decoder.prepare(&mut backend, &limits).unwrap();
-    let kv = backend.kv(&spec.kv_spec(BLOCKS, hanzo_engine_kernels::KvType::F16, 1)).unwrap();
+    let kv = backend.kv(&spec.kv_spec(BLOCKS, hanzo_engine_ops::KvType::F16, 1)).unwrap();
     let mut runner = Runner { backend, decoder, kv, text_tokens: 0 };
     let split = tokens.len() / 2;
     let blocks = scattered(0);

@@ -7,9 +7,8 @@ mod pictures;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hanzo_engine_kernels::AnyBackend;
-use hanzo_engine_kernels::KvType;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
+use hanzo_engine_ops::{AnyBackend, KvType};
 use serde_json::Value;
 
 use super::*;

@@ -1,7 +1,9 @@
 //! One step: from packed sequences to the hidden states of their rows.
 
-use hanzo_engine_kernels::ops::{self, Buckets, BufferId, HeadOperands, Op, VectorId};
-use hanzo_engine_kernels::{AnyBackend, Batch, KernelError, PositionBias, RowOp};
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{
+    AnyBackend, Batch, Buckets, BufferId, HeadOperands, KernelError, Op, PositionBias, RowOp, VectorId,
+};
 
 use super::{Convolution, DistanceTables, Encoder, EncoderProgram};
 use crate::network::{ProgramBuilder, Sum};

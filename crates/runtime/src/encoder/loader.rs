@@ -1,7 +1,7 @@
 //! From an opened encoder's tensors to weights on a backend: what only encoders have, beside the network's own loading, and
 //! tables computed once on the host.
 
-use hanzo_engine_kernels::AnyBackend;
+use hanzo_engine_ops::AnyBackend;
 
 use super::{Convolution, DistanceTables, Encoder, EncoderFiles, EncoderProgram, LayerDistances, MaskedLm};
 use crate::error::LoadError;

@@ -16,8 +16,8 @@ pub(crate) use families::gguf::gguf_encoders;
 pub use families::gguf::is_encoder_gguf;
 pub use files::{EncoderFiles, is_encoder};
 
-use hanzo_engine_kernels::ops::{self, Buckets, Op};
-use hanzo_engine_kernels::{AnyBackend, BufferRole, KernelError, StepLimits};
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{AnyBackend, Buckets, BufferRole, KernelError, Op, StepLimits};
 
 use crate::error::LoadError;
 use crate::network::{self, MemoryPlan, Network, Norm};

@@ -12,8 +12,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::reference::ReferenceBackend;
-use hanzo_engine_kernels::{AnyBackend, Batch, RowSource, SequenceSpan, ops};
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::reference::ReferenceBackend;
+use hanzo_engine_ops::{AnyBackend, Batch, RowSource, SequenceSpan};
 use serde_json::Value;
 
 use super::*;

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use hanzo_engine_kernels::AnyBackend;
+use hanzo_engine_ops::AnyBackend;
 
 use super::Engine;
 use crate::adapter::{Adapter, LoadedAdapter};

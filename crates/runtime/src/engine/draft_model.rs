@@ -10,8 +10,9 @@
 
 use std::collections::BTreeMap;
 
-use hanzo_engine_kernels::{
-    AnyBackend, BLOCK_TOKENS, KernelError, RowSource, SampleSpec, SampledToken, StepLimits, ops,
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{
+    AnyBackend, BLOCK_TOKENS, KernelError, RowSource, SampleSpec, SampledToken, StepLimits,
 };
 
 use super::{EngineConfig, EngineMemory};

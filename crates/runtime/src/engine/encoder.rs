@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use hanzo_engine_kernels::{AnyBackend, Batch, KernelError, RowSource, SequenceSpan};
+use hanzo_engine_ops::{AnyBackend, Batch, KernelError, RowSource, SequenceSpan};
 use serde::{Deserialize, Serialize};
 
 use super::{EngineMemory, EngineStats, StepReport, pictures::RowCache};

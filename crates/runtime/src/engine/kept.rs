@@ -4,7 +4,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use hanzo_engine_kernels::{BlockCopy, KernelError};
+use hanzo_engine_ops::{BlockCopy, KernelError};
 
 use super::Engine;
 use crate::{

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, KernelError, KvSpec};
+use hanzo_engine_ops::{BLOCK_TOKENS, KernelError, KvSpec};
 
 use super::{
     Engine, EngineConfig,

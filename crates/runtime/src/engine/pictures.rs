@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use hanzo_engine_kernels::KernelError;
+use hanzo_engine_ops::KernelError;
 
 use super::sizes::Sizes;
 use crate::{

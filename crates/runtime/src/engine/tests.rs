@@ -6,11 +6,8 @@ mod adapters;
 use std::{collections::BTreeMap, path::Path, sync::OnceLock};
 
 use hanzo_engine_constraints::{Grammar, Spec};
-use hanzo_engine_kernels::{
-    AnyBackend, BLOCK_TOKENS,
-    cpu::{CpuBackend, ThreadPool, Tier},
-    quant::dequantize_row,
-};
+use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
+use hanzo_engine_ops::{AnyBackend, BLOCK_TOKENS, quant::dequantize_row};
 
 use super::*;
 use crate::{

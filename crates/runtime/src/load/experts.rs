@@ -1,7 +1,7 @@
 //! Experts' matrices in other packings than one after the other: gate and up of all experts in one tensor, as halves
 //! or alternating, and matrices whose inputs are outermost. Rows are reordered when they are read.
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 
 use super::resolve::Found;
 use crate::error::LoadError;

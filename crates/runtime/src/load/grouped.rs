@@ -1,7 +1,7 @@
 //! Queries, keys and values whose rows files have grouped by head of keys: its queries, its key and its value. Rows
 //! are reordered when they are read.
 
-use hanzo_engine_kernels::HeadShape;
+use hanzo_engine_ops::HeadShape;
 
 use super::resolve::Found;
 use crate::error::LoadError;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 
 /// Type that a matrix is packed as, if that is not the stored one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use hanzo_engine_kernels::{DType, HeadShape};
+use hanzo_engine_ops::{DType, HeadShape};
 
 use super::packed::{PackedType, packed_summary};
 use super::{experts, halves, stacked, turned};

@@ -1,7 +1,7 @@
 //! Layers with recurrent states, and attention with a gated output: tensors that hold several parts, and convolutions
 //! in the shapes of libraries.
 
-use hanzo_engine_kernels::{HeadShape, StateShape};
+use hanzo_engine_ops::{HeadShape, StateShape};
 
 use super::grouped::in_order;
 use super::resolve::Found;

@@ -1,7 +1,7 @@
 //! Matrices that are transformed when they are read, because files store them differently: with their inputs outermost
 //! (GPT-2), with rows that must be divided by their lengths (Baichuan 2), or multiplied (Falcon-H1).
 
-use hanzo_engine_kernels::{DType, quant};
+use hanzo_engine_ops::{DType, quant};
 
 use super::resolve::Found;
 use crate::error::LoadError;

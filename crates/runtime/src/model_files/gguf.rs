@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 
 use super::ModelFiles;
 use crate::encoder;

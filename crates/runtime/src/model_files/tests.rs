@@ -5,9 +5,8 @@ pub(crate) mod tied;
 use std::fs;
 use std::path::Path;
 
-use hanzo_engine_kernels::AnyBackend;
-use hanzo_engine_kernels::DType;
-use hanzo_engine_kernels::reference::ReferenceBackend;
+use hanzo_engine_ops::reference::ReferenceBackend;
+use hanzo_engine_ops::{AnyBackend, DType};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use hanzo_engine_kernels::ops::{self, BufferId, LowRankId, MatrixId, Op, VectorId};
-use hanzo_engine_kernels::{
-    AnyBackend, BufferRole, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource, OutputChange,
-    OutputDelta, RowOp, Stage,
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{
+    AnyBackend, BufferId, BufferRole, KernelError, LowRankId, LowRankPair, LowRankShape, MatrixId,
+    MatrixShape, MatrixSource, Op, OutputChange, OutputDelta, RowOp, Stage, VectorId,
 };
 
 use super::packing::{DOWN, OUTPUT, QUERY_GATE, STATE_OUTPUT, first, up};

@@ -1,10 +1,10 @@
 //! A step's way through a network: its program is run list by list, with the attention of a decoder, an encoder or a tower
 //! between the two lists of each layer.
 
-use hanzo_engine_kernels::ops::{self, BufferId, Handle, HeadOperands, KvId, Op, VectorId};
-use hanzo_engine_kernels::{
-    AnyBackend, AttentionParams, BufferRole, HeadShape, KernelError, LatentParams, NormColumns, PositionBias,
-    QkvParams, Rope, SelfAttentionParams, Stage,
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{
+    AnyBackend, AttentionParams, BufferId, BufferRole, Handle, HeadOperands, HeadShape, KernelError, KvId,
+    LatentParams, NormColumns, Op, PositionBias, QkvParams, Rope, SelfAttentionParams, Stage, VectorId,
 };
 
 use super::fused::fuse;

@@ -1,7 +1,7 @@
 //! Fusion: neighbouring ops that devices compute faster as one become one. It is the last pass over a program, so that
 //! whatever another pass puts between two ops keeps them apart.
 
-use hanzo_engine_kernels::ops::{Access, BufferId, Op};
+use hanzo_engine_ops::{Access, BufferId, Op};
 
 use super::program::{Instruction, Work};
 
@@ -70,9 +70,10 @@ fn gated_mlp([up, gate, down]: [&Op; 3]) -> Option<(BufferId, Op)> {
 
 #[cfg(test)]
 mod tests {
-    use hanzo_engine_kernels::ops::Buffer;
-    use hanzo_engine_kernels::reference::ReferenceBackend;
-    use hanzo_engine_kernels::{Activation, AnyBackend, BufferRole, DType, MatrixShape, MatrixSource, RowOp};
+    use hanzo_engine_ops::reference::ReferenceBackend;
+    use hanzo_engine_ops::{
+        Activation, AnyBackend, Buffer, BufferRole, DType, MatrixShape, MatrixSource, RowOp,
+    };
 
     use super::*;
     use crate::network::program::{Condition, ProgramBuilder};

@@ -2,7 +2,7 @@
 //! largest, and the code that stands for zero is moved until what they miss is least. Groups lie along the rows, so codes and factors
 //! are those of the affine types ([`DType::affine`]), and their kernels compute with them.
 
-use hanzo_engine_kernels::{DType, quant};
+use hanzo_engine_ops::{DType, quant};
 
 /// The norm of what is missed, below one: few weights may be missed by much.
 const NORM: f32 = 0.7;

@@ -2,8 +2,8 @@
 //! it looked up by the token, half made of the token's embedding. A layer multiplies what it makes of the sum with its vector,
 //! and adds what it makes of that.
 
-use hanzo_engine_kernels::ops::{self, BufferId, Op};
-use hanzo_engine_kernels::{Activation, AnyBackend, BufferRole, KernelError, RowOp};
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{Activation, AnyBackend, BufferId, BufferRole, KernelError, Op, RowOp};
 
 use super::loader::Loader;
 use super::packing::{INPUT_GATE, INPUT_UP};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use hanzo_engine_kernels::{DType, quant};
+use hanzo_engine_ops::{DType, quant};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use super::packing::{Group, expert_groups, groups};

@@ -5,10 +5,8 @@
 
 use std::mem::swap;
 
-use hanzo_engine_kernels::{
-    Activation, GateKind, MoeOperands, OutputGateParams, RowIds, RowOp,
-    ops::{self, BufferId, Op},
-};
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{Activation, BufferId, GateKind, MoeOperands, Op, OutputGateParams, RowIds, RowOp};
 
 use super::program::{Condition, LayerProgram, Program, ProgramBuilder, Sum};
 use super::streams::StreamBuffers;

@@ -2,8 +2,7 @@
 
 use std::collections::HashSet;
 
-use hanzo_engine_kernels::RowOp;
-use hanzo_engine_kernels::ops::{Access, BufferId, Handle, Op};
+use hanzo_engine_ops::{Access, BufferId, Handle, Op, RowOp};
 
 use super::program::{Instruction, Program, Work};
 use super::{Buffers, Network};
@@ -53,8 +52,8 @@ impl Network {
 
 #[cfg(test)]
 mod tests {
-    use hanzo_engine_kernels::reference::ReferenceBackend;
-    use hanzo_engine_kernels::{AnyBackend, BufferRole};
+    use hanzo_engine_ops::reference::ReferenceBackend;
+    use hanzo_engine_ops::{AnyBackend, BufferRole};
 
     use super::*;
     use crate::network::program::ProgramBuilder;

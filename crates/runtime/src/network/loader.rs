@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use hanzo_engine_kernels::{
-    AnyBackend, DType, ExpertParts, KernelError, MatrixShape, MatrixSource, Stage, ops, quant,
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{
+    AnyBackend, DType, ExpertParts, KernelError, MatrixShape, MatrixSource, Stage, quant,
 };
 
 use super::adapted::Deltas;

@@ -22,7 +22,8 @@ mod states;
 mod streams;
 
 use adapted::{AdaptedEmbedding, AdapterBuffers, Deltas};
-use hanzo_engine_kernels::{Activation, AnyBackend, BufferRole, MoeParams, StepLimits, ops};
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{Activation, AnyBackend, BufferRole, MoeParams, StepLimits};
 
 use crate::spec::{LayerSpec, Part, Projection, TransformerSpec};
 use states::{State, StateBuffers, gate_width, state_widths};

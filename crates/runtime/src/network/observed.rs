@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use hanzo_engine_kernels::ops::{self, BufferId, ExpertsId, HeadsId, MatrixId, Op};
-use hanzo_engine_kernels::{AnyBackend, KernelError, NO_EXPERT};
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{AnyBackend, BufferId, ExpertsId, HeadsId, KernelError, MatrixId, NO_EXPERT, Op};
 
 use super::packing::{expert_groups, groups};
 use super::program::{Program, Work};

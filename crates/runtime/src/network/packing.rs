@@ -1,6 +1,6 @@
 //! Which matrices a network is packed as, in which types, and what memory it takes.
 
-use hanzo_engine_kernels::{AnyBackend, BufferRole, DType, ExpertParts, MatrixShape, Stage, StateRule};
+use hanzo_engine_ops::{AnyBackend, BufferRole, DType, ExpertParts, MatrixShape, Stage, StateRule};
 use serde::{Deserialize, Serialize};
 
 use super::{MemoryPlan, all_buffer_shapes};

@@ -7,10 +7,10 @@
 
 use std::ops::Range;
 
-use hanzo_engine_kernels::ops::{self, Buckets, BufferId, KvId, Op, VectorId};
-use hanzo_engine_kernels::{
-    Activation, AnyBackend, AttentionParams, HeadShape, LayerNormParams, PositionBias, QkvParams, RowIds,
-    RowOp, SelfAttentionParams, Stage,
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{
+    Activation, AnyBackend, AttentionParams, Buckets, BufferId, HeadShape, KvId, LayerNormParams, Op,
+    PositionBias, QkvParams, RowIds, RowOp, SelfAttentionParams, Stage, VectorId,
 };
 
 use super::Norm;

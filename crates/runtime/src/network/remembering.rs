@@ -1,8 +1,8 @@
 //! Layers that read what a sequence remembers instead of itself (Llama 3.2 Vision): what makes keys and values of that, rows that
 //! see nothing of it, and steps in which nobody remembers anything, which pass such layers by.
 
-use hanzo_engine_kernels::ops::{self, KvId, Op};
-use hanzo_engine_kernels::{AnyBackend, BufferRole, KernelError, QkvParams, Stage};
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{AnyBackend, BufferRole, KernelError, KvId, Op, QkvParams, Stage};
 
 use super::Network;
 use super::forward::PREPARED;

@@ -1,7 +1,8 @@
 //! What models that see have besides: biases before the gate of a tower's MLPs, and rows made of pictures that the first layers
 //! of a text model add to theirs (DeepStack, arxiv.org/abs/2406.04334).
 
-use hanzo_engine_kernels::{AnyBackend, BufferRole, KernelError, ops};
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{AnyBackend, BufferRole, KernelError};
 
 use super::Network;
 use crate::spec::TransformerSpec;

@@ -1,10 +1,10 @@
 //! What a layer that keeps a state of each sequence has and does, and the gate behind attention: weights, buffers, the
 //! ops between its two matrices.
 
-use hanzo_engine_kernels::ops::{self, BufferId, KvId, Op};
-use hanzo_engine_kernels::{
-    AnyBackend, BufferRole, ConvolutionParams, GateKind, KernelError, OutputGateParams, OutputNorm,
-    RecurrenceParams, RowOp,
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{
+    AnyBackend, BufferId, BufferRole, ConvolutionParams, GateKind, KernelError, KvId, Op, OutputGateParams,
+    OutputNorm, RecurrenceParams, RowOp,
 };
 
 use super::loader::Loader;

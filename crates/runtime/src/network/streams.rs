@@ -2,8 +2,8 @@
 //! computes one, and corrects all by what that has become. Beside attention there is a narrow way (LAuReL), and of some layers'
 //! gates only the largest numbers count.
 
-use hanzo_engine_kernels::ops::{self, BufferId};
-use hanzo_engine_kernels::{AnyBackend, BufferRole, KernelError, RowOp, Stage};
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{AnyBackend, BufferId, BufferRole, KernelError, RowOp, Stage};
 
 use super::layers::LayerBuilder;
 use super::loader::Loader;

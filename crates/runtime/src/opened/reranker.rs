@@ -1,6 +1,6 @@
 //! Decoders as rerankers: the score of a pair is that of the answer yes over no.
 
-use hanzo_engine_kernels::quant::dequantize_row;
+use hanzo_engine_ops::quant::dequantize_row;
 
 use crate::error::LoadError;
 use crate::head::{Classifier, HeadActivation, HeadInput, HeadLayer, Scores};

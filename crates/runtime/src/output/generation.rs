@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, mem, sync::Arc};
 
 use hanzo_engine_formats::End;
-use hanzo_engine_kernels::{SampleSpecs, SampledToken};
+use hanzo_engine_ops::{SampleSpecs, SampledToken};
 
 use super::{
     budget::ReasoningBudget,
@@ -459,7 +459,7 @@ mod tests {
             // The model's own token has the largest logit.
             let mut logits = vec![0.0; text.vocab];
             logits[said.as_slice().first().copied().unwrap_or(text.eos[0]) as usize] = 50.0;
-            let (mut draws, mut drawn) = (hanzo_engine_kernels::Draws::default(), Vec::new());
+            let (mut draws, mut drawn) = (hanzo_engine_ops::Draws::default(), Vec::new());
             draws.draw(&specs, &mut logits);
             let ticket = draws.submit();
             draws.wait(ticket, &mut drawn);

@@ -1,7 +1,7 @@
 //! Reading of an input's hidden states: which rows are read after each step, and when the vector or scores are
 //! complete.
 
-use hanzo_engine_kernels::KernelError;
+use hanzo_engine_ops::KernelError;
 
 use crate::{
     embedding::{EmbedInput, Embedder, Output, Readout, Rows},

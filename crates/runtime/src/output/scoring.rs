@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use hanzo_engine_kernels::{SampleSpec, SampleSpecs};
+use hanzo_engine_ops::{SampleSpec, SampleSpecs};
 
 /// Progress of scoring for one completion.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 use serde_json::{Map, Value, json};
 
 use super::{name_has, unsupported};

@@ -1,6 +1,6 @@
 //! Mixes of types under llama.cpp's names: the type of most matrices, and the file type.
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 
 /// Quantisation target of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,8 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use hanzo_engine_kernels::DType;
-use hanzo_engine_kernels::quant::{can_dequantize, can_quantize};
+use hanzo_engine_ops::DType;
+use hanzo_engine_ops::quant::{can_dequantize, can_quantize};
 
 pub use crate::importance::Importance;
 pub use folder::{Affine, FolderPlan, FolderTensor};

@@ -1,7 +1,7 @@
 //! Types of a mix's tensors by llama.cpp's rules, which give more bits to the most sensitive tensors. Rules depend on
 //! a tensor's role, on its layer, and on the few numbers of [`Facts`].
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 
 use super::mixes::Mix;
 use crate::error::LoadError;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use hanzo_engine_kernels::Change;
+use hanzo_engine_ops::Change;
 
 use super::SamplingParams;
 

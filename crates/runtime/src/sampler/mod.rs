@@ -1,6 +1,6 @@
 //! Sampling parameters of a completion: its bias and penalties become adjustments of logits, and its seed gives the
 //! random numbers. Each completion has its own sampler. The device does the sampling itself
-//! ([`hanzo_engine_kernels::sampling`]). Grammars are elsewhere, and the seed is the only source of randomness.
+//! ([`hanzo_engine_ops::sampling`]). Grammars are elsewhere, and the seed is the only source of randomness.
 
 mod dry;
 mod history;
@@ -12,7 +12,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use hanzo_engine_kernels::{
+use hanzo_engine_ops::{
     Adjustment, Change, SampleSpec, SampleSpecs, SampledToken, Shape,
     sampling::{exp, ln},
 };

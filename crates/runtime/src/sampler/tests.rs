@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use hanzo_engine_kernels::Draws;
+use hanzo_engine_ops::Draws;
 use proptest::prelude::*;
 
 use super::*;

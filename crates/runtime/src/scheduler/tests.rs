@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, Draws, RowSource};
+use hanzo_engine_ops::{BLOCK_TOKENS, Draws, RowSource};
 
 use super::*;
 use crate::{

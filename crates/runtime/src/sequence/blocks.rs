@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use hanzo_engine_kernels::BLOCK_TOKENS;
+use hanzo_engine_ops::BLOCK_TOKENS;
 
 use super::Sequence;
 use crate::{

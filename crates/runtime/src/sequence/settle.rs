@@ -3,7 +3,7 @@
 
 use std::{mem, sync::Arc};
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, SampledToken};
+use hanzo_engine_ops::{BLOCK_TOKENS, SampledToken};
 
 use super::{Outcome, Sequence, Within, blocks::add_hashes};
 use crate::{

@@ -1,6 +1,6 @@
 //! Data that the completions of a job share, and data of their own.
 
-use hanzo_engine_kernels::SampledToken;
+use hanzo_engine_ops::SampledToken;
 
 use super::*;
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use hanzo_engine_kernels::HeadShape;
+use hanzo_engine_ops::HeadShape;
 
 use super::pieces::PIECE_ROWS;
 use super::spec::TowerSpec;

@@ -1,7 +1,7 @@
 //! CLIP and SigLIP: a vision transformer over frames of one size, with pooling to a single vector in the same space
 //! as texts' vectors. CLIP pools the class token before the patches; SigLIP has a learned query.
 
-use hanzo_engine_kernels::Activation;
+use hanzo_engine_ops::Activation;
 use serde_json::Map;
 
 use super::spec::{Family, LearnedPositions, Pooling, Reads, TowerSpec};

@@ -9,7 +9,7 @@ mod mllama;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hanzo_engine_kernels::{DType, quant};
+use hanzo_engine_ops::{DType, quant};
 
 use self::families::{Eyes, FAMILIES, OllamaFamily};
 pub(crate) use self::families::{is_of_tower, runs};

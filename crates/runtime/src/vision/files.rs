@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use hanzo_engine_kernels::DType;
 use hanzo_engine_media::Processor;
+use hanzo_engine_ops::DType;
 
 use super::joiner::JoinerFiles;
 use super::layout::Layout;

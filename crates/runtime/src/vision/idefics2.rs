@@ -1,7 +1,7 @@
 //! Idefics2: SigLIP's layers over frames of any size, then a gated MLP and a perceiver, whose latents are the rows
 //! of every frame.
 
-use hanzo_engine_kernels::{Activation, HeadShape};
+use hanzo_engine_ops::{Activation, HeadShape};
 use serde_json::Map;
 
 use super::spec::{Family, LearnedPositions, PerceiverSpec, Reads, TowerSpec};

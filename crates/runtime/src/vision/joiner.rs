@@ -1,8 +1,8 @@
 //! Projector from rows of a tower to rows of a text model: where there are some, a norm and a matrix that merges rows, then a
 //! matrix or an MLP.
 
-use hanzo_engine_kernels::ops::{self, BufferId, Op};
-use hanzo_engine_kernels::{Activation, AnyBackend, Batch, BufferRole, KernelError};
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{Activation, AnyBackend, Batch, BufferId, BufferRole, KernelError, Op};
 
 use super::tower::pack;
 use crate::error::LoadError;

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use hanzo_engine_kernels::{Batch, RowSource, SequenceSpan};
+use hanzo_engine_ops::{Batch, RowSource, SequenceSpan};
 
 use super::spec::{COLORS, LearnedPositions, TowerSpec};
 

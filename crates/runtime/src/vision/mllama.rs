@@ -2,7 +2,7 @@
 //! added again, and gated layers follow. A matrix projects their output, concatenated with that of some earlier
 //! layers (`mosaic`).
 
-use hanzo_engine_kernels::{Activation, HeadShape};
+use hanzo_engine_ops::{Activation, HeadShape};
 
 use super::mosaic::MosaicSpec;
 use super::spec::{COLORS, Family, Reads, TowerSpec};

@@ -3,7 +3,7 @@
 //! tiles and pictures goes through the layers too, because the reference only masks attention between pairs of
 //! padding rows. Small computations run on the host.
 
-use hanzo_engine_kernels::{Batch, KernelError};
+use hanzo_engine_ops::{Batch, KernelError};
 
 use super::layout::{Grid, Layout, batch_of};
 use super::spec::TowerSpec;

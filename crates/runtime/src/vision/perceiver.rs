@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
-use hanzo_engine_kernels::ops::{self, Op};
-use hanzo_engine_kernels::{
-    AnyBackend, Batch, BufferRole, KernelError, MatrixShape, MatrixSource, QUERIES_PART,
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{
+    AnyBackend, Batch, BufferRole, KernelError, MatrixShape, MatrixSource, Op, QUERIES_PART,
 };
 
 use super::layout::batch_of;

@@ -7,9 +7,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use hanzo_engine_kernels::{
-    AnyBackend, Batch, BufferRole, HeadShape, KernelError, QUERIES_PART, RowSource, SequenceSpan,
-    ops::{self, Op},
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{
+    AnyBackend, Batch, BufferRole, HeadShape, KernelError, Op, QUERIES_PART, RowSource, SequenceSpan,
 };
 
 use super::cuts::{PieceBudget, ROWS_UNIT, RowCost, columns_of, groups_of, heads_of, of_matrix, rows_for};

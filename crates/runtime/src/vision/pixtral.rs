@@ -1,7 +1,7 @@
 //! Pixtral and Mistral 3: frames of any size, rotary embeddings by row and column, and an MLP over patches, or over
 //! squares of patches that a matrix has merged. In a prompt each line of rows ends with a token.
 
-use hanzo_engine_kernels::{Activation, HeadShape};
+use hanzo_engine_ops::{Activation, HeadShape};
 
 use super::llava::{image_token, layers_read, mlp};
 use super::qwen::rope_of_places;

@@ -23,9 +23,9 @@ mod tests {
     use std::collections::BTreeMap;
     use std::path::{Path, PathBuf};
 
-    use hanzo_engine_kernels::DType;
     use hanzo_engine_kernels::cpu::Tier;
     use hanzo_engine_media::PictureOptions;
+    use hanzo_engine_ops::DType;
 
     use super::*;
     use crate::error::LoadError;

@@ -2,7 +2,7 @@
 //! squares of patches. Most layers of Qwen2.5-VL attend within windows. Qwen3-VL also makes rows from intermediate
 //! layers (DeepStack).
 
-use hanzo_engine_kernels::{Activation, HeadShape, RopeAxes, RopeKind};
+use hanzo_engine_ops::{Activation, HeadShape, RopeAxes, RopeKind};
 use serde_json::Value;
 
 use super::spec::{COLORS, Family, LearnedPositions, Reads, TextShape, TowerSpec, Windows};

@@ -1,7 +1,7 @@
 //! Description of a vision tower: its layers, its patches, and its projector to a text model. Each family has a
 //! file that reads `config.json`.
 
-use hanzo_engine_kernels::{Activation, HeadShape, RopeAxes};
+use hanzo_engine_ops::{Activation, HeadShape, RopeAxes};
 
 use super::layout::Grid;
 use super::mosaic::MosaicSpec;

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::reference::ReferenceBackend;
-use hanzo_engine_kernels::{AnyBackend, KvType};
 use hanzo_engine_media::{Picture, PictureOptions};
+use hanzo_engine_ops::reference::ReferenceBackend;
+use hanzo_engine_ops::{AnyBackend, KvType};
 use serde_json::Value;
 
 mod beside;

@@ -4,9 +4,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use hanzo_engine_kernels::ops::{self, Op};
-use hanzo_engine_kernels::{
-    AnyBackend, Batch, BufferRole, HeadShape, KernelError, MatrixShape, MatrixSource, RowOp, StepLimits,
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{
+    AnyBackend, Batch, BufferRole, HeadShape, KernelError, MatrixShape, MatrixSource, Op, RowOp, StepLimits,
 };
 
 use super::joiner::{Joiner, JoinerBuffers, JoinerFiles, JoinerWidths};

@@ -1,6 +1,6 @@
 //! Interface of a tower for the engine: frames run in pieces, with sizes and costs.
 
-use hanzo_engine_kernels::KernelError;
+use hanzo_engine_ops::KernelError;
 
 use crate::media::MediaSpan;
 

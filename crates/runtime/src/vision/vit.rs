@@ -1,7 +1,7 @@
 //! Vision transformer of SigLIP and CLIP, which Idefics3, SmolVLM, Gemma 3 and LLaVA use between patches and rows.
 //! CLIP's and SigLIP's text sides have the same layers (`crate::encoder`).
 
-use hanzo_engine_kernels::{Activation, HeadShape};
+use hanzo_engine_ops::{Activation, HeadShape};
 
 use super::spec::COLORS;
 use crate::error::LoadError;

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use half::f16;
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 
 use super::spec::{Stack, WhisperSpec};
 use crate::error::LoadError;

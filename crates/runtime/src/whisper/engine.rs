@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use hanzo_engine_kernels::{AnyBackend, KernelError};
+use hanzo_engine_ops::{AnyBackend, KernelError};
 use serde::{Deserialize, Serialize};
 
 use super::files::WhisperFiles;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 use serde_json::Value;
 
 use super::spec::WhisperSpec;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 use serde_json::{Map, Value, json};
 
 use super::language;

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use hanzo_engine_kernels::{AnyBackend, KernelError, QUERIES_PART, RowSource};
+use hanzo_engine_ops::{AnyBackend, KernelError, QUERIES_PART, RowSource};
 
 use super::network::{AlignmentKeys, Whisper};
 use super::spec::WhisperSpec;

@@ -2,10 +2,10 @@
 //! [`super::program`] builds the ops, [`super::listening`] runs the encoder, from a window to a slot's cross-attention
 //! cache. Choosing tokens and handling logits is done elsewhere.
 
-use hanzo_engine_kernels::ops::HeadOperands;
-use hanzo_engine_kernels::{
-    AnyBackend, BLOCK_TOKENS, Batch, BufferRole, HeadShape, KernelError, KvLayout, KvSpec, RowSource,
-    StepLimits, ops,
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{
+    AnyBackend, BLOCK_TOKENS, Batch, BufferRole, HeadOperands, HeadShape, KernelError, KvLayout, KvSpec,
+    RowSource, StepLimits,
 };
 
 use super::files::WhisperFiles;

@@ -1,6 +1,7 @@
 //! Matrices and vectors of a Whisper model, their packed types, and packing.
 
-use hanzo_engine_kernels::{AnyBackend, DType, KernelError, MatrixShape, MatrixSource, ops};
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{AnyBackend, DType, KernelError, MatrixShape, MatrixSource};
 
 use super::files::WhisperFiles;
 use super::network::{Cross, Layer, Linear, WhisperWeights};

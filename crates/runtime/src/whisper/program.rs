@@ -3,8 +3,7 @@
 //! The encoder runs in pieces of some rows, so attention stands between the two lists of its layers. The decoder's layers are
 //! cut before their cross-attention, where the queries of some heads are read.
 
-use hanzo_engine_kernels::ops::{BufferId, Op};
-use hanzo_engine_kernels::{Activation, HeadShape, QkvParams, RowOp};
+use hanzo_engine_ops::{Activation, BufferId, HeadShape, Op, QkvParams, RowOp};
 
 use super::network::{Cross, Layer, Linear, WhisperBuffers, WhisperWeights};
 use super::spec::WhisperSpec;

@@ -1,6 +1,6 @@
 //! Shape of a Whisper model, from a `config.json`.
 
-use hanzo_engine_kernels::{HeadShape, StepLimits};
+use hanzo_engine_ops::{HeadShape, StepLimits};
 
 use crate::error::LoadError;
 use crate::limits::VOCAB_MAX;

@@ -10,9 +10,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::reference::ReferenceBackend;
+use hanzo_engine_ops::AnyBackend;
+use hanzo_engine_ops::reference::ReferenceBackend;
 use serde_json::Value;
 
 use super::network::{SlotTokens, Whisper};

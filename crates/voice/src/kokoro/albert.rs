@@ -1,7 +1,7 @@
 //! PL-BERT (arxiv.org/abs/2301.08810): an ALBERT (arxiv.org/abs/1909.11942) over phonemes. All its layers share
 //! their weights.
 
-use hanzo_engine_kernels::{Activation, HeadShape, KernelError, PointActivation};
+use hanzo_engine_ops::{Activation, HeadShape, KernelError, PointActivation};
 use hanzo_engine_runtime::LoadError;
 
 use super::{Kokoro, KokoroConfig};

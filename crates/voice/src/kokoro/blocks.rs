@@ -1,7 +1,6 @@
 //! Building blocks of Kokoro's networks: adaptive norms, and convolution blocks with them.
 
-use hanzo_engine_kernels::ops::{Vector, VectorId};
-use hanzo_engine_kernels::{KernelError, KernelUse, PointActivation};
+use hanzo_engine_ops::{KernelError, KernelUse, PointActivation, Vector, VectorId};
 use hanzo_engine_runtime::LoadError;
 
 use crate::nn::{

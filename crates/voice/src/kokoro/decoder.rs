@@ -1,6 +1,6 @@
 //! Decoder: from phonemes' hidden states, pitch and loudness to sound.
 
-use hanzo_engine_kernels::KernelError;
+use hanzo_engine_ops::KernelError;
 use hanzo_engine_runtime::LoadError;
 
 use super::KokoroConfig;

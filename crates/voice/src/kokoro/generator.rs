@@ -3,7 +3,7 @@
 
 use std::f64::consts::TAU;
 
-use hanzo_engine_kernels::{KernelError, PointActivation};
+use hanzo_engine_ops::{KernelError, PointActivation};
 use hanzo_engine_runtime::LoadError;
 
 use super::blocks::{SnakeBlock, conv};

@@ -14,7 +14,7 @@ mod tests;
 #[cfg(test)]
 pub(crate) use tests::snr_db;
 
-use hanzo_engine_kernels::{HeadShape, KernelError};
+use hanzo_engine_ops::{HeadShape, KernelError};
 use hanzo_engine_runtime::LoadError;
 
 pub(crate) use config::KokoroConfig;

@@ -1,7 +1,7 @@
 //! Prosody: the duration of each phoneme, and pitch and loudness for each frame. Also the text encoder for the
 //! decoder.
 
-use hanzo_engine_kernels::{KernelError, PointActivation};
+use hanzo_engine_ops::{KernelError, PointActivation};
 use hanzo_engine_runtime::LoadError;
 
 use super::KokoroConfig;

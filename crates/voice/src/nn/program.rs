@@ -3,11 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::ops::{Allocation, Buffer, BufferId, Op, Vector, VectorId};
-use hanzo_engine_kernels::{
-    AnyBackend, Batch, BufferRole, ConvParams, DeviceMemory as _, GateKind, HeadShape, KernelError,
-    LayerNormParams, OutputGateParams, PointActivation, PositionBias, RelativeParams, RowOp, RowSource,
-    SelfAttentionParams, SequenceSpan, StepLimits,
+use hanzo_engine_ops::{
+    Allocation, AnyBackend, Batch, Buffer, BufferId, BufferRole, ConvParams, DeviceMemory as _, GateKind,
+    HeadShape, KernelError, LayerNormParams, Op, OutputGateParams, PointActivation, PositionBias,
+    RelativeParams, RowOp, RowSource, SelfAttentionParams, SequenceSpan, StepLimits, Vector, VectorId,
 };
 
 use super::weights::f32_shape;

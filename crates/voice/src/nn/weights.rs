@@ -1,9 +1,8 @@
 //! Weights of networks on a device.
 
-use hanzo_engine_kernels::ops::{Matrix as PackedMatrix, Vector, VectorId};
-use hanzo_engine_kernels::{
-    ConvParams, DType, HeadShape, KernelError, KernelUse, LayerNormParams, MatrixShape, MatrixSource,
-    RelativeParams,
+use hanzo_engine_ops::{
+    ConvParams, DType, HeadShape, KernelError, KernelUse, LayerNormParams, Matrix as PackedMatrix,
+    MatrixShape, MatrixSource, RelativeParams, Vector, VectorId,
 };
 
 use super::Device;

@@ -1,7 +1,7 @@
 //! Durations of symbols, as logarithms of frames. They are sampled by spline flows (arxiv.org/abs/1906.04032)
 //! conditioned on the text or, in models without those, computed by two convolutions.
 
-use hanzo_engine_kernels::{Activation, KernelError, PointActivation};
+use hanzo_engine_ops::{Activation, KernelError, PointActivation};
 use hanzo_engine_runtime::LoadError;
 
 use super::VitsConfig;

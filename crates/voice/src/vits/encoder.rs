@@ -1,6 +1,6 @@
 //! Text encoder: a transformer over symbols, whose attention uses relative positions up to a small distance.
 
-use hanzo_engine_kernels::{KernelError, PointActivation};
+use hanzo_engine_ops::{KernelError, PointActivation};
 use hanzo_engine_runtime::LoadError;
 
 use super::VitsConfig;

@@ -2,7 +2,7 @@
 //! half of the channels by a small WaveNet (arxiv.org/abs/1609.03499) of the other half. It is computed in
 //! reverse.
 
-use hanzo_engine_kernels::{KernelError, PointActivation};
+use hanzo_engine_ops::{KernelError, PointActivation};
 use hanzo_engine_runtime::LoadError;
 
 use super::VitsConfig;

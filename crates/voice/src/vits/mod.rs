@@ -11,7 +11,7 @@ mod names;
 mod tests;
 mod vocoder;
 
-use hanzo_engine_kernels::HeadShape;
+use hanzo_engine_ops::HeadShape;
 use hanzo_engine_runtime::{LoadError, VoiceFiles};
 
 pub(crate) use self::config::VitsConfig;

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use hanzo_engine_kernels::KernelUse;
+use hanzo_engine_ops::KernelUse;
 use hanzo_engine_runtime::{LoadError, VoiceKind};
 
 use crate::nn::{ChannelAffine, DenseWeights, Device, KernelWeights, NormWeights};

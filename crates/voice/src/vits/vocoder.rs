@@ -1,7 +1,7 @@
 //! HiFi-GAN vocoder (arxiv.org/abs/2010.05646): upsamples latents step by step, until a place is a sample.
 //! Piper's smaller voices have its smaller blocks.
 
-use hanzo_engine_kernels::{KernelError, PointActivation};
+use hanzo_engine_ops::{KernelError, PointActivation};
 use hanzo_engine_runtime::LoadError;
 
 use super::VitsConfig;

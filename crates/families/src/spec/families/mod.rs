@@ -66,11 +66,11 @@ mod starcoder2;
 mod vaultgemma;
 mod xverse;
 
-use hanzo_engine_kernels::{
-    Activation, ExpertGroups, ExpertScoring, HeadShape, QueryScale, RopeKind, StateRule, StateShape,
-};
 use hanzo_engine_model_files::error::LoadError;
 use hanzo_engine_model_files::gguf;
+use hanzo_engine_ops::{
+    Activation, ExpertGroups, ExpertScoring, HeadShape, QueryScale, RopeKind, StateRule, StateShape,
+};
 pub(super) use qwen3_moe::VISION_NAMES as QWEN3_VL_MOE_NAMES;
 use serde_json::{Map, Value};
 

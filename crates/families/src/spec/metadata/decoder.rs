@@ -1,8 +1,8 @@
 //! Reader of decoders whose architecture is data alone: dense ones and mixtures of experts.
 
-use hanzo_engine_kernels::QueryScale;
 use hanzo_engine_model_files::error::LoadError;
 use hanzo_engine_model_files::gguf::Value;
+use hanzo_engine_ops::QueryScale;
 
 use super::{Architecture, Experts, Keys, LogitScale, Positions, Turns};
 use crate::limits::{CONTEXT_TOKENS_MAX, LAYERS_MAX};

@@ -1,7 +1,7 @@
 //! MLPs and mixtures of experts from metadata.
 
-use hanzo_engine_kernels::{Activation, ExpertScoring};
 use hanzo_engine_model_files::error::LoadError;
+use hanzo_engine_ops::{Activation, ExpertScoring};
 
 use super::keys::is_zero;
 use super::{Architecture, Experts, Keys};

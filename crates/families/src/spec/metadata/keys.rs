@@ -1,10 +1,10 @@
 //! Typed access to the metadata under an architecture's name: a value of the wrong type or out of its range is an error
 //! that names file and key. Unknown keys are refused, because they could change the computation.
 
-use hanzo_engine_kernels::RopeKind;
 use hanzo_engine_model_files::error::{LoadError, shorten};
 use hanzo_engine_model_files::gguf::{Array, Gguf, Metadata, Value};
 use hanzo_engine_model_files::tensor::Tensor;
+use hanzo_engine_ops::RopeKind;
 
 use super::Architecture;
 

@@ -8,9 +8,9 @@ mod keys;
 mod states;
 
 pub(super) use decoder::every;
-use hanzo_engine_kernels::ExpertScoring;
 use hanzo_engine_model_files::error::{LoadError, shorten};
 use hanzo_engine_model_files::gguf::{Gguf, Metadata};
+use hanzo_engine_ops::ExpertScoring;
 pub(super) use keys::Keys;
 pub use keys::{LONG_FACTORS, ROPE_FACTORS};
 pub(super) use states::{hybrid_heads, mlps};

@@ -1,7 +1,7 @@
 //! Layers with recurrent states from metadata.
 
-use hanzo_engine_kernels::{Activation, ExpertScoring, HeadShape};
 use hanzo_engine_model_files::error::LoadError;
+use hanzo_engine_ops::{Activation, ExpertScoring, HeadShape};
 
 use super::Keys;
 use crate::limits::{EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, WIDTH_MAX};

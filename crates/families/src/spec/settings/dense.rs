@@ -1,7 +1,7 @@
 //! Reader of decoders that are data alone: dense ones, and mixtures in the form of Mixtral or Qwen 3.
 
-use hanzo_engine_kernels::Activation;
 use hanzo_engine_model_files::error::LoadError;
+use hanzo_engine_ops::Activation;
 
 use super::layers::windows;
 use super::sparse_layers;

@@ -1,7 +1,7 @@
 //! Mixtures of experts from settings, for families whose readers choose among these forms.
 
-use hanzo_engine_kernels::{ExpertGroups, ExpertScoring};
 use hanzo_engine_model_files::error::LoadError;
+use hanzo_engine_ops::{ExpertGroups, ExpertScoring};
 
 use super::{Base, layers_by_type};
 use crate::limits::LAYERS_MAX;

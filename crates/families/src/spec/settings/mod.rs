@@ -14,8 +14,8 @@ pub(super) use changes::{
 };
 pub(super) use dense::{XIELU, activation, read};
 pub(super) use experts::{after_dense, among, groups, or, routed, routed_by_sigmoid, shared_of, softmax};
-use hanzo_engine_kernels::RopeKind;
 use hanzo_engine_model_files::error::LoadError;
+use hanzo_engine_ops::RopeKind;
 pub(super) use layers::{
     layers_by_type, layers_in, refuse_steps, rotated_layers, settle_mamba, sparse_layers, windows_by_type,
 };

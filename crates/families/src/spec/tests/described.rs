@@ -1,7 +1,7 @@
 //! Published families written as specs: what a spec must be able to express. The sizes of their weights add up to the
 //! published sizes.
 
-use hanzo_engine_kernels::{
+use hanzo_engine_ops::{
     Activation, Batch, Draws, ExpertGroups, HeadShape, KvLayout, KvType, RopeKind, RowSource, SampledToken,
 };
 

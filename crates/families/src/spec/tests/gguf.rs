@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hanzo_engine_kernels::DType;
 use hanzo_engine_model_files::gguf::{Gguf, Metadata, Value};
 use hanzo_engine_model_files::tensor::Tensor;
+use hanzo_engine_ops::DType;
 
 /// A small file `a.gguf`.
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! Tests of families with additional factors, or whose layers are only states: the meaning of their settings, and
 //! refused settings.
 
-use hanzo_engine_kernels::ExpertScoring;
+use hanzo_engine_ops::ExpertScoring;
 use serde_json::{Value, json};
 
 use super::super::*;

@@ -1,6 +1,7 @@
 //! Decoders that devices share: wherever they are cut they compute the bits of one device, and each takes what is planned of it.
 
-use hanzo_engine_kernels::{AnyBackend, Pipeline, PipelineCut, ops};
+use hanzo_engine_ops as ops;
+use hanzo_engine_ops::{AnyBackend, Pipeline, PipelineCut};
 
 use super::*;
 

@@ -5,8 +5,7 @@ use crate::gguf::{TensorEntry, Value, Writer};
 use crate::network::{Isq, IsqRule};
 use crate::opened::{Network, OpenedModel};
 use crate::overrides::Overrides;
-use hanzo_engine_kernels::AnyBackend;
-use hanzo_engine_kernels::quant;
+use hanzo_engine_ops::{AnyBackend, quant};
 
 fn open(path: &Path, isq: &str) -> (ModelFiles, Option<String>) {
     let isq = if isq.is_empty() { None } else { Some(isq.parse().unwrap()) };

@@ -3,8 +3,7 @@
 
 use std::sync::Mutex;
 
-use hanzo_engine_kernels::AnyBackend;
-use hanzo_engine_kernels::KvType;
+use hanzo_engine_ops::{AnyBackend, KvType};
 
 use super::*;
 use crate::spec::Family;

@@ -1,7 +1,7 @@
 //! Mixtures of experts and latent attention against the transformers library (tests/data/mixtures/make_mixtures.py says
 //! how its numbers were made).
 
-use hanzo_engine_kernels::KvType;
+use hanzo_engine_ops::KvType;
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Decoders whose layers several devices compute together: as many as there are, they compute the bits of one.
 
-use hanzo_engine_kernels::{AnyBackend, TensorParallel};
+use hanzo_engine_ops::{AnyBackend, TensorParallel};
 
 use super::cut::{SHARED, cpu};
 use super::*;

@@ -1,6 +1,6 @@
 //! Layers that keep a state against the transformers library (tests/data/states/make_states.py says how its numbers were made).
 
-use hanzo_engine_kernels::{KvLayout, KvType};
+use hanzo_engine_ops::{KvLayout, KvType};
 
 use super::*;
 

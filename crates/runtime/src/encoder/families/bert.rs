@@ -1,6 +1,6 @@
 //! BERT and the families that differ from it in names, positions or the MLP: RoBERTa, DistilBERT, MPNet, GTE, Jina.
 
-use hanzo_engine_kernels::{Activation, RopeKind};
+use hanzo_engine_ops::{Activation, RopeKind};
 
 use super::{
     Plan, SIZE_KEYS, SizeKeys, activation, dense, dense_classifier, epsilon, gated, masked_lm, only, plain,

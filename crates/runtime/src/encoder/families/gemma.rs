@@ -1,7 +1,7 @@
 //! Gemma 3's text model as an encoder (EmbeddingGemma): attention to both sides, RMS norms around both halves, two
 //! rotary bases, local layers between global ones.
 
-use hanzo_engine_kernels::{HeadShape, RopeKind};
+use hanzo_engine_ops::{HeadShape, RopeKind};
 use serde_json::Value;
 
 use super::{Plan, SIZE_KEYS, SizeKeys, activation, epsilon, gated, post_norm, refuse, whole_attention};

@@ -1,6 +1,6 @@
 //! The encoder families of GGUF files. Keys under the architecture's name that are not known here are refused.
 
-use hanzo_engine_kernels::{Activation, HeadShape};
+use hanzo_engine_ops::{Activation, HeadShape};
 
 use super::{ClassifierPlan, HeadLayerPlan, gated, gguf_local, plain, whole_attention};
 use crate::error::LoadError;

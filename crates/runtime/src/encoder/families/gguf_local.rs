@@ -1,6 +1,6 @@
 //! GGUF files of encoders with local layers between global ones and a rotary base for either: ModernBERT's and EmbeddingGemma's.
 
-use hanzo_engine_kernels::{Activation, HeadShape};
+use hanzo_engine_ops::{Activation, HeadShape};
 
 use super::gguf::{GgufPlan, Keys, classifier};
 use super::{gated, whole_attention};

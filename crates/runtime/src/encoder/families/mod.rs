@@ -11,7 +11,7 @@ mod modernbert;
 mod nomic;
 
 pub(super) use bert::{JINA_CODE_KEY, JINA_CODE_TENSOR};
-use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
+use hanzo_engine_ops::{Activation, HeadShape, RopeKind};
 use serde_json::Value;
 
 use crate::error::LoadError;

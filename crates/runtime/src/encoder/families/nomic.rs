@@ -1,7 +1,7 @@
 //! Nomic's BERT: rotary positions, a gated MLP or a plain one, experts in every so many layers, no biases unless settings
 //! say so.
 
-use hanzo_engine_kernels::{Activation, RopeKind};
+use hanzo_engine_ops::{Activation, RopeKind};
 
 use super::{
     Plan, SIZE_KEYS, SizeKeys, activation, activation_named, dense, dense_classifier, epsilon, gated,

@@ -1,7 +1,7 @@
 //! Golden checkpoints in other clothes: as GGUF files, and with heads that have no golden numbers of their own.
 
 use half::f16;
-use hanzo_engine_kernels::{AnyBackend, DType, quant};
+use hanzo_engine_ops::{AnyBackend, DType, quant};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
 

@@ -1,7 +1,6 @@
 //! Settings, tensors and files that make no encoder, each named.
 
-use hanzo_engine_kernels::AnyBackend;
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::{AnyBackend, DType};
 use safetensors::tensor::TensorView;
 use serde_json::{Map, json};
 use tempfile::TempDir;

@@ -1,7 +1,7 @@
 //! The engine on devices that share its model by pipeline or tensor parallelism: tokens and events equal those of
 //! one device, with batches that change, prefix hits and preemptions.
 
-use hanzo_engine_kernels::{AnyBackend, Pipeline, TensorParallel};
+use hanzo_engine_ops::{AnyBackend, Pipeline, TensorParallel};
 
 use super::*;
 

@@ -5,8 +5,7 @@ use std::{
     sync::Mutex,
 };
 
-use hanzo_engine_kernels::AnyBackend;
-use hanzo_engine_kernels::Pipeline;
+use hanzo_engine_ops::{AnyBackend, Pipeline};
 
 use super::*;
 use crate::kv::{BlockHash, BlockName, BlockStore, KeptBlock};

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use hanzo_engine_kernels::{
-    AnyBackend, Batch, RowSource, SequenceSpan, StepLimits,
-    cpu::{CpuBackend, ThreadPool, Tier},
-};
+use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
+use hanzo_engine_ops::{AnyBackend, Batch, RowSource, SequenceSpan, StepLimits};
 
 use super::*;
 

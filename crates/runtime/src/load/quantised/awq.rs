@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 
 use super::made::{Affine, four_bit_codes};
 use super::numbers::{Numbers, Words};

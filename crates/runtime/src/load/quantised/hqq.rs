@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 
 use super::made::{Affine, of_f16};
 use super::numbers::Numbers;

@@ -25,7 +25,7 @@ mod torchao;
 
 use std::collections::BTreeMap;
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 
 use crate::error::LoadError;
 use crate::tensor::Tensor;

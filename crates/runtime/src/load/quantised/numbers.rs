@@ -1,7 +1,7 @@
 //! Numbers in the types of scales, zero points and weights of quantised checkpoints.
 
 use half::{bf16, f16};
-use hanzo_engine_kernels::{DType, quant::e4m3};
+use hanzo_engine_ops::{DType, quant::e4m3};
 
 use super::refused;
 use crate::error::LoadError;

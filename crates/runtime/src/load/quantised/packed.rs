@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 
 use super::made::Affine;
 use super::numbers::{Numbers, Words};
@@ -59,7 +59,7 @@ pub(super) fn mlx(settings: &Settings, parts: &mut Parts, stem: &str) -> Result<
         group_of: None,
         codes: move |range: Range<usize>, out: &mut [u8]| {
             let packed = &bytes[4 * words * range.start..4 * words * range.end];
-            hanzo_engine_kernels::quant::affine_codes(bits, packed, out);
+            hanzo_engine_ops::quant::affine_codes(bits, packed, out);
         },
         factors: move |row, of| (scale.at(row * groups + of), bias.at(row * groups + of)),
     };
@@ -138,7 +138,7 @@ pub(super) fn gptq(settings: &Settings, parts: &mut Parts, stem: &str) -> Result
                         packed[4 * word..4 * word + 4].copy_from_slice(&code.to_le_bytes());
                     }
                     let out = &mut out[at * cols + 32 * unit..][..32];
-                    hanzo_engine_kernels::quant::affine_codes(bits, &packed[..4 * bits as usize], out);
+                    hanzo_engine_ops::quant::affine_codes(bits, &packed[..4 * bits as usize], out);
                 }
             }
         },

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use hanzo_engine_kernels::{DType, quant};
+use hanzo_engine_ops::{DType, quant};
 
 use super::made::{Affine, of_bf16, of_rows};
 use super::numbers::{Numbers, e5m2};

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 use serde_json::{Map, Value, json};
 
 use crate::decoder::tests::data;
@@ -167,7 +167,7 @@ fn ggml_s_nvfp4_is_exact_as_bf16() {
     let stored: Vec<u8> =
         (0..2 * 3 * 36).map(|i| if i % 36 < 4 { 8 + (i * 5 % 112) as u8 } else { (i * 37) as u8 }).collect();
     let mut expected = vec![0.0; 2 * 3 * 64];
-    hanzo_engine_kernels::quant::dequantize_row(DType::NVFP4, &stored, &mut expected);
+    hanzo_engine_ops::quant::dequantize_row(DType::NVFP4, &stored, &mut expected);
     let weight = || tensor("w.weight", DType::NVFP4, &[2, 3, 64], stored.clone());
     let factors = |values: &[f32]| {
         tensor("w.scale", DType::F32, &[values.len()], values.iter().flat_map(|x| x.to_le_bytes()).collect())
@@ -199,7 +199,7 @@ fn small_floats_lose_nothing() {
         shape: shape.to_vec(),
         bytes: bytes.into(),
     };
-    let e4m3 = hanzo_engine_kernels::quant::e4m3;
+    let e4m3 = hanzo_engine_ops::quant::e4m3;
     for (cols, block, scales, dtype) in [
         (256, [128, 128], vec![1], DType::FP8),
         (256, [128, 128], vec![3], DType::FP8),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use ::safetensors::tensor::{Dtype, TensorView};
 use ::safetensors::{SafeTensors, serialize};
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 use serde_json::Value;
 
 use super::{data, edit};

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 use serde_json::{Map, Value as Json, json};
 
 use super::families::{CLIP_MEAN, CLIP_STD};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_ops::DType;
 
 use super::Projector::{self, Gemma3, Idefics3, Mlp, Pixtral, Qwen2, Qwen3, Qwen25};
 use super::Tower;

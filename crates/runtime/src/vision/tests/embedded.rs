@@ -3,7 +3,7 @@
 //! tensors and tokenizers, which are the same as in llama.cpp's files, come from `text.gguf`.
 
 use half::f16;
-use hanzo_engine_kernels::{AnyBackend, DType, quant};
+use hanzo_engine_ops::{AnyBackend, DType, quant};
 
 mod alone;
 mod mllama;

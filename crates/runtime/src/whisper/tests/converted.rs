@@ -2,7 +2,7 @@
 
 use tempfile::TempDir;
 
-use hanzo_engine_kernels::{DType, quant};
+use hanzo_engine_ops::{DType, quant};
 
 use super::super::ctranslate2;
 use super::*;

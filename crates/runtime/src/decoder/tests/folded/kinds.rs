@@ -1,7 +1,7 @@
 //! Adapters of every kind beside PEFT, on every family: magnitudes, biases, embeddings, heads, and weights in place of the model's.
 //! tests/data/make_adapted_kinds.py says how its log probabilities were made.
 
-use hanzo_engine_kernels::{AnyBackend, TensorParallel};
+use hanzo_engine_ops::{AnyBackend, TensorParallel};
 use serde_json::Value;
 
 use super::families::last_log_probabilities;

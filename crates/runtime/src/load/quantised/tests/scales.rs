@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::load::quantised::numbers::{e5m2, e8m0};
-use hanzo_engine_kernels::quant::e4m3;
+use hanzo_engine_ops::quant::e4m3;
 
 fn tensor(name: &str, dtype: DType, shape: &[usize], bytes: Vec<u8>) -> Tensor {
     let (file, shape) = ("a.safetensors".into(), shape.to_vec());
