@@ -1,6 +1,7 @@
 //! Dictionaries of misaki-rs, as `build.rs` packs them: a tenth of the size of its JSON, and much faster to
 //! read.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use misaki_rs::lexicon::PhonemeEntry;
@@ -10,20 +11,18 @@ use super::Dialect;
 
 /// Dictionary of a dialect.
 pub(super) fn lexicon(dialect: Dialect) -> Lexicon {
-    macro_rules! packed {
-        ($name:literal) => {
-            include_bytes!(concat!(env!("OUT_DIR"), "/", $name))
-        };
-    }
-    let (lang, golds, silvers): (_, &[u8], &[u8]) = match dialect {
-        Dialect::American => (Language::EnglishUS, packed!("us_gold"), packed!("us_silver")),
-        Dialect::British => (Language::EnglishGB, packed!("gb_gold"), packed!("gb_silver")),
+    let lang = match dialect {
+        Dialect::American => Language::EnglishUS,
+        Dialect::British => Language::EnglishGB,
     };
+    let golds = unpacked(include_bytes!(concat!(env!("OUT_DIR"), "/gold")), dialect);
+    let silvers = unpacked(include_bytes!(concat!(env!("OUT_DIR"), "/silver")), dialect);
     // Stress of words in capitals, and of capitalised words: misaki's own values.
-    Lexicon { lang, cap_stresses: (0.5, 2.0), golds: unpacked(golds), silvers: unpacked(silvers) }
+    Lexicon { lang, cap_stresses: (0.5, 2.0), golds, silvers }
 }
 
-fn unpacked(file: &[u8]) -> HashMap<String, PhonemeEntry> {
+/// Entries of one of the two dialects in a file.
+fn unpacked(file: &[u8], dialect: Dialect) -> HashMap<String, PhonemeEntry> {
     let bytes = miniz_oxide::inflate::decompress_to_vec(file).expect("`build.rs` deflated it");
     let mut entries = HashMap::new();
     let mut word = Vec::new();
@@ -34,10 +33,32 @@ fn unpacked(file: &[u8]) -> HashMap<String, PhonemeEntry> {
         let tab = entry.iter().position(|&byte| byte == b'\t').expect("each word ends with a tab");
         word.truncate(usize::from(*alike));
         word.extend_from_slice(&entry[..tab]);
-        entries.insert(text(&word), said(&entry[tab + 1..]));
+        let (american, british) = values(&entry[tab + 1..]);
+        let value = match dialect {
+            Dialect::American => american.map(said),
+            Dialect::British => british.map(|value| said(&value)),
+        };
+        if let Some(value) = value {
+            entries.insert(text(&word), value);
+        }
         rest = next;
     }
     entries
+}
+
+/// Values of a word in American and in British, if the dialect has it.
+fn values(values: &[u8]) -> (Option<&[u8]>, Option<Cow<'_, [u8]>>) {
+    let end = values.iter().position(|byte| matches!(byte, 3 | 4)).unwrap_or(values.len());
+    let (american, british) = values.split_at(end);
+    let british = match british {
+        [4, begins, ends, between @ ..] => {
+            let (begins, ends) = (usize::from(begins - 32), usize::from(ends - 32));
+            Some([&american[..begins], between, &american[american.len() - ends..]].concat().into())
+        }
+        [3] => Some(american.into()),
+        _ => None,
+    };
+    ((!american.is_empty()).then_some(american), british)
 }
 
 fn said(value: &[u8]) -> PhonemeEntry {
