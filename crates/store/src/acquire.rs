@@ -140,7 +140,12 @@ impl Acquire {
         .await
     }
 
-    async fn plan(&self) -> Result<ModelPlan, PullError> {
+    /// Plans, in a box: each crate that awaits an async function itself compiles it again.
+    fn plan(&self) -> std::pin::Pin<Box<dyn Future<Output = Result<ModelPlan, PullError>> + Send + '_>> {
+        Box::pin(self.plan_unboxed())
+    }
+
+    async fn plan_unboxed(&self) -> Result<ModelPlan, PullError> {
         let Means { http, settings, .. } = &*self.means;
         let (include, exclude) = (&self.include, &self.exclude);
         let plan = match &self.reference {
@@ -466,6 +471,8 @@ fn copy(
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PullError> + Send + 'static,
 ) -> Result<T, PullError> {
+    // The pool knows only what the work returns, because each type of task is 4 KB of code.
+    let work: Box<dyn FnOnce() -> Result<T, PullError> + Send> = Box::new(work);
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|error| Err(PullError::Internal(error.to_string())))
 }
