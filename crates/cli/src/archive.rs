@@ -9,6 +9,7 @@ use crate::print::{print_json, print_line};
 use crate::size::show_bytes;
 use crate::term::interrupted;
 use crate::view::ModelSummary;
+use hanzo_engine_process::tasks;
 use hanzo_engine_proto::v1;
 use serde::Serialize;
 use std::io;
@@ -108,7 +109,7 @@ pub(crate) async fn import(args: ImportArgs) -> Result<(), CliError> {
     let (sender, receiver) = mpsc::channel(PIECES_WAITING);
     let broke_off = Arc::<Mutex<Option<io::Error>>>::default();
     let progress = ByteProgress::new("importing", Some(total), args.json);
-    let reading = tokio::spawn(read(file, sender, progress, broke_off.clone()));
+    let reading = tasks::spawn(read(file, sender, progress, broke_off.clone()));
     let imported = access.store.import(ReceiverStream::new(receiver)).await;
     // The reader ends by itself, because its channel is closed.
     let _ = reading.await;

@@ -8,6 +8,7 @@ use figment::providers::Serialized;
 use hanzo_engine_access::{ClientTls, Secret, channel, mistaken_server, with_key};
 use hanzo_engine_daemon::config::LogConfig;
 use hanzo_engine_daemon::{Config, Daemon, DaemonError, log};
+use hanzo_engine_process::tasks;
 use hanzo_engine_proto::v1::{
     StatsRequest, engine_client::EngineClient, speech_client::SpeechClient, store_client::StoreClient,
 };
@@ -265,7 +266,7 @@ impl InProcess {
         }
         let address = format!("http://{}", daemon.grpc_addr());
         let stop = CancellationToken::new();
-        let served = tokio::spawn(daemon.serve(stop.clone().cancelled_owned()));
+        let served = tasks::spawn(daemon.serve(stop.clone().cancelled_owned()));
         let DaemonConnection { client, store, speech, .. } =
             connect(&address, &Credentials::default()).await?;
         Ok(Self { client, store, speech, address, stop, served })

@@ -16,6 +16,7 @@ use crate::host::{Host, HostOptions};
 use crate::input::{Input, Survey};
 use crate::term::tell;
 use batch::{Batch, EmbeddedBatch};
+use hanzo_engine_process::tasks;
 use hanzo_engine_proto::v1::{self, Capability};
 use output::VectorFormat;
 use partial::{ItemOutcome, Partial, Record, RowCounts};
@@ -281,7 +282,7 @@ impl EmbedRun<'_> {
         while reading || !flights.is_empty() {
             tokio::select! {
                 batch = batches.recv(), if reading && flights.len() < self.args.in_flight as usize => match batch {
-                    Some(batch) => flights.push_back(tokio::spawn(batch?.embed(self.embed_client.clone()))),
+                    Some(batch) => flights.push_back(tasks::spawn(batch?.embed(self.embed_client.clone()))),
                     None => reading = false,
                 },
                 landed = first(&mut flights), if !flights.is_empty() => {

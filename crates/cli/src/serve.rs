@@ -17,6 +17,7 @@ use hanzo_engine_daemon::{
 use hanzo_engine_gateway::{Gateway, GatewayError, Reload};
 use hanzo_engine_process::settings::{self, DeclaredSettings as _, SettingsChange};
 use hanzo_engine_process::systemd::{self, Is};
+use hanzo_engine_process::tasks;
 use hanzo_engine_proto::v1::{AdapterSource, LoadRequest, LoadResponse};
 use serde_json::{Value, json};
 use std::convert::Infallible;
@@ -94,8 +95,8 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
     systemd::watch(move || !watched.is_stuck());
 
     let (stop_gateway, stop_daemon) = (CancellationToken::new(), CancellationToken::new());
-    let mut gateway = tokio::spawn(gateway.serve(stop_gateway.clone().cancelled_owned()));
-    let mut daemon = tokio::spawn(daemon.serve(stop_daemon.clone().cancelled_owned()));
+    let mut gateway = tasks::spawn(gateway.serve(stop_gateway.clone().cancelled_owned()));
+    let mut daemon = tasks::spawn(daemon.serve(stop_daemon.clone().cancelled_owned()));
     tokio::select! {
         () = asked_to_end => tell("finishing what runs; once more ends it at once\n"),
         // Nothing runs yet: exit with the load's error.

@@ -10,6 +10,7 @@ use crate::progress_line::ProgressLine;
 use crate::size::show_span;
 use crate::term::{harmless, tell};
 use hanzo_engine_gateway::subtitles::{srt, vtt};
+use hanzo_engine_process::tasks;
 use hanzo_engine_proto::v1::{
     TranscribeConfig, TranscribeFinished, TranscribeRequest, TranscribeStarted, TranscriptSegment,
     transcribe_event::Event, transcribe_request::Part,
@@ -146,7 +147,7 @@ async fn all(args: &TranscribeArgs, shape: TranscriptFormat, host: &Host) -> Res
         while running.len() < args.in_flight as usize {
             let Some(file) = files.next() else { break };
             let work = one(host.speech.clone(), config(args, host, file), file.clone(), progress.clone());
-            running.push_back((file.clone(), tokio::spawn(work)));
+            running.push_back((file.clone(), tasks::spawn(work)));
         }
         let Some((file, said)) = running.pop_front() else { break };
         let lost = |error: JoinError| Err(CliError::Start(format!("transcribing failed: {error}")));

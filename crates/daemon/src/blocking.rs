@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::AcqRel, Ordering::Release},
 };
 
-use hanzo_engine_process::heap;
+use hanzo_engine_process::{heap, tasks};
 
 use crate::error::{Error, Failure, FailureReason};
 use crate::limits::HEAPS_GIVE_BACK_AFTER;
@@ -14,7 +14,7 @@ use crate::limits::HEAPS_GIVE_BACK_AFTER;
 pub(crate) async fn blocking<T: Send + 'static, E: From<WorkPanic> + Send + 'static>(
     work: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<T, E> {
-    match tokio::task::spawn_blocking(work).await {
+    match tasks::blocking(work).await {
         Ok(result) => result,
         Err(error) => Err(WorkPanic(error).into()),
     }
@@ -25,7 +25,7 @@ pub(crate) async fn blocking<T: Send + 'static, E: From<WorkPanic> + Send + 'sta
 pub(crate) fn give_back_soon() {
     static ASKED: AtomicBool = AtomicBool::new(false);
     if !ASKED.swap(true, AcqRel) {
-        tokio::spawn(async {
+        tasks::spawn(async {
             tokio::time::sleep(HEAPS_GIVE_BACK_AFTER).await;
             ASKED.store(false, Release);
             tokio::task::spawn_blocking(heap::give_back).await

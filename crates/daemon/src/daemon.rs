@@ -16,6 +16,7 @@ use futures_util::future::BoxFuture;
 use hanzo_engine_access::{Access, AccessError, ServerTls, TlsError};
 use hanzo_engine_kernels_cuda::Driver;
 use hanzo_engine_ops::KernelError;
+use hanzo_engine_process::tasks;
 use hanzo_engine_proto::v1::{
     self, engine_server::EngineServer, speech_server::SpeechServer, store_server::StoreServer,
 };
@@ -338,7 +339,7 @@ impl Daemon {
         let routes = admin::routes(core.clone(), handle.access(), &config.server);
         servers.spawn(ports::admin(admin, routes, closing.clone()));
         for request in models.configured.iter().filter(|request| request.at_start) {
-            tokio::spawn(load_wanted(models.clone(), request.clone()));
+            tasks::spawn(load_wanted(models.clone(), request.clone()));
         }
 
         tokio::select! {
@@ -460,7 +461,7 @@ async fn open_store(config: StoreConfig) -> Result<(Option<Store>, String), Daem
         }
         Ok(store)
     };
-    let opened = tokio::task::spawn_blocking(open).await;
+    let opened = tasks::blocking(open).await;
     let opened = opened.map_err(|error| DaemonError::Server { what: "store", reason: error.to_string() })?;
     match opened {
         Ok(store) => Ok((Some(store), String::new())),

@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use hanzo_engine_process::tasks;
 use hanzo_engine_store::{ModelLookup, Store, StoreError, check_name, derive_name};
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
@@ -255,7 +256,7 @@ impl Models {
                 adapters: Arc::new(WantedAdapters::of(adapters)),
                 usage,
             };
-            tokio::spawn(self.clone().live(life, progress));
+            tasks::spawn(self.clone().live(life, progress));
         }
         Ok(joined)
     }
@@ -483,7 +484,7 @@ impl Models {
         self.note_used(life);
         if !life.adapters.is_empty() {
             let (models, name, wanted) = (self.clone(), life.name.clone(), life.adapters.clone());
-            tokio::spawn(async move { models.restore_adapters(&name, &wanted).await });
+            tasks::spawn(async move { models.restore_adapters(&name, &wanted).await });
         }
     }
 

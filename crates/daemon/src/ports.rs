@@ -4,6 +4,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use axum::extract::ConnectInfo;
 use hanzo_engine_access::{Limits, ServerTls, connections};
+use hanzo_engine_process::tasks;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
@@ -74,7 +75,7 @@ pub(crate) async fn admin(
         let served = builder.serve_connection(TokioIo::new(connection), TowerToHyperService::new(routes));
         let served = graceful.watch(served.into_owned());
         // No response of this port takes long.
-        tokio::spawn(tokio::time::timeout(ADMIN_CONNECTION_TIME, served));
+        tasks::spawn(tokio::time::timeout(ADMIN_CONNECTION_TIME, served));
     }
     drop(accepted);
     // Running responses may finish; idle connections are closed.

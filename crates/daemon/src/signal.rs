@@ -1,6 +1,7 @@
 //! Signals. SIGTERM, SIGQUIT and Ctrl-C end the program, the first time gracefully and the second time at once.
 //! SIGHUP makes it reload its settings.
 
+use hanzo_engine_process::tasks;
 use std::io;
 
 /// Calls `act` at each SIGHUP from now on. On systems without this signal it is never called.
@@ -12,7 +13,7 @@ pub fn on_hangup(mut act: impl FnMut() + Send + 'static) -> io::Result<()> {
     {
         use tokio::signal::unix::{SignalKind, signal};
         let mut hangup = signal(SignalKind::hangup())?;
-        tokio::spawn(async move {
+        tasks::spawn(async move {
             while hangup.recv().await.is_some() {
                 act();
             }
@@ -31,7 +32,7 @@ pub fn shutdown() -> io::Result<impl Future<Output = ()> + Send + 'static> {
     let mut signals = Signals::catch()?;
     Ok(async move {
         signals.next().await;
-        tokio::spawn(async move {
+        tasks::spawn(async move {
             signals.next().await;
             std::process::exit(130);
         });

@@ -8,6 +8,7 @@ use axum::{
     http::{HeaderMap, header},
 };
 use bytes::Bytes;
+use hanzo_engine_process::tasks;
 use http_body_util::BodyExt as _;
 use tokio::time::Instant;
 
@@ -167,7 +168,7 @@ impl ReceivedBody {
         };
         match aside {
             false => work(),
-            true => tokio::task::spawn_blocking(work)
+            true => tasks::blocking(work)
                 .await
                 .unwrap_or_else(|e| Err(ApiError::internal(&format!("reading a body: {e}")))),
         }

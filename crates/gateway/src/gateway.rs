@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use hanzo_engine_access::{
     Access, Connection, OpeningStream, Permit, ServerTls, Stream, connections, connections_until,
 };
+use hanzo_engine_process::tasks;
 use hyper::{
     Request, Response, Version,
     body::Incoming,
@@ -336,7 +337,7 @@ impl Connections {
         permit: Permit,
     ) {
         let (closed, idle) = (self.closed.clone(), Duration::from_secs(self.app.config.idle_timeout_s));
-        tokio::spawn(async move {
+        tasks::spawn(async move {
             tokio::select! {
                 biased;
                 ended = closed.run_until_cancelled_owned(served) => {

@@ -16,6 +16,7 @@ use hanzo_engine_process::{
     documents,
     settings::{EngineGateway, FlagLayer, SettingsChange},
     systemd::{self, Is},
+    tasks,
 };
 use tracing_subscriber::{
     EnvFilter, Layer as _, Registry, filter::ParseError, layer::SubscriberExt as _, reload,
@@ -151,7 +152,7 @@ async fn run(args: Args) -> Result<(), Failure> {
         (shutdown().map_err(Failure::Signals)?, hangups().map_err(Failure::Signals)?);
     let gateway = Gateway::bind(config).await?;
     let settings = gateway.reload();
-    tokio::spawn(async move {
+    tasks::spawn(async move {
         while hangups.recv().await.is_some() {
             systemd::tell(Is::Reloading);
             SettingsChange::log(read_again(&args, &settings, &level));
@@ -196,7 +197,7 @@ fn hangups() -> io::Result<tokio::sync::mpsc::Receiver<()>> {
     {
         use tokio::signal::unix::{SignalKind, signal};
         let mut hangup = signal(SignalKind::hangup())?;
-        tokio::spawn(async move { while hangup.recv().await.is_some() && sender.send(()).await.is_ok() {} });
+        tasks::spawn(async move { while hangup.recv().await.is_some() && sender.send(()).await.is_ok() {} });
     }
     #[cfg(not(unix))]
     drop(sender);
@@ -218,7 +219,7 @@ fn shutdown() -> io::Result<impl Future<Output = ()> + Send + 'static> {
     };
     Ok(async move {
         next().await;
-        tokio::spawn(async move {
+        tasks::spawn(async move {
             next().await;
             std::process::exit(130);
         });

@@ -1,6 +1,6 @@
 //! Shared code of the programs as processes: settings that can be shown, compared and explained ([`settings`]),
-//! communication with systemd ([`systemd`]), memory of the heap ([`heap`]), and manual pages ([`documents`]). Each
-//! program defines its own settings.
+//! communication with systemd ([`systemd`]), memory of the heap ([`heap`]), manual pages ([`documents`]), and tasks
+//! ([`tasks`]). Each program defines its own settings.
 
 #![deny(unsafe_code)]
 
@@ -10,5 +10,6 @@ pub mod documents;
 pub mod heap;
 pub mod settings;
 pub mod systemd;
+pub mod tasks;
 
 pub use directories::without_directories;

@@ -9,5 +9,6 @@ pub mod v1 {
     tonic::include_proto!("hanzo.engine.v1");
 
     /// Compiled contract with its comments, for gRPC reflection.
-    pub static FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/engine_descriptor.bin"));
+    pub static FILE_DESCRIPTOR_SET: &[u8] =
+        include_bytes!(concat!(env!("OUT_DIR"), "/engine_descriptor.bin"));
 }

@@ -16,6 +16,7 @@ use std::{
 use bytes::{Buf as _, Bytes};
 use futures_util::{Stream, stream};
 use hanzo_engine_access::TranscriptSpend;
+use hanzo_engine_process::tasks;
 use hanzo_engine_proto::v1::{self, transcribe_request::Part};
 use hanzo_engine_sound::{Gate, Hint, Limits, Sound, SoundError};
 use tokio::{
@@ -175,7 +176,7 @@ async fn begin(
     record.queued = true;
 
     let (bytes, reader) = mpsc::channel(SOUND_MESSAGES_MAX);
-    let upload = Upload(tokio::spawn(upload(messages, bytes)).abort_handle());
+    let upload = Upload(tasks::spawn(upload(messages, bytes)).abort_handle());
     let map = SharedMap::default();
     let (done, decoded) = oneshot::channel();
     let gate = match config.voice_activity.unwrap_or(true) {

@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use hanzo_engine_process::tasks;
 use tokio::{
     task::{AbortHandle, JoinSet},
     time::timeout,
@@ -53,7 +54,7 @@ impl KeeperTask {
         };
         keeper.look(fleet).await?;
         let (resolver, fleet) = (Arc::clone(&fleet.resolver), Arc::downgrade(fleet));
-        let keeping = tokio::spawn(async move {
+        let keeping = tasks::spawn(async move {
             loop {
                 resolver.again().await;
                 let Some(fleet) = Weak::upgrade(&fleet) else { return };

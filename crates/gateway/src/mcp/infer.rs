@@ -1,5 +1,6 @@
 //! MCP tool `hanzo_infer`: converts its arguments to a chat completion, and the answer to a tool result.
 
+use hanzo_engine_process::tasks;
 use std::sync::Arc;
 
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
@@ -33,7 +34,7 @@ pub(super) async fn infer(
         let text = Value::Object(chat(arguments)?).to_string();
         plan::chat(Fields::of_body(body::parse(&text)?, of_app.config.lenient)?, &of_app.config, &id)
     };
-    let plan = tokio::task::spawn_blocking(plan).await;
+    let plan = tasks::blocking(plan).await;
     let mut plan = plan.unwrap_or_else(|e| Err(ApiError::internal(&format!("reading arguments: {e}"))))?;
     plan.requests.iter_mut().for_each(|request| request.load_progress = progress.is_wanted());
     let total = plan.requests.first().and_then(|request| request.stop.as_ref()?.max_tokens).map(f64::from);

@@ -4,6 +4,7 @@
 mod disk;
 pub(crate) mod stored;
 
+use hanzo_engine_process::tasks;
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -194,7 +195,7 @@ impl Responses {
         if shared.disk.is_none() {
             return work(&shared);
         }
-        tokio::task::spawn_blocking(move || work(&shared)).await.unwrap_or(none)
+        tasks::blocking(move || work(&shared)).await.unwrap_or(none)
     }
 }
 

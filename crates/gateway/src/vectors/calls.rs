@@ -3,6 +3,7 @@
 use std::{iter::Peekable, sync::Arc, vec};
 
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
+use hanzo_engine_process::tasks;
 use hanzo_engine_proto::v1::{self, EmbedOutput, content_part::Part, embed_input::Input};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -232,7 +233,7 @@ impl Caller {
                 let call = ask(engine.clone(), until.deadline, id.of_call(i, several), items);
                 // In a task, so that the engine's answer is received even if the client is slow. All requests
                 // share the connection to the engine, and other answers must not wait behind this one.
-                let call = AbortOnDropHandle::new(tokio::spawn(async move {
+                let call = AbortOnDropHandle::new(tasks::spawn(async move {
                     let answer = until.run(call).await;
                     let answer = answer.map_err(|e| e.renamed(|field| name(&shifted(field, start))))?;
                     Ok(CallAnswer { start, count, answer })
