@@ -14,6 +14,9 @@ use hanzo_engine_ops::KernelError;
 /// Bytes of a cache line and of the widest vector.
 pub(super) const ALIGN: usize = 64;
 
+/// Smallest array that is cut from a slab of huge pages. Most matrices of a small model are smaller than a huge page.
+const SLAB_MIN: usize = HUGE_PAGE / 8;
+
 /// A zeroed array whose first element lies on a 64-byte boundary.
 pub(super) struct AlignedArray<T> {
     first: NonNull<T>,
@@ -62,7 +65,7 @@ impl<T: Zeroable> AlignedArray<T> {
         }
         // Weights are read in several streams, and outputs are written a row apart. With small pages the processor
         // would spend its time on address translation.
-        if bytes >= HUGE_PAGE {
+        if bytes >= SLAB_MIN {
             let piece = slab::take(bytes).ok_or_else(no_memory)?;
             return Ok(AlignedArray {
                 first: piece.first().cast(),

@@ -40,6 +40,8 @@ const ITEM_SPLIT_BYTES: usize = 1 << 20;
 const CHUNK_NS: usize = 60_000;
 /// Largest number of panels of an item when there are many columns.
 const WIDE_PANELS: usize = 8;
+/// Items of few columns that a thread computes as one.
+const JOINED_ITEMS: usize = 4;
 /// Largest number of sums of an item: `(panels, columns, 16)`.
 const SLAB: usize = 2 * ITEM_COLUMNS_MAX * PANEL_ROWS;
 /// Sums of a thread: slabs for gate and for up, and one panel for partial panels.
@@ -53,7 +55,7 @@ const EXPANDED: usize = EXPAND_INPUTS * PANEL_ROWS;
 /// Blocks of 256 that are decoded together, if panels hold blocks as stored.
 const STORED_RUN: usize = EXPAND_INPUTS / 256;
 const _: () = assert!(STREAM_PANELS * UNIT_STREAM_COLUMNS_MAX * PANEL_ROWS <= SLAB);
-const _: () = assert!(STREAM_PANELS * WIDE_COLUMNS_MIN * PANEL_ROWS <= SLAB);
+const _: () = assert!(JOINED_ITEMS * STREAM_PANELS * WIDE_COLUMNS_MIN * PANEL_ROWS <= SLAB);
 
 /// Whether items are cut for the matrix unit: always for floats; for bytes if it computes all kinds. Kinds that it
 /// computes with fewer columns (`amx::takes`) are streamed, in items cut as for vectors.

@@ -379,6 +379,16 @@ impl Segment {
         }
     }
 
+    /// Number of times that STREAM_PANELS panels from `panel` on, at most `count` panels in all, have the next panels
+    /// of the same streams behind them; at least 1.
+    pub(super) fn stream_steps(&self, panel: usize, count: usize) -> usize {
+        let streamed = self.panels() / STREAM_PANELS * STREAM_PANELS;
+        if !panel.is_multiple_of(STREAM_PANELS) || panel >= streamed {
+            return 1;
+        }
+        (count.min(streamed - panel) / STREAM_PANELS).max(1)
+    }
+
     /// Address of a panel to prefetch, or null past the last.
     pub(super) fn after(&self, panel: usize) -> *const u8 {
         if panel < self.panels() { self.panel(panel).as_ptr() } else { std::ptr::null() }

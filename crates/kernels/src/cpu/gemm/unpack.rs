@@ -81,6 +81,6 @@ pub(super) unsafe fn group<F: PanelFormat, L: Lanes, const EXPANDED: bool>(
 unsafe fn ahead_of<F: PanelFormat, L: Lanes>(codes: *const u8, group: usize) {
     let bytes = F::CODE_STRIDE / (F::KIND.block() / 32);
     for line in (0..bytes).step_by(64) {
-        L::prefetch(codes.wrapping_add(L::AHEAD + group * bytes + line));
+        L::prefetch_stream(codes.wrapping_add(L::AHEAD + group * bytes + line));
     }
 }

@@ -221,6 +221,11 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
     unsafe fn prefetch(at: *const u8) {
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
+    /// Into the second-level cache: the first level has buffers for too few lines on their way from memory.
+    #[inline(always)]
+    unsafe fn prefetch_stream(at: *const u8) {
+        _mm_prefetch::<_MM_HINT_T1>(at.cast());
+    }
     #[inline(always)]
     unsafe fn prefetch_write(at: *const f32) {
         _mm_prefetch::<_MM_HINT_ET0>(at.cast());

@@ -168,6 +168,11 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn load_w(from: *const u8) -> Self::W;
     /// Prefetches the cache line at an address, which need not be valid.
     unsafe fn prefetch(at: *const u8);
+    /// Prefetches a cache line of streamed weights, [`Lanes::AHEAD`] bytes before its use. Any address will do.
+    #[inline(always)]
+    unsafe fn prefetch_stream(at: *const u8) {
+        Self::prefetch(at);
+    }
     /// Prefetches the cache line at an address, which need not be valid, for writing.
     unsafe fn prefetch_write(at: *const f32);
     /// Writes 64 bytes.

@@ -40,23 +40,26 @@ pub(super) unsafe fn panel_sums(
     while done < panels.len() {
         let first = panels.start + done;
         let (even, stride) = segment.even_panels(first, panels.end - first);
+        let steps = segment.stream_steps(first, panels.end - first);
         let sums = &mut scratch.sums[at + done * column_count * PANEL_ROWS..];
         let job = PanelJob {
             panel: segment.panel(first).as_ptr(),
             panel_stride: stride,
             panels: even,
-            after: segment.after(first + even),
+            steps,
+            panel_bytes: segment.panel_bytes,
+            after: segment.after(first + steps * even),
             blocks: segment.blocks(),
             scale_shift: segment.kind.scale_shift(),
             finite: segment.finite,
             columns,
             column_count,
-            sums: sums[..even * column_count * PANEL_ROWS].as_mut_ptr(),
+            sums: sums[..steps * even * column_count * PANEL_ROWS].as_mut_ptr(),
             expanded: scratch.expanded.as_mut_ptr(),
         };
         // SAFETY: the job's pointers are those of the segment's panels and the caller's columns and sums.
         unsafe { even_sums(tier, segment.kind, &job, &mut scratch.scales) };
-        done += even;
+        done += steps * even;
     }
 }
 
@@ -67,21 +70,24 @@ pub(super) unsafe fn panel_sums(
 unsafe fn even_sums(tier: Tier, kind: PanelKind, job: &PanelJob, scales: &mut [f32]) {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     if tier == Tier::Amx && amx::takes(kind, job.column_count) {
-        // SAFETY: the tier is available, the unit takes the job, whose pointers are the caller's; the scratch holds a
-        // job's planes (asserted above).
-        unsafe {
-            amx::panel_sums(&amx::AmxJob {
-                kind,
-                panel: job.panel,
-                panel_stride: job.panel_stride,
-                panels: job.panels,
-                blocks: job.blocks,
-                finite: job.finite,
-                columns: job.columns,
-                column_count: job.column_count,
-                sums: job.sums,
-                planes: job.expanded,
-            });
+        for step in 0..job.steps {
+            // SAFETY: the tier is available, the unit takes the job, whose pointers are the caller's; the scratch holds
+            // a job's planes (asserted above).
+            unsafe {
+                let job = job.step(step);
+                amx::panel_sums(&amx::AmxJob {
+                    kind,
+                    panel: job.panel,
+                    panel_stride: job.panel_stride,
+                    panels: job.panels,
+                    blocks: job.blocks,
+                    finite: job.finite,
+                    columns: job.columns,
+                    column_count: job.column_count,
+                    sums: job.sums,
+                    planes: job.expanded,
+                });
+            }
         }
         return;
     }
@@ -125,7 +131,11 @@ unsafe fn even_sums(tier: Tier, kind: PanelKind, job: &PanelJob, scales: &mut [f
             PanelKind::Q5K => dispatch(tier, PanelSums::<Block256<gemm::Q5K>>(job, PhantomData)),
             PanelKind::Q6K => dispatch(tier, PanelSums::<Block256<gemm::Q6K>>(job, PhantomData)),
             PanelKind::Nl4K => dispatch(tier, PanelSums::<Block256<gemm::Nl4K>>(job, PhantomData)),
-            PanelKind::Stored(dtype) => stored_sums(tier, dtype, &job, scales),
+            PanelKind::Stored(dtype) => {
+                for step in 0..job.steps {
+                    stored_sums(tier, dtype, &job.step(step), scales);
+                }
+            }
         }
     }
 }
@@ -187,6 +197,9 @@ struct PanelJob {
     /// Bytes from a panel to the next.
     panel_stride: usize,
     panels: usize,
+    /// Number of times that so many panels are computed, each time `panel_bytes` further on.
+    steps: usize,
+    panel_bytes: usize,
     /// Address of the panel after the last, or null.
     after: *const u8,
     blocks: usize,
@@ -203,6 +216,22 @@ struct PanelJob {
     expanded: *mut u8,
 }
 
+impl PanelJob {
+    /// Step `index` of the job, as a job of one step.
+    ///
+    /// # Safety
+    /// The job has that step.
+    #[inline(always)]
+    unsafe fn step(self, index: usize) -> PanelJob {
+        // SAFETY: the job's pointers are good for each of its steps.
+        let panel = unsafe { self.panel.add(index * self.panel_bytes) };
+        // SAFETY: as above.
+        let sums = unsafe { self.sums.add(index * self.panels * self.column_count * PANEL_ROWS) };
+        let after = if index + 1 < self.steps { panel.wrapping_add(self.panel_bytes) } else { self.after };
+        PanelJob { panel, sums, after, steps: 1, ..self }
+    }
+}
+
 struct PanelSums<F>(PanelJob, PhantomData<F>);
 
 impl<F: PanelFormat> Kernel for PanelSums<F> {
@@ -212,49 +241,60 @@ impl<F: PanelFormat> Kernel for PanelSums<F> {
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
-        let job = self.0;
-        let args = TileArgs {
-            // SAFETY: these are the first block's places in a panel.
-            codes: unsafe { job.panel.add(F::KIND.codes_at(0)) },
-            // SAFETY: as above.
-            scales: unsafe { job.panel.add(F::KIND.scales_at(job.blocks, 0)) },
-            codes_stride: job.panel_stride,
-            scales_stride: job.panel_stride,
-            scale_shift: job.scale_shift,
-            next: std::ptr::null(),
-            next_step: 0,
-            columns: job.columns,
-            block_first: 0,
-            block_end: job.blocks,
-            sums: job.sums,
-            sums_stride: job.column_count * PANEL_ROWS,
-        };
-        // Sums of a stream's floats soon take too few registers.
-        let floats_few = F::GROUPS == 0 && L::COLS < 8;
-        let few = job.column_count < if floats_few { 4 } else { WIDE_COLUMNS_MIN };
-        let mut panel = 0;
-        while panel < job.panels {
-            let left = job.panels - panel;
-            // SAFETY: the maker of a `PanelJob` vouches for panels, columns and sums; runs of blocks stay inside them.
-            unsafe {
-                let args = TileArgs {
-                    codes: args.codes.add(panel * job.panel_stride),
-                    scales: args.scales.add(panel * job.panel_stride),
-                    sums: args.sums.add(panel * args.sums_stride),
-                    ..args
-                };
-                if few && left >= STREAM_PANELS {
-                    across::<F, L, STREAM_PANELS, false>(args, job.column_count);
-                    panel += STREAM_PANELS;
-                    continue;
-                }
-                if TileProperties::<F, L, 1>::JOINT && !few && left >= JOINT_PANELS {
-                    runs::<F, L, JOINT_PANELS>(args, &job, panel);
-                    panel += JOINT_PANELS;
-                } else {
-                    runs::<F, L, 1>(args, &job, panel);
-                    panel += 1;
-                }
+        for step in 0..self.0.steps {
+            // SAFETY: the maker of a `PanelJob` vouches for each of its steps.
+            unsafe { step_sums::<F, L>(self.0.step(step)) };
+        }
+    }
+}
+
+/// Computes a job of one step.
+///
+/// # Safety
+/// Inside `L::vectorize`; the job's pointers are good for its panels, columns and sums.
+#[inline(always)]
+unsafe fn step_sums<F: PanelFormat, L: Lanes>(job: PanelJob) {
+    let args = TileArgs {
+        // SAFETY: these are the first block's places in a panel.
+        codes: unsafe { job.panel.add(F::KIND.codes_at(0)) },
+        // SAFETY: as above.
+        scales: unsafe { job.panel.add(F::KIND.scales_at(job.blocks, 0)) },
+        codes_stride: job.panel_stride,
+        scales_stride: job.panel_stride,
+        scale_shift: job.scale_shift,
+        next: std::ptr::null(),
+        next_step: 0,
+        columns: job.columns,
+        block_first: 0,
+        block_end: job.blocks,
+        sums: job.sums,
+        sums_stride: job.column_count * PANEL_ROWS,
+    };
+    // Sums of a stream's floats soon take too few registers.
+    let floats_few = F::GROUPS == 0 && L::COLS < 8;
+    let few = job.column_count < if floats_few { 4 } else { WIDE_COLUMNS_MIN };
+    let mut panel = 0;
+    while panel < job.panels {
+        let left = job.panels - panel;
+        // SAFETY: the maker of a `PanelJob` vouches for panels, columns and sums; runs of blocks stay inside them.
+        unsafe {
+            let args = TileArgs {
+                codes: args.codes.add(panel * job.panel_stride),
+                scales: args.scales.add(panel * job.panel_stride),
+                sums: args.sums.add(panel * args.sums_stride),
+                ..args
+            };
+            if few && left >= STREAM_PANELS {
+                across::<F, L, STREAM_PANELS, false>(args, job.column_count);
+                panel += STREAM_PANELS;
+                continue;
+            }
+            if TileProperties::<F, L, 1>::JOINT && !few && left >= JOINT_PANELS {
+                runs::<F, L, JOINT_PANELS>(args, &job, panel);
+                panel += JOINT_PANELS;
+            } else {
+                runs::<F, L, 1>(args, &job, panel);
+                panel += 1;
             }
         }
     }

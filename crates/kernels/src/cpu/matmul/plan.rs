@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::{
-    CHUNK_NS, ITEM_ACTIVATION_BYTES, ITEM_SPLIT_BYTES, PanelScratch, SLAB, UNIT_STREAM_COLUMNS_MAX,
-    WIDE_COLUMNS_MIN, WIDE_PANELS, unit_takes,
+    CHUNK_NS, ITEM_ACTIVATION_BYTES, ITEM_SPLIT_BYTES, JOINED_ITEMS, PanelScratch, SLAB,
+    UNIT_STREAM_COLUMNS_MAX, WIDE_COLUMNS_MIN, WIDE_PANELS, unit_takes,
 };
 use crate::cpu::aligned::SharedPointer;
 use crate::cpu::matrix::{PANEL_ROWS, STREAM_PANELS};
@@ -163,6 +163,27 @@ impl Plan {
         }
     }
 
+    /// Item by index, of at most few columns together with items after it, below `end`; and the index of the next.
+    /// Weights stream from memory, and the stream falters between items.
+    fn joined_item(&self, index: usize, end: usize) -> (Item, usize) {
+        let mut item = self.item(index);
+        let mut next = index + 1;
+        while item.columns < WIDE_COLUMNS_MIN && next < end.min(index + JOINED_ITEMS) {
+            let after = self.item(next);
+            if after.group != item.group
+                || after.row_first != item.row_first + item.rows
+                || after.column_first != item.column_first
+                || after.columns != item.columns
+                || !item.rows.is_multiple_of(STREAM_PANELS * PANEL_ROWS)
+            {
+                break;
+            }
+            item.rows += after.rows;
+            next += 1;
+        }
+        (item, next)
+    }
+
     /// Computes all parts and removes them.
     pub(super) fn run(
         &mut self,
@@ -178,8 +199,11 @@ impl Plan {
         turn.run(items, grain, &|worker, range| {
             // SAFETY: the pool gives each thread a number of its own below the length asserted above.
             let scratch = unsafe { &mut *scratch.get().add(worker) };
-            for index in range {
-                body(&plan.item(index), scratch);
+            let mut index = range.start;
+            while index < range.end {
+                let (item, next) = plan.joined_item(index, range.end);
+                body(&item, scratch);
+                index = next;
             }
         });
         self.clear();
