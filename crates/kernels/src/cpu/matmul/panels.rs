@@ -131,11 +131,7 @@ unsafe fn even_sums(tier: Tier, kind: PanelKind, job: &PanelJob, scales: &mut [f
             PanelKind::Q5K => dispatch(tier, PanelSums::<Block256<gemm::Q5K>>(job, PhantomData)),
             PanelKind::Q6K => dispatch(tier, PanelSums::<Block256<gemm::Q6K>>(job, PhantomData)),
             PanelKind::Nl4K => dispatch(tier, PanelSums::<Block256<gemm::Nl4K>>(job, PhantomData)),
-            PanelKind::Stored(dtype) => {
-                for step in 0..job.steps {
-                    stored_sums(tier, dtype, &job.step(step), scales);
-                }
-            }
+            PanelKind::Stored(dtype) => stored_sums(tier, dtype, &job, scales),
         }
     }
 }
@@ -146,7 +142,9 @@ unsafe fn even_sums(tier: Tier, kind: PanelKind, job: &PanelJob, scales: &mut [f
 /// The job's pointers are good for its panels, columns and sums; `tier` is available.
 unsafe fn stored_sums(tier: Tier, dtype: DType, job: &PanelJob, scales: &mut [f32]) {
     let kind = PanelKind::Stored(dtype);
-    for panel in 0..job.panels {
+    for panel in 0..job.steps * job.panels {
+        // SAFETY: the job has that step.
+        let (job, panel) = unsafe { (job.step(panel / job.panels), panel % job.panels) };
         for first in (0..job.blocks).step_by(STORED_RUN) {
             let end = job.blocks.min(first + STORED_RUN);
             // SAFETY: the blocks are in the panel, whose bytes nothing writes; the scratch holds a run of codes.
