@@ -125,7 +125,8 @@ impl<'a> Field<'a> {
         self.value
     }
 
-    fn mismatch(&self, expected: &str) -> ApiError {
+    /// Error about the value's type.
+    pub(crate) fn mismatch(&self, expected: &str) -> ApiError {
         self.error(format!("expected {expected}, got {}", describe(self.value)))
     }
 

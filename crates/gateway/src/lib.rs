@@ -26,6 +26,7 @@ mod cloud_settings;
 mod config;
 mod cors;
 mod current_settings;
+mod declare;
 mod drain;
 mod engine;
 mod error;

@@ -116,9 +116,9 @@ pub(crate) const DYNATEMP_EXPONENT_MAX: f64 = 100.0;
 /// Maximum `mirostat_tau`, in bits.
 pub(crate) const MIROSTAT_TAU_MAX: f64 = 100.0;
 /// Maximum alternatives of each token in a chat's `top_logprobs`.
-pub(crate) const CHAT_LOGPROBS_MAX: u64 = 20;
+pub(crate) const CHAT_LOGPROBS_MAX: u32 = 20;
 /// Maximum alternatives of each token in a completion's `logprobs`.
-pub(crate) const COMPLETION_LOGPROBS_MAX: u64 = 5;
+pub(crate) const COMPLETION_LOGPROBS_MAX: u32 = 5;
 /// Maximum characters of an `x-request-id` that is kept.
 pub(crate) const REQUEST_ID_CHARS_MAX: usize = 128;
 /// Maximum seconds in a `Retry-After` that an engine asks for.

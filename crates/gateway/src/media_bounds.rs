@@ -5,6 +5,7 @@
 use hanzo_engine_proto::v1::{self, content_part::Part};
 
 use crate::{
+    declare::{Declared as _, Read, Unread, fields},
     error::ApiError,
     fields::{Field, Fields},
     media_url::is_sound,
@@ -50,32 +51,20 @@ impl MediaBounds {
         Ok(MediaBounds { min_pixels: bound("min_pixels")?, max_pixels: bound("max_pixels")? })
     }
 
-    /// vLLM's `mm_processor_kwargs` of a whole request: bounds for each image that has none itself.
-    /// `media_io_kwargs`, about how files are read, must be empty.
-    pub(crate) fn of_request(fields: &mut Fields) -> Result<MediaBounds, ApiError> {
-        if let Some(field) = fields.take("media_io_kwargs") {
-            let kinds = field.object()?;
-            for kind in kinds.names() {
-                let named = kinds.clone().take(&kind).map(Field::object).transpose()?;
-                nothing_in(named.as_ref())?;
-            }
-        }
-        let Some(field) = fields.take("mm_processor_kwargs") else { return Ok(MediaBounds::default()) };
-        let mut kwargs = Some(field.object()?);
-        // The name of the same bounds in transformers.
-        let mut size =
-            kwargs.as_mut().and_then(|kwargs| kwargs.take("size")).map(Field::object).transpose()?;
-        let mut bound = |name: &str, edge: &str| {
+    /// Reads vLLM's `mm_processor_kwargs`. Nothing else may be in it.
+    fn of_kwargs(field: Field) -> Result<MediaBounds, ApiError> {
+        let mut fields = field.object()?;
+        let PictureBounds { min_pixels, max_pixels, mut size } = PictureBounds::read(&mut fields)?;
+        let mut bound = |name: &str, named, edge: &str| {
             let of_size = size.as_mut().and_then(|size| size.take(edge));
-            let named = kwargs.as_mut().and_then(|kwargs| kwargs.take(name));
             agreed(named, of_size, name)?.map(pixels).transpose()
         };
         let bounds = MediaBounds {
-            min_pixels: bound("min_pixels", "shortest_edge")?,
-            max_pixels: bound("max_pixels", "longest_edge")?,
+            min_pixels: bound("min_pixels", min_pixels, "shortest_edge")?,
+            max_pixels: bound("max_pixels", max_pixels, "longest_edge")?,
         };
         nothing_in(size.as_ref())?;
-        nothing_in(kwargs.as_ref())?;
+        nothing_in(Some(&fields))?;
         Ok(bounds)
     }
 
@@ -89,6 +78,41 @@ impl MediaBounds {
             media.min_pixels = media.min_pixels.or(self.min_pixels);
             media.max_pixels = media.max_pixels.or(self.max_pixels);
         }
+    }
+}
+
+fields! {
+    /// Bounds on all media of a request.
+    pub(crate) struct MediaFields<'a> {
+        /// vLLM's bounds on each image that has none itself.
+        mm_processor_kwargs?: MediaBounds = Read("PictureBounds", MediaBounds::of_kwargs),
+        /// vLLM's settings of how files are read. They must be empty.
+        media_io_kwargs?: Fields<'a> = Read("object", Field::object),
+    }
+}
+
+fields! {
+    /// Bounds on the resolution of images.
+    pub(crate) struct PictureBounds<'a> {
+        /// Least pixels that an image is resized to.
+        min_pixels?: Field<'a> = Unread("integer 1..4294967295"),
+        /// Most pixels that an image is resized to.
+        max_pixels?: Field<'a> = Unread("integer 1..4294967295"),
+        /// Object with shortest_edge and longest_edge, the names of the same bounds in transformers.
+        size?: Fields<'a> = Read("object", Field::object),
+    }
+}
+
+impl MediaFields<'_> {
+    /// Bounds on each image that has none itself.
+    pub(crate) fn bounds(&self) -> Result<MediaBounds, ApiError> {
+        if let Some(kinds) = &self.media_io_kwargs {
+            for kind in kinds.names() {
+                let named = kinds.clone().take(&kind).map(Field::object).transpose()?;
+                nothing_in(named.as_ref())?;
+            }
+        }
+        Ok(self.mm_processor_kwargs.unwrap_or_default())
     }
 }
 

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use hanzo_engine_proto::v1::{self, TruncateSide};
 
 use crate::{
+    declare::{Integer, Read, Unread, Words, fields},
     error::{ApiError, quote},
     fields::{ElementList, Field, Fields},
     limits::{KEEP_ALIVE_BYTES_MAX, MODEL_NAME_BYTES_MAX},
@@ -13,7 +14,11 @@ use crate::{
 
 /// Reads the model's name. Empty if absent, which the engine accepts while it has one model.
 pub(crate) fn model(fields: &mut Fields) -> Result<String, ApiError> {
-    let Some(field) = fields.take("model") else { return Ok(String::new()) };
+    Ok(fields.take("model").map(model_name).transpose()?.unwrap_or_default())
+}
+
+/// Reads the name of a model.
+pub(crate) fn model_name(field: Field) -> Result<String, ApiError> {
     let name = field.string()?;
     match name.len() {
         0 => Err(field.error("must not be empty")),
@@ -29,15 +34,19 @@ pub(crate) fn priority(fields: &mut Fields) -> Result<i32, ApiError> {
     Ok(fields.take("priority").map(|f| f.integer(i32::MIN..=i32::MAX)).transpose()?.unwrap_or(0))
 }
 
-/// Reads how long a model that is loaded for this request stays afterwards, in Ollama's format: a number of
-/// seconds, or a text such as `5m`. The engine checks the value.
+/// Reads how long a model that is loaded for this request stays afterwards.
 pub(crate) fn keep_alive(fields: &mut Fields) -> Result<Option<String>, ApiError> {
-    let Some(field) = fields.take("keep_alive") else { return Ok(None) };
+    fields.take("keep_alive").map(stay).transpose()
+}
+
+/// Reads how long a model stays, in Ollama's format: a number of seconds, or a text such as `5m`. The engine
+/// checks the value.
+pub(crate) fn stay(field: Field) -> Result<String, ApiError> {
     let value = field.value();
     let text =
         value.as_str().map(Cow::into_owned).or_else(|| value.as_f64().map(|number| number.to_string()));
     match text {
-        Some(text) if text.len() <= KEEP_ALIVE_BYTES_MAX => Ok(Some(text)),
+        Some(text) if text.len() <= KEEP_ALIVE_BYTES_MAX => Ok(text),
         Some(_) => Err(field.error(format!("is over {KEEP_ALIVE_BYTES_MAX} bytes long"))),
         None => Err(field.error("expected a number of seconds, or a time such as \"5m\"")),
     }
@@ -54,6 +63,22 @@ pub(crate) fn either<'a>(
         (first, second) => Ok(first.or(second)),
     }
 }
+
+/// Value of a field that has two names. Only one of them may be sent.
+pub(crate) fn one_of<T>(
+    (name, first): (&str, Option<T>),
+    (other, second): (&str, Option<T>),
+) -> Result<Option<T>, ApiError> {
+    match (first, second) {
+        (Some(_), Some(_)) => {
+            Err(ApiError::field(other, format!("means the same as {name}; send one of them")))
+        }
+        (first, second) => Ok(first.or(second)),
+    }
+}
+
+/// Kind of a text that is not empty.
+pub(crate) const FILLED: Read<fn(Field<'_>) -> Result<String, ApiError>> = Read("string 1..", filled);
 
 /// Reads a non-empty string.
 pub(crate) fn filled(field: Field) -> Result<String, ApiError> {
@@ -87,77 +112,120 @@ pub(crate) struct Truncation {
     pub(crate) side: TruncateSide,
 }
 
-/// Reads the truncation fields. `truncate` is TEI's boolean, or Cohere's name of the end to discard. The side
-/// has the names of TEI and vLLM. vLLM's `truncate_prompt_tokens` is accepted if it means the model's limit.
-pub(crate) fn truncation(fields: &mut Fields) -> Result<Truncation, ApiError> {
-    let mut truncation = Truncation::default();
-    let mut set = false;
-    if let Some(field) = fields.take("truncate") {
-        match (field.value().as_bool(), field.value().as_str()) {
-            (Some(truncate), _) => truncation.truncate = truncate,
-            (_, Some(word)) => {
-                (truncation.truncate, truncation.side) = match word.to_ascii_uppercase().as_str() {
-                    "NONE" => (false, TruncateSide::Unspecified),
-                    "START" => (true, TruncateSide::Left),
-                    "END" => (true, TruncateSide::Right),
-                    _ => {
-                        let expected = "expected a boolean or one of NONE, START, END, got ";
-                        return Err(field.error(format!("{expected}{}", quote(&word))));
-                    }
-                };
+fields! {
+    /// Truncation of inputs, in the words of TEI, Cohere and vLLM.
+    pub(crate) struct TruncationFields<'a> {
+        /// Whether inputs that are too long are cut, or Cohere's name of the end that is discarded.
+        truncate?: Field<'a> = Unread("boolean | \"NONE\" | \"START\" | \"END\""),
+        /// End at which inputs are cut.
+        truncation_direction?: &'static str = SIDE,
+        /// vLLM's name of truncation_direction.
+        truncation_side?: &'static str = SIDE,
+        /// vLLM's setting: -1 cuts at the model's limit.
+        truncate_prompt_tokens?: Field<'a> = Unread("-1"),
+    }
+}
+
+const SIDE: Words<4> = Words(["left", "right", "Left", "Right"]);
+
+fields! {
+    /// Place of a request in the queue, and of its model in memory.
+    pub(crate) struct QueueFields {
+        /// Priority in the queue; lower runs earlier.
+        priority?: i32 = Integer(i32::MIN..=i32::MAX),
+        /// Time that a model which was loaded for this stays: seconds, or a text such as 5m.
+        keep_alive?: String = Read("string | number", stay),
+    }
+}
+
+fields! {
+    /// Fields that reranking, scoring and classification share.
+    pub(crate) struct ScoringFields<'a> {
+        ..truncation: TruncationFields<'a>,
+        ..queue: QueueFields,
+        /// Name of the model; the only one that can if absent.
+        model?: String = Read("string 1..512", model_name),
+        /// Whether scores are logits in place of probabilities.
+        raw_scores?: bool,
+    }
+}
+
+impl TruncationFields<'_> {
+    /// Truncation in one. vLLM's `truncate_prompt_tokens` is accepted if it means the model's limit.
+    pub(crate) fn truncation(&self) -> Result<Truncation, ApiError> {
+        let mut truncation = Truncation::default();
+        if let Some(field) = self.truncate {
+            match (field.value().as_bool(), field.value().as_str()) {
+                (Some(truncate), _) => truncation.truncate = truncate,
+                (_, Some(word)) => {
+                    (truncation.truncate, truncation.side) = match word.to_ascii_uppercase().as_str() {
+                        "NONE" => (false, TruncateSide::Unspecified),
+                        "START" => (true, TruncateSide::Left),
+                        "END" => (true, TruncateSide::Right),
+                        _ => {
+                            let expected = "expected a boolean or one of NONE, START, END, got ";
+                            return Err(field.error(format!("{expected}{}", quote(&word))));
+                        }
+                    };
+                }
+                _ => return Err(field.error("expected a boolean or one of NONE, START, END")),
             }
-            _ => return Err(field.error("expected a boolean or one of NONE, START, END")),
         }
-        set = true;
+        for (name, side) in
+            [("truncation_direction", self.truncation_direction), ("truncation_side", self.truncation_side)]
+        {
+            let side = match side {
+                None => continue,
+                Some("left" | "Left") => TruncateSide::Left,
+                Some(_) => TruncateSide::Right,
+            };
+            if truncation.side != TruncateSide::Unspecified && truncation.side != side {
+                return Err(ApiError::field(name, "says another side than truncate"));
+            }
+            truncation.side = side;
+        }
+        if let Some(field) = self.truncate_prompt_tokens {
+            if field.value().as_i64() != Some(-1) {
+                let problem = "not supported by this build; the only value it accepts is -1, which cuts at what the model takes";
+                return Err(ApiError::unsupported("truncate_prompt_tokens", problem));
+            }
+            if self.truncate.is_some() && !truncation.truncate {
+                return Err(field.error("says another thing than truncate"));
+            }
+            truncation.truncate = true;
+        }
+        Ok(truncation)
     }
-    for name in ["truncation_direction", "truncation_side"] {
-        let Some(field) = fields.take(name) else { continue };
-        let side = match field.word(&["left", "right", "Left", "Right"])? {
-            "left" | "Left" => TruncateSide::Left,
-            _ => TruncateSide::Right,
-        };
-        if truncation.side != TruncateSide::Unspecified && truncation.side != side {
-            return Err(field.error("says another side than truncate"));
-        }
-        truncation.side = side;
-    }
-    if let Some(field) = fields.take("truncate_prompt_tokens") {
-        if field.value().as_i64() != Some(-1) {
-            let problem = "not supported by this build; the only value it accepts is -1, which cuts at what the model takes";
-            return Err(ApiError::unsupported("truncate_prompt_tokens", problem));
-        }
-        if set && !truncation.truncate {
-            return Err(field.error("says another thing than truncate"));
-        }
-        truncation.truncate = true;
-    }
-    Ok(truncation)
 }
 
-/// Reads the reranking fields that all APIs share.
-pub(crate) fn rerank_options(fields: &mut Fields) -> Result<v1::RerankRequest, ApiError> {
-    let truncation = truncation(fields)?;
-    Ok(v1::RerankRequest {
-        raw_scores: fields.flag("raw_scores")?,
-        truncate: truncation.truncate,
-        truncate_side: truncation.side.into(),
-        priority: priority(fields)?,
-        keep_alive: keep_alive(fields)?,
-        ..v1::RerankRequest::default()
-    })
-}
+impl ScoringFields<'_> {
+    /// Reranking request without texts.
+    pub(crate) fn rerank(self) -> Result<v1::RerankRequest, ApiError> {
+        let truncation = self.truncation.truncation()?;
+        Ok(v1::RerankRequest {
+            model: self.model.unwrap_or_default(),
+            raw_scores: self.raw_scores.unwrap_or(false),
+            truncate: truncation.truncate,
+            truncate_side: truncation.side.into(),
+            priority: self.queue.priority.unwrap_or(0),
+            keep_alive: self.queue.keep_alive,
+            ..v1::RerankRequest::default()
+        })
+    }
 
-/// Reads the classification fields that all APIs share.
-pub(crate) fn classify_options(fields: &mut Fields) -> Result<v1::ClassifyRequest, ApiError> {
-    let truncation = truncation(fields)?;
-    Ok(v1::ClassifyRequest {
-        raw_scores: fields.flag("raw_scores")?,
-        truncate: truncation.truncate,
-        truncate_side: truncation.side.into(),
-        priority: priority(fields)?,
-        keep_alive: keep_alive(fields)?,
-        ..v1::ClassifyRequest::default()
-    })
+    /// Classification request without texts.
+    pub(crate) fn classify(self) -> Result<v1::ClassifyRequest, ApiError> {
+        let truncation = self.truncation.truncation()?;
+        Ok(v1::ClassifyRequest {
+            model: self.model.unwrap_or_default(),
+            raw_scores: self.raw_scores.unwrap_or(false),
+            truncate: truncation.truncate,
+            truncate_side: truncation.side.into(),
+            priority: self.queue.priority.unwrap_or(0),
+            keep_alive: self.queue.keep_alive,
+            ..v1::ClassifyRequest::default()
+        })
+    }
 }
 
 #[cfg(test)]
@@ -165,11 +233,12 @@ mod tests {
     use hanzo_engine_proto::v1::TruncateSide;
     use serde_json::{Value, json};
 
-    use super::{Truncation, keep_alive, truncation};
-    use crate::fields::fields_of;
+    use super::{Truncation, TruncationFields, keep_alive};
+    use crate::{declare::Declared as _, fields::fields_of};
 
     fn check(body: Value) -> Result<Truncation, String> {
-        truncation(&mut fields_of(&body, false))
+        TruncationFields::read(&mut fields_of(&body, false))
+            .and_then(|fields| fields.truncation())
             .map_err(|e| e.json()["error"]["param"].as_str().unwrap().to_owned())
     }
 

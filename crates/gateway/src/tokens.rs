@@ -20,11 +20,12 @@ use crate::{
     asker::Asker,
     bodies::{AnswerTurn, Room},
     body::{self, IncomingBody},
+    declare::Declared as _,
     error::ApiError,
     fields::{Field, Fields},
     limits::CHAT_TOOLS_MAX,
     names::SentFields,
-    openai::prompt,
+    openai::{messages, prompt::TemplateFields},
     request::{either, model},
 };
 
@@ -116,7 +117,8 @@ pub(crate) fn tokenize_request(mut fields: Fields) -> Result<(v1::TokenizeReques
         }
         (None, None) => {
             let tools_json = tools(&mut fields)?;
-            let (chat, _) = prompt::chat(&mut fields)?;
+            let messages = messages::read(fields.require("messages")?)?;
+            let (chat, _) = TemplateFields::read(&mut fields)?.chat(messages)?;
             if let Some(field) = fields.take("add_special_tokens")
                 && field.boolean()?
             {

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 
 use crate::{error::ApiError, fields::Fields, json::Json};
 
-/// Neutral values of an unsupported field.
+/// Accepted values of a field without a function.
 #[derive(Clone, Copy)]
-enum Neutral {
+pub(crate) enum Neutral {
     None,
     EmptyList,
     EmptyObject,
@@ -19,11 +19,15 @@ enum Neutral {
     /// Any value of this type: the field only qualifies another one that is refused, or something that never
     /// happens here.
     Any(Type),
+    /// Value of this type that changes nothing here.
+    Ignored(Type),
+    /// Value that is shown to the model's template as it is, without a check of its type.
+    Passed(Type),
 }
 
 /// JSON type.
 #[derive(Clone, Copy)]
-enum Type {
+pub(crate) enum Type {
     Boolean,
     Number,
     Text,
@@ -31,10 +35,10 @@ enum Type {
 }
 
 /// Field name, its accepted values, and an alternative for the others, if there is one.
-type Known = (&'static str, Neutral, &'static str);
+pub(crate) type Known = (&'static str, Neutral, &'static str);
 
 /// Fields of chats and completions.
-const COMMON: [Known; 48] = [
+pub(crate) const COMMON: [Known; 48] = [
     // vLLM: implementation of constraints.
     ("guided_decoding_backend", Neutral::Any(Type::Text), ""),
     ("guided_whitespace_pattern", Neutral::Any(Type::Text), ""),
@@ -95,7 +99,7 @@ const COMMON: [Known; 48] = [
     ("modalities", Neutral::JustText, ""),
 ];
 
-const CHAT: [Known; 7] = [
+pub(crate) const CHAT: [Known; 7] = [
     ("audio", Neutral::None, ""),
     ("web_search_options", Neutral::None, ""),
     // Field of vLLM.
@@ -107,7 +111,7 @@ const CHAT: [Known; 7] = [
     ("return_prompt_text", Neutral::False, "/tokenize"),
 ];
 
-const COMPLETION: [Known; 7] = [
+pub(crate) const COMPLETION: [Known; 7] = [
     // A text has no images.
     ("mm_processor_kwargs", Neutral::EmptyObject, ""),
     ("media_io_kwargs", Neutral::EmptyObject, ""),
@@ -120,13 +124,13 @@ const COMPLETION: [Known; 7] = [
     ("prompt_embeds", Neutral::None, ""),
 ];
 
-const INFILL: [Known; 1] = [
+pub(crate) const INFILL: [Known; 1] = [
     // llama.cpp reads it, but has no such limit either.
     ("t_max_prompt_ms", Neutral::Any(Type::Number), ""),
 ];
 
 /// Fields of audio forms.
-const TRANSCRIPTION: [Known; 8] = [
+pub(crate) const TRANSCRIPTION: [Known; 8] = [
     // OpenAI: models that tell speakers apart.
     ("known_speaker_names", Neutral::EmptyList, ""),
     ("known_speaker_references", Neutral::EmptyList, ""),
@@ -140,7 +144,7 @@ const TRANSCRIPTION: [Known; 8] = [
 ];
 
 /// Fields of llama.cpp's own completions.
-const LLAMA: [Known; 18] = [
+pub(crate) const LLAMA: [Known; 18] = [
     ("t_max_prompt_ms", Neutral::Any(Type::Number), ""),
     ("slot_id", Neutral::Any(Type::Number), ""),
     // Left over from older versions of llama.cpp, which ignores them too.
@@ -162,10 +166,14 @@ const LLAMA: [Known; 18] = [
     ("messages", Neutral::None, "/v1/chat/completions"),
 ];
 
+/// Fields of llama.cpp's prompt as an object.
+pub(crate) const LLAMA_PROMPT: [Known; 1] =
+    [("multimodal_data", Neutral::EmptyList, "/v1/chat/completions for pictures")];
+
 /// Alternative for bounds that are not read from the whole request.
 const PICTURE_BOUNDS: &str = "min_pixels and max_pixels beside a picture";
 
-const EMBEDDING: [Known; 9] = [
+pub(crate) const EMBEDDING: [Known; 9] = [
     ("messages", Neutral::None, ""),
     ("late_chunking", Neutral::False, ""),
     // Fields of vLLM.
@@ -179,10 +187,10 @@ const EMBEDDING: [Known; 9] = [
 ];
 
 /// Fields of Cohere's embeddings.
-const COHERE: [Known; 1] = [("max_tokens", Neutral::None, "the model's own length (truncate)")];
+pub(crate) const COHERE: [Known; 1] = [("max_tokens", Neutral::None, "the model's own length (truncate)")];
 
 /// Fields of reranking, scoring and classification.
-const SCORES: [Known; 10] = [
+pub(crate) const SCORES: [Known; 10] = [
     ("max_tokens_per_doc", Neutral::None, ""),
     ("max_tokens_per_query", Neutral::None, ""),
     ("max_chunks_per_doc", Neutral::None, ""),
@@ -196,95 +204,80 @@ const SCORES: [Known; 10] = [
     ("media_io_kwargs", Neutral::EmptyObject, PICTURE_BOUNDS),
 ];
 
-/// Ignored fields, with their required types.
-const HARMLESS: [(&str, Type); 8] = [
-    ("user", Type::Text),
-    ("metadata", Type::Object),
-    ("store", Type::Boolean),
-    ("service_tier", Type::Text),
-    ("safety_identifier", Type::Text),
-    ("prompt_cache_key", Type::Text),
-    ("prompt_cache_retention", Type::Text),
-    ("prompt_cache_options", Type::Object),
+/// Fields beside a schema. An answer always satisfies its schema, so `strict` has no effect.
+pub(crate) const SCHEMA_LABELS: [Known; 3] = [
+    ("name", Neutral::Ignored(Type::Text), ""),
+    ("description", Neutral::Ignored(Type::Text), ""),
+    ("strict", Neutral::Ignored(Type::Boolean), ""),
 ];
 
-/// Fields of a list, each with the schema of its accepted values.
-pub(crate) fn schemas(list: &str) -> Vec<(&'static str, Value)> {
-    let lists: &[&[Known]] = match list {
-        "chat" => &[&COMMON, &CHAT],
-        "completion" => &[&COMMON, &COMPLETION],
-        "infill" => &[&COMMON, &COMPLETION, &INFILL],
-        "transcription" => &[&TRANSCRIPTION],
-        "llama" => &[&COMMON, &COMPLETION, &LLAMA],
-        "embedding" => &[&EMBEDDING],
-        "cohere" => &[&COHERE],
-        "scores" => &[&SCORES],
-        _ => &[],
-    };
-    let known = lists.iter().copied().flatten().map(|(name, neutral, instead)| {
+/// Choices among vLLM's implementations of constraints. The only one here writes at most one space between JSON
+/// tokens.
+pub(crate) const STRUCTURED_OUTPUTS: [Known; 2] = [
+    ("disable_any_whitespace", Neutral::Ignored(Type::Boolean), ""),
+    ("disable_fallback", Neutral::Ignored(Type::Boolean), ""),
+];
+
+/// Fields of OpenRouter's `reasoning`. Reasoning is always sent, and never summarised.
+pub(crate) const REASONING: [Known; 2] =
+    [("exclude", Neutral::False, ""), ("summary", Neutral::Words(&["auto"]), "")];
+
+/// Fields of a function that only the model's template uses.
+pub(crate) const FUNCTION_NOTES: [Known; 2] =
+    [("description", Neutral::Passed(Type::Text), ""), ("strict", Neutral::Passed(Type::Boolean), "")];
+
+/// Ignored fields of chats, completions, embeddings and scores.
+pub(crate) const HARMLESS: [Known; 8] = [
+    ("user", Neutral::Ignored(Type::Text), ""),
+    ("metadata", Neutral::Ignored(Type::Object), ""),
+    ("store", Neutral::Ignored(Type::Boolean), ""),
+    ("service_tier", Neutral::Ignored(Type::Text), ""),
+    ("safety_identifier", Neutral::Ignored(Type::Text), ""),
+    ("prompt_cache_key", Neutral::Ignored(Type::Text), ""),
+    ("prompt_cache_retention", Neutral::Ignored(Type::Text), ""),
+    ("prompt_cache_options", Neutral::Ignored(Type::Object), ""),
+];
+
+/// Fields of a list that is named in `schemas.txt`.
+pub(crate) fn list(name: &str) -> Vec<&'static [Known]> {
+    match name {
+        "chat" => vec![&COMMON, &CHAT, &HARMLESS],
+        "transcription" => vec![&TRANSCRIPTION, &HARMLESS],
+        _ => Vec::new(),
+    }
+}
+
+/// Fields of tables, each with the schema of its accepted values.
+pub(crate) fn schemas(tables: &[&[Known]]) -> impl Iterator<Item = (&'static str, Value)> {
+    tables.iter().copied().flatten().map(|(name, neutral, instead)| {
         let mut schema = neutral.schema();
-        schema["description"] = neutral.problem(instead).into();
+        schema["description"] = match neutral {
+            Neutral::Ignored(_) => "Taken, and changes nothing.".into(),
+            Neutral::Passed(_) => "Shown to the model's template.".into(),
+            _ => neutral.problem(instead).into(),
+        };
         (*name, schema)
-    });
-    let harmless = HARMLESS.into_iter().map(|(name, kind)| {
-        (name, json!({"type": kind.name(), "description": "Taken, and changes nothing."}))
-    });
-    known.chain(harmless).collect()
+    })
 }
 
 /// Removes a chat's unsupported and harmless fields from `fields`.
 pub(crate) fn chat(fields: &mut Fields) -> Result<(), ApiError> {
-    refuse(fields, COMMON.iter().chain(&CHAT))
-}
-
-/// Removes a completion's unsupported and harmless fields from `fields`.
-pub(crate) fn completion(fields: &mut Fields) -> Result<(), ApiError> {
-    refuse(fields, COMMON.iter().chain(&COMPLETION))
-}
-
-/// Removes an infill request's unsupported and harmless fields from `fields`.
-pub(crate) fn infill(fields: &mut Fields) -> Result<(), ApiError> {
-    refuse(fields, COMMON.iter().chain(&COMPLETION).chain(&INFILL))
+    refuse(fields, &[&COMMON, &CHAT, &HARMLESS])
 }
 
 /// Removes a transcription form's unsupported and harmless fields from `fields`.
 pub(crate) fn transcription(fields: &mut Fields) -> Result<(), ApiError> {
-    refuse(fields, TRANSCRIPTION.iter())
+    refuse(fields, &[&TRANSCRIPTION, &HARMLESS])
 }
 
-/// Removes the unsupported and harmless fields of llama.cpp's own completions from `fields`.
-pub(crate) fn llama_completion(fields: &mut Fields) -> Result<(), ApiError> {
-    refuse(fields, COMMON.iter().chain(&COMPLETION).chain(&LLAMA))
-}
-
-/// Removes an embedding request's unsupported and harmless fields from `fields`.
-pub(crate) fn embedding(fields: &mut Fields) -> Result<(), ApiError> {
-    refuse(fields, EMBEDDING.iter())
-}
-
-/// Removes the unsupported and harmless fields of Cohere's embeddings from `fields`.
-pub(crate) fn cohere_embedding(fields: &mut Fields) -> Result<(), ApiError> {
-    refuse(fields, COHERE.iter())
-}
-
-/// Removes a scoring request's unsupported and harmless fields from `fields`.
-pub(crate) fn scores(fields: &mut Fields) -> Result<(), ApiError> {
-    refuse(fields, SCORES.iter())
-}
-
-fn refuse<'a>(fields: &mut Fields, table: impl Iterator<Item = &'a Known>) -> Result<(), ApiError> {
-    for (name, neutral, instead) in table {
-        if let Some(field) = fields.take(name)
-            && !neutral.is(field.value())
-        {
-            return Err(ApiError::unsupported(name, neutral.problem(instead)));
-        }
-    }
-    for (name, expected) in HARMLESS {
-        if let Some(field) = fields.take(name)
-            && !expected.is(field.value())
-        {
-            return Err(field.error(format!("expected {}", expected.word())));
+/// Removes the fields of tables from `fields`. A value that is not accepted is an error.
+pub(crate) fn refuse(fields: &mut Fields, tables: &[&[Known]]) -> Result<(), ApiError> {
+    for (name, neutral, instead) in tables.iter().copied().flatten() {
+        let Some(field) = fields.take(name) else { continue };
+        match neutral {
+            _ if neutral.is(field.value()) => {}
+            Neutral::Ignored(expected) => return Err(field.mismatch(expected.word())),
+            _ => return Err(ApiError::unsupported(&field.path(), neutral.problem(instead))),
         }
     }
     Ok(())
@@ -305,7 +298,8 @@ impl Neutral {
                 let mut all = all.take(2).map(|value| word(value, "text"));
                 all.next() == Some(true) && all.next().is_none()
             }),
-            Neutral::Any(kind) => kind.is(value),
+            Neutral::Any(kind) | Neutral::Ignored(kind) => kind.is(value),
+            Neutral::Passed(_) => true,
         }
     }
 
@@ -319,7 +313,9 @@ impl Neutral {
             Neutral::Numbers(numbers) => json!({"enum": numbers}),
             Neutral::Words(words) => json!({"enum": words}),
             Neutral::JustText => json!({"enum": [["text"]]}),
-            Neutral::Any(kind) => json!({"type": kind.name()}),
+            Neutral::Any(kind) | Neutral::Ignored(kind) | Neutral::Passed(kind) => {
+                json!({"type": kind.name()})
+            }
         }
     }
 
@@ -334,7 +330,7 @@ impl Neutral {
             Neutral::Numbers(numbers) => joined(numbers.iter().map(f64::to_string).collect()),
             Neutral::Words(words) => joined(words.iter().map(|word| format!("\"{word}\"")).collect()),
             Neutral::JustText => "[\"text\"]".to_owned(),
-            Neutral::Any(kind) => kind.word().to_owned(),
+            Neutral::Any(kind) | Neutral::Ignored(kind) | Neutral::Passed(kind) => kind.word().to_owned(),
         };
         let mut problem = "not supported by this build".to_owned();
         if !only.is_empty() {

@@ -5,14 +5,15 @@ use hanzo_engine_proto::v1::{self, ToolChoice, ToolUse, constraint::Of, infer_re
 use super::blocks;
 use crate::{
     config::Config,
+    declare::Declared as _,
     error::{ApiError, quote},
     fields::{Field, Fields},
     limits::CHAT_TOOLS_MAX,
-    media_bounds::MediaBounds,
+    media_bounds::MediaFields,
     openai::{
         plan::{self, RequestPlan, StreamOptions},
         prompt,
-        thinking::ReasoningSettings,
+        thinking::{EFFORTS, ReasoningSettings, Thinking, ThinkingFields},
     },
     request_id::RequestId,
 };
@@ -74,19 +75,23 @@ pub(super) fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Resul
 /// Parses the conversation, the tools and the reasoning settings.
 pub(super) fn prompt(fields: &mut Fields) -> Result<PromptFields, ApiError> {
     let mut conversation = blocks::conversation(fields)?;
-    MediaBounds::of_request(fields)?.apply(&mut conversation.messages);
+    MediaFields::read(fields)?.bounds()?.apply(&mut conversation.messages);
     let tools = tools(fields)?;
     let (mut thinking, mut thinking_omitted) = (ReasoningSettings::default(), false);
     if let Some(field) = fields.take("thinking") {
         let mut own = field.object()?;
         let display = own.take("display").map(|field| field.word(&["summarized", "omitted"])).transpose()?;
         thinking_omitted = display == Some("omitted");
-        thinking = ReasoningSettings::of_object(own)?;
+        let given = Thinking::read(&mut own)?;
+        own.finish()?;
+        thinking = ThinkingFields { thinking: Some(given), ..ThinkingFields::default() }.settings()?;
     }
     let mut format = None;
     if let Some(field) = fields.take("output_config") {
         let mut output = field.object()?;
-        output.take("effort").map_or(Ok(()), |field| thinking.set_effort(field))?;
+        if let Some(field) = output.take("effort") {
+            thinking.set_effort("output_config.effort", field.word(&EFFORTS)?)?;
+        }
         format = output.take("format");
         output.finish()?;
     }
@@ -101,7 +106,8 @@ pub(super) fn prompt(fields: &mut Fields) -> Result<PromptFields, ApiError> {
     if let Some(field) = fields.take("context_management") {
         edit(field, &mut conversation.messages)?;
     }
-    let template_kwargs_json = prompt::template_kwargs(fields, &thinking)?;
+    let kwargs = fields.take("chat_template_kwargs").map(Field::object).transpose()?;
+    let template_kwargs_json = prompt::template_kwargs(kwargs.as_ref(), &thinking);
     let chat = v1::Chat {
         messages: conversation.messages,
         tools_json: tools.0,

@@ -6,16 +6,18 @@ use hanzo_engine_proto::v1::{self, infer_request::Prompt};
 
 use crate::{
     config::Config,
+    declare::{Declared as _, Integer, Natural as _, Read, Unread, fields},
     error::ApiError,
     fields::{Field, Fields},
-    limits::{CHAT_LOGPROBS_MAX, INFILL_FILES_MAX, RESPONSE_FIELDS_MAX},
+    limits::{INFILL_FILES_MAX, RESPONSE_FIELDS_MAX},
+    names::SentFields,
     openai::{
         lines::LineLimits,
-        plan::{self, RequestPlan, max_tokens, set_max_tokens},
+        plan::{ALTERNATIVES, GenerationFields, LengthFields, MaxTokens, RequestPlan, set_max_tokens},
     },
-    request::either,
+    request::one_of,
     request_id::RequestId,
-    unsupported,
+    unsupported::{COMMON, COMPLETION, HARMLESS, INFILL, LLAMA, LLAMA_PROMPT},
 };
 
 /// Seeds that mean a random one at llama.cpp: -1 as 32 and as 64 bits.
@@ -34,7 +36,6 @@ pub(super) struct AnswerFields {
     pub(super) fields: Vec<String>,
     /// Whether to show the probability of each token and of its alternatives.
     pub(super) probabilities: bool,
-    pub(super) alternatives: u32,
     /// Whether a whole answer shows its token ids.
     pub(super) tokens: bool,
     /// Prompts as received; empty for an infill request.
@@ -43,29 +44,93 @@ pub(super) struct AnswerFields {
     pub(super) listed: bool,
 }
 
+fields! {
+    /// Fields that completions and infill requests share.
+    pub(crate) struct LlamaFields<'a> {
+        ..generation: GenerationFields<'a>,
+        ..length: LengthFields,
+        /// Paths of the fields in a whole answer; all if empty.
+        response_fields?: Vec<String> = Read("string[]", response_fields),
+        /// Number of alternatives of each token. Its probability is sent.
+        n_probs?: u32 = ALTERNATIVES,
+        /// Another name of n_probs.
+        logprobs?: u32 = ALTERNATIVES,
+        /// Whether a whole answer has its token ids. Streams always have them.
+        return_tokens: bool,
+        /// Indentation, in columns: a line with less ends the answer.
+        n_indent?: u32 = Integer(0..=u32::MAX),
+        /// Time in milliseconds after which the answer ends with its line; 0 or -1 for no limit.
+        t_max_predict_ms?: i64 = Integer(-1..=i64::from(u32::MAX)),
+    }
+}
+
+fields! {
+    /// Body of `POST /completion`. A seed of -1 draws one.
+    pub(crate) struct LlamaCompletionRequest<'a> inert [&COMMON, &COMPLETION, &LLAMA, &HARMLESS] {
+        ..llama: LlamaFields<'a>,
+        /// Prompt as text or tokens, or several prompts.
+        prompt: Field<'a> = Unread("string | LlamaPrompt | integer 0..4294967295[1..] | (string | LlamaPrompt | integer 0..4294967295[1..])[1..]"),
+        /// Whether a text may contain control tokens.
+        parse_special?: bool,
+    }
+}
+
+fields! {
+    /// Prompt as an object.
+    pub(crate) struct LlamaPrompt inert [&LLAMA_PROMPT] {
+        /// Text of the prompt.
+        prompt_string: String,
+    }
+}
+
+fields! {
+    /// Body of `POST /infill`. A seed of -1 draws one.
+    pub(crate) struct InfillRequest<'a> inert [&COMMON, &COMPLETION, &INFILL, &HARMLESS] {
+        ..llama: LlamaFields<'a>,
+        /// Text before the gap.
+        input_prefix: String,
+        /// Text behind the gap.
+        input_suffix: String,
+        /// Text that the gap begins with.
+        prompt?: String,
+        /// Other files, as context.
+        input_extra?: Vec<v1::SourceFile> = Read("SourceFile[]", files),
+    }
+}
+
+fields! {
+    /// File beside the one that is edited.
+    pub(crate) struct SourceFile<'a> {
+        /// Content of the file.
+        text: String,
+        /// Name of the file.
+        filename?: String,
+        /// Time of the file's last use, which some editors send.
+        #[expect(dead_code, reason = "changes nothing")]
+        time?: Field<'a> = Unread("any"),
+    }
+}
+
 /// Parses a completion request of one or several texts.
 pub(super) fn completion(
     mut fields: Fields,
     config: &Config,
     id: &RequestId,
 ) -> Result<CompletionRequest, ApiError> {
-    let mut plan = common(&mut fields, config, id)?;
-    let (prompts, several) = prompts(fields.require("prompt")?, config.prompts_max)?;
-    let parse_special = fields.take("parse_special").map(Field::boolean).transpose()?;
-    let mut shown = shown(&mut fields)?;
-    let max = line_limits(&mut fields, &mut plan)?;
-    unsupported::llama_completion(&mut fields)?;
+    let sent = SentFields::of(&fields);
+    let given = LlamaCompletionRequest::read(&mut fields)?;
     fields.finish()?;
+    let (mut plan, mut shown, max) = given.llama.plan(sent, config, id)?;
+    let (prompts, several) = prompts(given.prompt, config.prompts_max)?;
     shown.listed = several || plan.choices > 1;
     shown.prompts.clone_from(&prompts);
     let mut base = plan.requests.remove(0);
-    probabilities(&mut base, &shown);
     set_max_tokens(&mut base, &max)?;
     let several = prompts.len() > 1;
     plan.requests = (0..)
         .zip(prompts)
         .map(|(at, prompt)| v1::InferRequest {
-            parse_special: parse_special.filter(|_| matches!(prompt, Prompt::Text(_))),
+            parse_special: given.parse_special.filter(|_| matches!(prompt, Prompt::Text(_))),
             prompt: Some(prompt),
             request_id: id.of_call(at, several),
             ..base.clone()
@@ -80,86 +145,72 @@ pub(super) fn infill(
     config: &Config,
     id: &RequestId,
 ) -> Result<CompletionRequest, ApiError> {
-    let mut plan = common(&mut fields, config, id)?;
-    let text = |fields: &mut Fields, name: &str| fields.take(name).map(Field::string).transpose();
-    let prefix = fields.require("input_prefix")?.string()?;
-    let suffix = fields.require("input_suffix")?.string()?;
-    let middle = text(&mut fields, "prompt")?.unwrap_or_default();
-    let mut files = Vec::new();
-    if let Some(field) = fields.take("input_extra") {
-        let list = field.list()?;
-        let count = list.clone().count();
-        if count > INFILL_FILES_MAX {
-            return Err(field.error(format!("has {count} elements, at most {INFILL_FILES_MAX}")));
-        }
-        for file in list {
-            let mut file = file.object()?;
-            let content = file.require("text")?.string()?;
-            let name = text(&mut file, "filename")?.unwrap_or_else(|| "tmp".to_owned());
-            // Time of the file's last use, which some editors send.
-            file.take("time");
-            file.finish()?;
-            files.push(v1::SourceFile { name, text: content });
-        }
-    }
-    let mut shown = shown(&mut fields)?;
-    let max = line_limits(&mut fields, &mut plan)?;
-    unsupported::infill(&mut fields)?;
+    let sent = SentFields::of(&fields);
+    let given = InfillRequest::read(&mut fields)?;
     fields.finish()?;
+    let (mut plan, mut shown, max) = given.llama.plan(sent, config, id)?;
+    let (files, middle) = (given.input_extra.unwrap_or_default(), given.prompt.unwrap_or_default());
     shown.listed = plan.choices > 1;
     for request in &mut plan.requests {
-        probabilities(request, &shown);
         set_max_tokens(request, &max)?;
-        request.prompt = Some(Prompt::Text(prefix.clone()));
-        request.suffix = suffix.clone();
+        request.prompt = Some(Prompt::Text(given.input_prefix.clone()));
+        request.suffix = given.input_suffix.clone();
         request.infill = Some(v1::Infill { files: files.clone(), middle: middle.clone() });
     }
     Ok(CompletionRequest { plan, shown })
 }
 
-/// Plan of the fields that both share with OpenAI's completions.
-fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<RequestPlan, ApiError> {
-    let mut plan = plan::common(fields, config, id)?;
-    for sampling in plan.requests.iter_mut().filter_map(|request| request.sampling.as_mut()) {
-        sampling.seed = sampling.seed.filter(|seed| !SEEDS_TO_DRAW.contains(seed));
+/// Reads the files of an infill request.
+fn files(field: Field) -> Result<Vec<v1::SourceFile>, ApiError> {
+    let list = field.list()?;
+    let count = list.clone().count();
+    if count > INFILL_FILES_MAX {
+        return Err(field.error(format!("has {count} elements, at most {INFILL_FILES_MAX}")));
     }
-    Ok(plan)
+    let file = |file: Field| {
+        let SourceFile { text, filename, .. } = SourceFile::of(file)?;
+        Ok(v1::SourceFile { name: filename.unwrap_or_else(|| "tmp".to_owned()), text })
+    };
+    list.map(file).collect()
 }
 
-fn shown(fields: &mut Fields) -> Result<AnswerFields, ApiError> {
-    let paths = fields.take("response_fields").map(response_fields).transpose()?.unwrap_or_default();
-    let probabilities = either(fields, "n_probs", "logprobs")?;
-    let alternatives =
-        probabilities.map(|f| f.integer(0..=CHAT_LOGPROBS_MAX)).transpose()?.unwrap_or(0) as u32;
-    let tokens = fields.flag("return_tokens")?;
-    Ok(AnswerFields {
-        fields: paths,
-        probabilities: alternatives > 0,
-        alternatives,
-        tokens,
-        ..AnswerFields::default()
-    })
-}
-
-fn probabilities(request: &mut v1::InferRequest, shown: &AnswerFields) {
-    (request.logprobs, request.top_logprobs) = (shown.probabilities, shown.alternatives);
-}
-
-/// Reads limits that end a completion early. With zero tokens the prompt is only read.
-fn line_limits(fields: &mut Fields, plan: &mut RequestPlan) -> Result<plan::MaxTokens, ApiError> {
-    let indent = fields.take("n_indent").map(|f| f.integer(0..=u32::MAX)).transpose()?.unwrap_or(0);
-    let time = fields.take("t_max_predict_ms").map(|f| f.integer(-1..=i64::from(u32::MAX))).transpose()?;
-    let time = time.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0).map(Duration::from_millis);
-    let mut max = max_tokens(fields, None, true)?;
-    let reads_only = max.tokens == Some(0);
-    if reads_only {
-        // The prompt is read up to its first token, which is not shown.
-        max.tokens = Some(1);
+impl LlamaFields<'_> {
+    /// Plan of one request without a prompt, the parts of the answer to show, and its maximum length.
+    fn plan(
+        self,
+        sent: SentFields,
+        config: &Config,
+        id: &RequestId,
+    ) -> Result<(RequestPlan, AnswerFields, MaxTokens), ApiError> {
+        let mut plan = self.generation.plan(sent, config, id)?;
+        let alternatives = one_of(("n_probs", self.n_probs), ("logprobs", self.logprobs))?.unwrap_or(0);
+        for request in &mut plan.requests {
+            (request.logprobs, request.top_logprobs) = (alternatives > 0, alternatives);
+            if let Some(sampling) = &mut request.sampling {
+                sampling.seed = sampling.seed.filter(|seed| !SEEDS_TO_DRAW.contains(seed));
+            }
+        }
+        let indent = self.n_indent.unwrap_or(0);
+        let time = self.t_max_predict_ms.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0);
+        let time = time.map(Duration::from_millis);
+        // With zero tokens the prompt is only read.
+        let mut max = self.length.limit(None, true)?;
+        let reads_only = max.tokens == Some(0);
+        if reads_only {
+            // The prompt is read up to its first token, which is not shown.
+            max.tokens = Some(1);
+        }
+        if reads_only || indent > 0 || time.is_some() {
+            plan.line_limits = Some(LineLimits { indent, time, reads_only });
+        }
+        let shown = AnswerFields {
+            fields: self.response_fields.unwrap_or_default(),
+            probabilities: alternatives > 0,
+            tokens: self.return_tokens,
+            ..AnswerFields::default()
+        };
+        Ok((plan, shown, max))
     }
-    if reads_only || indent > 0 || time.is_some() {
-        plan.line_limits = Some(LineLimits { indent, time, reads_only });
-    }
-    Ok(max)
 }
 
 /// Reads paths of the answer's fields, with names separated by slashes.
@@ -208,16 +259,7 @@ fn prompt(field: Field) -> Result<Prompt, ApiError> {
         };
     }
     if value.is_object() {
-        let mut object = field.object()?;
-        let text = object.require("prompt_string")?.string()?;
-        if let Some(media) = object.take("multimodal_data")
-            && media.as_list().is_none_or(|mut all| all.next().is_some())
-        {
-            let problem = "not supported by this build; send pictures to /v1/chat/completions";
-            return Err(ApiError::unsupported(&media.path(), problem));
-        }
-        object.finish()?;
-        return Ok(Prompt::Text(text));
+        return Ok(Prompt::Text(LlamaPrompt::of(field)?.prompt_string));
     }
     let text = value.as_str().ok_or_else(|| field.error(PROMPT_EXPECTED))?;
     Ok(Prompt::Text(text.into_owned()))

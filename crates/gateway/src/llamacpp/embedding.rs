@@ -11,15 +11,16 @@ use crate::{
     asker::Asker,
     body::{self, IncomingBody},
     config::Config,
+    declare::{Declared as _, Unread, fields},
     error::ApiError,
-    fields::Fields,
+    fields::{Field, Fields},
     names::SentFields,
-    request::{either, model},
+    request::one_of,
     select::select,
-    unsupported,
+    unsupported::{EMBEDDING, HARMLESS},
     vectors::{
         calls::Caller,
-        inputs::{Inputs, field_name, inputs, options},
+        inputs::{EmbeddingFields, INPUTS, Inputs, field_name, inputs},
         json::VectorFormat,
         response,
     },
@@ -40,21 +41,30 @@ pub(crate) async fn handle(
     response::respond(&app, calls, VectorFormat::LlamaCpp).await
 }
 
+fields! {
+    /// Body of `POST /embedding`.
+    pub(crate) struct LlamaEmbeddingRequest<'a> inert [&EMBEDDING, &HARMLESS] {
+        ..embedding: EmbeddingFields<'a>,
+        /// Text or its tokens, or several.
+        content?: Field<'a> = Unread(INPUTS),
+        /// Another name of content.
+        input?: Field<'a> = Unread(INPUTS),
+    }
+}
+
 /// Reads the inputs, the options, and the client's name of the input field. Vectors have length 1 unless
 /// `embd_normalize` says otherwise.
 fn read(
     mut fields: Fields<'_>,
     config: &Config,
 ) -> Result<(v1::EmbedRequest, Inputs, &'static str), ApiError> {
-    let model = model(&mut fields)?;
-    let called = if fields.gives("content") { "content" } else { "input" };
-    let field = either(&mut fields, "content", "input")?;
+    let given = LlamaEmbeddingRequest::read(&mut fields)?;
+    fields.finish()?;
+    let called = if given.content.is_some() { "content" } else { "input" };
+    let field = one_of(("content", given.content), ("input", given.input))?;
     let field = field.ok_or_else(|| ApiError::field("content", "required"))?;
     let inputs = inputs(field, config.embedding_inputs_max)?;
-    let options = options(&mut fields)?;
-    unsupported::embedding(&mut fields)?;
-    fields.finish()?;
+    let options = given.embedding.options()?;
     let normalize = Some(options.normalize.unwrap_or(true));
-    let output = EmbedOutput::Pooled.into();
-    Ok((v1::EmbedRequest { model, output, normalize, ..options }, inputs, called))
+    Ok((v1::EmbedRequest { output: EmbedOutput::Pooled.into(), normalize, ..options }, inputs, called))
 }

@@ -1,7 +1,7 @@
 //! Routes of llama.cpp's server in addition to OpenAI's.
 
 mod answer;
-mod ask;
+pub(crate) mod ask;
 pub(crate) mod embedding;
 pub(crate) mod generate;
 mod settings;

@@ -24,6 +24,7 @@ use crate::{
     bodies::Room,
     body::{self, IncomingBody},
     config::Config,
+    declare::Declared as _,
     error::ApiError,
     fields::{Field, Fields},
     limits::CHAT_LOGPROBS_MAX,
@@ -33,7 +34,7 @@ use crate::{
         generation::Generation,
         plan::{RequestPlan, StreamOptions},
         prompt::template_kwargs,
-        tools,
+        tools::{self, ToolFields},
     },
     peer::Peer,
     request::keep_alive,
@@ -85,7 +86,7 @@ pub(super) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Re
         stop: Some(options.stop),
         choices: 1,
         logprobs,
-        top_logprobs: top as u32,
+        top_logprobs: top,
         request_id: id.as_str().to_owned(),
         client: id.client(),
         keep_alive: keep_alive(fields)?,
@@ -119,8 +120,9 @@ pub(super) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Re
 fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<ChatRequest, ApiError> {
     let mut asked = common(&mut fields, config, id)?;
     let messages = messages::read(&mut fields)?;
-    let tools = tools::read(&mut fields)?;
+    let tools = tools::read(&ToolFields::read(&mut fields)?)?;
     let (thinking, thinks) = think(&mut fields)?;
+    let kwargs = fields.take("chat_template_kwargs").map(Field::object).transpose()?;
     (asked.thinks, asked.nothing) = (thinks, messages.is_empty());
     let truncate = fields.take("truncate").map(Field::boolean).transpose()?.unwrap_or(true);
     asked.shortened = truncate && messages.len() > 1;
@@ -131,7 +133,7 @@ fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<ChatReque
     request.prompt = Some(Prompt::Chat(v1::Chat {
         messages,
         tools_json: tools.json,
-        template_kwargs_json: template_kwargs(&mut fields, &thinking)?,
+        template_kwargs_json: template_kwargs(kwargs.as_ref(), &thinking),
         // The model continues the assistant's begun message.
         add_generation_prompt: begun.then_some(false),
         continue_final_message: begun,

@@ -32,7 +32,7 @@ pub(super) fn think(fields: &mut Fields) -> Result<(ReasoningSettings, bool), Ap
     let mut thinking = ReasoningSettings::default();
     let Some(field) = fields.take("think") else { return Ok((thinking, false)) };
     if let Some(think) = field.value().as_bool() {
-        thinking.enable(field, think)?;
+        thinking.enable("think", think)?;
         return Ok((thinking, think));
     }
     if field.value().as_str().as_deref() == Some("") {
@@ -41,8 +41,7 @@ pub(super) fn think(fields: &mut Fields) -> Result<(ReasoningSettings, bool), Ap
     if !field.value().is_string() {
         return Err(field.error("expected a boolean or one of low, medium, high, max"));
     }
-    field.word(&["low", "medium", "high", "max"])?;
-    thinking.set_effort(field)?;
+    thinking.set_effort("think", field.word(&["low", "medium", "high", "max"])?)?;
     Ok((thinking, true))
 }
 

@@ -46,7 +46,8 @@ fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<ChatReque
     refused(&mut fields)?;
     let pictures = fields.take("images").map(images).transpose()?.unwrap_or_default();
     let (thinking, thinks) = think(&mut fields)?;
-    let template_kwargs_json = template_kwargs(&mut fields, &thinking)?;
+    let kwargs = fields.take("chat_template_kwargs").map(Field::object).transpose()?;
+    let template_kwargs_json = template_kwargs(kwargs.as_ref(), &thinking);
     // A templated prompt is never truncated, because that would break its template.
     let truncate = fields.take("truncate").map(Field::boolean).transpose()?;
     fields.finish()?;

@@ -9,9 +9,10 @@ use crate::{
     app::App,
     asker::Asker,
     config::Config,
+    declare::Declared as _,
     error::ApiError,
     fields::{Field, Fields},
-    openai::{plan, sampling},
+    openai::{plan, sampling::SamplingFields},
 };
 
 /// Options of Ollama's runner.
@@ -76,7 +77,7 @@ pub(super) fn read(fields: &mut Fields, config: &Config) -> Result<Options, ApiE
     let options = Options {
         sampling: v1::Sampling {
             seed: seed.and_then(|seed| u64::try_from(seed).ok()),
-            ..sampling::read(&mut own)?
+            ..SamplingFields::read(&mut own)?.settings()?
         },
         stop: v1::StopConditions {
             max_tokens,

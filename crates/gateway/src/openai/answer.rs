@@ -138,7 +138,7 @@ pub(crate) fn stream<S: AnswerShape>(
 impl<S: AnswerShape> AnswerStream<S> {
     /// Next bytes to send, and the stream unless it has ended.
     async fn frame(mut self) -> (Bytes, Option<AnswerStream<S>>) {
-        let mut frames = Frames { obfuscate: self.streaming.obfuscate, ..Frames::default() };
+        let mut frames = Frames { obfuscate: self.streaming.include_obfuscation, ..Frames::default() };
         while frames.bytes.is_empty() {
             let Some(event) = self.event().await else {
                 self.silent = false;

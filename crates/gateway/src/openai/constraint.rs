@@ -5,93 +5,133 @@
 use hanzo_engine_proto::v1::{self, constraint::Of};
 
 use crate::{
+    declare::{Read, Unread, Words, fields},
     error::ApiError,
-    fields::{Field, Fields},
+    fields::Field,
+    unsupported::{SCHEMA_LABELS, STRUCTURED_OUTPUTS},
 };
 
-/// Reads the constraint of a chat or completion request. Empty ones count as none.
-pub(crate) fn read(fields: &mut Fields) -> Result<Option<v1::Constraint>, ApiError> {
-    let mut found: Option<(&str, Of)> = None;
-    for (name, read) in FIELDS {
-        let Some(field) = fields.take(name) else { continue };
-        let Some(of) = read(field)? else { continue };
-        if let Some((other, _)) = found {
-            return Err(field.error(format!("{other} constrains the answer already; send one of them")));
-        }
-        found = Some((name, of));
-    }
-    Ok(found.map(|(_, of)| v1::Constraint { of: Some(of) }))
-}
-
-type Read = fn(Field) -> Result<Option<Of>, ApiError>;
-
-const FIELDS: [(&str, Read); 8] = [
-    ("response_format", response_format),
-    ("structured_outputs", structured_outputs),
-    ("guided_json", |field| schema(field).map(Some)),
-    ("guided_regex", |field| field.string().map(Of::Regex).map(Some)),
-    ("guided_choice", |field| choices(field).map(Some)),
-    ("guided_grammar", |field| field.string().map(grammar).map(Some)),
-    ("grammar", |field| Ok(Some(field.string()?).filter(|text| !text.is_empty()).map(Of::Gbnf))),
-    ("json_schema", |field| schema(field).map(Some)),
-];
-
-fn response_format(field: Field) -> Result<Option<Of>, ApiError> {
-    let mut format = field.object()?;
-    let kind = format.require("type")?.word(&["text", "json_object", "json_schema"])?;
-    // llama.cpp puts the schema next to the type.
-    let beside = format.take("schema");
-    let named = format.take("json_schema");
-    format.finish()?;
-    match (kind, beside, named) {
-        ("text", None, None) => Ok(None),
-        ("json_object", None, None) => Ok(Some(Of::JsonObject(true))),
-        ("json_object" | "json_schema", Some(beside), None) => schema(beside).map(Some),
-        ("json_schema", None, Some(named)) => {
-            let mut named = named.object()?;
-            named.take("name").map(Field::text).transpose()?;
-            named.take("description").map(Field::text).transpose()?;
-            // The answer always satisfies its schema, so `strict` has no effect.
-            named.take("strict").map(Field::boolean).transpose()?;
-            let of = schema(named.require("schema")?)?;
-            named.finish()?;
-            Ok(Some(of))
-        }
-        ("json_schema", None, None) => Err(ApiError::field("response_format.json_schema", "required")),
-        (_, beside, named) => {
-            let extra = beside.or(named).unwrap_or(field);
-            Err(extra.error(format!("not with type {kind:?}, or not beside the other schema")))
-        }
+fields! {
+    /// Constraints on the answer. A request may have one of them.
+    pub(crate) struct ConstraintFields<'a> {
+        /// Format of the answer.
+        response_format?: ResponseFormat<'a>,
+        /// vLLM's constraint on the answer.
+        structured_outputs?: StructuredOutputs,
+        /// JSON schema that the answer satisfies.
+        guided_json?: Of = Read(SCHEMA, schema),
+        /// Regular expression that the answer matches.
+        guided_regex?: String,
+        /// Texts from which the answer is chosen.
+        guided_choice?: Of = Read("string[1..]", choices),
+        /// Grammar that the answer follows.
+        guided_grammar?: String,
+        /// llama.cpp's name: a grammar in GBNF.
+        grammar?: String,
+        /// llama.cpp's name of guided_json.
+        json_schema?: Of = Read(SCHEMA, schema),
     }
 }
 
-fn structured_outputs(field: Field) -> Result<Option<Of>, ApiError> {
-    let mut outputs = field.object()?;
+fields! {
+    /// OpenAI's format of an answer.
+    pub(crate) struct ResponseFormat<'a> {
+        /// Kind of format.
+        r#type: &'static str = Words(["text", "json_object", "json_schema"]),
+        /// Schema of type json_schema.
+        json_schema?: NamedSchema<'a>,
+        /// Place of the schema at llama.cpp.
+        schema?: Field<'a> = Unread(SCHEMA),
+    }
+}
+
+fields! {
+    /// Schema with a name.
+    pub(crate) struct NamedSchema<'a> inert [&SCHEMA_LABELS] {
+        /// JSON schema that the answer satisfies.
+        schema: Field<'a> = Unread(SCHEMA),
+    }
+}
+
+fields! {
+    /// vLLM's constraint: one of these fields, and how it is implemented.
+    pub(crate) struct StructuredOutputs inert [&STRUCTURED_OUTPUTS] {
+        /// JSON schema that the answer satisfies.
+        json?: Of = Read(SCHEMA, schema),
+        /// Regular expression that the answer matches.
+        regex?: String,
+        /// Texts from which the answer is chosen.
+        choice?: Of = Read("string[1..]", choices),
+        /// Grammar that the answer follows.
+        grammar?: String,
+        /// Any JSON object.
+        json_object: bool,
+    }
+}
+
+const SCHEMA: &str = "object | boolean | string";
+
+impl ConstraintFields<'_> {
+    /// The only constraint of a request. Empty ones count as none.
+    pub(crate) fn constraint(self) -> Result<Option<v1::Constraint>, ApiError> {
+        let gbnf = self.grammar.filter(|text| !text.is_empty()).map(Of::Gbnf);
+        let of = only([
+            ("response_format", self.response_format.map(ResponseFormat::constraint).transpose()?.flatten()),
+            ("structured_outputs", self.structured_outputs.map(StructuredOutputs::constraint).transpose()?),
+            ("guided_json", self.guided_json),
+            ("guided_regex", self.guided_regex.map(Of::Regex)),
+            ("guided_choice", self.guided_choice),
+            ("guided_grammar", self.guided_grammar.map(grammar)),
+            ("grammar", gbnf),
+            ("json_schema", self.json_schema),
+        ])?;
+        Ok(of.map(|of| v1::Constraint { of: Some(of) }))
+    }
+}
+
+/// Constraint that is given, with the paths of the possible ones. A second one is an error.
+fn only<const N: usize>(constraints: [(&str, Option<Of>); N]) -> Result<Option<Of>, ApiError> {
     let mut found: Option<(&str, Of)> = None;
-    let readers: [(&'static str, Read); 5] = [
-        ("json", |field| schema(field).map(Some)),
-        ("regex", |field| field.string().map(Of::Regex).map(Some)),
-        ("choice", |field| choices(field).map(Some)),
-        ("grammar", |field| field.string().map(grammar).map(Some)),
-        ("json_object", |field| Ok(field.boolean()?.then_some(Of::JsonObject(true)))),
-    ];
-    for (name, read) in readers {
-        let Some(field) = outputs.take(name) else { continue };
-        let Some(of) = read(field)? else { continue };
+    for (path, of) in constraints {
+        let Some(of) = of else { continue };
         if let Some((other, _)) = found {
-            return Err(field.error(format!("{other} constrains the answer already; send one of them")));
+            let other = other.rsplit('.').next().unwrap_or(other);
+            let problem = format!("{other} constrains the answer already; send one of them");
+            return Err(ApiError::field(path, problem));
         }
-        found = Some((name, of));
+        found = Some((path, of));
     }
-    // These choose among vLLM's implementations. The only one here writes at most one space between JSON
-    // tokens.
-    for name in ["disable_any_whitespace", "disable_fallback"] {
-        outputs.take(name).map(Field::boolean).transpose()?;
+    Ok(found.map(|(_, of)| of))
+}
+
+impl ResponseFormat<'_> {
+    fn constraint(self) -> Result<Option<Of>, ApiError> {
+        match (self.r#type, self.schema, self.json_schema) {
+            ("text", None, None) => Ok(None),
+            ("json_object", None, None) => Ok(Some(Of::JsonObject(true))),
+            ("json_object" | "json_schema", Some(beside), None) => schema(beside).map(Some),
+            ("json_schema", None, Some(named)) => schema(named.schema).map(Some),
+            ("json_schema", None, None) => Err(ApiError::field("response_format.json_schema", "required")),
+            (kind, beside, _) => {
+                let extra = if beside.is_some() { "schema" } else { "json_schema" };
+                let problem = format!("not with type {kind:?}, or not beside the other schema");
+                Err(ApiError::field(&format!("response_format.{extra}"), problem))
+            }
+        }
     }
-    outputs.finish()?;
-    match found {
-        Some((_, of)) => Ok(Some(of)),
-        None => Err(field.error("expected one of json, regex, choice, grammar, json_object")),
+}
+
+impl StructuredOutputs {
+    fn constraint(self) -> Result<Of, ApiError> {
+        let of = only([
+            ("structured_outputs.json", self.json),
+            ("structured_outputs.regex", self.regex.map(Of::Regex)),
+            ("structured_outputs.choice", self.choice),
+            ("structured_outputs.grammar", self.grammar.map(grammar)),
+            ("structured_outputs.json_object", self.json_object.then_some(Of::JsonObject(true))),
+        ])?;
+        let expected = "expected one of json, regex, choice, grammar, json_object";
+        of.ok_or_else(|| ApiError::field("structured_outputs", expected))
     }
 }
 
@@ -125,11 +165,12 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::fields::fields_of;
+    use crate::{declare::Declared as _, fields::fields_of};
 
     fn check(body: Value) -> Result<Option<Of>, String> {
         let mut fields = fields_of(&body, false);
-        let read = read(&mut fields)
+        let read = ConstraintFields::read(&mut fields)
+            .and_then(ConstraintFields::constraint)
             .map_err(|error| error.json()["error"]["message"].as_str().unwrap().to_owned())?;
         Ok(read.and_then(|constraint| constraint.of))
     }

@@ -22,7 +22,7 @@ use crate::{
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
 /// Reads the `messages` of a request: at least one.
-pub(super) fn read(field: Field) -> Result<Vec<v1::Message>, ApiError> {
+pub(crate) fn read(field: Field) -> Result<Vec<v1::Message>, ApiError> {
     let (mut calls, list) = (OldCalls::default(), field.list_up_to(CHAT_MESSAGES_MAX, "messages")?);
     let mut messages = Vec::with_capacity(list.size_hint().0);
     for one in list {

@@ -3,12 +3,12 @@
 pub(crate) mod answer;
 pub(crate) mod chat;
 pub(crate) mod completions;
-mod constraint;
+pub(crate) mod constraint;
 pub(crate) mod events;
 pub(crate) mod frames;
 pub(crate) mod generation;
 pub(crate) mod lines;
-mod messages;
+pub(crate) mod messages;
 pub(crate) mod models;
 pub(crate) mod plan;
 pub(crate) mod prompt;

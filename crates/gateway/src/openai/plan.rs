@@ -5,14 +5,23 @@ use hanzo_engine_proto::v1::{self, infer_request::Prompt};
 
 use crate::{
     config::Config,
+    declare::{Declared as _, Integer, Read, Unread, Words, fields},
     error::ApiError,
     fields::{Field, Fields},
     limits::{CHAT_LOGPROBS_MAX, COMPLETION_LOGPROBS_MAX, STOP_BYTES_MAX, STOP_TOKEN_IDS_MAX},
     names::SentFields,
-    openai::{constraint, lines::LineLimits, prompt, sampling, tools, turns::OfferedTools},
-    request::{either, keep_alive, model, priority},
+    openai::{
+        constraint::ConstraintFields,
+        lines::LineLimits,
+        messages,
+        prompt::TemplateFields,
+        sampling::SamplingFields,
+        tools::{self, ToolFields},
+        turns::OfferedTools,
+    },
+    request::{QueueFields, model_name, one_of},
     request_id::RequestId,
-    unsupported,
+    unsupported::{CHAT, COMMON, COMPLETION, HARMLESS},
     until::Until,
 };
 
@@ -50,33 +59,152 @@ impl RequestPlan {
     }
 }
 
-/// Additional content of a stream.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct StreamOptions {
-    /// Whether the last chunk has the usage, and the others null.
-    pub(crate) include_usage: bool,
-    /// Whether every chunk has the usage so far.
-    pub(crate) continuous_usage: bool,
-    /// Whether every event gets a field of random letters, which hides its text's length from eavesdroppers.
-    pub(crate) obfuscate: bool,
+fields! {
+    /// Additional content of a stream.
+    #[derive(Clone, Copy, Default)]
+    pub(crate) struct StreamOptions {
+        /// Whether the last event has the usage, and the others null.
+        include_usage: bool,
+        /// vLLM's setting: whether every event has the usage so far.
+        continuous_usage_stats: bool,
+        /// Whether every event gets a field of random letters, which hides its text's length from eavesdroppers.
+        include_obfuscation: bool,
+    }
 }
+
+fields! {
+    /// Fields that all requests for answers share.
+    pub(crate) struct GenerationFields<'a> {
+        ..sampling: SamplingFields,
+        ..constraint: ConstraintFields<'a>,
+        ..queue: QueueFields,
+        /// Name of the model; the only one if absent.
+        model?: String = Read("string 1..512", model_name),
+        /// Number of answers.
+        n?: Field<'a> = Unread("integer 1..128"),
+        /// llama.cpp's name of n.
+        n_cmpl?: Field<'a> = Unread("integer 1..128"),
+        /// Whether the answer comes as it is made, as server-sent events.
+        stream: bool,
+        /// Additional content of a stream. Only allowed with stream.
+        stream_options?: StreamOptions,
+        /// End at which truncate_prompt_tokens cuts.
+        truncation_side?: &'static str = Words(["left", "right"]),
+        /// Number of tokens that the prompt is cut to.
+        truncate_prompt_tokens?: i32 = Integer(-1..=i32::MAX),
+        /// Whether an answer that fills its context goes on, without the oldest tokens.
+        context_shift?: bool,
+        /// Number of the first tokens that a context shift keeps.
+        n_keep?: i32 = Integer(-1..=i32::MAX),
+        /// Salt of the prefix cache: only requests with the same one share what was computed.
+        cache_salt?: String,
+        /// Whether the prefix cache is used.
+        cache_prompt?: bool,
+        /// Texts at which the answer ends.
+        stop?: Field<'a> = Unread("string | string[]"),
+        /// Tokens at which the answer ends.
+        stop_token_ids?: Vec<u32> = Read("integer 0..4294967295[]", stop_token_ids),
+        /// Number of tokens before which the answer does not end.
+        min_tokens?: u32 = Integer(0..=u32::MAX),
+        /// Whether the text at which the answer ended is part of it.
+        include_stop_str_in_output: bool,
+        /// Whether the answer goes on where the model would end it.
+        ignore_eos: bool,
+    }
+}
+
+fields! {
+    /// Maximum length of an answer, by all its names.
+    pub(crate) struct LengthFields {
+        /// Maximum tokens of the answer; -1 for no limit.
+        max_tokens?: i64 = TOKENS_MAX,
+        /// OpenAI's newer name of max_tokens.
+        max_completion_tokens?: i64 = TOKENS_MAX,
+        /// llama.cpp's name of max_tokens.
+        n_predict?: i64 = TOKENS_MAX,
+    }
+}
+
+const TOKENS_MAX: Integer<i64> = Integer(-1..=u32::MAX as i64);
+
+/// Number of alternatives of each token in a chat.
+pub(crate) const ALTERNATIVES: Integer<u32> = Integer(0..=CHAT_LOGPROBS_MAX);
+
+fields! {
+    /// Body of `POST /v1/chat/completions`.
+    pub(crate) struct ChatRequest<'a> inert [&COMMON, &CHAT, &HARMLESS] {
+        ..generation: GenerationFields<'a>,
+        ..length: LengthFields,
+        ..template: TemplateFields<'a>,
+        ..tools: ToolFields<'a>,
+        /// Messages of the conversation.
+        messages: Vec<v1::Message> = Read("ChatMessage[1..]", messages::read),
+        /// Whether the log probability of each token is sent.
+        logprobs: bool,
+        /// Number of alternatives of each token whose log probability is sent too.
+        top_logprobs?: u32 = ALTERNATIVES,
+        /// Number of alternatives of each token of the prompt. Its log probabilities are sent.
+        prompt_logprobs?: u32 = ALTERNATIVES,
+        /// Text that the answer is expected to have in large part.
+        prediction?: Prediction<'a>,
+    }
+}
+
+fields! {
+    /// Predicted answer.
+    pub(crate) struct Prediction<'a> {
+        /// Kind of prediction.
+        #[expect(dead_code, reason = "only checked")]
+        r#type: &'static str = Words(["content"]),
+        /// Text, or a list of texts.
+        content: Field<'a> = Unread("string | ContentPart[]"),
+    }
+}
+
+fields! {
+    /// Body of `POST /v1/completions`.
+    pub(crate) struct CompletionRequest<'a> inert [&COMMON, &COMPLETION, &HARMLESS] {
+        ..generation: GenerationFields<'a>,
+        ..length: LengthFields,
+        /// Prompt as text or tokens, or several prompts.
+        prompt: Field<'a> = Unread(PROMPTS),
+        /// Text that follows the gap which the model fills.
+        suffix?: Field<'a> = Unread("string"),
+        /// Whether the answer begins with the prompt.
+        echo: bool,
+        /// Whether the prompt may contain control tokens.
+        parse_special?: bool,
+        /// Number of answers, which must equal n.
+        best_of?: Field<'a> = Unread("integer 1..128"),
+        /// Number of alternatives of each token. Its log probability is sent.
+        logprobs?: Field<'a> = Unread("integer 0..5 | false"),
+        /// Number of alternatives of each token of the prompt. Its log probabilities are sent.
+        prompt_logprobs?: u32 = ALTERNATIVES,
+    }
+}
+
+const PROMPTS: &str = "string | string[1..] | integer 0..4294967295[1..] | integer 0..4294967295[1..][1..]";
 
 /// Plan of a chat completion.
 pub(crate) fn chat(mut fields: Fields, config: &Config, id: &RequestId) -> Result<RequestPlan, ApiError> {
-    let mut plan = common(&mut fields, config, id)?;
-    let prompt_logprobs = prompt_logprobs(&mut fields, plan.stream)?;
-    let max_tokens = max_tokens(&mut fields, None, prompt_logprobs.is_some())?;
-    let prediction = fields.take("prediction").map(prediction).transpose()?.unwrap_or_default();
-    let (mut chat, thinking) = prompt::chat(&mut fields)?;
-    let tools = tools::read(&mut fields)?;
+    let sent = SentFields::of(&fields);
+    let given = ChatRequest::read(&mut fields)?;
+    fields.finish()?;
+    let mut plan = given.generation.plan(sent, config, id)?;
+    let prompt_logprobs = prompt_logprobs(given.prompt_logprobs, plan.stream)?;
+    let max_tokens = given.length.limit(None, prompt_logprobs.is_some())?;
+    let (mut chat, thinking) = given.template.chat(given.messages)?;
+    let tools = tools::read(&given.tools)?;
     chat.tools_json = tools.json;
     plan.old_calls = tools.old;
-    let (logprobs, top_logprobs) = chat_logprobs(&mut fields)?;
-    unsupported::chat(&mut fields)?;
-    fields.finish()?;
+    let top_logprobs = given.top_logprobs.unwrap_or(0);
+    if top_logprobs > 0 && !given.logprobs {
+        return Err(ApiError::field("top_logprobs", "only allowed with logprobs: true"));
+    }
     let mut request = plan.requests.remove(0);
-    (request.logprobs, request.top_logprobs) = (logprobs, top_logprobs);
-    (request.prompt_logprobs, request.prediction) = (prompt_logprobs, prediction);
+    (request.logprobs, request.top_logprobs) = (given.logprobs, top_logprobs);
+    request.prompt_logprobs = prompt_logprobs;
+    request.prediction = given.prediction.map(Prediction::text).transpose()?.unwrap_or_default();
     set_max_tokens(&mut request, &max_tokens)?;
     request.reasoning = thinking.bounds();
     request.prompt = Some(Prompt::Chat(chat));
@@ -102,23 +230,22 @@ pub(crate) fn completion(
     config: &Config,
     id: &RequestId,
 ) -> Result<(RequestPlan, ShownLogprobs), ApiError> {
-    let mut plan = common(&mut fields, config, id)?;
-    let prompts = prompts(fields.require("prompt")?, config.prompts_max)?;
-    let echo = fields.flag("echo")?;
-    let asked_of_prompt = prompt_logprobs(&mut fields, plan.stream)?;
-    let parse_special = fields.take("parse_special").map(|field| field.boolean()).transpose()?;
-    let best_of = fields.take("best_of");
-    if let Some(field) = best_of
+    let sent = SentFields::of(&fields);
+    let given = CompletionRequest::read(&mut fields)?;
+    fields.finish()?;
+    let mut plan = given.generation.plan(sent, config, id)?;
+    let prompts = prompts(given.prompt, config.prompts_max)?;
+    let (echo, parse_special) = (given.echo, given.parse_special);
+    let asked_of_prompt = prompt_logprobs(given.prompt_logprobs, plan.stream)?;
+    if let Some(field) = given.best_of
         && field.value().as_f64() != Some(f64::from(plan.choices))
     {
         return Err(ApiError::unsupported("best_of", "not supported by this build unless it equals n"));
     }
-    let logprobs = fields.take("logprobs");
     // Clients that use the chat format send false for none.
-    let logprobs = logprobs.filter(|field| field.value().as_bool() != Some(false));
-    let logprobs = logprobs.map(|f| f.integer(0..=COMPLETION_LOGPROBS_MAX)).transpose()?.map(|n| n as u32);
-    let suffix =
-        fields.take("suffix").map(|field| suffix(field, echo, &prompts)).transpose()?.unwrap_or_default();
+    let logprobs = given.logprobs.filter(|field| field.value().as_bool() != Some(false));
+    let logprobs = logprobs.map(|f| f.integer(0..=COMPLETION_LOGPROBS_MAX)).transpose()?;
+    let suffix = given.suffix.map(|field| suffix(field, echo, &prompts)).transpose()?.unwrap_or_default();
     if !suffix.is_empty() && parse_special == Some(true) {
         return Err(ApiError::field(
             "parse_special",
@@ -127,9 +254,7 @@ pub(crate) fn completion(
     }
     let with_prompt = echo && logprobs.is_some();
     let scored = asked_of_prompt.max(logprobs.filter(|_| echo));
-    let max_tokens = max_tokens(&mut fields, Some(COMPLETION_MAX_TOKENS), scored.is_some())?;
-    unsupported::completion(&mut fields)?;
-    fields.finish()?;
+    let max_tokens = given.length.limit(Some(COMPLETION_MAX_TOKENS), scored.is_some())?;
     let mut base = plan.requests.remove(0);
     base.echo = echo;
     base.suffix = suffix;
@@ -168,90 +293,77 @@ fn suffix(field: Field, echo: bool, prompts: &[Prompt]) -> Result<String, ApiErr
     Ok(suffix)
 }
 
-/// Parses the fields that chats and completions share, into a plan with one request without a prompt.
+/// Parses the fields that all requests for answers share, into a plan with one request without a prompt.
 pub(crate) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<RequestPlan, ApiError> {
     let sent = SentFields::of(fields);
-    let model = model(fields)?;
-    let choices = either(fields, "n", "n_cmpl")?;
-    let choices = choices.map(|f| f.integer(1..=config.choices_max)).transpose()?.unwrap_or(1);
-    let stream = fields.flag("stream")?;
-    let streaming = match fields.take("stream_options") {
-        None => StreamOptions::default(),
-        Some(field) if !stream => return Err(field.error("only allowed with stream: true")),
-        Some(field) => stream_options(field.object()?)?,
-    };
-    let mut truncate_side = v1::TruncateSide::Unspecified;
-    if let Some(field) = fields.take("truncation_side") {
-        truncate_side = match field.word(&["left", "right"])? {
-            "left" => v1::TruncateSide::Left,
-            _ => v1::TruncateSide::Right,
-        };
-    }
-    let boolean = |fields: &mut Fields, name| fields.take(name).map(Field::boolean).transpose();
-    let tokens = |fields: &mut Fields, name| fields.take(name).map(|f| f.integer(-1..=i32::MAX)).transpose();
-    let request = v1::InferRequest {
-        model,
-        truncate_prompt_tokens: tokens(fields, "truncate_prompt_tokens")?,
-        truncate_side: truncate_side.into(),
-        context_shift: boolean(fields, "context_shift")?,
-        keep_tokens: tokens(fields, "n_keep")?,
-        cache_salt: fields.take("cache_salt").map(Field::string).transpose()?.unwrap_or_default(),
-        cache_prompt: boolean(fields, "cache_prompt")?,
-        sampling: Some(sampling::read(fields)?),
-        stop: Some(stop_conditions(fields, config)?),
-        choices,
-        request_id: id.as_str().to_owned(),
-        client: id.client(),
-        priority: priority(fields)?,
-        keep_alive: keep_alive(fields)?,
-        constraint: constraint::read(fields)?,
-        ..Default::default()
-    };
-    Ok(RequestPlan {
-        requests: vec![request],
-        choices,
-        stream,
-        streaming,
-        sent,
-        old_calls: false,
-        line_limits: None,
-        offered: None,
-        until: None,
-    })
+    GenerationFields::read(fields)?.plan(sent, config, id)
 }
 
-fn stream_options(mut options: Fields) -> Result<StreamOptions, ApiError> {
-    let streaming = StreamOptions {
-        include_usage: options.flag("include_usage")?,
-        // Field of vLLM.
-        continuous_usage: options.flag("continuous_usage_stats")?,
-        obfuscate: options.flag("include_obfuscation")?,
-    };
-    options.finish()?;
-    Ok(streaming)
-}
-
-fn stop_conditions(fields: &mut Fields, config: &Config) -> Result<v1::StopConditions, ApiError> {
-    let strings = fields.take("stop").map(|f| stop_strings(f, config.stop_strings_max)).transpose()?;
-    let token_ids = match fields.take("stop_token_ids") {
-        None => Vec::new(),
-        Some(field) => {
-            let ids = field.token_ids()?;
-            if ids.len() > STOP_TOKEN_IDS_MAX {
-                let problem = format!("has {} entries, at most {STOP_TOKEN_IDS_MAX}", ids.len());
-                return Err(field.error(problem));
-            }
-            ids
+impl GenerationFields<'_> {
+    /// Plan with one request without a prompt.
+    pub(crate) fn plan(
+        self,
+        sent: SentFields,
+        config: &Config,
+        id: &RequestId,
+    ) -> Result<RequestPlan, ApiError> {
+        let choices = one_of(("n", self.n), ("n_cmpl", self.n_cmpl))?;
+        let choices = choices.map(|f| f.integer(1..=config.choices_max)).transpose()?.unwrap_or(1);
+        if self.stream_options.is_some() && !self.stream {
+            return Err(ApiError::field("stream_options", "only allowed with stream: true"));
         }
-    };
-    Ok(v1::StopConditions {
-        max_tokens: None,
-        min_tokens: fields.take("min_tokens").map(|f| f.integer(0..=u32::MAX)).transpose()?.unwrap_or(0),
-        strings: strings.unwrap_or_default(),
-        token_ids,
-        include_stop_string: fields.flag("include_stop_str_in_output")?,
-        ignore_eos: fields.flag("ignore_eos")?,
-    })
+        let truncate_side = match self.truncation_side {
+            None => v1::TruncateSide::Unspecified,
+            Some("left") => v1::TruncateSide::Left,
+            Some(_) => v1::TruncateSide::Right,
+        };
+        let strings = self.stop.map(|f| stop_strings(f, config.stop_strings_max)).transpose()?;
+        let stop = v1::StopConditions {
+            max_tokens: None,
+            min_tokens: self.min_tokens.unwrap_or(0),
+            strings: strings.unwrap_or_default(),
+            token_ids: self.stop_token_ids.unwrap_or_default(),
+            include_stop_string: self.include_stop_str_in_output,
+            ignore_eos: self.ignore_eos,
+        };
+        let request = v1::InferRequest {
+            model: self.model.unwrap_or_default(),
+            truncate_prompt_tokens: self.truncate_prompt_tokens,
+            truncate_side: truncate_side.into(),
+            context_shift: self.context_shift,
+            keep_tokens: self.n_keep,
+            cache_salt: self.cache_salt.unwrap_or_default(),
+            cache_prompt: self.cache_prompt,
+            sampling: Some(self.sampling.settings()?),
+            stop: Some(stop),
+            choices,
+            request_id: id.as_str().to_owned(),
+            client: id.client(),
+            priority: self.queue.priority.unwrap_or(0),
+            keep_alive: self.queue.keep_alive,
+            constraint: self.constraint.constraint()?,
+            ..Default::default()
+        };
+        Ok(RequestPlan {
+            requests: vec![request],
+            choices,
+            stream: self.stream,
+            streaming: self.stream_options.unwrap_or_default(),
+            sent,
+            old_calls: false,
+            line_limits: None,
+            offered: None,
+            until: None,
+        })
+    }
+}
+
+fn stop_token_ids(field: Field) -> Result<Vec<u32>, ApiError> {
+    let ids = field.token_ids()?;
+    match ids.len() > STOP_TOKEN_IDS_MAX {
+        true => Err(field.error(format!("has {} entries, at most {STOP_TOKEN_IDS_MAX}", ids.len()))),
+        false => Ok(ids),
+    }
 }
 
 /// Reads the stop strings: one text or a list.
@@ -285,33 +397,36 @@ pub(crate) struct MaxTokens {
     name: &'static str,
 }
 
-/// Reads the maximum number of tokens under any of its names, or uses `default`. -1 means no limit, as in
-/// llama.cpp. 0 is allowed if the prompt is only scored.
-pub(crate) fn max_tokens(
-    fields: &mut Fields,
-    default: Option<u32>,
-    prompt_is_scored: bool,
-) -> Result<MaxTokens, ApiError> {
-    let mut found: Option<(&'static str, i64)> = None;
-    for name in ["max_tokens", "max_completion_tokens", "n_predict"] {
-        let Some(field) = fields.take(name) else { continue };
-        let tokens = field.integer(-1..=i64::from(u32::MAX))?;
-        match found {
-            _ if tokens == 0 && !prompt_is_scored => {
-                return Err(field.error("must be at least 1, or -1 for no limit, got 0"));
+impl LengthFields {
+    /// Maximum under any of its names, or `default`. -1 means no limit, as in llama.cpp. 0 is allowed if the
+    /// prompt is only scored.
+    pub(crate) fn limit(&self, default: Option<u32>, prompt_is_scored: bool) -> Result<MaxTokens, ApiError> {
+        let mut found: Option<(&'static str, i64)> = None;
+        for (name, tokens) in [
+            ("max_tokens", self.max_tokens),
+            ("max_completion_tokens", self.max_completion_tokens),
+            ("n_predict", self.n_predict),
+        ] {
+            match (tokens, found) {
+                (None, _) => {}
+                (Some(0), _) if !prompt_is_scored => {
+                    return Err(ApiError::field(name, "must be at least 1, or -1 for no limit, got 0"));
+                }
+                (Some(tokens), Some((other, old))) if old != tokens => {
+                    let problem = format!("{tokens} contradicts {other}, which is {old}; send one of them");
+                    return Err(ApiError::field(name, problem));
+                }
+                (Some(tokens), _) => found = Some((name, tokens)),
             }
-            Some((other, old)) if old != tokens => {
-                let problem = format!("{tokens} contradicts {other}, which is {old}; send one of them");
-                return Err(field.error(problem));
-            }
-            _ => found = Some((name, tokens)),
         }
+        Ok(match found {
+            // The engine limits it to the rest of the context.
+            Some((name, tokens)) => {
+                MaxTokens { tokens: Some(u32::try_from(tokens).unwrap_or(u32::MAX)), name }
+            }
+            None => MaxTokens { tokens: default, name: "max_tokens" },
+        })
     }
-    Ok(match found {
-        // The engine limits it to the rest of the context.
-        Some((name, tokens)) => MaxTokens { tokens: Some(u32::try_from(tokens).unwrap_or(u32::MAX)), name },
-        None => MaxTokens { tokens: default, name: "max_tokens" },
-    })
 }
 
 pub(crate) fn set_max_tokens(request: &mut v1::InferRequest, max: &MaxTokens) -> Result<(), ApiError> {
@@ -324,44 +439,26 @@ pub(crate) fn set_max_tokens(request: &mut v1::InferRequest, max: &MaxTokens) ->
     Ok(())
 }
 
-/// Reads vLLM's `prompt_logprobs`: alternatives of each prompt token. Like in vLLM, it excludes streaming.
-fn prompt_logprobs(fields: &mut Fields, stream: bool) -> Result<Option<u32>, ApiError> {
-    let Some(field) = fields.take("prompt_logprobs") else { return Ok(None) };
-    if stream {
-        return Err(field.error("not allowed with stream: true"));
+/// Checks vLLM's `prompt_logprobs`. Like in vLLM, it excludes streaming.
+fn prompt_logprobs(alternatives: Option<u32>, stream: bool) -> Result<Option<u32>, ApiError> {
+    match alternatives {
+        Some(_) if stream => Err(ApiError::field("prompt_logprobs", "not allowed with stream: true")),
+        alternatives => Ok(alternatives),
     }
-    Ok(Some(field.integer(0..=CHAT_LOGPROBS_MAX)? as u32))
 }
 
-/// Reads the predicted answer: a text or a list of texts.
-fn prediction(field: Field) -> Result<String, ApiError> {
-    let mut prediction = field.object()?;
-    prediction.require("type")?.word(&["content"])?;
-    let content = prediction.require("content")?;
-    let text = match content.as_list() {
-        None => content.string()?,
-        Some(parts) => {
-            let part = |part: Field| {
-                let mut part = part.object()?;
-                part.require("type")?.word(&["text"])?;
-                let text = part.require("text")?.string()?;
-                part.finish()?;
-                Ok(text)
-            };
-            parts.map(part).collect::<Result<String, ApiError>>()?
-        }
-    };
-    prediction.finish()?;
-    Ok(text)
-}
-
-fn chat_logprobs(fields: &mut Fields) -> Result<(bool, u32), ApiError> {
-    let logprobs = fields.flag("logprobs")?;
-    let top = fields.take("top_logprobs").map(|f| f.integer(0..=CHAT_LOGPROBS_MAX)).transpose()?.unwrap_or(0);
-    if top > 0 && !logprobs {
-        return Err(ApiError::field("top_logprobs", "only allowed with logprobs: true"));
+impl Prediction<'_> {
+    fn text(self) -> Result<String, ApiError> {
+        let Some(parts) = self.content.as_list() else { return self.content.string() };
+        let part = |part: Field| {
+            let mut part = part.object()?;
+            part.require("type")?.word(&["text"])?;
+            let text = part.require("text")?.string()?;
+            part.finish()?;
+            Ok(text)
+        };
+        parts.map(part).collect()
     }
-    Ok((logprobs, top as u32))
 }
 
 fn prompts(field: Field, prompts_max: usize) -> Result<Vec<Prompt>, ApiError> {

@@ -3,47 +3,63 @@
 use hanzo_engine_proto::v1;
 
 use crate::{
+    declare::{Read, fields},
     error::ApiError,
     fields::{Field, Fields},
-    media_bounds::MediaBounds,
-    openai::{messages, thinking::ReasoningSettings},
+    media_bounds::MediaFields,
+    openai::thinking::{ReasoningFields, ReasoningSettings},
 };
 
-/// Reads the fields of a chat's prompt: messages, template variables and ending. Also returns the reasoning
-/// settings.
-pub(crate) fn chat(fields: &mut Fields) -> Result<(v1::Chat, ReasoningSettings), ApiError> {
-    let mut messages = messages::read(fields.require("messages")?)?;
-    MediaBounds::of_request(fields)?.apply(&mut messages);
-    let thinking = ReasoningSettings::read(fields)?;
-    let template_kwargs_json = template_kwargs(fields, &thinking)?;
-    let generation = fields.take("add_generation_prompt").map(Field::boolean).transpose()?;
-    let continue_final_message = fields.flag("continue_final_message")?;
-    if continue_final_message && generation == Some(true) {
-        let problem = "cannot be true together with add_generation_prompt";
-        return Err(ApiError::field("continue_final_message", problem));
+fields! {
+    /// Fields that make a prompt of a chat's messages: template variables, bounds on media, and the ending.
+    pub(crate) struct TemplateFields<'a> {
+        ..media: MediaFields<'a>,
+        ..reasoning: ReasoningFields,
+        /// Whether the template begins the answer.
+        add_generation_prompt?: bool,
+        /// Whether the model continues the last message.
+        continue_final_message: bool,
+        /// Additional variables of the template.
+        chat_template_kwargs?: Fields<'a> = Read("object", Field::object),
     }
-    let chat = v1::Chat {
-        messages,
-        tools_json: Vec::new(),
-        template_kwargs_json,
-        // A continued message is not followed by a new turn.
-        add_generation_prompt: if continue_final_message { Some(false) } else { generation },
-        continue_final_message,
-    };
-    Ok((chat, thinking))
 }
 
-/// Template variables: those of the request, and those derived from its reasoning settings.
-pub(crate) fn template_kwargs(fields: &mut Fields, thinking: &ReasoningSettings) -> Result<String, ApiError> {
-    let given = fields.take("chat_template_kwargs").map(Field::object).transpose()?;
-    let mut json = given.as_ref().map_or_else(|| "{}".to_owned(), |given| given.object().to_text());
+impl TemplateFields<'_> {
+    /// Prompt of `messages`, and the reasoning settings.
+    pub(crate) fn chat(
+        self,
+        mut messages: Vec<v1::Message>,
+    ) -> Result<(v1::Chat, ReasoningSettings), ApiError> {
+        self.media.bounds()?.apply(&mut messages);
+        let thinking = self.reasoning.settings()?;
+        let template_kwargs_json = template_kwargs(self.chat_template_kwargs.as_ref(), &thinking);
+        let (generation, continue_final_message) = (self.add_generation_prompt, self.continue_final_message);
+        if continue_final_message && generation == Some(true) {
+            let problem = "cannot be true together with add_generation_prompt";
+            return Err(ApiError::field("continue_final_message", problem));
+        }
+        let chat = v1::Chat {
+            messages,
+            tools_json: Vec::new(),
+            template_kwargs_json,
+            // A continued message is not followed by a new turn.
+            add_generation_prompt: if continue_final_message { Some(false) } else { generation },
+            continue_final_message,
+        };
+        Ok((chat, thinking))
+    }
+}
+
+/// Template variables: those that are given, and those derived from the reasoning settings.
+pub(crate) fn template_kwargs(given: Option<&Fields>, thinking: &ReasoningSettings) -> String {
+    let mut json = given.map_or_else(|| "{}".to_owned(), |given| given.object().to_text());
     // Variables derived from other fields are appended, unless the object has them already.
     for (name, value) in thinking.variables() {
-        if given.as_ref().is_none_or(|given| !given.has(name)) {
+        if given.is_none_or(|given| !given.has(name)) {
             json.pop();
             json.push_str(if json.len() > 1 { "," } else { "" });
             json.push_str(&format!("\"{name}\":{value}}}"));
         }
     }
-    Ok(if json == "{}" { String::new() } else { json })
+    if json == "{}" { String::new() } else { json }
 }

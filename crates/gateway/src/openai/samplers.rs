@@ -46,7 +46,7 @@ fn meant(name: &str) -> Result<Option<&'static str>, ()> {
 }
 
 /// Samplers named in the field, in its order.
-fn named(field: &Field) -> Result<Vec<&'static str>, ApiError> {
+pub(super) fn named(field: Field<'_>) -> Result<Vec<&'static str>, ApiError> {
     let mut named = Vec::new();
     let mut add = |one: &Field, said: &str, name: Result<Option<&'static str>, ()>, known: String| {
         let name = name.map_err(|()| one.error(format!("{} is not among {known}", quote(said))))?;
@@ -60,7 +60,7 @@ fn named(field: &Field) -> Result<Vec<&'static str>, ApiError> {
         for letter in field.text()?.chars() {
             let name = LETTERS.iter().find(|known| known.0 == letter).ok_or(());
             let known = || LETTERS.map(|(letter, name)| format!("{letter} ({name})")).join(", ");
-            add(field, &letter.to_string(), name.and_then(|(_, name)| meant(name)), known())?;
+            add(&field, &letter.to_string(), name.and_then(|(_, name)| meant(name)), known())?;
         }
         return Ok(named);
     }
@@ -127,9 +127,8 @@ fn order(on: &[&str], sampling: &mut v1::Sampling) -> Result<(), ApiError> {
     }
 }
 
-/// Turns off samplers that the field does not name.
-pub(super) fn apply(field: Field, sampling: &mut v1::Sampling) -> Result<(), ApiError> {
-    let named = named(&field)?;
+/// Turns off samplers that are not named.
+pub(super) fn apply(named: &[&'static str], sampling: &mut v1::Sampling) -> Result<(), ApiError> {
     let on: Vec<&str> = named.iter().copied().filter(|name| !is_off(name, sampling)).collect();
     order(&on, sampling)?;
     let off = |name: &str| !named.contains(&name);
@@ -163,10 +162,12 @@ mod tests {
     use hanzo_engine_proto::v1::Sampling;
     use serde_json::{Value, json};
 
-    use crate::{error::ApiError, fields::fields_of};
+    use crate::{
+        declare::Declared as _, error::ApiError, fields::fields_of, openai::sampling::SamplingFields,
+    };
 
     fn read(body: Value) -> Result<Sampling, ApiError> {
-        super::super::sampling::read(&mut fields_of(&body, false))
+        SamplingFields::read(&mut fields_of(&body, false))?.settings()
     }
 
     #[test]

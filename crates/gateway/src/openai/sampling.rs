@@ -5,74 +5,121 @@ use std::{collections::HashMap, ops::Bound};
 use hanzo_engine_proto::v1;
 
 use crate::{
+    declare::{Integer, Number, Read, fields},
     error::{ApiError, quote},
-    fields::{Field, Fields},
+    fields::Field,
     limits::{
         DRY_BREAKER_BYTES_MAX, DRY_BREAKERS_MAX, DYNATEMP_EXPONENT_MAX, LOGIT_BIAS_MAX, MIROSTAT_TAU_MAX,
         TOP_N_SIGMA_MAX,
     },
     openai::samplers,
-    request::either,
+    request::one_of,
 };
 
 /// Default number of last tokens that llama.cpp's `repeat_penalty` considers, without `repeat_last_n`.
 const REPEAT_LAST_N: i32 = 64;
 
-/// Reads all sampling fields.
-pub(crate) fn read(fields: &mut Fields) -> Result<v1::Sampling, ApiError> {
-    let looks_back = fields.take("repeat_last_n").map(last_n).transpose()?;
-    let usual = fields.gives("repeat_penalty").then_some(REPEAT_LAST_N);
-    let penalty = either(fields, "repetition_penalty", "repeat_penalty")?;
-    let above_zero = (Bound::Excluded(0.0), Bound::Unbounded);
-    let repetition_penalty = penalty.map(|f| f.number(above_zero)).transpose()?;
-    let mut within = |name: &str, low: Bound<f64>, high: f64| {
-        let high = if high == f64::INFINITY { Bound::Unbounded } else { Bound::Included(high) };
-        fields.take(name).map(|f| f.number((low, high))).transpose()
-    };
-    // A negative value disables it, as in llama.cpp.
-    let top_n_sigma = within("top_n_sigma", Bound::Unbounded, TOP_N_SIGMA_MAX)?;
-    let mut number = |name: &str, low: f64, high: f64| within(name, Bound::Included(low), high);
-    // 0 keeps only the most likely token, as on other servers.
-    let least = |p: f32| p.max(f32::MIN_POSITIVE);
-    let mut sampling = v1::Sampling {
-        temperature: number("temperature", 0.0, 2.0)?,
-        top_p: number("top_p", 0.0, 1.0)?.map(least),
-        min_p: number("min_p", 0.0, 1.0)?,
-        repetition_penalty,
-        repeat_last_n: looks_back.or(usual),
-        frequency_penalty: number("frequency_penalty", -2.0, 2.0)?,
-        presence_penalty: number("presence_penalty", -2.0, 2.0)?,
-        typical_p: number("typical_p", 0.0, 1.0)?.map(least),
-        xtc_probability: number("xtc_probability", 0.0, 1.0)?,
-        xtc_threshold: number("xtc_threshold", 0.0, 1.0)?,
-        dynatemp_range: number("dynatemp_range", 0.0, 2.0)?,
-        dynatemp_exponent: number("dynatemp_exponent", 0.0, DYNATEMP_EXPONENT_MAX)?,
-        mirostat_tau: number("mirostat_tau", 0.0, MIROSTAT_TAU_MAX)?,
-        mirostat_eta: number("mirostat_eta", 0.0, 1.0)?,
-        top_n_sigma: top_n_sigma.map(|sigmas| sigmas.max(0.0)),
-        dry_multiplier: number("dry_multiplier", 0.0, f64::INFINITY)?,
-        dry_base: number("dry_base", 1.0, f64::INFINITY)?,
-        mirostat: fields.take("mirostat").map(mirostat).transpose()?,
-        dry_allowed_length: fields.take("dry_allowed_length").map(|f| f.integer(0..=u32::MAX)).transpose()?,
-        dry_penalty_last_n: fields.take("dry_penalty_last_n").map(last_n).transpose()?,
-        dry_sequence_breakers: fields
-            .take("dry_sequence_breakers")
-            .map(breakers)
-            .transpose()?
-            .unwrap_or_default(),
-        // On other servers -1 means off, which is 0 here.
-        top_k: fields
-            .take("top_k")
-            .map(|f| f.integer(-1..=i64::from(u32::MAX)))
-            .transpose()?
-            .map(|k| u32::try_from(k).unwrap_or(0)),
-        logit_bias: fields.take("logit_bias").map(logit_bias).transpose()?.unwrap_or_default(),
-        seed: fields.take("seed").map(seed).transpose()?,
-    };
-    if let Some(field) = fields.take("samplers") {
-        samplers::apply(field, &mut sampling)?;
+const ABOVE_ZERO: (Bound<f64>, Bound<f64>) = (Bound::Excluded(0.0), Bound::Unbounded);
+
+fields! {
+    /// Sampling settings of all APIs that generate.
+    pub(crate) struct SamplingFields {
+        /// Temperature of the distribution; 0 takes the likeliest token.
+        temperature?: f32 = Number(0.0..=2.0),
+        /// Probability mass of the likeliest tokens that may be drawn.
+        top_p?: f32 = Number(0.0..=1.0),
+        /// Number of the likeliest tokens that may be drawn; 0 or -1 for all.
+        top_k?: i64 = Integer(-1..=i64::from(u32::MAX)),
+        /// Least probability of a token, as a share of the likeliest token's.
+        min_p?: f32 = Number(0.0..=1.0),
+        /// Probability mass of locally typical sampling.
+        typical_p?: f32 = Number(0.0..=1.0),
+        /// Tokens within so many standard deviations of the best logit may be drawn; a negative number is off.
+        top_n_sigma?: f32 = Number(..=TOP_N_SIGMA_MAX),
+        /// Probability that XTC leaves the likeliest tokens out.
+        xtc_probability?: f32 = Number(0.0..=1.0),
+        /// Probability above which XTC leaves a token out.
+        xtc_threshold?: f32 = Number(0.0..=1.0),
+        /// Range in which the temperature follows the entropy.
+        dynatemp_range?: f32 = Number(0.0..=2.0),
+        /// Exponent of the temperature's dependence on the entropy.
+        dynatemp_exponent?: f32 = Number(0.0..=DYNATEMP_EXPONENT_MAX),
+        /// Version of Mirostat, which keeps the surprise constant; 0 is off.
+        mirostat?: u32 = Read("0 | 2", mirostat),
+        /// Mirostat's target surprise, in bits.
+        mirostat_tau?: f32 = Number(0.0..=MIROSTAT_TAU_MAX),
+        /// Mirostat's learning rate.
+        mirostat_eta?: f32 = Number(0.0..=1.0),
+        /// Factor by which the logits of earlier tokens are divided.
+        repetition_penalty?: f32 = Number(ABOVE_ZERO),
+        /// llama.cpp's name of repetition_penalty, over the last 64 tokens unless repeat_last_n says otherwise.
+        repeat_penalty?: f32 = Number(ABOVE_ZERO),
+        /// Number of last tokens that penalties consider; -1 for all.
+        repeat_last_n?: i32 = Integer(-1..=i32::MAX),
+        /// Penalty of a token for each earlier occurrence.
+        frequency_penalty?: f32 = Number(-2.0..=2.0),
+        /// Penalty of a token that has occurred.
+        presence_penalty?: f32 = Number(-2.0..=2.0),
+        /// Strength of DRY, which penalises repeated sequences; 0 is off.
+        dry_multiplier?: f32 = Number(0.0..),
+        /// Base of DRY's growth with the length of a sequence.
+        dry_base?: f32 = Number(1.0..),
+        /// Longest sequence that DRY lets repeat.
+        dry_allowed_length?: u32 = Integer(0..=u32::MAX),
+        /// Number of last tokens that DRY considers; -1 for all.
+        dry_penalty_last_n?: i32 = Integer(-1..=i32::MAX),
+        /// Texts that end a sequence for DRY.
+        dry_sequence_breakers?: Vec<String> = Read("string[1..]", breakers),
+        /// Samplers that are on, by llama.cpp's names, or as one letter each.
+        samplers?: Vec<&'static str> = Read("string | string[]", samplers::named),
+        /// Numbers added to the logits of tokens, by token id; or llama.cpp's pairs of an id and a number or false.
+        logit_bias?: HashMap<u32, f32> = Read("number{} | any[]", logit_bias),
+        /// Seed of the random numbers; the same seed gives the same answer.
+        seed?: i128 = Integer(i128::from(i64::MIN)..=i128::from(u64::MAX)),
     }
-    Ok(sampling)
+}
+
+impl SamplingFields {
+    /// Settings by the contract's names. A negative seed becomes its two's complement.
+    pub(crate) fn settings(self) -> Result<v1::Sampling, ApiError> {
+        let usual = self.repeat_penalty.map(|_| REPEAT_LAST_N);
+        let penalty =
+            one_of(("repetition_penalty", self.repetition_penalty), ("repeat_penalty", self.repeat_penalty))?;
+        // 0 keeps only the most likely token, as on other servers.
+        let least = |p: f32| p.max(f32::MIN_POSITIVE);
+        let mut sampling = v1::Sampling {
+            temperature: self.temperature,
+            top_p: self.top_p.map(least),
+            // On other servers -1 means off, which is 0 here.
+            top_k: self.top_k.map(|k| u32::try_from(k).unwrap_or(0)),
+            min_p: self.min_p,
+            typical_p: self.typical_p.map(least),
+            // A negative value disables it, as in llama.cpp.
+            top_n_sigma: self.top_n_sigma.map(|sigmas| sigmas.max(0.0)),
+            xtc_probability: self.xtc_probability,
+            xtc_threshold: self.xtc_threshold,
+            dynatemp_range: self.dynatemp_range,
+            dynatemp_exponent: self.dynatemp_exponent,
+            mirostat: self.mirostat,
+            mirostat_tau: self.mirostat_tau,
+            mirostat_eta: self.mirostat_eta,
+            repetition_penalty: penalty,
+            repeat_last_n: self.repeat_last_n.or(usual),
+            frequency_penalty: self.frequency_penalty,
+            presence_penalty: self.presence_penalty,
+            dry_multiplier: self.dry_multiplier,
+            dry_base: self.dry_base,
+            dry_allowed_length: self.dry_allowed_length,
+            dry_penalty_last_n: self.dry_penalty_last_n,
+            dry_sequence_breakers: self.dry_sequence_breakers.unwrap_or_default(),
+            logit_bias: self.logit_bias.unwrap_or_default(),
+            seed: self.seed.map(|seed| seed as u64),
+        };
+        if let Some(named) = self.samplers {
+            samplers::apply(&named, &mut sampling)?;
+        }
+        Ok(sampling)
+    }
 }
 
 fn mirostat(field: Field) -> Result<u32, ApiError> {
@@ -83,11 +130,6 @@ fn mirostat(field: Field) -> Result<u32, ApiError> {
         )),
         version => Ok(version),
     }
-}
-
-/// Reads a number of last tokens; -1 means all.
-fn last_n(field: Field) -> Result<i32, ApiError> {
-    field.integer(-1..=i32::MAX)
 }
 
 fn breakers(field: Field) -> Result<Vec<String>, ApiError> {
@@ -151,9 +193,4 @@ fn biased(pair: Field) -> Result<(u32, f32), ApiError> {
         _ => bias.number(-100.0..=100.0)?,
     };
     Ok((id.integer(0..=u32::MAX)?, bias))
-}
-
-/// Reads a 64-bit integer; a negative one becomes its two's complement.
-fn seed(field: Field) -> Result<u64, ApiError> {
-    field.integer(i128::from(i64::MIN)..=i128::from(u64::MAX)).map(|seed| seed as u64)
 }

@@ -121,7 +121,7 @@ impl Head {
 impl StreamOptions {
     /// Value of `usage` in a chunk before the last. Absent if no usage was requested.
     pub(crate) fn usage_so_far(self, used: &UsageCount) -> Option<Option<Usage>> {
-        let asked = self.include_usage || self.continuous_usage;
-        asked.then(|| self.continuous_usage.then(|| usage(used)))
+        let asked = self.include_usage || self.continuous_usage_stats;
+        asked.then(|| self.continuous_usage_stats.then(|| usage(used)))
     }
 }

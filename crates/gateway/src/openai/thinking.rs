@@ -4,20 +4,110 @@
 use hanzo_engine_proto::v1;
 
 use crate::{
+    declare::{Integer, Words, fields},
     error::ApiError,
-    fields::{Field, Fields},
+    unsupported::REASONING,
 };
 
-const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+/// Words for how long a model reasons.
+pub(crate) const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
-/// Names of a budget in tokens; -1 means none.
-const BUDGETS: [&str; 5] = [
-    "thinking_token_budget",
-    "thinking_budget",
-    "thinking_budget_tokens",
-    "reasoning_budget",
-    "reasoning_budget_tokens",
-];
+/// Tokens of a budget; -1 means no bound.
+const BUDGET: Integer<i64> = Integer(-1..=u32::MAX as i64);
+
+fields! {
+    /// Settings of a model's reasoning, apart from OpenRouter's object.
+    #[derive(Default)]
+    pub(crate) struct ThinkingFields {
+        /// Effort of reasoning.
+        reasoning_effort?: &'static str = Words(EFFORTS),
+        /// Whether the model reasons.
+        enable_thinking?: bool,
+        /// Setting of DeepSeek and Anthropic.
+        thinking?: Thinking,
+        /// Maximum tokens of reasoning; -1 for no limit.
+        thinking_token_budget?: i64 = BUDGET,
+        /// Qwen's name of thinking_token_budget.
+        thinking_budget?: i64 = BUDGET,
+        /// llama.cpp's name of thinking_token_budget.
+        thinking_budget_tokens?: i64 = BUDGET,
+        /// Another name of thinking_token_budget at llama.cpp.
+        reasoning_budget?: i64 = BUDGET,
+        /// Another name of thinking_token_budget at llama.cpp.
+        reasoning_budget_tokens?: i64 = BUDGET,
+    }
+}
+
+fields! {
+    /// All settings of a model's reasoning.
+    pub(crate) struct ReasoningFields {
+        ..thinking: ThinkingFields,
+        /// OpenRouter's setting.
+        reasoning?: Reasoning,
+    }
+}
+
+fields! {
+    /// Setting of DeepSeek and Anthropic.
+    #[derive(Default)]
+    pub(crate) struct Thinking {
+        /// Whether the model reasons.
+        r#type?: &'static str = Words(["enabled", "disabled", "auto", "adaptive"]),
+        /// Maximum tokens of reasoning; -1 for no limit.
+        budget_tokens?: i64 = BUDGET,
+    }
+}
+
+fields! {
+    /// OpenRouter's setting.
+    pub(crate) struct Reasoning inert [&REASONING] {
+        /// Effort of reasoning.
+        effort?: &'static str = Words(EFFORTS),
+        /// Maximum tokens of reasoning; -1 for no limit.
+        max_tokens?: i64 = BUDGET,
+        /// Whether the model reasons.
+        enabled?: bool,
+    }
+}
+
+impl ReasoningFields {
+    /// All settings in one. Contradictory ones are refused.
+    pub(crate) fn settings(self) -> Result<ReasoningSettings, ApiError> {
+        let mut settings = self.thinking.settings()?;
+        if let Some(own) = self.reasoning {
+            own.effort.map_or(Ok(()), |effort| settings.set_effort("reasoning.effort", effort))?;
+            own.max_tokens.map_or(Ok(()), |tokens| settings.bound("reasoning.max_tokens", tokens))?;
+            own.enabled.map_or(Ok(()), |enabled| settings.enable("reasoning.enabled", enabled))?;
+        }
+        Ok(settings)
+    }
+}
+
+impl ThinkingFields {
+    /// These settings in one. Contradictory ones are refused.
+    pub(crate) fn settings(self) -> Result<ReasoningSettings, ApiError> {
+        let mut settings = ReasoningSettings::default();
+        self.reasoning_effort.map_or(Ok(()), |effort| settings.set_effort("reasoning_effort", effort))?;
+        self.enable_thinking.map_or(Ok(()), |enabled| settings.enable("enable_thinking", enabled))?;
+        if let Some(own) = self.thinking {
+            match own.r#type {
+                None | Some("auto") => {}
+                Some(word) => settings.enable("thinking.type", word != "disabled")?,
+            }
+            own.budget_tokens.map_or(Ok(()), |tokens| settings.bound("thinking.budget_tokens", tokens))?;
+        }
+        for (name, tokens) in [
+            ("thinking_token_budget", self.thinking_token_budget),
+            ("thinking_budget", self.thinking_budget),
+            ("thinking_budget_tokens", self.thinking_budget_tokens),
+            ("reasoning_budget", self.reasoning_budget),
+            ("reasoning_budget_tokens", self.reasoning_budget_tokens),
+        ] {
+            tokens.map_or(Ok(()), |tokens| settings.bound(name, tokens))?;
+        }
+        Ok(settings)
+    }
+}
 
 /// Reasoning settings of a request.
 #[derive(Debug, Default)]
@@ -28,58 +118,6 @@ pub(crate) struct ReasoningSettings {
 }
 
 impl ReasoningSettings {
-    /// Reads all reasoning fields. Contradictory ones are refused.
-    pub(crate) fn read(fields: &mut Fields) -> Result<ReasoningSettings, ApiError> {
-        let mut thinking = ReasoningSettings::default();
-        if let Some(field) = fields.take("reasoning_effort") {
-            thinking.set_effort(field)?;
-        }
-        if let Some(field) = fields.take("enable_thinking") {
-            thinking.enable(field, field.boolean()?)?;
-        }
-        if let Some(field) = fields.take("thinking") {
-            thinking.object(field.object()?)?;
-        }
-        if let Some(field) = fields.take("reasoning") {
-            let mut own = field.object()?;
-            own.take("effort").map_or(Ok(()), |field| thinking.set_effort(field))?;
-            own.take("max_tokens").map_or(Ok(()), |field| thinking.bound(field))?;
-            if let Some(field) = own.take("enabled") {
-                thinking.enable(field, field.boolean()?)?;
-            }
-            if own.flag("exclude")? {
-                let problem = "not supported by this build; the only value it accepts is false";
-                return Err(ApiError::unsupported("reasoning.exclude", problem));
-            }
-            // OpenAI's setting for reasoning summaries.
-            own.take("summary").map_or(Ok(""), |field| field.word(&["auto"]))?;
-            own.finish()?;
-        }
-        for name in BUDGETS {
-            fields.take(name).map_or(Ok(()), |field| thinking.bound(field))?;
-        }
-        Ok(thinking)
-    }
-
-    /// Reads Anthropic's and DeepSeek's object.
-    fn object(&mut self, mut own: Fields) -> Result<(), ApiError> {
-        if let Some(field) = own.take("type") {
-            match field.word(&["enabled", "disabled", "auto", "adaptive"])? {
-                "auto" => {}
-                word => self.enable(field, word != "disabled")?,
-            }
-        }
-        own.take("budget_tokens").map_or(Ok(()), |field| self.bound(field))?;
-        own.finish()
-    }
-
-    /// Reads that object alone.
-    pub(crate) fn of_object(own: Fields) -> Result<ReasoningSettings, ApiError> {
-        let mut thinking = ReasoningSettings::default();
-        thinking.object(own)?;
-        Ok(thinking)
-    }
-
     /// Template variables, with their values in JSON.
     pub(super) fn variables(&self) -> impl Iterator<Item = (&'static str, String)> {
         let effort = self.effort.filter(|effort| *effort != "none");
@@ -95,30 +133,30 @@ impl ReasoningSettings {
         Some(v1::Reasoning { tokens_max: Some(tokens_max) })
     }
 
-    /// Sets the reasoning effort.
-    pub(crate) fn set_effort(&mut self, field: Field) -> Result<(), ApiError> {
-        let effort = field.word(&EFFORTS)?;
+    /// Sets the reasoning effort that the field at `path` says.
+    pub(crate) fn set_effort(&mut self, path: &str, effort: &'static str) -> Result<(), ApiError> {
         if self.effort.is_some_and(|other| other != effort) {
-            return Err(field.error("says another effort than reasoning_effort"));
+            return Err(ApiError::field(path, "says another effort than reasoning_effort"));
         }
         self.effort = Some(effort);
-        self.enable(field, effort != "none")
+        self.enable(path, effort != "none")
     }
 
-    /// Turns reasoning on or off.
-    pub(crate) fn enable(&mut self, field: Field, enabled: bool) -> Result<(), ApiError> {
+    /// Turns reasoning on or off, as the field at `path` says.
+    pub(crate) fn enable(&mut self, path: &str, enabled: bool) -> Result<(), ApiError> {
         if self.enabled.is_some_and(|other| other != enabled) {
-            return Err(field.error("contradicts another field, which says whether the model is to reason"));
+            let problem = "contradicts another field, which says whether the model is to reason";
+            return Err(ApiError::field(path, problem));
         }
         self.enabled = Some(enabled);
         Ok(())
     }
 
-    /// Sets the token budget.
-    pub(crate) fn bound(&mut self, field: Field) -> Result<(), ApiError> {
-        let tokens = field.integer(-1..=i64::from(u32::MAX))?;
+    /// Sets the token budget that the field at `path` says.
+    pub(crate) fn bound(&mut self, path: &str, tokens: i64) -> Result<(), ApiError> {
         if self.tokens_max.is_some_and(|other| other != tokens) {
-            return Err(field.error("contradicts another field, which says how long the model may reason"));
+            let problem = "contradicts another field, which says how long the model may reason";
+            return Err(ApiError::field(path, problem));
         }
         self.tokens_max = Some(tokens);
         Ok(())
@@ -130,13 +168,22 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::fields::fields_of;
+    use crate::{declare::Declared as _, fields::fields_of};
+
+    const BUDGETS: [&str; 5] = [
+        "thinking_token_budget",
+        "thinking_budget",
+        "thinking_budget_tokens",
+        "reasoning_budget",
+        "reasoning_budget_tokens",
+    ];
 
     fn read(body: Value) -> Result<(Value, Option<u32>), String> {
         let mut fields = fields_of(&body, false);
-        let read =
-            ReasoningSettings::read(&mut fields).and_then(|thinking| fields.finish().map(|()| thinking));
-        let thinking = read.map_err(|error| error.json()["error"]["param"].as_str().unwrap().to_owned())?;
+        let read = ReasoningFields::read(&mut fields).and_then(|read| fields.finish().map(|()| read));
+        let thinking = read
+            .and_then(ReasoningFields::settings)
+            .map_err(|error| error.json()["error"]["param"].as_str().unwrap().to_owned())?;
         let value = |(name, json): (&str, String)| (name.to_owned(), serde_json::from_str(&json).unwrap());
         let bound = thinking.bounds().and_then(|bounds| bounds.tokens_max);
         Ok((Value::Object(thinking.variables().map(value).collect()), bound))

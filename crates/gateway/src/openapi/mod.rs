@@ -1,7 +1,6 @@
 //! `GET /openapi.json`: description of every route in OpenAPI 3.1, with its requests, answers and errors. It is
-//! built from three text files in this folder, and from the lists in `unsupported.rs` that the parsers use
-//! themselves. `tests.rs` compares it with the registered routes and with the fields that the parsers read, in
-//! both directions. `page` displays it.
+//! built from the requests that `fields!` declares, and from three text files in this folder. `tests.rs` compares
+//! it with the registered routes and with the fields that the parsers read, in both directions. `page` displays it.
 
 mod schema;
 #[cfg(test)]
@@ -16,7 +15,27 @@ use axum::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::unsupported;
+use crate::{
+    declare::{FieldSchema, Schemas, describe_inert, notation},
+    llamacpp::{
+        ask::{InfillRequest, LlamaCompletionRequest, LlamaPrompt, SourceFile},
+        embedding::LlamaEmbeddingRequest,
+    },
+    media_bounds::PictureBounds,
+    openai::{
+        plan::{ChatRequest, CompletionRequest, GenerationFields},
+        prompt::TemplateFields,
+        sampling::SamplingFields,
+        tools::{Function, FunctionName, Tool, ToolChoice},
+    },
+    scores::tasks::{ClassifyRequest, DocumentText, RerankRequest, ScoreRequest},
+    tei::words::{EmbedRequest, PredictRequest, SimilarityRequest, TextsRequest},
+    unsupported,
+    vectors::{
+        cohere::{CohereEmbedRequest, CohereInput},
+        openai::EmbeddingsRequest,
+    },
+};
 
 const ROUTES: &str = include_str!("routes.txt");
 const REQUESTS: &str = include_str!("schemas.txt");
@@ -90,9 +109,54 @@ fn route(line: &'static str) -> Option<Route> {
     Some(Route { method, path, tag, request, answer, event, about, query: Vec::new(), examples: Vec::new() })
 }
 
+/// Schemas of the declared requests, and of the objects that only their notation names.
+fn declared() -> Map<String, Value> {
+    let mut schemas = Schemas::default();
+    schemas.add::<ChatRequest<'_>>();
+    schemas.add::<Tool>();
+    schemas.add::<Function>();
+    schemas.add::<ToolChoice<'_>>();
+    schemas.add::<FunctionName>();
+    schemas.add::<PictureBounds<'_>>();
+    schemas.add::<CompletionRequest<'_>>();
+    schemas.add::<LlamaCompletionRequest<'_>>();
+    schemas.add::<LlamaPrompt>();
+    schemas.add::<InfillRequest<'_>>();
+    schemas.add::<SourceFile<'_>>();
+    schemas.add::<EmbeddingsRequest<'_>>();
+    schemas.add::<LlamaEmbeddingRequest<'_>>();
+    schemas.add::<CohereEmbedRequest<'_>>();
+    schemas.add::<CohereInput<'_>>();
+    schemas.add::<RerankRequest<'_>>();
+    schemas.add::<DocumentText>();
+    schemas.add::<ScoreRequest<'_>>();
+    schemas.add::<ClassifyRequest<'_>>();
+    schemas.add::<EmbedRequest<'_>>();
+    schemas.add::<TextsRequest<'_>>();
+    schemas.add::<PredictRequest<'_>>();
+    schemas.add::<SimilarityRequest<'_>>();
+    schemas.named
+}
+
+/// Fields of a group that `schemas.txt` names.
+fn group(name: &str) -> Vec<FieldSchema> {
+    let mut schemas = Schemas::default();
+    match name {
+        "sampling" => schemas.fields::<SamplingFields>(),
+        "generation" => schemas.fields::<GenerationFields<'_>>(),
+        "template" => schemas.fields::<TemplateFields<'_>>(),
+        name => {
+            let mut fields = Vec::new();
+            describe_inert(&unsupported::list(name), &mut fields);
+            fields
+        }
+    }
+}
+
 /// The whole document.
 fn document() -> Value {
-    let mut schemas = schema::read(REQUESTS, true, unsupported::schemas);
+    let mut schemas = declared();
+    schemas.extend(schema::read(REQUESTS, true, group));
     schemas.extend(schema::read(ANSWERS, false, |_| Vec::new()));
     let mut paths = Map::new();
     for route in routes() {
@@ -162,7 +226,7 @@ fn answer_content(route: &Route) -> Value {
     };
     let answer = match route.answer {
         "Sound" => json!({"type": "string", "format": "binary"}),
-        answer => schema::kind(answer),
+        answer => notation(answer),
     };
     let mut content = json!({media: {"schema": answer}});
     if route.takes_form() {
@@ -187,13 +251,13 @@ fn answer_content(route: &Route) -> Value {
 fn responses(route: &Route) -> Value {
     let mut responses = json!({"200": {"description": "The answer.", "content": answer_content(route)}});
     for (status, about) in REFUSALS.iter().filter(|(status, _)| route.refuses(status)) {
-        responses[*status] = json!({"description": about, "content": {"application/json": {"schema": schema::kind(route.error(status))}}});
+        responses[*status] = json!({"description": about, "content": {"application/json": {"schema": notation(route.error(status))}}});
     }
     if route.takes_blob() {
         responses["201"] = json!({"description": "It is there now.", "content": {"text/plain": {"schema": {"type": "string"}}}});
     }
     if route.path == "/api/create" {
-        responses["409"] = json!({"description": "The name is another model's.", "content": {"application/json": {"schema": schema::kind(route.error("409"))}}});
+        responses["409"] = json!({"description": "The name is another model's.", "content": {"application/json": {"schema": notation(route.error("409"))}}});
     }
     if route.tag == "MCP" {
         responses["202"] = json!({"description": "Taken; nothing is answered."});
@@ -209,7 +273,7 @@ fn request_body(route: &Route) -> Value {
         examples.map(|(at, value)| (format!("example{}", at + 1), json!({"value": value}))).collect();
     let mut body = match route.takes_blob() {
         true => json!({"schema": {"type": "string", "contentMediaType": "application/octet-stream"}}),
-        false => json!({"schema": schema::kind(route.request)}),
+        false => json!({"schema": notation(route.request)}),
     };
     if !examples.is_empty() {
         body["examples"] = Value::Object(examples);
@@ -224,7 +288,7 @@ fn parameters(route: &Route) -> Vec<Value> {
         .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "minLength": 1}}))
         .collect();
     let query = route.query.iter().map(|parameter| {
-        json!({"name": parameter.name, "in": "query", "description": parameter.about, "schema": schema::kind(parameter.kind)})
+        json!({"name": parameter.name, "in": "query", "description": parameter.about, "schema": notation(parameter.kind)})
     });
     parameters.into_iter().chain(query).collect()
 }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::declare::{FieldSchema, notation};
+
 /// Schema as written.
 #[derive(Debug, Default, Clone)]
 struct Written<'a> {
@@ -27,11 +29,7 @@ pub(super) struct FieldLine<'a> {
 }
 
 /// Schemas of a text, by name. `known` gives the fields of `@name`. `closed` forbids additional fields.
-pub(super) fn read(
-    text: &str,
-    closed: bool,
-    known: impl Fn(&str) -> Vec<(&'static str, Value)>,
-) -> Map<String, Value> {
+pub(super) fn read(text: &str, closed: bool, known: impl Fn(&str) -> Vec<FieldSchema>) -> Map<String, Value> {
     let mut written: BTreeMap<&str, Written<'_>> = BTreeMap::new();
     let mut current = "";
     for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with("# ")) {
@@ -53,7 +51,7 @@ pub(super) fn read(
     }
     let named = written.iter().filter(|(name, _)| name.starts_with(char::is_uppercase));
     let schema = |schema: &Written<'_>| match schema.alias {
-        Some(alias) => kind(alias),
+        Some(alias) => notation(alias),
         None => object(schema, &written, closed, &known),
     };
     named.map(|(name, one)| ((*name).to_owned(), schema(one))).collect()
@@ -71,12 +69,12 @@ fn object(
     schema: &Written<'_>,
     all: &BTreeMap<&str, Written<'_>>,
     closed: bool,
-    known: &impl Fn(&str) -> Vec<(&'static str, Value)>,
+    known: &impl Fn(&str) -> Vec<FieldSchema>,
 ) -> Value {
     let mut properties = Map::new();
     let mut required: Vec<String> = Vec::new();
     let mut add = |line: &FieldLine<'_>| {
-        properties.insert(line.name.to_owned(), described(kind(line.kind), line.about));
+        properties.insert(line.name.to_owned(), described(notation(line.kind), line.about));
         if line.required && !required.iter().any(|name| name == line.name) {
             required.push(line.name.to_owned());
         }
@@ -97,8 +95,8 @@ fn object(
     if !required.is_empty() {
         object["required"] = json!(required);
     }
-    for (name, value) in listed {
-        properties.entry(name).or_insert(value);
+    for FieldSchema { name, schema, .. } in listed {
+        properties.entry(name).or_insert(schema);
     }
     object["properties"] = Value::Object(properties);
     if closed && !schema.open {
@@ -112,57 +110,5 @@ fn object(
 
 fn described(mut schema: Value, about: &str) -> Value {
     schema["description"] = json!(about);
-    schema
-}
-
-/// Schema of a type in the notation.
-pub(super) fn kind(text: &str) -> Value {
-    let alternatives: Vec<&str> = text.split(" | ").map(str::trim).collect();
-    let literals: Option<Vec<Value>> = alternatives.iter().map(|one| literal(one)).collect();
-    match (literals, &alternatives[..]) {
-        (Some(literals), _) => json!({"enum": literals}),
-        (None, [one]) => single(one),
-        (None, several) => json!({"anyOf": several.iter().map(|one| kind(one)).collect::<Vec<_>>()}),
-    }
-}
-
-/// Literal value, if the text is one.
-fn literal(text: &str) -> Option<Value> {
-    let is = text.starts_with('"') || matches!(text, "true" | "false") || text.parse::<i64>().is_ok();
-    serde_json::from_str(text).ok().filter(|_| is)
-}
-
-fn single(text: &str) -> Value {
-    if let Some(items) = text.strip_suffix("[]") {
-        return json!({"type": "array", "items": kind(items)});
-    }
-    if let Some(items) = text.strip_suffix("[1..]") {
-        return json!({"type": "array", "items": kind(items), "minItems": 1});
-    }
-    if text.ends_with("[0]") {
-        return json!({"type": "array", "maxItems": 0});
-    }
-    if let Some(values) = text.strip_suffix("{}") {
-        return json!({"type": "object", "additionalProperties": kind(values)});
-    }
-    let (base, range) = text.split_once(' ').unwrap_or((text, ""));
-    let (low, high) = range.split_once("..").unwrap_or(("", ""));
-    let (low, exclusive) = low.strip_suffix('<').map_or((low, false), |low| (low, true));
-    let mut schema = match base {
-        "any" => return json!({}),
-        "string" | "boolean" | "object" | "null" | "number" | "integer" => json!({"type": base}),
-        name => return json!({"$ref": format!("#/components/schemas/{name}")}),
-    };
-    let number = |text: &str| serde_json::from_str::<Value>(text).ok();
-    let (least, most) = match base {
-        "string" => ("minLength", "maxLength"),
-        _ if exclusive => ("exclusiveMinimum", "maximum"),
-        _ => ("minimum", "maximum"),
-    };
-    for (name, bound) in [(least, number(low)), (most, number(high))] {
-        if let Some(bound) = bound {
-            schema[name] = bound;
-        }
-    }
     schema
 }

@@ -12,17 +12,18 @@ use super::{
 };
 use crate::{
     config::Config,
+    declare::Declared as _,
     error::{ApiError, quote},
     fields::{Field, Fields},
     limits::{
         CHAT_LOGPROBS_MAX, CHAT_MESSAGES_MAX, METADATA_KEY_CHARS_MAX, METADATA_PAIRS_MAX,
         METADATA_VALUE_CHARS_MAX,
     },
-    media_bounds::MediaBounds,
+    media_bounds::MediaFields,
     openai::{
         plan::{self, RequestPlan},
         prompt,
-        thinking::ReasoningSettings,
+        thinking::{EFFORTS, ReasoningSettings, ThinkingFields},
     },
     request_id::RequestId,
     unsupported,
@@ -110,7 +111,7 @@ pub(super) fn read(
     if plan.choices != 1 {
         return Err(ApiError::field("n", "a response is one answer; send several requests"));
     }
-    if plan.streaming.continuous_usage {
+    if plan.streaming.continuous_usage_stats {
         let problem = "not supported with responses, whose last event says what was used";
         return Err(ApiError::unsupported("stream_options.continuous_usage_stats", problem));
     }
@@ -123,7 +124,7 @@ pub(super) fn read(
     };
     let (sealed, mut logprobs) = include(&mut fields)?;
     let top = fields.take("top_logprobs").map(|field| field.integer(0..=CHAT_LOGPROBS_MAX)).transpose()?;
-    let top = top.unwrap_or(0) as u32;
+    let top = top.unwrap_or(0);
     logprobs |= top > 0;
     let max_tokens = fields.take("max_output_tokens").map(|field| field.integer(1..=u32::MAX)).transpose()?;
     fields.take("metadata").map_or(Ok(()), metadata)?;
@@ -155,7 +156,7 @@ pub(super) fn read(
         summary: prompted.summary,
         sealed,
         // Applies to text events only.
-        obfuscate: std::mem::take(&mut plan.streaming.obfuscate),
+        obfuscate: std::mem::take(&mut plan.streaming.include_obfuscation),
         streamed: plan.stream,
         items: prompted.items,
     };
@@ -195,10 +196,10 @@ pub(super) fn prompt(
         return Err(ApiError::field("input", "required"));
     }
     let mut conversation = conversation::read(instructions, input, before)?;
-    MediaBounds::of_request(fields)?.apply(&mut conversation.messages);
+    MediaFields::read(fields)?.bounds()?.apply(&mut conversation.messages);
     let tools = tools::read(fields, lenient)?;
     let reasoning = fields.take("reasoning");
-    let mut thinking = ReasoningSettings::read(fields)?;
+    let mut thinking = ThinkingFields::read(fields)?.settings()?;
     let (mut summary, mut this_turn) = (false, false);
     if let Some(field) = reasoning {
         (summary, this_turn) = self::reasoning(field, &mut thinking)?;
@@ -208,7 +209,8 @@ pub(super) fn prompt(
         conversation.messages[..turn].iter_mut().for_each(|message| message.reasoning_content.clear());
     }
     let format = fields.take("text").map(text).transpose()?.flatten();
-    let template_kwargs_json = prompt::template_kwargs(fields, &thinking)?;
+    let kwargs = fields.take("chat_template_kwargs").map(Field::object).transpose()?;
+    let template_kwargs_json = prompt::template_kwargs(kwargs.as_ref(), &thinking);
     let generation = fields.take("add_generation_prompt").map(Field::boolean).transpose()?;
     let continue_final_message = fields.flag("continue_final_message")?;
     if continue_final_message && generation == Some(true) {
@@ -239,8 +241,12 @@ pub(super) fn prompt(
 /// Reads `reasoning`: whether it is sent as a summary, and whether reasoning of earlier turns is hidden.
 fn reasoning(field: Field, thinking: &mut ReasoningSettings) -> Result<(bool, bool), ApiError> {
     let mut own = field.object()?;
-    own.take("effort").map_or(Ok(()), |field| thinking.set_effort(field))?;
-    own.take("max_tokens").map_or(Ok(()), |field| thinking.bound(field))?;
+    if let Some(field) = own.take("effort") {
+        thinking.set_effort("reasoning.effort", field.word(&EFFORTS)?)?;
+    }
+    if let Some(field) = own.take("max_tokens") {
+        thinking.bound("reasoning.max_tokens", field.integer(-1..=i64::from(u32::MAX))?)?;
+    }
     let mut summary = false;
     for name in ["summary", "generate_summary"] {
         let Some(field) = own.take(name) else { continue };

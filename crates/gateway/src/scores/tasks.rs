@@ -4,11 +4,12 @@ use hanzo_engine_proto::v1;
 
 use crate::{
     config::Config,
+    declare::{Declared as _, Integer, Natural as _, Unread, fields},
     error::ApiError,
     fields::{Field, Fields},
-    request::{classify_options, either, elements, filled, model, rerank_options},
+    request::{FILLED, ScoringFields, elements, filled, one_of},
     scores::pairs::Pairs,
-    unsupported,
+    unsupported::{HARMLESS, SCORES},
 };
 
 /// Parsed reranking request.
@@ -22,20 +23,57 @@ pub(crate) struct RerankTask {
     pub(crate) return_documents: bool,
 }
 
+fields! {
+    /// Body of `POST /v1/rerank`.
+    pub(crate) struct RerankRequest<'a> inert [&SCORES, &HARMLESS] {
+        ..ranking: RankingFields<'a>,
+        /// Documents to rank.
+        documents: Field<'a> = Unread(DOCUMENTS),
+    }
+}
+
+fields! {
+    /// Fields of reranking apart from the documents.
+    pub(crate) struct RankingFields<'a> {
+        ..scoring: ScoringFields<'a>,
+        /// Query that the documents are to answer.
+        query: String = FILLED,
+        /// Number of results; 0 for all.
+        top_n?: u32 = Integer(0..=u32::MAX),
+        /// Whether results have their document.
+        return_documents: bool,
+        /// Instruction for models that take one.
+        instruction?: String = FILLED,
+        /// Another name of instruction.
+        task_instruction?: String = FILLED,
+    }
+}
+
+fields! {
+    /// Document as an object.
+    pub(crate) struct DocumentText {
+        /// Text of the document.
+        text: String,
+    }
+}
+
+/// Documents to rank.
+pub(crate) const DOCUMENTS: &str = "(string | DocumentText)[1..]";
+
 /// Parses a request of `/v1/rerank`.
 pub(crate) fn ranking(mut fields: Fields<'_>, config: &Config) -> Result<RerankTask, ApiError> {
-    let model = model(&mut fields)?;
-    let query = filled(fields.require("query")?)?;
-    let documents = elements(fields.require("documents")?, config.embedding_inputs_max)?;
-    let documents = documents.map(document).collect::<Result<_, _>>()?;
-    let top_n = fields.take("top_n").map(|f| f.integer(0..=u32::MAX)).transpose()?.unwrap_or(0);
-    let return_documents = fields.flag("return_documents")?;
-    let options = rerank_options(&mut fields)?;
-    let instruction = either(&mut fields, "instruction", "task_instruction")?;
-    let instruction = instruction.map(filled).transpose()?.unwrap_or_default();
-    unsupported::scores(&mut fields)?;
+    let RerankRequest { ranking, documents } = RerankRequest::read(&mut fields)?;
     fields.finish()?;
-    let request = v1::RerankRequest { model, query, instruction, ..options };
+    let documents = elements(documents, config.embedding_inputs_max)?;
+    let documents = documents.map(document).collect::<Result<_, _>>()?;
+    let instruction =
+        one_of(("instruction", ranking.instruction), ("task_instruction", ranking.task_instruction))?;
+    let request = v1::RerankRequest {
+        query: ranking.query,
+        instruction: instruction.unwrap_or_default(),
+        ..ranking.scoring.rerank()?
+    };
+    let (top_n, return_documents) = (ranking.top_n.unwrap_or(0), ranking.return_documents);
     Ok(RerankTask { request, documents, top_n, return_documents })
 }
 
@@ -43,12 +81,7 @@ pub(crate) fn ranking(mut fields: Fields<'_>, config: &Config) -> Result<RerankT
 fn document(field: Field) -> Result<String, ApiError> {
     match field.value() {
         value if value.is_string() => field.string(),
-        value if value.is_object() => {
-            let mut object = field.object()?;
-            let text = object.require("text")?.string()?;
-            object.finish()?;
-            Ok(text)
-        }
+        value if value.is_object() => Ok(DocumentText::of(field)?.text),
         _ => Err(field.error("expected a string or an object with a text")),
     }
 }
@@ -62,25 +95,48 @@ pub(crate) struct ScoreTask {
     pub(crate) pairs: Pairs,
 }
 
+fields! {
+    /// Body of `POST /v1/score`.
+    pub(crate) struct ScoreRequest<'a> inert [&SCORES, &HARMLESS] {
+        ..scoring: ScoringFields<'a>,
+        /// Text that is paired with all others, or as many texts as the others.
+        text_1?: Field<'a> = Unread(TEXTS),
+        /// Other side of the pairs.
+        text_2?: Field<'a> = Unread(TEXTS),
+        /// Another name of text_1.
+        queries?: Field<'a> = Unread(TEXTS),
+        /// Another name of text_2.
+        documents?: Field<'a> = Unread(TEXTS),
+        /// Instruction for models that take one.
+        instruction?: String = FILLED,
+    }
+}
+
+const TEXTS: &str = "string 1.. | string 1..[1..]";
+
 /// Parses a request of `/v1/score`.
 pub(crate) fn scoring(mut fields: Fields<'_>, config: &Config) -> Result<ScoreTask, ApiError> {
-    let model = model(&mut fields)?;
-    let pairs = pairs(&mut fields, config.embedding_inputs_max)?;
-    let instruction = fields.take("instruction").map(filled).transpose()?.unwrap_or_default();
-    let raw_scores_given = fields.has("raw_scores");
-    let options = rerank_options(&mut fields)?;
-    unsupported::scores(&mut fields)?;
-    fields.finish()?;
-    let request = v1::RerankRequest { model, instruction, ..options };
+    let given = ScoreRequest::read(&mut fields)?;
+    let older = given.text_2.is_none() && (given.documents.is_some() || given.queries.is_some());
+    let names = [
+        if given.queries.is_some() { "queries" } else { "text_1" },
+        if older { "documents" } else { "text_2" },
+    ];
+    let sides = [
+        one_of(("text_1", given.text_1), ("queries", given.queries))?,
+        one_of(("text_2", given.text_2), ("documents", given.documents))?,
+    ];
+    let pairs = pairs(names, sides, config.embedding_inputs_max)?;
+    let raw_scores_given = given.scoring.raw_scores.is_some();
+    let request =
+        v1::RerankRequest { instruction: given.instruction.unwrap_or_default(), ..given.scoring.rerank()? };
     Ok(ScoreTask { request, raw_scores_given, pairs })
 }
 
 /// Reads the two sides of the pairs.
-fn pairs(fields: &mut Fields, max: usize) -> Result<Pairs, ApiError> {
-    let families = [["text_1", "text_2"], ["queries", "documents"]];
-    let names = families.into_iter().find(|names| fields.has(names[0])).unwrap_or(families[0]);
-    let mut side = |name| texts(fields.require(name)?, max);
-    let (first, second) = (side(names[0])?, side(names[1])?);
+fn pairs(names: [&'static str; 2], sides: [Option<Field>; 2], max: usize) -> Result<Pairs, ApiError> {
+    let side = |at: usize| texts(sides[at].ok_or_else(|| ApiError::field(names[at], "required"))?, max);
+    let (first, second) = (side(0)?, side(1)?);
     if first.len() != 1 && first.len() != second.len() {
         let problem = format!(
             "has {} texts and {} has {}; send one to be paired with all, or as many",
@@ -124,17 +180,23 @@ pub(crate) struct ClassifyTask {
     pub(crate) single: bool,
 }
 
+fields! {
+    /// Body of `POST /v1/classify`.
+    pub(crate) struct ClassifyRequest<'a> inert [&SCORES, &HARMLESS] {
+        ..scoring: ScoringFields<'a>,
+        /// Text, or several.
+        input: Field<'a> = Unread(TEXTS),
+    }
+}
+
 /// Parses a request of `/v1/classify`.
 pub(crate) fn classifying(mut fields: Fields<'_>, config: &Config) -> Result<ClassifyTask, ApiError> {
-    let model = model(&mut fields)?;
-    let input = fields.require("input")?;
+    let ClassifyRequest { scoring, input } = ClassifyRequest::read(&mut fields)?;
+    fields.finish()?;
     let single = input.value().is_string();
     let inputs = texts(input, config.embedding_inputs_max)?;
     let inputs = inputs.into_iter().map(|text| v1::ClassifyInput { text, pair: None }).collect();
-    let options = classify_options(&mut fields)?;
-    unsupported::scores(&mut fields)?;
-    fields.finish()?;
-    Ok(ClassifyTask { request: v1::ClassifyRequest { model, ..options }, inputs, single })
+    Ok(ClassifyTask { request: scoring.classify()?, inputs, single })
 }
 
 /// Labels and scores, in the model's order.

@@ -5,15 +5,33 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     config::Config,
+    declare::{Declared as _, Read, Unread, fields},
     error::ApiError,
     fields::{Field, Fields},
-    request::{classify_options, elements, filled, model, rerank_options, truncation},
+    request::{FILLED, ScoringFields, TruncationFields, elements, filled, model_name},
     scores::tasks::ClassifyTask,
     vectors::{
-        inputs::{Inputs, inputs, options},
+        inputs::{EmbeddingFields, INPUTS, Inputs, inputs},
         json::VectorFormat,
     },
 };
+
+fields! {
+    /// Body of `POST /embed`, `/embed_all` and `/embed_sparse`.
+    pub(crate) struct EmbedRequest<'a> {
+        ..embedding: EmbeddingFields<'a>,
+        /// Text or its tokens, or several.
+        inputs: Field<'a> = Unread(INPUTS),
+        /// Object that huggingface_hub sends, which must be empty.
+        #[expect(dead_code, reason = "only checked")]
+        parameters?: NoParameters,
+    }
+}
+
+fields! {
+    /// Empty object.
+    pub(crate) struct NoParameters {}
+}
 
 /// Parses a request of `/embed`, `/embed_all` or `/embed_sparse`, except its model, which has been selected.
 /// Returns the request without inputs and id, and the inputs.
@@ -22,11 +40,10 @@ pub(crate) fn embedding(
     config: &Config,
     shape: &VectorFormat,
 ) -> Result<(v1::EmbedRequest, Inputs), ApiError> {
-    fields.take("model");
-    let inputs = inputs(fields.require("inputs")?, config.embedding_inputs_max)?;
-    let options = options(&mut fields)?;
-    no_parameters(&mut fields)?;
+    let given = EmbedRequest::read(&mut fields)?;
     fields.finish()?;
+    let inputs = inputs(given.inputs, config.embedding_inputs_max)?;
+    let options = given.embedding.options()?;
     let pooled = matches!(
         shape,
         VectorFormat::OpenAi { .. }
@@ -51,11 +68,16 @@ pub(crate) fn embedding(
     Ok((v1::EmbedRequest { output: output.into(), normalize, ..options }, inputs))
 }
 
-/// Reads the object that huggingface_hub sends with the inputs. TEI does not use it, so it must be empty.
-fn no_parameters(fields: &mut Fields) -> Result<(), ApiError> {
-    match fields.take("parameters") {
-        Some(parameters) => parameters.object()?.finish(),
-        None => Ok(()),
+fields! {
+    /// Body of `POST /rerank` with texts.
+    pub(crate) struct TextsRequest<'a> {
+        ..scoring: ScoringFields<'a>,
+        /// Query that the texts are to answer.
+        query: String = FILLED,
+        /// Texts to rank.
+        texts: Field<'a> = Unread("string[1..]"),
+        /// Whether results have their text.
+        return_text: bool,
     }
 }
 
@@ -65,24 +87,31 @@ pub(crate) fn ranking(
     mut fields: Fields<'_>,
     config: &Config,
 ) -> Result<(v1::RerankRequest, Vec<String>, bool), ApiError> {
-    let model = model(&mut fields)?;
-    let query = filled(fields.require("query")?)?;
-    let texts = elements(fields.require("texts")?, config.embedding_inputs_max)?;
-    let texts = texts.map(Field::string).collect::<Result<_, _>>()?;
-    let return_text = fields.flag("return_text")?;
-    let options = rerank_options(&mut fields)?;
+    let TextsRequest { scoring, query, texts, return_text } = TextsRequest::read(&mut fields)?;
     fields.finish()?;
-    Ok((v1::RerankRequest { model, query, ..options }, texts, return_text))
+    let texts = elements(texts, config.embedding_inputs_max)?;
+    let texts = texts.map(Field::string).collect::<Result<_, _>>()?;
+    Ok((v1::RerankRequest { query, ..scoring.rerank()? }, texts, return_text))
+}
+
+fields! {
+    /// Body of `POST /predict`.
+    pub(crate) struct PredictRequest<'a> {
+        ..scoring: ScoringFields<'a>,
+        /// Text, pair of texts, or list of either.
+        inputs: Field<'a> = Unread("string 1.. | any[1..]"),
+        /// Object that huggingface_hub sends, which must be empty.
+        #[expect(dead_code, reason = "only checked")]
+        parameters?: NoParameters,
+    }
 }
 
 /// Parses a request of `/predict`, except its model, which has been selected.
 pub(crate) fn predicting(mut fields: Fields<'_>, config: &Config) -> Result<ClassifyTask, ApiError> {
-    fields.take("model");
-    let (inputs, single) = sequences(fields.require("inputs")?, config.embedding_inputs_max)?;
-    let request = classify_options(&mut fields)?;
-    no_parameters(&mut fields)?;
+    let PredictRequest { scoring, inputs, .. } = PredictRequest::read(&mut fields)?;
     fields.finish()?;
-    Ok(ClassifyTask { request, inputs, single })
+    let (inputs, single) = sequences(inputs, config.embedding_inputs_max)?;
+    Ok(ClassifyTask { request: scoring.classify()?, inputs, single })
 }
 
 const EXPECTED: &str =
@@ -116,30 +145,55 @@ fn sequence(field: Field) -> Result<v1::ClassifyInput, ApiError> {
     Ok(v1::ClassifyInput { text, pair: strings.next().map(filled).transpose()? })
 }
 
+fields! {
+    /// Body of `POST /similarity`.
+    pub(crate) struct SimilarityRequest<'a> {
+        /// Sentences to compare.
+        inputs: Sentences<'a>,
+        /// Name of the model; the only one if absent.
+        model?: String = Read("string 1..512", model_name),
+        /// Settings of the embeddings.
+        parameters?: SimilarityParameters<'a>,
+    }
+}
+
+fields! {
+    /// Sentence, and others that it is compared with.
+    pub(crate) struct Sentences<'a> {
+        /// Sentence that the others are compared with.
+        source_sentence: String = FILLED,
+        /// Other sentences.
+        sentences: Field<'a> = Unread("string 1..[1..]"),
+    }
+}
+
+fields! {
+    /// Settings of embeddings that are compared.
+    pub(crate) struct SimilarityParameters<'a> {
+        ..truncation: TruncationFields<'a>,
+        /// Name of one of the model's prompts.
+        prompt_name?: String = FILLED,
+    }
+}
+
 /// Parses a request of `/similarity`: the request without inputs and id, and the source sentence followed by
 /// the others.
 pub(crate) fn similarity(
     mut fields: Fields<'_>,
     config: &Config,
 ) -> Result<(v1::EmbedRequest, Vec<String>), ApiError> {
-    let model = model(&mut fields)?;
-    let mut inputs = fields.require("inputs")?.object()?;
-    let source = filled(inputs.require("source_sentence")?)?;
-    let sentences = elements(inputs.require("sentences")?, config.embedding_inputs_max)?;
+    let SimilarityRequest { inputs, model, parameters } = SimilarityRequest::read(&mut fields)?;
+    fields.finish()?;
+    let sentences = elements(inputs.sentences, config.embedding_inputs_max)?;
     let sentences: Vec<String> = sentences.map(filled).collect::<Result<_, _>>()?;
-    inputs.finish()?;
-    let mut request = v1::EmbedRequest { model, ..v1::EmbedRequest::default() };
-    if let Some(parameters) = fields.take("parameters") {
-        let mut parameters = parameters.object()?;
-        let truncation = truncation(&mut parameters)?;
+    let mut request = v1::EmbedRequest { model: model.unwrap_or_default(), ..v1::EmbedRequest::default() };
+    if let Some(parameters) = parameters {
+        let truncation = parameters.truncation.truncation()?;
         request.truncate = truncation.truncate;
         request.truncate_side = truncation.side.into();
-        let prompt_name = parameters.take("prompt_name").map(filled).transpose()?;
-        request.prompt_name = prompt_name.unwrap_or_default();
-        parameters.finish()?;
+        request.prompt_name = parameters.prompt_name.unwrap_or_default();
     }
-    fields.finish()?;
-    let mut texts = vec![source];
+    let mut texts = vec![inputs.source_sentence];
     texts.extend(sentences);
     Ok((request, texts))
 }

@@ -20,15 +20,16 @@ use crate::{
     asker::Asker,
     body::{self, IncomingBody},
     config::Config,
+    declare::{Declared as _, Integer, Natural as _, Read, Unread, Words, fields},
     error::ApiError,
     fields::{Field, Fields},
     limits::COHERE_INPUTS_MAX,
     names::SentFields,
     pictures,
-    request::{filled, model, priority},
+    request::{filled, model_name},
     request_id::random_id,
     select::select,
-    unsupported,
+    unsupported::{COHERE, HARMLESS},
     vectors::{
         calls::{Caller, TokensRead},
         inputs::text_input,
@@ -37,7 +38,7 @@ use crate::{
 
 /// Parsed request.
 #[derive(Debug)]
-pub(crate) struct CohereEmbedRequest {
+pub(crate) struct CohereTask {
     /// Without inputs and id; the model is empty if none is named.
     request: v1::EmbedRequest,
     inputs: Vec<v1::EmbedInput>,
@@ -52,7 +53,7 @@ pub(crate) struct CohereEmbedRequest {
 
 /// Requested number types.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Kinds {
+pub(crate) struct Kinds {
     float: bool,
     base64: bool,
     binary: bool,
@@ -76,7 +77,7 @@ pub(crate) async fn handle(
 ) -> Result<Response, ApiError> {
     let received = body::read(&app, incoming).await?;
     let ((asked, sent), room) = received.into(SentFields::beside(request)).await?;
-    let CohereEmbedRequest { mut request, mut inputs, called, prompts, texts, kinds } = asked;
+    let CohereTask { mut request, mut inputs, called, prompts, texts, kinds } = asked;
     request.model = select(&app, &asker, request.model, &[Capability::Embed]).await?.model;
     if !prompts.is_empty() {
         request.prompt_name = prompt_of(&app, &asker, &request.model, prompts).await?;
@@ -131,23 +132,53 @@ async fn prompt_of(app: &App, asker: &Asker, model: &str, prompts: &[&str]) -> R
     Ok(known.map(|known| (*known).to_owned()).unwrap_or_default())
 }
 
+fields! {
+    /// Body of `POST /v2/embed`.
+    pub(crate) struct CohereEmbedRequest<'a> inert [&COHERE, &HARMLESS] {
+        /// Name of the model; the only one if absent.
+        model?: String = Read("string 1..512", model_name),
+        /// Texts, at most 96. Images or inputs may stand in place of them.
+        texts?: Field<'a> = Unread("string 1..[1..]"),
+        /// Images, as data URIs.
+        images?: Field<'a> = Unread("string 1..[1..]"),
+        /// Inputs that become one vector each: a text, an image, or both, of models that take conversations.
+        inputs?: Field<'a> = Unread("CohereInput[1..]"),
+        /// Purpose of the texts: the model's prompt of that name is put before them, where it has one.
+        input_type?: &'static str = Words(PROMPTS.map(|(word, _)| word)),
+        /// Formats of the vectors: float, base64, binary or ubinary; float if absent. int8 and uint8 are refused.
+        embedding_types?: Kinds = Read("string[1..]", kinds),
+        /// Number of dimensions that vectors are cut to, where the model allows that.
+        output_dimension?: u32 = Integer(1..=u32::MAX),
+        /// End at which texts that are too long are cut; END if absent. NONE refuses them.
+        truncate?: &'static str = Words(["NONE", "START", "END"]),
+        /// Priority in the queue; lower runs earlier.
+        priority?: i32 = Integer(i32::MIN..=i32::MAX),
+    }
+}
+
+fields! {
+    /// Input that becomes one vector.
+    pub(crate) struct CohereInput<'a> {
+        /// Parts of the input.
+        content: Field<'a> = Unread("CohereContent[1..]"),
+    }
+}
+
 /// Parses a request.
-pub(crate) fn request(mut fields: Fields<'_>, config: &Config) -> Result<CohereEmbedRequest, ApiError> {
-    let model = model(&mut fields)?;
-    let words = PROMPTS.map(|(word, _)| word);
-    let wanted = fields.take("input_type").map(|field| field.word(&words)).transpose()?;
+pub(crate) fn request(mut fields: Fields<'_>, config: &Config) -> Result<CohereTask, ApiError> {
+    let asked = CohereEmbedRequest::read(&mut fields)?;
+    fields.finish()?;
     let most = config.embedding_inputs_max.min(COHERE_INPUTS_MAX);
-    let given: Vec<&'static str> =
-        ["texts", "images", "inputs"].into_iter().filter(|name| fields.gives(name)).collect();
-    let called = match given[..] {
-        [] => return Err(ApiError::field("texts", "required, or images, or inputs")),
-        [one] => one,
-        [first, second, ..] => {
+    let given = [("texts", asked.texts), ("images", asked.images), ("inputs", asked.inputs)];
+    let mut given = given.into_iter().filter_map(|(name, field)| Some((name, field?)));
+    let (called, field) = match (given.next(), given.next()) {
+        (None, _) => return Err(ApiError::field("texts", "required, or images, or inputs")),
+        (Some(one), None) => one,
+        (Some((first, _)), Some((second, _))) => {
             let problem = format!("cannot be combined with {first}: send one of them");
             return Err(ApiError::field(second, problem));
         }
     };
-    let field = fields.require(called)?;
     let list = field.list()?;
     match list.clone().count() {
         0 => return Err(ApiError::empty(&field.path())),
@@ -166,30 +197,24 @@ pub(crate) fn request(mut fields: Fields<'_>, config: &Config) -> Result<CohereE
         "images" => list.map(|field| pictures::alone(field).map(picture)).collect::<Result<_, _>>()?,
         _ => list.map(input).collect::<Result<_, _>>()?,
     };
-    let prompts = wanted.and_then(|wanted| PROMPTS.iter().find(|(word, _)| *word == wanted));
+    let prompts = asked.input_type.and_then(|wanted| PROMPTS.iter().find(|(word, _)| *word == wanted));
     let are_texts = inputs.iter().all(|input| matches!(input.input, Some(Input::Text(_))));
-    let kinds = match fields.take("embedding_types") {
-        None => Kinds { float: true, ..Kinds::default() },
-        Some(field) => kinds(field)?,
-    };
+    let kinds = asked.embedding_types.unwrap_or(Kinds { float: true, ..Kinds::default() });
     // By default, Cohere truncates.
-    let cut = fields.take("truncate").map(|field| field.word(&["NONE", "START", "END"])).transpose()?;
+    let cut = asked.truncate;
     let side = if cut == Some("START") { TruncateSide::Left } else { TruncateSide::Right };
-    let dimensions = fields.take("output_dimension").map(|field| field.integer(1..=u32::MAX)).transpose()?;
     let request = v1::EmbedRequest {
-        model,
+        model: asked.model.unwrap_or_default(),
         output: EmbedOutput::Pooled.into(),
-        dimensions: dimensions.unwrap_or(0),
+        dimensions: asked.output_dimension.unwrap_or(0),
         truncate: cut != Some("NONE"),
         truncate_side: side.into(),
         packed: true,
-        priority: priority(&mut fields)?,
+        priority: asked.priority.unwrap_or(0),
         ..v1::EmbedRequest::default()
     };
-    unsupported::cohere_embedding(&mut fields)?;
-    fields.finish()?;
     let prompts = prompts.filter(|_| are_texts).map_or(&[][..], |(_, prompts)| prompts);
-    Ok(CohereEmbedRequest { request, inputs, called, prompts, texts, kinds })
+    Ok(CohereTask { request, inputs, called, prompts, texts, kinds })
 }
 
 fn kinds(field: Field) -> Result<Kinds, ApiError> {
@@ -213,8 +238,7 @@ fn kinds(field: Field) -> Result<Kinds, ApiError> {
 
 /// Reads an input for one vector: a text, an image, or several parts like those of a user message.
 fn input(field: Field) -> Result<v1::EmbedInput, ApiError> {
-    let mut fields = field.object()?;
-    let content = fields.require("content")?;
+    let content = CohereInput::of(field)?.content;
     let mut parts = Vec::new();
     for part in content.list()? {
         let mut fields = part.object()?;
@@ -225,7 +249,6 @@ fn input(field: Field) -> Result<v1::EmbedInput, ApiError> {
         fields.finish()?;
         parts.push(part);
     }
-    fields.finish()?;
     let input = match &mut parts[..] {
         [] => return Err(ApiError::empty(&content.path())),
         [v1::ContentPart { part: Some(Part::Text(text)) }] => Input::Text(std::mem::take(text)),

@@ -3,12 +3,13 @@
 use hanzo_engine_proto::v1::{self, content_part::Part, embed_input::Input};
 
 use crate::{
+    declare::{Integer, Read, fields},
     error::ApiError,
-    fields::{Field, Fields},
+    fields::Field,
     names::SentFields,
-    openai::prompt,
+    openai::prompt::TemplateFields,
     pictures,
-    request::{at_most, either, filled, keep_alive, priority, truncation},
+    request::{FILLED, QueueFields, TruncationFields, at_most, filled, model_name, one_of},
 };
 
 /// Inputs to embed, in the order of the request.
@@ -106,9 +107,12 @@ fn part(field: Field) -> Result<v1::EmbedInput, ApiError> {
     Ok(input)
 }
 
-/// Reads a conversation, with the fields of a chat's prompt.
-pub(crate) fn conversation(fields: &mut Fields) -> Result<Inputs, ApiError> {
-    let (chat, _) = prompt::chat(fields)?;
+/// Conversation as an input.
+pub(crate) fn conversation(
+    messages: Vec<v1::Message>,
+    template: TemplateFields<'_>,
+) -> Result<Inputs, ApiError> {
+    let (chat, _) = template.chat(messages)?;
     // vLLM's default, which differs from that of chats.
     let generation = chat.add_generation_prompt.unwrap_or(false);
     let chat = v1::Chat { add_generation_prompt: Some(generation), ..chat };
@@ -129,38 +133,72 @@ pub(crate) fn text_input(text: String) -> v1::EmbedInput {
     v1::EmbedInput { input: Some(Input::Text(text)) }
 }
 
-/// Reads the options of an embedding request that all APIs share. Inputs, output and id are left open.
-pub(crate) fn options(fields: &mut Fields) -> Result<v1::EmbedRequest, ApiError> {
-    let truncation = truncation(fields)?;
-    let dimensions = fields.take("dimensions").map(|f| f.integer(1..=u32::MAX)).transpose()?;
-    let normalize = either(fields, "normalize", "normalized")?.map(Field::boolean).transpose()?;
-    let normalize = match fields.take("embd_normalize") {
-        None => normalize,
-        Some(field) => Some(agreeing(field, normalizes(field)?, normalize)?),
-    };
-    // vLLM: the activation of a vector is its normalization.
-    let normalize = match fields.take("use_activation") {
-        None => normalize,
-        Some(field) => Some(agreeing(field, field.boolean()?, normalize)?),
-    };
-    // Jina's `task` names a prompt.
-    let prompt_name = either(fields, "prompt_name", "task")?.map(filled).transpose()?;
-    let instruction = either(fields, "instruction", "task_instruction")?;
-    if let (Some(field), true) = (&instruction, prompt_name.is_some()) {
-        return Err(field.error("cannot be combined with prompt_name"));
+fields! {
+    /// Options of an embedding request that all APIs share.
+    pub(crate) struct EmbeddingFields<'a> {
+        ..truncation: TruncationFields<'a>,
+        ..queue: QueueFields,
+        /// Name of the model; the only one if absent.
+        model?: String = Read("string 1..512", model_name),
+        /// Number of dimensions that vectors are cut to, where the model allows that.
+        dimensions?: u32 = Integer(1..=u32::MAX),
+        /// Whether vectors have length 1.
+        normalize?: bool,
+        /// Infinity's name of normalize.
+        normalized?: bool,
+        /// llama.cpp's name of normalize: 2 for length 1, -1 for none.
+        embd_normalize?: bool = Read("-1 | 2", normalizes),
+        /// vLLM's name of normalize, because the activation of a vector is its normalization.
+        use_activation?: bool,
+        /// Name of one of the model's prompts.
+        prompt_name?: String = FILLED,
+        /// Jina's name of prompt_name.
+        task?: String = FILLED,
+        /// Instruction for models that take one.
+        instruction?: String = FILLED,
+        /// Another name of instruction.
+        task_instruction?: String = FILLED,
     }
-    Ok(v1::EmbedRequest {
-        dimensions: dimensions.unwrap_or(0),
-        normalize,
-        truncate: truncation.truncate,
-        truncate_side: truncation.side.into(),
-        prompt_name: prompt_name.unwrap_or_default(),
-        instruction: instruction.map(filled).transpose()?.unwrap_or_default(),
-        packed: true,
-        priority: priority(fields)?,
-        keep_alive: keep_alive(fields)?,
-        ..v1::EmbedRequest::default()
-    })
+}
+
+/// Texts or token ids, or a list of either.
+pub(crate) const INPUTS: &str =
+    "string 1.. | string 1..[1..] | integer 0..4294967295[1..] | integer 0..4294967295[1..][1..]";
+
+impl EmbeddingFields<'_> {
+    /// Request without inputs, output and id.
+    pub(crate) fn options(self) -> Result<v1::EmbedRequest, ApiError> {
+        let truncation = self.truncation.truncation()?;
+        let mut normalize = one_of(("normalize", self.normalize), ("normalized", self.normalized))?;
+        for (name, named) in
+            [("embd_normalize", self.embd_normalize), ("use_activation", self.use_activation)]
+        {
+            if named.is_some_and(|named| normalize.is_some_and(|normalize| normalize != named)) {
+                return Err(ApiError::field(name, "says another thing than normalize"));
+            }
+            normalize = normalize.or(named);
+        }
+        let prompt_name = one_of(("prompt_name", self.prompt_name), ("task", self.task))?;
+        let called = if self.instruction.is_some() { "instruction" } else { "task_instruction" };
+        let instruction =
+            one_of(("instruction", self.instruction), ("task_instruction", self.task_instruction))?;
+        if instruction.is_some() && prompt_name.is_some() {
+            return Err(ApiError::field(called, "cannot be combined with prompt_name"));
+        }
+        Ok(v1::EmbedRequest {
+            model: self.model.unwrap_or_default(),
+            dimensions: self.dimensions.unwrap_or(0),
+            normalize,
+            truncate: truncation.truncate,
+            truncate_side: truncation.side.into(),
+            prompt_name: prompt_name.unwrap_or_default(),
+            instruction: instruction.unwrap_or_default(),
+            packed: true,
+            priority: self.queue.priority.unwrap_or(0),
+            keep_alive: self.queue.keep_alive,
+            ..v1::EmbedRequest::default()
+        })
+    }
 }
 
 /// Reads llama.cpp's number of a norm: -1 is none, 2 the Euclidean one.
@@ -174,14 +212,6 @@ fn normalizes(field: Field) -> Result<bool, ApiError> {
             Err(ApiError::unsupported(&field.path(), problem))
         }
     }
-}
-
-/// Value of an alternative field for `normalize`, which must not contradict it.
-fn agreeing(field: Field, named: bool, normalize: Option<bool>) -> Result<bool, ApiError> {
-    if normalize.is_some_and(|normalize| normalize != named) {
-        return Err(field.error("says another thing than normalize"));
-    }
-    Ok(named)
 }
 
 /// Client's name of a field of `EmbedRequest`. `input` is the name of the inputs there; `single` means that

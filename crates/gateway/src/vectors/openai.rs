@@ -11,16 +11,18 @@ use crate::{
     asker::Asker,
     body::{self, IncomingBody, ReceivedBody},
     config::Config,
+    declare::{Declared as _, Read, Unread, Words, fields},
     error::ApiError,
-    fields::Fields,
+    fields::{Field, Fields},
     forward,
     names::SentFields,
-    request::{either, model},
+    openai::{messages, prompt::TemplateFields},
+    request::one_of,
     select::select,
-    unsupported,
+    unsupported::{EMBEDDING, HARMLESS},
     vectors::{
         calls::Caller,
-        inputs::{Inputs, conversation, field_name, options, pictured},
+        inputs::{EmbeddingFields, Inputs, conversation, field_name, pictured},
         json::VectorFormat,
         response,
     },
@@ -59,24 +61,44 @@ pub(crate) struct Embeddings {
     base64: bool,
 }
 
-/// Parses a request, with the fields that vLLM, Infinity, Jina and Cohere add to OpenAI's.
+fields! {
+    /// Body of `POST /v1/embeddings`, with fields of vLLM, Infinity, Jina and Cohere.
+    pub(crate) struct EmbeddingsRequest<'a> inert [&EMBEDDING, &HARMLESS] {
+        ..embedding: EmbeddingFields<'a>,
+        ..template if "messages": TemplateFields<'a>,
+        /// Text, its tokens or an image, or several. Texts and images may be mixed.
+        input?: Field<'a> = Unread(
+            "string 1.. | EmbeddingPart | string 1..[1..] | EmbeddingPart[1..] | integer 0..4294967295[1..] \
+             | integer 0..4294967295[1..][1..]"
+        ),
+        /// vLLM's alternative to input: a conversation, rendered by the model's template.
+        messages?: Vec<v1::Message> = Read("ChatMessage[1..] | null", messages::read),
+        /// Infinity's setting: whether strings are texts, or images in data URIs or base64.
+        modality?: &'static str = Words(["text", "image"]),
+        /// Format of the vectors.
+        encoding_format?: &'static str = FORMAT,
+        /// Another name of encoding_format.
+        embedding_type?: &'static str = FORMAT,
+    }
+}
+
+const FORMAT: Words<2> = Words(["float", "base64"]);
+
+/// Parses a request.
 pub(crate) fn request(mut fields: Fields<'_>, config: &Config) -> Result<Embeddings, ApiError> {
-    let model = model(&mut fields)?;
-    // Field of Infinity.
-    let modality = fields.take("modality").map(|field| field.word(&["text", "image"])).transpose()?;
-    let are_pictures = modality == Some("image");
-    let inputs = match (fields.take("input"), fields.gives("messages")) {
-        (Some(input), true) => return Err(input.error("cannot be combined with messages: send one of them")),
-        (Some(input), false) => pictured(input, config.embedding_inputs_max, are_pictures)?,
-        // Field of vLLM: one conversation, rendered by the model's template.
-        (None, true) => conversation(&mut fields)?,
-        (None, false) => return Err(ApiError::field("input", "required")),
-    };
-    let format = either(&mut fields, "encoding_format", "embedding_type")?;
-    let format = format.map(|field| field.word(&["float", "base64"])).transpose()?;
-    let options = options(&mut fields)?;
-    unsupported::embedding(&mut fields)?;
+    let given = EmbeddingsRequest::read(&mut fields)?;
     fields.finish()?;
-    let request = v1::EmbedRequest { model, output: EmbedOutput::Pooled.into(), ..options };
+    let are_pictures = given.modality == Some("image");
+    let inputs = match (given.input, given.messages.zip(given.template)) {
+        (Some(input), Some(_)) => {
+            return Err(input.error("cannot be combined with messages: send one of them"));
+        }
+        (Some(input), None) => pictured(input, config.embedding_inputs_max, are_pictures)?,
+        (None, Some((messages, template))) => conversation(messages, template)?,
+        (None, None) => return Err(ApiError::field("input", "required")),
+    };
+    let format =
+        one_of(("encoding_format", given.encoding_format), ("embedding_type", given.embedding_type))?;
+    let request = v1::EmbedRequest { output: EmbedOutput::Pooled.into(), ..given.embedding.options()? };
     Ok(Embeddings { request, inputs, base64: format == Some("base64") })
 }
