@@ -10,9 +10,11 @@ use crate::{
     app::App,
     asker::Asker,
     body::{self, IncomingBody},
+    declare::{Declaration as _, fields},
     error::ApiError,
     fields::Fields,
     names::SentFields,
+    unsupported::{ADAPTER_NUMBER, ADAPTER_PLACE},
 };
 
 /// Loads an adapter for a model.
@@ -54,33 +56,39 @@ fn allowed(app: &App, asker: &Asker) -> Result<(), ApiError> {
     asker.pass.admin("to load and unload adapters").map_err(|refusal| app.refuse(&refusal))
 }
 
-/// Reads `lora_name`, `lora_path`, and the model, required if several are loaded. `load_inplace`, which would
-/// replace an adapter, is refused.
+fields! {
+    /// Body of `POST /v1/load_lora_adapter`.
+    pub(crate) struct LoadAdapterRequest inert [&ADAPTER_PLACE] {
+        /// Name of the adapter, which requests put behind the model's and a colon.
+        lora_name: String,
+        /// Path on the engine's machine.
+        lora_path: String,
+        /// Model that the adapter is of, required if several are loaded.
+        base_model_name?: String,
+    }
+}
+
+fields! {
+    /// Body of `POST /v1/unload_lora_adapter`.
+    pub(crate) struct UnloadAdapterRequest inert [&ADAPTER_NUMBER] {
+        /// Name of the adapter.
+        lora_name: String,
+        /// Model that the adapter is of, required if several are loaded.
+        base_model_name?: String,
+    }
+}
+
 fn load_request(mut fields: Fields) -> Result<v1::LoadAdapterRequest, ApiError> {
-    let name = fields.require("lora_name")?.string()?;
-    let path = fields.require("lora_path")?.string()?;
-    let model = base_model(&mut fields)?;
-    if fields.flag("load_inplace")? {
-        return Err(ApiError::field("load_inplace", "cannot be honoured; unload the adapter first"));
-    }
+    let given = LoadAdapterRequest::read(&mut fields)?;
     fields.finish()?;
-    Ok(v1::LoadAdapterRequest { model, adapter: Some(v1::AdapterSource { name, path }) })
+    let adapter = v1::AdapterSource { name: given.lora_name, path: given.lora_path };
+    let model = given.base_model_name.unwrap_or_default();
+    Ok(v1::LoadAdapterRequest { model, adapter: Some(adapter) })
 }
 
-/// Reads `lora_name`, and the model, required if several are loaded. The adapter's number, used by vLLM only,
-/// is ignored.
 fn unload_request(mut fields: Fields) -> Result<v1::UnloadAdapterRequest, ApiError> {
-    let name = fields.require("lora_name")?.string()?;
-    let model = base_model(&mut fields)?;
-    let _number = fields.take("lora_int_id");
+    let given = UnloadAdapterRequest::read(&mut fields)?;
     fields.finish()?;
-    Ok(v1::UnloadAdapterRequest { model, name })
-}
-
-/// Base model of the adapter; empty: the only one.
-fn base_model(fields: &mut Fields) -> Result<String, ApiError> {
-    match fields.take("base_model_name") {
-        Some(field) => Ok(field.string()?),
-        None => Ok(String::new()),
-    }
+    let model = given.base_model_name.unwrap_or_default();
+    Ok(v1::UnloadAdapterRequest { model, name: given.lora_name })
 }

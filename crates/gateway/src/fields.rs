@@ -49,8 +49,6 @@ impl<'a> Fields<'a> {
 
     /// Removes and returns a field.
     pub(crate) fn take(&mut self, name: &str) -> Option<Field<'a>> {
-        #[cfg(test)]
-        note(name, self.object, self.source.body);
         let is = |member: &(Cow<'a, str>, Json<'a>)| member.0 == name;
         let value = self.members.iter().rfind(|member| is(member))?.1;
         self.members.retain(|member| !is(member));
@@ -300,32 +298,6 @@ fn shown(value: Json<'_>) -> String {
         Some(start) if digits.len() > QUOTE_CHARS_MAX => format!("{start}…"),
         _ => digits.to_owned(),
     }
-}
-
-/// Starts to record the names of fields that are looked for on this thread.
-#[cfg(test)]
-pub(crate) fn record() {
-    LOOKED_FOR.set(Some(Vec::new()));
-}
-
-/// Recorded names of the body's own fields.
-#[cfg(test)]
-pub(crate) fn recorded() -> Vec<String> {
-    LOOKED_FOR.take().unwrap_or_default()
-}
-
-#[cfg(test)]
-thread_local! {
-    static LOOKED_FOR: std::cell::RefCell<Option<Vec<String>>> = const { std::cell::RefCell::new(None) };
-}
-
-#[cfg(test)]
-fn note(name: &str, object: Json<'_>, body: Json<'_>) {
-    let is_body = || object.path_in(body).is_empty();
-    LOOKED_FOR.with_borrow_mut(|names| match names {
-        Some(names) if is_body() => names.push(name.to_owned()),
-        _ => {}
-    });
 }
 
 /// Value of `read`, and the number of path searches that it made.

@@ -176,7 +176,7 @@ impl<'a> Iterator for Members<'a> {
     }
 }
 
-/// Unread rest of an array's or object's content. The text is valid.
+/// Raw rest of an array's or object's content. The text is valid.
 #[derive(Debug, Clone)]
 struct Pieces<'a> {
     rest: &'a str,

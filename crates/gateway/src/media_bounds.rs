@@ -5,33 +5,12 @@
 use hanzo_engine_proto::v1::{self, content_part::Part};
 
 use crate::{
-    declare::{Declared as _, Read, Unread, fields},
+    declare::{Declaration as _, Raw, Read, fields},
     error::ApiError,
     fields::{Field, Fields},
     media_url::is_sound,
+    unsupported::MEDIA_BOUNDS,
 };
-
-/// Bounds on images, videos or audio that client libraries send and that are not supported.
-const REFUSED: [&str; 18] = [
-    "resized_height",
-    "resized_width",
-    "total_pixels",
-    "nframes",
-    "num_frames",
-    "min_frames",
-    "max_frames",
-    "sample_fps",
-    "video_start",
-    "video_end",
-    "min_dynamic_patch",
-    "max_dynamic_patch",
-    "num_crops",
-    "max_crops",
-    "max_patches",
-    "sampling_rate",
-    "audio_start",
-    "audio_end",
-];
 
 /// Minimum and maximum pixels of a resized image.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -41,16 +20,6 @@ pub(crate) struct MediaBounds {
 }
 
 impl MediaBounds {
-    /// Bounds of one part. They are next to its image, or in the `inner` object that holds it.
-    pub(crate) fn of_part<'a>(
-        fields: &mut Fields<'a>,
-        inner: &mut Option<Fields<'a>>,
-    ) -> Result<MediaBounds, ApiError> {
-        refuse_others(fields)?;
-        let mut bound = |name| placed(fields, inner, name)?.map(pixels).transpose();
-        Ok(MediaBounds { min_pixels: bound("min_pixels")?, max_pixels: bound("max_pixels")? })
-    }
-
     /// Reads vLLM's `mm_processor_kwargs`. Nothing else may be in it.
     fn of_kwargs(field: Field) -> Result<MediaBounds, ApiError> {
         let mut fields = field.object()?;
@@ -95,9 +64,9 @@ fields! {
     /// Bounds on the resolution of images.
     pub(crate) struct PictureBounds<'a> {
         /// Least pixels that an image is resized to.
-        min_pixels?: Field<'a> = Unread("integer 1..4294967295"),
+        min_pixels?: Field<'a> = Raw("integer 1..4294967295"),
         /// Most pixels that an image is resized to.
-        max_pixels?: Field<'a> = Unread("integer 1..4294967295"),
+        max_pixels?: Field<'a> = Raw("integer 1..4294967295"),
         /// Object with shortest_edge and longest_edge, the names of the same bounds in transformers.
         size?: Fields<'a> = Read("object", Field::object),
     }
@@ -116,21 +85,30 @@ impl MediaFields<'_> {
     }
 }
 
-/// Refuses unsupported bounds of images, videos or audio.
-pub(crate) fn refuse_others(fields: &mut Fields) -> Result<(), ApiError> {
-    REFUSED.iter().find_map(|name| fields.take(name)).map_or(Ok(()), |field| Err(refused(&field.path())))
+fields! {
+    /// Bounds on one image. They are beside it, or in the object that holds it.
+    #[derive(Clone, Copy, Default)]
+    pub(crate) struct BoundFields<'a> inert [&MEDIA_BOUNDS] {
+        /// Least pixels that the image is resized to, where a model takes images of any size.
+        min_pixels?: Field<'a> = Raw("integer 1..4294967295 | null"),
+        /// Most pixels that the image is resized to, likewise.
+        max_pixels?: Field<'a> = Raw("integer 1..4294967295 | null"),
+    }
 }
 
-/// Reads a field next to an image or in the object that holds it.
-pub(crate) fn placed<'a>(
-    fields: &mut Fields<'a>,
-    inner: &mut Option<Fields<'a>>,
-    name: &str,
-) -> Result<Option<Field<'a>>, ApiError> {
-    agreed(inner.as_mut().and_then(|inner| inner.take(name)), fields.take(name), name)
+impl BoundFields<'_> {
+    /// These bounds beside an image, and those in the object that holds it.
+    pub(crate) fn with(self, inner: BoundFields) -> Result<MediaBounds, ApiError> {
+        let bound = |one, other, name| agreed(one, other, name)?.map(pixels).transpose();
+        Ok(MediaBounds {
+            min_pixels: bound(inner.min_pixels, self.min_pixels, "min_pixels")?,
+            max_pixels: bound(inner.max_pixels, self.max_pixels, "max_pixels")?,
+        })
+    }
 }
 
-fn agreed<'a>(
+/// Value of a field at two places, which must be the same.
+pub(crate) fn agreed<'a>(
     one: Option<Field<'a>>,
     other: Option<Field<'a>>,
     name: &str,

@@ -6,53 +6,70 @@ use hanzo_engine_media::{PictureError, decode_base64, from_data_uri};
 use hanzo_engine_proto::v1::{self, content_part::Part};
 
 use crate::{
+    declare::{Declaration as _, Natural as _, Raw, fields},
     error::ApiError,
     fields::{Field, Fields},
     limits::{PICTURE_BYTES_MAX, URL_BYTES_MAX},
-    media_bounds::{MediaBounds, placed},
+    media_bounds::{BoundFields, MediaBounds, agreed},
     media_url::{NAMED_PICTURE, is_web},
 };
 
 /// Maximum frames of a video: an engine accepts no more images in a chat.
 const FRAMES_MAX: usize = 16;
 
-/// Reads OpenAI's content part: `image_url` is the URL, or an object with `url`. `detail`, and Qwen's
-/// `min_pixels` and `max_pixels`, are in the object or next to it.
-pub(crate) fn openai(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
-    let field = fields.require("image_url")?;
-    let mut inner = (!field.value().is_string()).then(|| field.object()).transpose()?;
-    let bounds = MediaBounds::of_part(fields, &mut inner)?;
-    let detail = placed(fields, &mut inner, "detail")?;
-    let detail = detail.map_or(Ok("auto"), |field| field.word(&["auto", "low", "high", "original"]))?;
-    // `high` is already every pixel that a vision tower takes.
-    let detail = if detail == "original" { "high" } else { detail };
-    let media = match inner {
-        None => of_uri(field, detail)?,
-        Some(mut inner) => {
-            let media = of_uri(inner.require("url")?, detail)?;
-            inner.finish()?;
-            media
-        }
-    };
-    Ok(bounded(media, bounds))
+fields! {
+    /// Image of a content part, in OpenAI's form.
+    #[derive(Clone, Copy)]
+    pub(crate) struct PictureFields<'a> {
+        ..bounds: BoundFields<'a>,
+        /// URL of the image, or an object with it.
+        image_url?: Field<'a> = Raw("ImageUrl | string"),
+        /// Resolution at which the model sees the image.
+        detail?: Field<'a> = Raw(DETAIL),
+    }
 }
 
-/// Reads the content part of the templates of transformers: `image` or `url` is a `data:` URI, a URL, or plain
-/// base64. Bounds are next to it.
-pub(crate) fn transformers(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
-    let bounds = MediaBounds::of_part(fields, &mut None)?;
-    let field = match fields.take("url") {
-        Some(url) => url,
-        None => fields.require("image")?,
-    };
-    Ok(bounded(alone(field)?, bounds))
+fields! {
+    /// URL of an image.
+    pub(crate) struct ImageUrl<'a> {
+        ..bounds: BoundFields<'a>,
+        /// Data URI, or a URL whose host the server allows.
+        url: Field<'a> = Raw("string 1.."),
+        /// Resolution at which the model sees the image.
+        detail?: Field<'a> = Raw(DETAIL),
+    }
+}
+
+const DETAIL: &str = "\"auto\" | \"low\" | \"high\" | \"original\"";
+
+impl PictureFields<'_> {
+    /// Reads the image of `part`, whose fields these are.
+    pub(crate) fn picture(self, part: Field) -> Result<v1::ContentPart, ApiError> {
+        let field = given(self.image_url, part, "image_url")?;
+        let inner = (!field.value().is_string()).then(|| ImageUrl::of(field)).transpose()?;
+        let bounds = self.bounds.with(inner.as_ref().map(|inner| inner.bounds).unwrap_or_default())?;
+        let detail = agreed(inner.as_ref().and_then(|inner| inner.detail), self.detail, "detail")?;
+        let detail = detail.map_or(Ok("auto"), |field| field.word(&["auto", "low", "high", "original"]))?;
+        // `high` is already every pixel that a vision tower takes.
+        let detail = if detail == "original" { "high" } else { detail };
+        Ok(bounded(of_uri(inner.map_or(field, |inner| inner.url), detail)?, bounds))
+    }
+}
+
+/// Field of a content part that its type requires.
+pub(crate) fn given<'a>(field: Option<Field<'a>>, part: Field, name: &str) -> Result<Field<'a>, ApiError> {
+    field.ok_or_else(|| ApiError::field(&format!("{}.{name}", part.path()), "required"))
+}
+
+/// Reads the content part of the templates of transformers: a `data:` URI, a URL, or plain base64.
+pub(crate) fn transformers(field: Field, bounds: BoundFields) -> Result<v1::ContentPart, ApiError> {
+    Ok(bounded(alone(field)?, bounds.with(BoundFields::default())?))
 }
 
 /// Reads a video as a list of frames, in the format of Qwen's services: `video`, a list of URLs. They become
 /// consecutive images.
-pub(crate) fn frames(fields: &mut Fields) -> Result<Vec<v1::ContentPart>, ApiError> {
-    let bounds = MediaBounds::of_part(fields, &mut None)?;
-    let field = fields.require("video")?;
+pub(crate) fn frames(field: Field, bounds: BoundFields) -> Result<Vec<v1::ContentPart>, ApiError> {
+    let bounds = bounds.with(BoundFields::default())?;
     if !field.value().is_array() {
         return Err(
             field.error("expected a list of frames, each a picture's URL: files of films are not read")
@@ -69,10 +86,8 @@ pub(crate) fn frames(fields: &mut Fields) -> Result<Vec<v1::ContentPart>, ApiErr
 
 /// Reads Anthropic's block: a `source` of base64 or a URL, with Qwen's bounds in it or next to it.
 pub(crate) fn anthropic(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
-    let field = fields.require("source")?;
-    let mut inner = Some(field.object()?);
-    let bounds = MediaBounds::of_part(fields, &mut inner)?;
-    let Some(mut source) = inner else { return Err(field.error("expected an object")) };
+    let mut source = fields.require("source")?.object()?;
+    let bounds = BoundFields::read(fields)?.with(BoundFields::read(&mut source)?)?;
     let kind = source.require("type")?;
     let media = match &*kind.text()? {
         "base64" => {

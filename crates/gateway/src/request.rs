@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use hanzo_engine_proto::v1::{self, TruncateSide};
 
 use crate::{
-    declare::{Integer, Read, Unread, Words, fields},
+    declare::{Integer, Raw, Read, Words, fields},
     error::{ApiError, quote},
     fields::{ElementList, Field, Fields},
     limits::{KEEP_ALIVE_BYTES_MAX, MODEL_NAME_BYTES_MAX},
@@ -29,11 +29,6 @@ pub(crate) fn model_name(field: Field) -> Result<String, ApiError> {
     }
 }
 
-/// Reads the priority; lower runs earlier. 0 if absent.
-pub(crate) fn priority(fields: &mut Fields) -> Result<i32, ApiError> {
-    Ok(fields.take("priority").map(|f| f.integer(i32::MIN..=i32::MAX)).transpose()?.unwrap_or(0))
-}
-
 /// Reads how long a model that is loaded for this request stays afterwards.
 pub(crate) fn keep_alive(fields: &mut Fields) -> Result<Option<String>, ApiError> {
     fields.take("keep_alive").map(stay).transpose()
@@ -49,18 +44,6 @@ pub(crate) fn stay(field: Field) -> Result<String, ApiError> {
         Some(text) if text.len() <= KEEP_ALIVE_BYTES_MAX => Ok(text),
         Some(_) => Err(field.error(format!("is over {KEEP_ALIVE_BYTES_MAX} bytes long"))),
         None => Err(field.error("expected a number of seconds, or a time such as \"5m\"")),
-    }
-}
-
-/// Reads a field that has two names. Only one of them may be sent.
-pub(crate) fn either<'a>(
-    fields: &mut Fields<'a>,
-    name: &str,
-    other: &str,
-) -> Result<Option<Field<'a>>, ApiError> {
-    match (fields.take(name), fields.take(other)) {
-        (Some(_), Some(second)) => Err(second.error(format!("means the same as {name}; send one of them"))),
-        (first, second) => Ok(first.or(second)),
     }
 }
 
@@ -116,13 +99,13 @@ fields! {
     /// Truncation of inputs, in the words of TEI, Cohere and vLLM.
     pub(crate) struct TruncationFields<'a> {
         /// Whether inputs that are too long are cut, or Cohere's name of the end that is discarded.
-        truncate?: Field<'a> = Unread("boolean | \"NONE\" | \"START\" | \"END\""),
+        truncate?: Field<'a> = Raw("boolean | \"NONE\" | \"START\" | \"END\""),
         /// End at which inputs are cut.
         truncation_direction?: &'static str = SIDE,
         /// vLLM's name of truncation_direction.
         truncation_side?: &'static str = SIDE,
         /// vLLM's setting: -1 cuts at the model's limit.
-        truncate_prompt_tokens?: Field<'a> = Unread("-1"),
+        truncate_prompt_tokens?: Field<'a> = Raw("-1"),
     }
 }
 
@@ -234,7 +217,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::{Truncation, TruncationFields, keep_alive};
-    use crate::{declare::Declared as _, fields::fields_of};
+    use crate::{declare::Declaration as _, fields::fields_of};
 
     fn check(body: Value) -> Result<Truncation, String> {
         TruncationFields::read(&mut fields_of(&body, false))

@@ -5,10 +5,10 @@ use hanzo_engine_media::{PictureError, decode_base64, from_data_uri};
 use hanzo_engine_proto::v1::{self, content_part::Part};
 
 use crate::{
+    declare::{Natural as _, Raw, Words, fields},
     error::ApiError,
-    fields::{Field, Fields},
+    fields::Field,
     limits::{SOUND_BYTES_MAX, URL_BYTES_MAX},
-    media_bounds::refuse_others,
     media_url::{NAMED_SOUND, is_web},
 };
 
@@ -17,21 +17,25 @@ const FORMATS: [&str; 10] = ["wav", "mp3", "flac", "ogg", "opus", "webm", "m4a",
 /// Media type of audio of unknown format.
 const ANY: &str = "audio/*";
 
-/// Reads OpenAI's content part: `input_audio` is an object with `data`, in base64, and `format`.
-pub(crate) fn openai(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
-    refuse_others(fields)?;
-    let mut sound = fields.require("input_audio")?.object()?;
-    let format = sound.require("format")?.word(&FORMATS)?;
-    let field = sound.require("data")?;
-    sound.finish()?;
+fields! {
+    /// Sound of a content part, in OpenAI's form.
+    pub(crate) struct InputAudio<'a> {
+        /// File in base64.
+        data: Field<'a> = Raw("string 1.."),
+        /// Type of the file. Its own first bytes are believed.
+        format: &'static str = Words(FORMATS),
+    }
+}
+
+/// Reads OpenAI's `input_audio`: an object with `data`, in base64, and `format`.
+pub(crate) fn openai(field: Field) -> Result<v1::ContentPart, ApiError> {
+    let InputAudio { data: field, format } = InputAudio::of(field)?;
     let bytes = decode_base64(&field.text()?, SOUND_BYTES_MAX).map_err(|error| refused(&field, error))?;
     Ok(part(bytes, format!("audio/{format}")))
 }
 
-/// Reads vLLM's content part: `audio_url` is an object with `url`, or the URL itself.
-pub(crate) fn by_url(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
-    refuse_others(fields)?;
-    let mut field = fields.require("audio_url")?;
+/// Reads vLLM's `audio_url`: an object with `url`, or the URL itself.
+pub(crate) fn by_url(mut field: Field) -> Result<v1::ContentPart, ApiError> {
     if !field.value().is_string() {
         let mut inner = field.object()?;
         field = inner.require("url")?;

@@ -20,13 +20,13 @@ use crate::{
     asker::Asker,
     bodies::{AnswerTurn, Room},
     body::{self, IncomingBody},
-    declare::Declared as _,
+    declare::{Declaration as _, Read, fields},
     error::ApiError,
     fields::{Field, Fields},
     limits::CHAT_TOOLS_MAX,
     names::SentFields,
     openai::{messages, prompt::TemplateFields},
-    request::{either, model},
+    request::{model_name, one_of},
 };
 
 /// Number of token ids that an answer of `/tokenize` writes at once.
@@ -104,37 +104,63 @@ pub(crate) enum TokenFormat {
     Pieces,
 }
 
-/// Parses a request of `/tokenize`, and the format of its answer. The request has `prompt`, or `messages` with
-/// the fields of a chat's prompt, as in vLLM; or `content`, as in llama.cpp.
+fields! {
+    /// Body of `POST /tokenize`: `prompt` or `messages` as in vLLM, or `content` as in llama.cpp.
+    pub(crate) struct TokenizeRequest<'a> {
+        ..template if "messages": TemplateFields<'a>,
+        /// Name of the model; the only one if absent.
+        model?: String = Read("string 1..512", model_name),
+        /// Text.
+        prompt?: String,
+        /// llama.cpp's name of prompt.
+        content?: String,
+        /// Messages of a conversation, in place of a text.
+        messages?: Vec<v1::Message> = Read("ChatMessage[1..]", messages::read),
+        /// Tools that the template is shown with the messages.
+        tools?: Vec<String> = Read("object[]", tools),
+        /// Whether a text gets the special tokens around it.
+        add_special_tokens?: bool,
+        /// llama.cpp's name of add_special_tokens.
+        add_special?: bool,
+        /// Whether a text may contain control tokens.
+        parse_special?: bool,
+        /// Whether the texts of tokens are sent beside their ids.
+        return_token_strs: bool,
+        /// Whether each token is sent with its text.
+        with_pieces: bool,
+    }
+}
+
+/// Parses a request of `/tokenize`, and the format of its answer.
 pub(crate) fn tokenize_request(mut fields: Fields) -> Result<(v1::TokenizeRequest, TokenFormat), ApiError> {
-    let model = model(&mut fields)?;
-    let content = fields.take("content");
+    let given = TokenizeRequest::read(&mut fields)?;
+    fields.finish()?;
     // The defaults of vLLM and llama.cpp differ.
-    let default = content.is_some().then_some(false);
-    let (input, add_special_tokens, parse_special) = match (fields.take("prompt"), content) {
-        (Some(_), Some(content)) => {
-            return Err(content.error("means the same as prompt; send one of them"));
+    let default = given.content.is_some().then_some(false);
+    let text = one_of(("prompt", given.prompt), ("content", given.content))?;
+    let add = one_of(("add_special_tokens", given.add_special_tokens), ("add_special", given.add_special))?;
+    let (input, add_special_tokens) = match (text, given.messages.zip(given.template)) {
+        (Some(_), Some(_)) => {
+            return Err(ApiError::field("messages", "cannot be combined with a text; send one of them"));
         }
-        (None, None) => {
-            let tools_json = tools(&mut fields)?;
-            let messages = messages::read(fields.require("messages")?)?;
-            let (chat, _) = TemplateFields::read(&mut fields)?.chat(messages)?;
-            if let Some(field) = fields.take("add_special_tokens")
-                && field.boolean()?
-            {
-                let problem = "not supported with messages: the template says which special tokens there are";
-                return Err(ApiError::unsupported("add_special_tokens", problem));
-            }
-            (Input::Chat(v1::Chat { tools_json, ..chat }), None, None)
+        (Some(_), None) if given.tools.is_some() => {
+            return Err(ApiError::field("tools", "only allowed with messages"));
         }
-        (Some(text), None) | (None, Some(text)) => {
-            let add = either(&mut fields, "add_special_tokens", "add_special")?;
-            let add = add.map(|field| field.boolean()).transpose()?.or(default);
-            let parse = fields.take("parse_special").map(|field| field.boolean()).transpose()?;
-            (Input::Text(text.string()?), add, parse)
+        (Some(text), None) => (Input::Text(text), add.or(default)),
+        (None, Some(_)) if add == Some(true) => {
+            let problem = "not supported with messages: the template says which special tokens there are";
+            return Err(ApiError::unsupported("add_special_tokens", problem));
         }
+        (None, Some(_)) if given.parse_special.is_some() => {
+            return Err(ApiError::field("parse_special", "only allowed with a text"));
+        }
+        (None, Some((messages, template))) => {
+            let (chat, _) = template.chat(messages)?;
+            (Input::Chat(v1::Chat { tools_json: given.tools.unwrap_or_default(), ..chat }), None)
+        }
+        (None, None) => return Err(ApiError::field("messages", "required")),
     };
-    let shown = match (fields.flag("return_token_strs")?, fields.flag("with_pieces")?) {
+    let shown = match (given.return_token_strs, given.with_pieces) {
         (true, true) => {
             let problem = "cannot be combined with return_token_strs: tokens are shown in one way";
             return Err(ApiError::field("with_pieces", problem));
@@ -143,23 +169,19 @@ pub(crate) fn tokenize_request(mut fields: Fields) -> Result<(v1::TokenizeReques
         (false, true) => TokenFormat::Pieces,
         (false, false) => TokenFormat::Ids,
     };
-    fields.finish()?;
-    let pieces = shown != TokenFormat::Ids;
-    let input = Some(input);
     let request = v1::TokenizeRequest {
-        model,
-        input,
+        model: given.model.unwrap_or_default(),
+        input: Some(input),
         add_special_tokens,
-        parse_special,
-        pieces,
+        parse_special: given.parse_special,
+        pieces: shown != TokenFormat::Ids,
         ..v1::TokenizeRequest::default()
     };
     Ok((request, shown))
 }
 
 /// Reads tools for the chat template, each as received.
-fn tools(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
-    let Some(field) = fields.take("tools") else { return Ok(Vec::new()) };
+fn tools(field: Field) -> Result<Vec<String>, ApiError> {
     let tool = |field: Field| match field.value().is_object() {
         true => Ok(field.value().to_text()),
         false => Err(field.error("expected an object")),
@@ -268,13 +290,24 @@ impl TokenText {
     }
 }
 
-/// Parses a request of `/detokenize`: `tokens`, and whether to omit special ones.
+fields! {
+    /// Body of `POST /detokenize`.
+    pub(crate) struct DetokenizeRequest {
+        /// Tokens, as ids.
+        tokens: Vec<u32> = Read("integer 0..4294967295[]", Field::token_ids),
+        /// Name of the model; the only one if absent.
+        model?: String = Read("string 1..512", model_name),
+        /// Whether special tokens are left out.
+        skip_special_tokens: bool,
+    }
+}
+
+/// Parses a request of `/detokenize`.
 pub(crate) fn detokenize_request(mut fields: Fields) -> Result<v1::DetokenizeRequest, ApiError> {
-    let model = model(&mut fields)?;
-    let ids = fields.require("tokens")?.token_ids()?;
-    let skip_special_tokens = fields.flag("skip_special_tokens")?;
+    let DetokenizeRequest { tokens, model, skip_special_tokens } = DetokenizeRequest::read(&mut fields)?;
     fields.finish()?;
-    Ok(v1::DetokenizeRequest { model, ids, skip_special_tokens, ..v1::DetokenizeRequest::default() })
+    let model = model.unwrap_or_default();
+    Ok(v1::DetokenizeRequest { model, ids: tokens, skip_special_tokens, ..v1::DetokenizeRequest::default() })
 }
 
 #[cfg(test)]

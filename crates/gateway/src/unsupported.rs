@@ -23,6 +23,8 @@ pub(crate) enum Neutral {
     Ignored(Type),
     /// Value that is shown to the model's template as it is, without a check of its type.
     Passed(Type),
+    /// Any value, which changes nothing here.
+    Anything,
 }
 
 /// JSON type.
@@ -32,6 +34,8 @@ pub(crate) enum Type {
     Number,
     Text,
     Object,
+    /// Number or boolean.
+    Setting,
 }
 
 /// Field name, its accepted values, and an alternative for the others, if there is one.
@@ -128,6 +132,124 @@ pub(crate) const INFILL: [Known; 1] = [
     // llama.cpp reads it, but has no such limit either.
     ("t_max_prompt_ms", Neutral::Any(Type::Number), ""),
 ];
+
+/// Fields of Anthropic's messages: about storage, billing and placement at its service.
+pub(crate) const ANTHROPIC: [Known; 11] = [
+    ("metadata", Neutral::Anything, ""),
+    ("cache_control", Neutral::Anything, ""),
+    ("betas", Neutral::Anything, ""),
+    ("service_tier", Neutral::Anything, ""),
+    ("inference_geo", Neutral::Anything, ""),
+    ("user_profile_id", Neutral::Anything, ""),
+    ("workspace_id", Neutral::Anything, ""),
+    ("diagnostics", Neutral::Anything, ""),
+    ("speed", Neutral::Words(&["standard"]), ""),
+    ("container", Neutral::EmptyList, ""),
+    ("mcp_servers", Neutral::EmptyList, ""),
+];
+
+/// Fields of a request to load a model: files of the engine's machine.
+pub(crate) const MODEL_LOAD: [Known; 1] =
+    [("adapters", Neutral::None, "POST /v1/load_lora_adapter when the model is loaded")];
+
+/// Settings of a model that name other files.
+pub(crate) const MODEL_FILES: [Known; 3] = [
+    ("mmproj", Neutral::None, ELSEWHERE),
+    ("tokenizer", Neutral::None, ELSEWHERE),
+    ("topology", Neutral::None, ELSEWHERE),
+];
+
+const ELSEWHERE: &str = "`hanzo-engine load`, the configuration or gRPC";
+
+/// Fields of a request to load an adapter.
+pub(crate) const ADAPTER_PLACE: [Known; 1] =
+    [("load_inplace", Neutral::False, "/v1/unload_lora_adapter first")];
+
+/// Fields of a request to unload an adapter: the number that vLLM gives it.
+pub(crate) const ADAPTER_NUMBER: [Known; 1] = [("lora_int_id", Neutral::Anything, "")];
+
+/// Fields of a response's prompt.
+pub(crate) const RESPONSES: [Known; 9] = [
+    ("conversation", Neutral::None, "previous_response_id, or the items themselves"),
+    ("prompt", Neutral::None, "instructions and input"),
+    ("background", Neutral::False, ""),
+    ("background_options", Neutral::None, ""),
+    ("context_management", Neutral::EmptyList, "truncation: auto"),
+    ("moderation", Neutral::None, ""),
+    ("access_programs", Neutral::None, ""),
+    ("image", Neutral::None, ""),
+    ("personality", Neutral::None, "instructions"),
+];
+
+/// Fields of a response that change nothing: Codex's information for its own service.
+pub(crate) const RESPONSES_NOTES: [Known; 1] = [("client_metadata", Neutral::Ignored(Type::Object), "")];
+
+/// Fields of a response's `reasoning`.
+pub(crate) const RESPONSES_REASONING: [Known; 1] = [("mode", Neutral::Words(&["standard"]), "")];
+
+/// Fields of a response's `text`.
+pub(crate) const VERBOSITY: [Known; 1] = [("verbosity", Neutral::Words(&["medium"]), "instructions")];
+
+/// Fields of Ollama's chats and prompts.
+pub(crate) const OLLAMA: [Known; 1] = [("_debug_render_only", Neutral::False, "/apply-template")];
+
+/// Options of Ollama's runner about how it uses the machine.
+pub(crate) const OLLAMA_RUNNER: [Known; 14] = [
+    ("num_batch", Neutral::Ignored(Type::Setting), ""),
+    ("num_gpu", Neutral::Ignored(Type::Setting), ""),
+    ("main_gpu", Neutral::Ignored(Type::Setting), ""),
+    ("num_thread", Neutral::Ignored(Type::Setting), ""),
+    ("num_gqa", Neutral::Ignored(Type::Setting), ""),
+    ("use_mmap", Neutral::Ignored(Type::Setting), ""),
+    ("use_mlock", Neutral::Ignored(Type::Setting), ""),
+    ("low_vram", Neutral::Ignored(Type::Setting), ""),
+    ("numa", Neutral::Ignored(Type::Setting), ""),
+    ("f16_kv", Neutral::Ignored(Type::Setting), ""),
+    ("logits_all", Neutral::Ignored(Type::Setting), ""),
+    ("vocab_only", Neutral::Ignored(Type::Setting), ""),
+    ("embedding_only", Neutral::Ignored(Type::Setting), ""),
+    ("draft_num_predict", Neutral::Ignored(Type::Setting), ""),
+];
+
+/// Ollama's options for samplers that do not exist here.
+pub(crate) const OLLAMA_OPTIONS: [Known; 2] =
+    [("tfs_z", Neutral::Numbers(&[1.0]), ""), ("penalize_newline", Neutral::True, "")];
+
+/// Fields of Ollama's downloads.
+pub(crate) const OLLAMA_PULL: [Known; 2] =
+    [("username", Neutral::Words(&[""]), ""), ("password", Neutral::Words(&[""]), "")];
+
+/// Fields of Ollama's description of a model. `verbose` concerns vocabulary lists, which are always left out.
+pub(crate) const OLLAMA_SHOW: [Known; 4] = [
+    ("verbose", Neutral::Ignored(Type::Boolean), ""),
+    ("system", Neutral::Words(&[""]), ""),
+    ("template", Neutral::Words(&[""]), ""),
+    ("options", Neutral::EmptyObject, ""),
+];
+
+/// Bounds on images, videos or audio that client libraries send.
+pub(crate) const MEDIA_BOUNDS: [Known; 18] = [
+    ("resized_height", Neutral::None, BOUNDS),
+    ("resized_width", Neutral::None, BOUNDS),
+    ("total_pixels", Neutral::None, BOUNDS),
+    ("nframes", Neutral::None, BOUNDS),
+    ("num_frames", Neutral::None, BOUNDS),
+    ("min_frames", Neutral::None, BOUNDS),
+    ("max_frames", Neutral::None, BOUNDS),
+    ("sample_fps", Neutral::None, BOUNDS),
+    ("video_start", Neutral::None, BOUNDS),
+    ("video_end", Neutral::None, BOUNDS),
+    ("min_dynamic_patch", Neutral::None, BOUNDS),
+    ("max_dynamic_patch", Neutral::None, BOUNDS),
+    ("num_crops", Neutral::None, BOUNDS),
+    ("max_crops", Neutral::None, BOUNDS),
+    ("max_patches", Neutral::None, BOUNDS),
+    ("sampling_rate", Neutral::None, BOUNDS),
+    ("audio_start", Neutral::None, BOUNDS),
+    ("audio_end", Neutral::None, BOUNDS),
+];
+
+const BOUNDS: &str = "min_pixels and max_pixels for pictures, and frames for films";
 
 /// Fields of audio forms.
 pub(crate) const TRANSCRIPTION: [Known; 8] = [
@@ -238,36 +360,17 @@ pub(crate) const HARMLESS: [Known; 8] = [
     ("prompt_cache_options", Neutral::Ignored(Type::Object), ""),
 ];
 
-/// Fields of a list that is named in `schemas.txt`.
-pub(crate) fn list(name: &str) -> Vec<&'static [Known]> {
-    match name {
-        "chat" => vec![&COMMON, &CHAT, &HARMLESS],
-        "transcription" => vec![&TRANSCRIPTION, &HARMLESS],
-        _ => Vec::new(),
-    }
-}
-
 /// Fields of tables, each with the schema of its accepted values.
 pub(crate) fn schemas(tables: &[&[Known]]) -> impl Iterator<Item = (&'static str, Value)> {
     tables.iter().copied().flatten().map(|(name, neutral, instead)| {
         let mut schema = neutral.schema();
         schema["description"] = match neutral {
-            Neutral::Ignored(_) => "Taken, and changes nothing.".into(),
+            Neutral::Ignored(_) | Neutral::Anything => "Taken, and changes nothing.".into(),
             Neutral::Passed(_) => "Shown to the model's template.".into(),
             _ => neutral.problem(instead).into(),
         };
         (*name, schema)
     })
-}
-
-/// Removes a chat's unsupported and harmless fields from `fields`.
-pub(crate) fn chat(fields: &mut Fields) -> Result<(), ApiError> {
-    refuse(fields, &[&COMMON, &CHAT, &HARMLESS])
-}
-
-/// Removes a transcription form's unsupported and harmless fields from `fields`.
-pub(crate) fn transcription(fields: &mut Fields) -> Result<(), ApiError> {
-    refuse(fields, &[&TRANSCRIPTION, &HARMLESS])
 }
 
 /// Removes the fields of tables from `fields`. A value that is not accepted is an error.
@@ -299,7 +402,7 @@ impl Neutral {
                 all.next() == Some(true) && all.next().is_none()
             }),
             Neutral::Any(kind) | Neutral::Ignored(kind) => kind.is(value),
-            Neutral::Passed(_) => true,
+            Neutral::Passed(_) | Neutral::Anything => true,
         }
     }
 
@@ -313,16 +416,15 @@ impl Neutral {
             Neutral::Numbers(numbers) => json!({"enum": numbers}),
             Neutral::Words(words) => json!({"enum": words}),
             Neutral::JustText => json!({"enum": [["text"]]}),
-            Neutral::Any(kind) | Neutral::Ignored(kind) | Neutral::Passed(kind) => {
-                json!({"type": kind.name()})
-            }
+            Neutral::Anything => json!({}),
+            Neutral::Any(kind) | Neutral::Ignored(kind) | Neutral::Passed(kind) => kind.schema(),
         }
     }
 
     fn problem(self, instead: &str) -> String {
         let joined = |words: Vec<String>| words.join(" or ");
         let only = match self {
-            Neutral::None => String::new(),
+            Neutral::None | Neutral::Anything => String::new(),
             Neutral::EmptyList => "an empty array".to_owned(),
             Neutral::EmptyObject => "an empty object".to_owned(),
             Neutral::False => "false".to_owned(),
@@ -350,16 +452,17 @@ impl Type {
             Type::Number => value.is_number(),
             Type::Text => value.is_string(),
             Type::Object => value.is_object(),
+            Type::Setting => value.is_number() || value.is_boolean(),
         }
     }
 
-    /// Name in JSON Schema.
-    fn name(self) -> &'static str {
+    fn schema(self) -> Value {
         match self {
-            Type::Boolean => "boolean",
-            Type::Number => "number",
-            Type::Text => "string",
-            Type::Object => "object",
+            Type::Boolean => json!({"type": "boolean"}),
+            Type::Number => json!({"type": "number"}),
+            Type::Text => json!({"type": "string"}),
+            Type::Object => json!({"type": "object"}),
+            Type::Setting => json!({"anyOf": [{"type": "number"}, {"type": "boolean"}]}),
         }
     }
 
@@ -369,6 +472,7 @@ impl Type {
             Type::Number => "a number",
             Type::Text => "a string",
             Type::Object => "an object",
+            Type::Setting => "a number or a boolean",
         }
     }
 }

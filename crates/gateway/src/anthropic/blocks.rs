@@ -7,6 +7,7 @@
 use hanzo_engine_proto::v1::{self, content_part::Part};
 
 use crate::{
+    declare::{Natural as _, Raw, Words, fields},
     error::{ApiError, quote},
     fields::{Field, Fields},
     limits::{CHAT_MESSAGES_MAX, CHAT_PARTS_MAX},
@@ -21,10 +22,20 @@ pub(super) struct Conversation {
     pub(super) is_begun: bool,
 }
 
-/// Reads `system` and `messages`.
-pub(super) fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
+fields! {
+    /// Message, or a part of the assistant's answer at the end.
+    pub(crate) open struct AnthropicMessage<'a> {
+        /// Role of who says it.
+        role: &'static str = Words(["user", "assistant", "system"]),
+        /// Text, or blocks.
+        content: Field<'a> = Raw("string | object[]"),
+    }
+}
+
+/// Reads `system` and `messages`, which is `field`.
+pub(super) fn conversation(system: Option<Field>, field: Field) -> Result<Conversation, ApiError> {
     let mut messages = Vec::new();
-    if let Some(field) = fields.take("system") {
+    if let Some(field) = system {
         let texts = texts(field)?;
         if !texts.is_empty() {
             messages.push(v1::Message {
@@ -34,14 +45,11 @@ pub(super) fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError
             });
         }
     }
-    let field = fields.require("messages")?;
     let list = field.list_up_to(CHAT_MESSAGES_MAX, "messages")?;
     messages.reserve(list.size_hint().0);
     let mut last = None;
     for message in list {
-        let mut fields = message.object()?;
-        let role = fields.require("role")?.word(&["user", "assistant", "system"])?;
-        let content = fields.require("content")?;
+        let AnthropicMessage { role, content } = AnthropicMessage::of(message)?;
         match role {
             "assistant" => messages.push(assistant(content)?),
             "system" => {
@@ -277,7 +285,9 @@ mod tests {
     /// Each message as `role: text` with its reasoning, calls and answered call; and whether the answer is
     /// begun.
     fn check(body: Value) -> Result<(Vec<String>, bool), String> {
-        let read = conversation(&mut fields_of(&body, false));
+        let mut fields = fields_of(&body, false);
+        let system = fields.take("system");
+        let read = fields.require("messages").and_then(|field| conversation(system, field));
         let Conversation { messages, is_begun } = read.map_err(|error| error.message().to_owned())?;
         let line = |message: v1::Message| {
             let text = |part: v1::ContentPart| match part.part {

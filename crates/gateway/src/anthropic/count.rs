@@ -6,15 +6,15 @@ use axum::{Extension, Json, extract::State};
 use hanzo_engine_proto::v1;
 use serde_json::{Value, json};
 
-use super::{error::AnthropicError, request};
+use super::{error::AnthropicError, request::CountRequest};
 use crate::{
     app::App,
     asker::Asker,
     body::{self, IncomingBody},
+    declare::Declaration as _,
     error::ApiError,
     fields::Fields,
     names::SentFields,
-    request::model,
     tokens,
 };
 
@@ -31,9 +31,7 @@ pub(crate) async fn handle(
 }
 
 fn read(mut fields: Fields) -> Result<(String, v1::Chat), ApiError> {
-    let model = model(&mut fields)?;
-    let prompted = request::prompt(&mut fields)?;
-    request::ignored(&mut fields)?;
+    let CountRequest { prompt, model } = CountRequest::read(&mut fields)?;
     fields.finish()?;
-    Ok((model, prompted.chat))
+    Ok((model.unwrap_or_default(), prompt.read()?.chat))
 }

@@ -4,9 +4,9 @@
 //! A request becomes the same plan as an OpenAI chat request, so all sampling fields of the other APIs are
 //! accepted. Without `thinking`, the model's default applies.
 
-mod blocks;
+pub(crate) mod blocks;
 pub(crate) mod count;
 pub(crate) mod error;
 pub(crate) mod messages;
 mod reply;
-mod request;
+pub(crate) mod request;

@@ -5,22 +5,25 @@ use hanzo_engine_proto::v1::{self, ToolChoice, ToolUse, constraint::Of, infer_re
 use super::blocks;
 use crate::{
     config::Config,
-    declare::Declared as _,
+    declare::{Declaration as _, Integer, Natural as _, Raw, Read, Words, fields},
     error::{ApiError, quote},
     fields::{Field, Fields},
     limits::CHAT_TOOLS_MAX,
     media_bounds::MediaFields,
+    names::SentFields,
     openai::{
-        plan::{self, RequestPlan, StreamOptions},
+        plan::{self, GenerationFields, RequestPlan, StreamOptions},
         prompt,
-        thinking::{EFFORTS, ReasoningSettings, Thinking, ThinkingFields},
+        thinking::{EFFORTS, Thinking, ThinkingFields},
     },
+    request::model_name,
     request_id::RequestId,
+    unsupported::ANTHROPIC,
 };
 
 /// Parsed request.
 #[derive(Debug)]
-pub(super) struct MessagesRequest {
+pub(super) struct MessagesPlan {
     pub(super) plan: RequestPlan,
     pub(super) max_tokens: u32,
     /// Reasoning is not sent to the client.
@@ -37,21 +40,114 @@ pub(super) struct PromptFields {
     thinking_omitted: bool,
 }
 
+fields! {
+    /// Body of `POST /v1/messages`.
+    pub(crate) struct MessagesRequest<'a> inert [&ANTHROPIC] {
+        ..generation: GenerationFields<'a>,
+        ..prompt: PromptRequest<'a>,
+        /// Maximum tokens of the answer.
+        max_tokens: u32 = Integer(1..=u32::MAX),
+        /// Texts at which the answer ends.
+        stop_sequences?: Field<'a> = Raw("string[]"),
+    }
+}
+
+fields! {
+    /// Body of `POST /v1/messages/count_tokens`.
+    pub(crate) struct CountRequest<'a> inert [&ANTHROPIC] {
+        ..prompt: PromptRequest<'a>,
+        /// Name of the model; the only one if absent.
+        model?: String = Read("string 1..512", model_name),
+    }
+}
+
+fields! {
+    /// Fields of Anthropic's requests that make the prompt.
+    pub(crate) struct PromptRequest<'a> {
+        ..media: MediaFields<'a>,
+        /// Messages of the conversation.
+        messages: Field<'a> = Raw("AnthropicMessage[1..]"),
+        /// System prompt: a text, or blocks of text.
+        system?: Field<'a> = Raw("string | object[]"),
+        /// Tools that the model may call.
+        tools?: Field<'a> = Raw("AnthropicTool[]"),
+        /// Whether and what the model calls.
+        tool_choice?: Field<'a> = Raw("AnthropicToolChoice"),
+        /// Whether the model reasons, for how long, and whether that is sent.
+        thinking?: AnthropicThinking,
+        /// Format of the answer, and effort of reasoning.
+        output_config?: OutputConfig<'a>,
+        /// Former name of output_config.format.
+        output_format?: Field<'a> = Raw("object"),
+        /// Reasoning of earlier turns that is left out.
+        context_management?: Field<'a> = Raw("object"),
+        /// Additional variables of the template.
+        chat_template_kwargs?: Fields<'a> = Read("object", Field::object),
+    }
+}
+
+fields! {
+    /// Anthropic's setting of reasoning.
+    pub(crate) struct AnthropicThinking {
+        ..own: Thinking,
+        /// Whether reasoning is sent.
+        display?: &'static str = Words(["summarized", "omitted"]),
+    }
+}
+
+fields! {
+    /// Format of the answer, and effort of reasoning.
+    pub(crate) struct OutputConfig<'a> {
+        /// Effort of reasoning.
+        effort?: &'static str = Words(EFFORTS),
+        /// Object `{"type": "json_schema", "schema": …}`.
+        format?: Field<'a> = Raw("object"),
+    }
+}
+
+fields! {
+    /// Tool that the model may call.
+    pub(crate) open struct AnthropicTool<'a> {
+        /// Kind of tool.
+        #[expect(dead_code, reason = "only checked")]
+        r#type?: () = Read("\"custom\"", is_custom),
+        /// Name of the tool.
+        name: Field<'a> = Read("string 1..64", named),
+        /// JSON schema of the arguments.
+        input_schema: Field<'a> = Read("object", an_object),
+        /// Purpose of the tool.
+        description?: Field<'a> = Read("string", a_text),
+        /// Whether the arguments must satisfy the schema.
+        strict: bool,
+    }
+}
+
+fields! {
+    /// Choice of a tool.
+    pub(crate) struct AnthropicToolChoice {
+        /// Kind of choice.
+        r#type: &'static str = Words(["auto", "any", "tool", "none"]),
+        /// Tool that must be called, with type tool.
+        name?: String,
+        /// Whether the model calls one tool at a time.
+        disable_parallel_tool_use: bool,
+    }
+}
+
 /// Parses a messages request.
-pub(super) fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<MessagesRequest, ApiError> {
-    let mut plan = plan::common(&mut fields, config, id)?;
+pub(super) fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<MessagesPlan, ApiError> {
+    let sent = SentFields::of(&fields);
+    let given = MessagesRequest::read(&mut fields)?;
+    fields.finish()?;
+    let mut plan = given.generation.plan(sent, config, id)?;
     if plan.choices != 1 {
         return Err(ApiError::field("n", "an answer is one message here; send several requests"));
     }
-    let max_tokens = fields.require("max_tokens")?.integer(1..=u32::MAX)?;
-    let strings = fields.take("stop_sequences");
-    let prompted = prompt(&mut fields)?;
-    ignored(&mut fields)?;
-    fields.finish()?;
+    let (max_tokens, prompted) = (given.max_tokens, given.prompt.read()?);
     let request = &mut plan.requests[0];
     let stop = request.stop.get_or_insert_default();
     stop.max_tokens = Some(max_tokens);
-    if let Some(field) = strings {
+    if let Some(field) = given.stop_sequences {
         if !stop.strings.is_empty() {
             return Err(field.error("means the same as stop; send one of them"));
         }
@@ -69,53 +165,41 @@ pub(super) fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Resul
     // The last event of a stream reports usage.
     plan.streaming = StreamOptions { include_usage: true, ..plan.streaming };
     plan.sent.know_messages_as_one();
-    Ok(MessagesRequest { plan, max_tokens, thinking_omitted: prompted.thinking_omitted })
+    Ok(MessagesPlan { plan, max_tokens, thinking_omitted: prompted.thinking_omitted })
 }
 
-/// Parses the conversation, the tools and the reasoning settings.
-pub(super) fn prompt(fields: &mut Fields) -> Result<PromptFields, ApiError> {
-    let mut conversation = blocks::conversation(fields)?;
-    MediaFields::read(fields)?.bounds()?.apply(&mut conversation.messages);
-    let tools = tools(fields)?;
-    let (mut thinking, mut thinking_omitted) = (ReasoningSettings::default(), false);
-    if let Some(field) = fields.take("thinking") {
-        let mut own = field.object()?;
-        let display = own.take("display").map(|field| field.word(&["summarized", "omitted"])).transpose()?;
-        thinking_omitted = display == Some("omitted");
-        let given = Thinking::read(&mut own)?;
-        own.finish()?;
-        thinking = ThinkingFields { thinking: Some(given), ..ThinkingFields::default() }.settings()?;
-    }
-    let mut format = None;
-    if let Some(field) = fields.take("output_config") {
-        let mut output = field.object()?;
-        if let Some(field) = output.take("effort") {
-            thinking.set_effort("output_config.effort", field.word(&EFFORTS)?)?;
+impl PromptRequest<'_> {
+    /// Reads the conversation, the tools and the reasoning settings.
+    pub(super) fn read(self) -> Result<PromptFields, ApiError> {
+        let mut conversation = blocks::conversation(self.system, self.messages)?;
+        self.media.bounds()?.apply(&mut conversation.messages);
+        let tools = tools(self.tools, self.tool_choice)?;
+        let (own, display) =
+            self.thinking.map_or((None, None), |thinking| (Some(thinking.own), thinking.display));
+        let mut thinking = ThinkingFields { thinking: own, ..ThinkingFields::default() }.settings()?;
+        let (effort, mut format) =
+            self.output_config.map_or((None, None), |config| (config.effort, config.format));
+        effort.map_or(Ok(()), |effort| thinking.set_effort("output_config.effort", effort))?;
+        if let Some(old) = self.output_format {
+            if format.is_some() {
+                return Err(old.error("means the same as output_config.format; send one of them"));
+            }
+            format = Some(old);
         }
-        format = output.take("format");
-        output.finish()?;
-    }
-    // Former name of the field.
-    if let Some(old) = fields.take("output_format") {
-        if format.is_some() {
-            return Err(old.error("means the same as output_config.format; send one of them"));
+        let format = format.map(schema).transpose()?;
+        if let Some(field) = self.context_management {
+            edit(field, &mut conversation.messages)?;
         }
-        format = Some(old);
+        let chat = v1::Chat {
+            messages: conversation.messages,
+            tools_json: tools.0,
+            template_kwargs_json: prompt::template_kwargs(self.chat_template_kwargs.as_ref(), &thinking),
+            add_generation_prompt: conversation.is_begun.then_some(false),
+            continue_final_message: conversation.is_begun,
+        };
+        let thinking_omitted = display == Some("omitted");
+        Ok(PromptFields { chat, tools: tools.1, reasoning: thinking.bounds(), format, thinking_omitted })
     }
-    let format = format.map(schema).transpose()?;
-    if let Some(field) = fields.take("context_management") {
-        edit(field, &mut conversation.messages)?;
-    }
-    let kwargs = fields.take("chat_template_kwargs").map(Field::object).transpose()?;
-    let template_kwargs_json = prompt::template_kwargs(kwargs.as_ref(), &thinking);
-    let chat = v1::Chat {
-        messages: conversation.messages,
-        tools_json: tools.0,
-        template_kwargs_json,
-        add_generation_prompt: conversation.is_begun.then_some(false),
-        continue_final_message: conversation.is_begun,
-    };
-    Ok(PromptFields { chat, tools: tools.1, reasoning: thinking.bounds(), format, thinking_omitted })
 }
 
 /// Schema in `{"type":"json_schema","schema":{…}}`.
@@ -129,77 +213,78 @@ fn schema(field: Field) -> Result<String, ApiError> {
     Ok(schema.value().to_text())
 }
 
-/// Reads `tools` and `tool_choice`: the tools as JSON for chat templates, and how they may be used.
-fn tools(fields: &mut Fields) -> Result<(Vec<String>, Option<ToolUse>), ApiError> {
+/// Reads the tools as JSON for chat templates, and how they may be used.
+fn tools(given: Option<Field>, choice: Option<Field>) -> Result<(Vec<String>, Option<ToolUse>), ApiError> {
     let mut tools = Vec::new();
-    if let Some(field) = fields.take("tools") {
+    if let Some(field) = given {
         for one in field.list_up_to(CHAT_TOOLS_MAX, "tools")? {
-            tools.push(tool(one)?);
+            tools.push(AnthropicTool::of(one)?.json());
         }
     }
     let mut used = ToolUse::default();
-    if let Some(field) = fields.take("tool_choice") {
-        let mut choice = field.object()?;
-        let kind = choice.require("type")?;
-        let kind = kind.word(&["auto", "any", "tool", "none"])?;
-        if tools.is_empty() && kind != "none" {
+    if let Some(field) = choice {
+        let choice = AnthropicToolChoice::of(field)?;
+        if tools.is_empty() && choice.r#type != "none" {
             return Err(field.error("only allowed with tools"));
         }
-        let choose = match kind {
+        let choose = match choice.r#type {
             "auto" => ToolChoice::Auto,
             "any" => ToolChoice::Required,
             "none" => ToolChoice::None,
             _ => {
-                used.named = choice.require("name")?.string()?;
+                used.named = choice.name.ok_or_else(|| ApiError::field("tool_choice.name", "required"))?;
                 ToolChoice::Named
             }
         };
         used.choice = choose.into();
-        if choice.flag("disable_parallel_tool_use")? {
-            used.parallel = Some(false);
-        }
-        choice.finish()?;
+        used.parallel = choice.disable_parallel_tool_use.then_some(false);
     }
     let used = (!tools.is_empty()).then_some(used);
     Ok((tools, used))
 }
 
-/// Converts a tool to the JSON that chat templates expect.
-fn tool(field: Field) -> Result<String, ApiError> {
-    let mut fields = field.object()?;
-    if let Some(kind) = fields.take("type") {
-        match &*kind.text()? {
-            "custom" => {}
-            other => {
-                let problem = format!(
-                    "tools of type {} are not supported by this build: give it a description and an input_schema",
-                    quote(other)
-                );
-                return Err(ApiError::unsupported(&kind.path(), problem));
-            }
+fn is_custom(kind: Field) -> Result<(), ApiError> {
+    match &*kind.text()? {
+        "custom" => Ok(()),
+        other => {
+            let problem = format!(
+                "tools of type {} are not supported by this build: give it a description and an input_schema",
+                quote(other)
+            );
+            Err(ApiError::unsupported(&kind.path(), problem))
         }
     }
-    let name = fields.require("name")?;
-    if name.text()?.is_empty() {
-        return Err(name.error("must not be empty"));
+}
+
+fn a_text(field: Field<'_>) -> Result<Field<'_>, ApiError> {
+    field.text().map(|_| field)
+}
+
+fn named(name: Field<'_>) -> Result<Field<'_>, ApiError> {
+    if name.text()?.is_empty() { Err(name.error("must not be empty")) } else { Ok(name) }
+}
+
+fn an_object(field: Field<'_>) -> Result<Field<'_>, ApiError> {
+    if field.value().is_object() { Ok(field) } else { Err(field.error("expected an object")) }
+}
+
+impl AnthropicTool<'_> {
+    /// JSON that chat templates expect.
+    fn json(&self) -> String {
+        let name = self.name.value().to_text();
+        let mut json = format!("{{\"type\":\"function\",\"function\":{{\"name\":{name}");
+        if let Some(description) = self.description {
+            json.push_str(",\"description\":");
+            json.push_str(&description.value().to_text());
+        }
+        json.push_str(",\"parameters\":");
+        json.push_str(&self.input_schema.value().to_text());
+        if self.strict {
+            json.push_str(",\"strict\":true");
+        }
+        json.push_str("}}");
+        json
     }
-    let schema = fields.require("input_schema")?;
-    if !schema.value().is_object() {
-        return Err(schema.error("expected an object"));
-    }
-    let mut json = format!("{{\"type\":\"function\",\"function\":{{\"name\":{}", name.value().to_text());
-    if let Some(description) = fields.take("description") {
-        description.text()?;
-        json.push_str(",\"description\":");
-        json.push_str(&description.value().to_text());
-    }
-    json.push_str(",\"parameters\":");
-    json.push_str(&schema.value().to_text());
-    if fields.flag("strict")? {
-        json.push_str(",\"strict\":true");
-    }
-    json.push_str("}}");
-    Ok(json)
 }
 
 /// Applies `context_management`, which removes parts of the conversation before the model sees it.
@@ -233,33 +318,6 @@ fn edit(field: Field, messages: &mut [v1::Message]) -> Result<(), ApiError> {
         thought.skip(kept).for_each(|message| message.reasoning_content.clear());
     }
     fields.finish()
-}
-
-/// Ignores fields about storage, billing and placement at Anthropic's service.
-pub(super) fn ignored(fields: &mut Fields) -> Result<(), ApiError> {
-    for name in [
-        "metadata",
-        "cache_control",
-        "betas",
-        "service_tier",
-        "inference_geo",
-        "user_profile_id",
-        "workspace_id",
-        "diagnostics",
-    ] {
-        fields.take(name);
-    }
-    if let Some(field) = fields.take("speed") {
-        field.word(&["standard"])?;
-    }
-    for name in ["container", "mcp_servers"] {
-        if let Some(field) = fields.take(name)
-            && field.as_list().is_none_or(|mut list| list.next().is_some())
-        {
-            return Err(ApiError::unsupported(&field.path(), "not supported by this build"));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

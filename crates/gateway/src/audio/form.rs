@@ -56,7 +56,7 @@ struct Rest {
     parts: Multipart<'static>,
     file: Option<Field<'static>>,
     trouble: Trouble,
-    unread: Unread,
+    unread: Raw,
     bytes: usize, // bytes of the file so far
     bytes_max: usize,
 }
@@ -65,7 +65,7 @@ struct Rest {
 type Trouble = Arc<Mutex<Option<ApiError>>>;
 
 /// Bytes consumed since the last part was produced.
-type Unread = Arc<AtomicUsize>;
+type Raw = Arc<AtomicUsize>;
 
 /// Reads a form up to the point where its file may be streamed on. Reads it to the end if the file is small or
 /// comes before `model`.
@@ -181,7 +181,7 @@ impl Form {
 
 impl Rest {
     fn new(body: Body, boundary: String, bytes_max: usize, pace: Pace) -> Rest {
-        let (trouble, unread) = (Trouble::default(), Unread::default());
+        let (trouble, unread) = (Trouble::default(), Raw::default());
         let pieces = pieces(body, pace, trouble.clone(), unread.clone());
         let whole = bytes_max.saturating_add(FORM_BYTES_BESIDE);
         let limits = Constraints::new().size_limit(SizeLimit::new().whole_stream(whole as u64));
@@ -270,7 +270,7 @@ fn pieces(
     body: Body,
     pace: Pace,
     trouble: Trouble,
-    unread: Unread,
+    unread: Raw,
 ) -> impl futures_util::Stream<Item = Result<Bytes, std::fmt::Error>> + Send + 'static {
     stream::unfold(Some((body, pace, Instant::now())), move |state| {
         let (trouble, unread) = (trouble.clone(), unread.clone());

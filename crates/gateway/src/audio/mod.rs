@@ -6,7 +6,7 @@ pub(crate) mod form;
 mod languages;
 mod live;
 mod reply;
-mod request;
+pub(crate) mod request;
 pub(crate) mod speech;
 pub mod subtitles;
 mod work;

@@ -23,12 +23,13 @@ use crate::{
     app::App,
     asker::Asker,
     body::{self, IncomingBody},
+    declare::{Declaration as _, Integer, Number, Read, Words, fields},
     error::ApiError,
     fields::{Field, Fields},
     limits::SPEECH_CHARS_MAX,
     openai::frames::Frames,
     query,
-    request::{filled, keep_alive, model, priority},
+    request::{FILLED, QueueFields, filled, model_name},
     select::select,
     until::Until,
 };
@@ -44,7 +45,7 @@ const FORMATS: [(&str, SoundFormat); 6] = [
 ];
 
 /// Parsed request.
-struct SpeechRequest {
+struct SpeechTask {
     /// Without the request's id and client.
     request: SpeakRequest,
     events: bool,
@@ -57,7 +58,7 @@ pub(crate) async fn speak(
     incoming: IncomingBody,
 ) -> Result<Response, ApiError> {
     let received = body::read(&app, incoming).await?;
-    let (SpeechRequest { mut request, events }, room) = received.into(|fields, _| read(fields)).await?;
+    let (SpeechTask { mut request, events }, room) = received.into(|fields, _| read(fields)).await?;
     request.request_id = asker.id.as_str().to_owned();
     request.client = asker.id.client();
     request.model = select(&app, &asker, request.model, &[Capability::Speak]).await?.model;
@@ -180,56 +181,82 @@ async fn frame((early, mut sound): Rest, silence: Duration) -> (Result<Bytes, In
     (Ok(frames.bytes().into()), rest)
 }
 
-fn read(mut fields: Fields<'_>) -> Result<SpeechRequest, ApiError> {
-    let model = model(&mut fields)?;
-    let bounded = |field: Field| {
-        let path = field.path();
-        let text = filled(field)?;
-        match text.chars().count() {
-            count if count > SPEECH_CHARS_MAX => {
-                let problem = format!("has {count} characters; at most {SPEECH_CHARS_MAX} are allowed");
-                Err(ApiError::field(&path, problem))
-            }
-            _ => Ok(text),
+fields! {
+    /// Body of `POST /v1/audio/speech`.
+    pub(crate) struct SpeechRequest {
+        ..queue: QueueFields,
+        /// Text to say, of at most 16384 characters.
+        input?: String = Read("string 1..", bounded),
+        /// Sounds to say in place of a text, in the model's own signs.
+        phonemes?: String = Read("string 1..", bounded),
+        /// Name of the model; the only one that speaks if absent.
+        model?: String = Read("string 1..512", model_name),
+        /// Voice of the model, OpenAI's name for one, or a blend such as af_heart:0.7+af_bella:0.3; the model's first if
+        /// absent.
+        voice?: String = FILLED,
+        /// Speed, as a multiple of the usual one.
+        speed?: f32 = Number(0.25..=4.0),
+        /// Format of the file; mp3 if absent. aac is refused.
+        response_format?: SoundFormat = Read(
+            "\"mp3\" | \"opus\" | \"flac\" | \"wav\" | \"pcm\"", format_of
+        ),
+        /// Whether sound comes as a file, or as events with parts of it in base64.
+        stream_format?: &'static str = Words(["audio", "sse"]),
+        /// Language of the text, such as en-us; the voice's if absent.
+        language?: String = FILLED,
+        /// Instructions on how to say it. They are refused where the model takes none.
+        instructions?: String,
+        /// Seed of what is drawn.
+        seed?: u64 = Integer(0..=u64::MAX),
+    }
+}
+
+fn read(mut fields: Fields<'_>) -> Result<SpeechTask, ApiError> {
+    let given = SpeechRequest::read(&mut fields)?;
+    fields.finish()?;
+    let input = match (given.input, given.phonemes) {
+        (Some(_), Some(_)) => {
+            return Err(ApiError::field("phonemes", "stands for input; send one of them"));
         }
-    };
-    let input = match (fields.take("input"), fields.take("phonemes")) {
-        (Some(_), Some(phonemes)) => return Err(phonemes.error("stands for input; send one of them")),
-        (None, Some(phonemes)) => Input::Phonemes(bounded(phonemes)?),
-        (Some(text), None) => Input::Text(bounded(text)?),
+        (None, Some(phonemes)) => Input::Phonemes(phonemes),
+        (Some(text), None) => Input::Text(text),
         (None, None) => return Err(ApiError::field("input", "required")),
     };
-    let voice = fields.take("voice").map(filled).transpose()?.unwrap_or_default();
-    let speed = fields.take("speed").map(|field| field.number(0.25..=4.0)).transpose()?;
-    let format = fields.take("response_format").map(format_of).transpose()?.unwrap_or(SoundFormat::Mp3);
-    let stream_format =
-        fields.take("stream_format").map(|field| field.word(&["audio", "sse"])).transpose()?;
-    let instructions = fields.take("instructions").map(Field::string).transpose()?.unwrap_or_default();
-    let language = fields.take("language").map(filled).transpose()?.unwrap_or_default();
-    let seed = fields.take("seed").map(|field| field.integer(0..=u64::MAX)).transpose()?;
     let request = SpeakRequest {
-        model,
+        model: given.model.unwrap_or_default(),
         input: Some(input),
-        voice,
-        speed,
-        format: format.into(),
-        language,
-        seed,
-        instructions,
-        priority: priority(&mut fields)?,
-        keep_alive: keep_alive(&mut fields)?,
+        voice: given.voice.unwrap_or_default(),
+        speed: given.speed,
+        format: given.response_format.unwrap_or(SoundFormat::Mp3).into(),
+        language: given.language.unwrap_or_default(),
+        seed: given.seed,
+        instructions: given.instructions.unwrap_or_default(),
+        priority: given.queue.priority.unwrap_or(0),
+        keep_alive: given.queue.keep_alive,
         ..SpeakRequest::default()
     };
-    fields.finish()?;
-    Ok(SpeechRequest { request, events: stream_format == Some("sse") })
+    Ok(SpeechTask { request, events: given.stream_format == Some("sse") })
+}
+
+/// Reads a text of a bounded length.
+fn bounded(field: Field) -> Result<String, ApiError> {
+    let text = filled(field)?;
+    match text.chars().count() {
+        count if count > SPEECH_CHARS_MAX => {
+            Err(field.error(format!("has {count} characters; at most {SPEECH_CHARS_MAX} are allowed")))
+        }
+        _ => Ok(text),
+    }
 }
 
 fn format_of(field: Field<'_>) -> Result<SoundFormat, ApiError> {
-    let path = field.path();
     let word = field.word(&FORMATS.map(|(word, _)| word))?;
     let format = FORMATS.iter().find(|(known, _)| *known == word).map(|(_, format)| *format);
     format.filter(|format| *format != SoundFormat::Unspecified).ok_or_else(|| {
-        ApiError::unsupported(&path, "aac is written by nothing here; use mp3, opus, flac, wav or pcm")
+        ApiError::unsupported(
+            &field.path(),
+            "aac is written by nothing here; use mp3, opus, flac, wav or pcm",
+        )
     })
 }
 

@@ -1,7 +1,6 @@
 //! Kinds of values in declarations: how a value is read, and its JSON Schema.
 
 use std::{
-    borrow::Cow,
     fmt::Display,
     marker::PhantomData,
     ops::{Bound, RangeBounds, RangeInclusive},
@@ -9,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Declared, Schemas, notation};
+use super::{Declaration, Schemas, notation};
 use crate::{error::ApiError, fields::Field};
 
 /// Reads and describes the value of a field.
@@ -87,17 +86,7 @@ impl Natural<'_> for String {
     }
 }
 
-impl<'a> Natural<'a> for Cow<'a, str> {
-    fn of(field: Field<'a>) -> Result<Cow<'a, str>, ApiError> {
-        field.text()
-    }
-
-    fn schema(schemas: &mut Schemas) -> Value {
-        String::schema(schemas)
-    }
-}
-
-impl<'a, T: Declared<'a>> Natural<'a> for T {
+impl<'a, T: Declaration<'a>> Natural<'a> for T {
     fn of(field: Field<'a>) -> Result<T, ApiError> {
         let mut fields = field.object()?;
         let read = T::read(&mut fields)?;
@@ -174,11 +163,11 @@ impl<'a, const N: usize> Kind<'a> for Words<N> {
     }
 }
 
-/// Value in a given [`notation`] that the code reads later, because its meaning depends on other fields or
+/// Value in a given [`notation`] that stays raw: the code reads it later, because its meaning depends on other fields or
 /// settings. It holds a part of the body.
-pub(crate) struct Unread(pub(crate) &'static str);
+pub(crate) struct Raw(pub(crate) &'static str);
 
-impl<'a> Kind<'a> for Unread {
+impl<'a> Kind<'a> for Raw {
     type Value = Field<'a>;
 
     fn read(&self, field: Field<'a>) -> Result<Field<'a>, ApiError> {

@@ -6,7 +6,7 @@
 //!     pub(crate) struct CompletionRequest<'a> inert [&COMMON, &COMPLETION] {
 //!         ..generation: GenerationFields<'a>,
 //!         /// Text or tokens to continue.
-//!         prompt: Field<'a> = Unread("string | string[1..]"),
+//!         prompt: Field<'a> = Raw("string | string[1..]"),
 //!         /// Text behind the gap.
 //!         suffix?: String,
 //!         /// Share of the likeliest tokens.
@@ -29,7 +29,7 @@ mod notation;
 use serde_json::{Map, Value, json};
 
 pub(crate) use self::{
-    kinds::{Integer, Kind, Natural, Number, Plain, Read, Unread, Words},
+    kinds::{Integer, Kind, Natural, Number, Plain, Raw, Read, Words},
     notation::notation,
 };
 use crate::{
@@ -39,7 +39,7 @@ use crate::{
 };
 
 /// Struct that `fields!` has declared.
-pub(crate) trait Declared<'a>: Sized {
+pub(crate) trait Declaration<'a>: Sized {
     /// Name of the schema.
     const NAME: &'static str;
     /// Lines of the doc comment.
@@ -90,7 +90,7 @@ pub(crate) struct Schemas {
 
 impl Schemas {
     /// Adds the schema of a struct and of everything in it. Returns a reference to it.
-    pub(crate) fn add<'a, T: Declared<'a>>(&mut self) -> Value {
+    pub(crate) fn add<'a, T: Declaration<'a>>(&mut self) -> Value {
         if !self.named.contains_key(T::NAME) {
             // The placeholder ends the recursion of a struct that contains itself.
             self.named.insert(T::NAME.to_owned(), Value::Null);
@@ -101,13 +101,13 @@ impl Schemas {
     }
 
     /// Schemas of a struct's fields, including those of its groups.
-    pub(crate) fn fields<'a, T: Declared<'a>>(&mut self) -> Vec<FieldSchema> {
+    pub(crate) fn fields<'a, T: Declaration<'a>>(&mut self) -> Vec<FieldSchema> {
         let mut all = Vec::new();
         T::describe(self, &mut all);
         all
     }
 
-    fn object<'a, T: Declared<'a>>(&mut self) -> Value {
+    fn object<'a, T: Declaration<'a>>(&mut self) -> Value {
         let (mut properties, mut required) = (Map::new(), Vec::new());
         for field in self.fields::<T>() {
             required.extend(field.required.then_some(field.name));
@@ -172,7 +172,7 @@ macro_rules! fields {
             $($(#[doc = $doc])* $(#[expect($($expect)*)])? pub(crate) $field: $(Option<$optional>)? $($given)?,)*
         }
 
-        impl<$life> $crate::declare::Declared<$life> for $name $($generic)* {
+        impl<$life> $crate::declare::Declaration<$life> for $name $($generic)* {
             const NAME: &'static str = stringify!($name);
             const ABOUT: &'static [&'static str] = &[$($about),*];
             const OPEN: bool = $open;
@@ -199,7 +199,7 @@ macro_rules! fields {
                 schemas: &mut $crate::declare::Schemas,
                 all: &mut Vec<$crate::declare::FieldSchema>,
             ) {
-                $(<$of as $crate::declare::Declared<$life>>::describe(schemas, all);)*
+                $(<$of as $crate::declare::Declaration<$life>>::describe(schemas, all);)*
                 $({
                     let kind = $crate::declare::fields!(@kind [$($optional)? $($given)?] $($kind)?);
                     let name = $crate::declare::field_name(stringify!($field));
@@ -214,11 +214,11 @@ macro_rules! fields {
     (@group $of:ty) => { $of };
     (@group $of:ty, $when:literal) => { Option<$of> };
     (@read $fields:ident $life:lifetime $of:ty) => {
-        <$of as $crate::declare::Declared<$life>>::read($fields)?
+        <$of as $crate::declare::Declaration<$life>>::read($fields)?
     };
     (@read $fields:ident $life:lifetime $of:ty, $when:literal) => {
         match $fields.gives($when) {
-            true => Some(<$of as $crate::declare::Declared<$life>>::read($fields)?),
+            true => Some(<$of as $crate::declare::Declaration<$life>>::read($fields)?),
             false => None,
         }
     };

@@ -6,7 +6,7 @@ use hanzo_engine_proto::v1::{self, infer_request::Prompt};
 
 use crate::{
     config::Config,
-    declare::{Declared as _, Integer, Natural as _, Read, Unread, fields},
+    declare::{Declaration as _, Integer, Natural as _, Raw, Read, fields},
     error::ApiError,
     fields::{Field, Fields},
     limits::{INFILL_FILES_MAX, RESPONSE_FIELDS_MAX},
@@ -69,7 +69,7 @@ fields! {
     pub(crate) struct LlamaCompletionRequest<'a> inert [&COMMON, &COMPLETION, &LLAMA, &HARMLESS] {
         ..llama: LlamaFields<'a>,
         /// Prompt as text or tokens, or several prompts.
-        prompt: Field<'a> = Unread("string | LlamaPrompt | integer 0..4294967295[1..] | (string | LlamaPrompt | integer 0..4294967295[1..])[1..]"),
+        prompt: Field<'a> = Raw("string | LlamaPrompt | integer 0..4294967295[1..] | (string | LlamaPrompt | integer 0..4294967295[1..])[1..]"),
         /// Whether a text may contain control tokens.
         parse_special?: bool,
     }
@@ -107,7 +107,7 @@ fields! {
         filename?: String,
         /// Time of the file's last use, which some editors send.
         #[expect(dead_code, reason = "changes nothing")]
-        time?: Field<'a> = Unread("any"),
+        time?: Field<'a> = Raw("any"),
     }
 }
 

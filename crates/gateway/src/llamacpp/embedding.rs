@@ -11,7 +11,7 @@ use crate::{
     asker::Asker,
     body::{self, IncomingBody},
     config::Config,
-    declare::{Declared as _, Unread, fields},
+    declare::{Declaration as _, Raw, fields},
     error::ApiError,
     fields::{Field, Fields},
     names::SentFields,
@@ -46,9 +46,9 @@ fields! {
     pub(crate) struct LlamaEmbeddingRequest<'a> inert [&EMBEDDING, &HARMLESS] {
         ..embedding: EmbeddingFields<'a>,
         /// Text or its tokens, or several.
-        content?: Field<'a> = Unread(INPUTS),
+        content?: Field<'a> = Raw(INPUTS),
         /// Another name of content.
-        input?: Field<'a> = Unread(INPUTS),
+        input?: Field<'a> = Raw(INPUTS),
     }
 }
 

@@ -19,12 +19,13 @@ use crate::{
     app::App,
     asker::Asker,
     body::{self, IncomingBody},
+    declare::{Declaration as _, Read, fields},
     error::ApiError,
     fields::{Field, Fields},
     limits::PULL_GLOBS_MAX,
     names::SentFields,
     progress::{EVENTS, LINES, NDJSON, bounded, line, respond},
-    request::{either, filled},
+    request::{FILLED, filled, one_of},
     status::model_of_store,
 };
 
@@ -72,24 +73,44 @@ pub(crate) async fn list(
     Ok(Json(json!({"object": "list", "data": running.into_iter().map(told).collect::<Vec<_>>()})))
 }
 
+fields! {
+    /// Body of `POST /v1/models/pull`.
+    pub(crate) struct ModelPullRequest {
+        /// Name or reference of the model; no file of the engine's machine.
+        model?: String = Read("string 1..", elsewhere),
+        /// Another name of model.
+        reference?: String = Read("string 1..", elsewhere),
+        /// Whether files that are there are fetched again.
+        force: bool,
+        /// Quantization, where there are several.
+        quantization?: String = FILLED,
+        /// Branch, tag or commit.
+        revision?: String = FILLED,
+        /// Patterns of the files to fetch.
+        include?: Vec<String> = Read("string 1..[]", globs),
+        /// Patterns of files that are left out.
+        exclude?: Vec<String> = Read("string 1..[]", globs),
+        /// Whether progress is sent; true if absent.
+        stream?: bool,
+    }
+}
+
 /// Reads what to download, and whether to stream progress.
 fn read(mut fields: Fields) -> Result<(v1::PullRequest, bool), ApiError> {
-    let reference = either(&mut fields, "model", "reference")?;
-    let reference = reference.ok_or_else(|| ApiError::field("model", "required"))?;
-    let text = |fields: &mut Fields, name: &str| fields.take(name).map(filled).transpose();
+    let given = ModelPullRequest::read(&mut fields)?;
+    fields.finish()?;
+    let reference = one_of(("model", given.model), ("reference", given.reference))?;
     let request = v1::PullRequest {
-        reference: elsewhere(reference)?,
-        force: fields.flag("force")?,
-        quantization: text(&mut fields, "quantization")?.unwrap_or_default(),
-        revision: text(&mut fields, "revision")?.unwrap_or_default(),
-        include: fields.take("include").map(globs).transpose()?.unwrap_or_default(),
-        exclude: fields.take("exclude").map(globs).transpose()?.unwrap_or_default(),
+        reference: reference.ok_or_else(|| ApiError::field("model", "required"))?,
+        force: given.force,
+        quantization: given.quantization.unwrap_or_default(),
+        revision: given.revision.unwrap_or_default(),
+        include: given.include.unwrap_or_default(),
+        exclude: given.exclude.unwrap_or_default(),
         copy: false,
         cancel_with_client: true,
     };
-    let streamed = fields.take("stream").map(Field::boolean).transpose()?.unwrap_or(true);
-    fields.finish()?;
-    Ok((request, streamed))
+    Ok((request, given.stream.unwrap_or(true)))
 }
 
 /// Reads a reference that names no file, so that HTTP clients cannot explore the engine's disk.

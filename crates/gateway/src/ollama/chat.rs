@@ -14,8 +14,9 @@ use serde_json::Value;
 use super::{
     error::{OllamaError, of_model},
     format::{can_think, format, think},
-    messages, names,
-    options::{self, check_context},
+    messages,
+    names::{self, OllamaName},
+    options::{OllamaOptions, check_context},
     reply::{AnswerField, Reply},
 };
 use crate::{
@@ -24,21 +25,21 @@ use crate::{
     bodies::Room,
     body::{self, IncomingBody},
     config::Config,
-    declare::Declared as _,
+    declare::{Declaration as _, Raw, Read, fields},
     error::ApiError,
     fields::{Field, Fields},
-    limits::CHAT_LOGPROBS_MAX,
     names::SentFields,
     openai::{
         answer::{collect, stream},
         generation::Generation,
-        plan::{RequestPlan, StreamOptions},
+        plan::{ALTERNATIVES, RequestPlan, StreamOptions},
         prompt::template_kwargs,
         tools::{self, ToolFields},
     },
     peer::Peer,
-    request::keep_alive,
+    request::stay,
     request_id::RequestId,
+    unsupported::OLLAMA,
 };
 
 /// Handler of the route.
@@ -68,77 +69,111 @@ pub(super) struct ChatRequest {
     pub(super) shortened: bool,
 }
 
-/// Parses the fields that `/api/chat` and `/api/generate` share: everything but the prompt.
-pub(super) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<ChatRequest, ApiError> {
-    let sent = SentFields::of_ollama(fields);
-    let model = names::model(fields)?;
-    let stream = fields.take("stream").map(Field::boolean).transpose()?.unwrap_or(true);
-    let options = options::read(fields, config)?;
-    let constraint = format(fields)?;
-    let logprobs = fields.flag("logprobs")?;
-    let top = fields.take("top_logprobs").map(|f| f.integer(0..=CHAT_LOGPROBS_MAX)).transpose()?.unwrap_or(0);
-    if top > 0 && !logprobs {
-        return Err(ApiError::field("top_logprobs", "only allowed with logprobs: true"));
+fields! {
+    /// Fields that `/api/chat` and `/api/generate` share: everything but the prompt.
+    pub(crate) struct OllamaFields<'a> inert [&OLLAMA] {
+        ..name: OllamaName<'a>,
+        /// Sampling settings, and limits of the answer.
+        options?: OllamaOptions<'a>,
+        /// Time that the model stays; 0 without a prompt unloads it.
+        keep_alive?: String = Read("string | number", stay),
+        /// Whether the answer comes in lines; true if absent.
+        stream?: bool,
+        /// Format of the answer: JSON, or a schema.
+        format?: Option<v1::Constraint> = Read("\"json\" | \"\" | object", format),
+        /// Whether and how much the model reasons.
+        think?: Field<'a> = Raw("boolean | \"low\" | \"medium\" | \"high\" | \"max\" | \"\""),
+        /// Additional variables of the template.
+        chat_template_kwargs?: Fields<'a> = Read("object", Field::object),
+        /// Whether a prompt that does not fit is cut.
+        truncate?: bool,
+        /// Whether an answer that fills its context goes on, without the oldest tokens.
+        shift?: bool,
+        /// Whether the log probability of each token is sent.
+        logprobs: bool,
+        /// Number of alternatives of each token whose log probability is sent too.
+        top_logprobs?: u32 = ALTERNATIVES,
     }
-    let request = v1::InferRequest {
-        model,
-        sampling: Some(options.sampling),
-        stop: Some(options.stop),
-        choices: 1,
-        logprobs,
-        top_logprobs: top,
-        request_id: id.as_str().to_owned(),
-        client: id.client(),
-        keep_alive: keep_alive(fields)?,
-        context_shift: fields.take("shift").map(Field::boolean).transpose()?,
-        keep_tokens: options.keep_tokens,
-        constraint,
-        ..v1::InferRequest::default()
-    };
-    if fields.flag("_debug_render_only")? {
-        return Err(ApiError::unsupported(
-            "_debug_render_only",
-            "not supported by this build; use /apply-template",
-        ));
+}
+
+fields! {
+    /// Body of `POST /api/chat`.
+    pub(crate) struct OllamaChatRequest<'a> {
+        ..common: OllamaFields<'a>,
+        ..tools: ToolFields<'a>,
+        /// Messages of the conversation. Without any, the model is only loaded.
+        messages?: Vec<v1::Message> = Read("OllamaMessage[]", messages::read),
     }
-    let plan = RequestPlan {
-        requests: vec![request],
-        choices: 1,
-        stream,
-        // The last line of a stream reports usage.
-        streaming: StreamOptions { include_usage: true, ..StreamOptions::default() },
-        sent,
-        old_calls: false,
-        line_limits: None,
-        offered: None,
-        until: None,
-    };
-    let (nothing, thinks, bare, shortened) = (false, false, None, false);
-    Ok(ChatRequest { plan, nothing, thinks, num_ctx: options.num_ctx, bare, shortened })
+}
+
+impl OllamaFields<'_> {
+    /// Plan with one request without a prompt, and template variables.
+    pub(super) fn plan(
+        self,
+        sent: SentFields,
+        config: &Config,
+        id: &RequestId,
+    ) -> Result<(ChatRequest, String), ApiError> {
+        let options = self.options.map(|options| options.options(config)).transpose()?.unwrap_or_default();
+        let top_logprobs = self.top_logprobs.unwrap_or(0);
+        if top_logprobs > 0 && !self.logprobs {
+            return Err(ApiError::field("top_logprobs", "only allowed with logprobs: true"));
+        }
+        let (thinking, thinks) = think(self.think)?;
+        let request = v1::InferRequest {
+            model: self.name.get()?,
+            sampling: Some(options.sampling),
+            stop: Some(options.stop),
+            choices: 1,
+            logprobs: self.logprobs,
+            top_logprobs,
+            request_id: id.as_str().to_owned(),
+            client: id.client(),
+            keep_alive: self.keep_alive,
+            context_shift: self.shift,
+            keep_tokens: options.keep_tokens,
+            constraint: self.format.flatten(),
+            reasoning: thinking.bounds(),
+            ..v1::InferRequest::default()
+        };
+        let plan = RequestPlan {
+            requests: vec![request],
+            choices: 1,
+            stream: self.stream.unwrap_or(true),
+            // The last line of a stream reports usage.
+            streaming: StreamOptions { include_usage: true, ..StreamOptions::default() },
+            sent,
+            old_calls: false,
+            line_limits: None,
+            offered: None,
+            until: None,
+        };
+        let (nothing, bare, shortened) = (false, None, false);
+        let variables = template_kwargs(self.chat_template_kwargs.as_ref(), &thinking);
+        Ok((ChatRequest { plan, nothing, thinks, num_ctx: options.num_ctx, bare, shortened }, variables))
+    }
 }
 
 fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<ChatRequest, ApiError> {
-    let mut asked = common(&mut fields, config, id)?;
-    let messages = messages::read(&mut fields)?;
-    let tools = tools::read(&ToolFields::read(&mut fields)?)?;
-    let (thinking, thinks) = think(&mut fields)?;
-    let kwargs = fields.take("chat_template_kwargs").map(Field::object).transpose()?;
-    (asked.thinks, asked.nothing) = (thinks, messages.is_empty());
-    let truncate = fields.take("truncate").map(Field::boolean).transpose()?.unwrap_or(true);
+    let sent = SentFields::of_ollama(&fields);
+    let given = OllamaChatRequest::read(&mut fields)?;
+    fields.finish()?;
+    let (messages, tools) = (given.messages.unwrap_or_default(), tools::read(&given.tools)?);
+    let truncate = given.common.truncate.unwrap_or(true);
+    let (mut asked, template_kwargs_json) = given.common.plan(sent, config, id)?;
+    asked.nothing = messages.is_empty();
     asked.shortened = truncate && messages.len() > 1;
     let begun = messages.last().is_some_and(|last| last.role == "assistant" && last.tool_calls.is_empty());
     let request = &mut asked.plan.requests[0];
-    request.reasoning = thinking.bounds();
     request.tool_use = tools.used;
     request.prompt = Some(Prompt::Chat(v1::Chat {
         messages,
         tools_json: tools.json,
-        template_kwargs_json: template_kwargs(kwargs.as_ref(), &thinking),
+        template_kwargs_json,
         // The model continues the assistant's begun message.
         add_generation_prompt: begun.then_some(false),
         continue_final_message: begun,
     }));
-    fields.finish()?;
     Ok(asked)
 }
 

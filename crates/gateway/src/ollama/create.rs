@@ -16,31 +16,79 @@ use serde_json::json;
 use super::{
     blobs,
     error::{OllamaError, of_model},
-    names,
+    names::{self, OllamaName},
 };
 use crate::{
     app::App,
     asker::Asker,
     body::{self, IncomingBody},
+    declare::{Declaration as _, Raw, Read, fields},
     error::ApiError,
     fields::{Field, Fields},
     limits::CHAT_MESSAGES_MAX,
     models::load::admin,
     progress::line,
-    request::filled,
+    request::FILLED,
 };
 
-/// Fields that this build cannot honour, and what to use instead.
-const REFUSED: [(&str, &str); 5] = [
-    (
-        "adapters",
-        "adapters are loaded beside a model: `hanzo-engine adapter load`, and requests name them as model:adapter",
-    ),
-    ("quantize", "`hanzo-engine quantize` writes a file of fewer bits"),
-    ("quantization", "`hanzo-engine quantize` writes a file of fewer bits"),
-    ("modelfile", "send what it says as from, system, template, parameters, messages and license"),
-    ("path", "send what the Modelfile says as from, system, template, parameters, messages and license"),
-];
+fields! {
+    /// Body of `POST /api/create`.
+    pub(crate) struct OllamaCreateRequest<'a> {
+        ..name: OllamaName<'a>,
+        /// Stored model that the new one is made of, if it is not made of files.
+        from?: String = FILLED,
+        /// Digests of files in the store, as in /api/blobs, by their names within the model.
+        files?: Field<'a> = Raw("object"),
+        /// System prompt of conversations that begin without one; that of the other model if absent.
+        system?: String,
+        /// Default options, beside those of the other model.
+        parameters?: Fields<'a> = Read("object", Field::object),
+        /// Messages that come before every conversation.
+        messages?: String = Read("object[]", messages),
+        /// License, as a text or several.
+        license?: String = Read("string | string[]", license),
+        /// Whether progress is sent; true if absent.
+        stream?: bool,
+        /// Chat template in place of that in the model's files: in Jinja, or in Go's language, which is translated.
+        template?: String,
+        /// Adapters, which are refused: they are loaded beside a model.
+        #[expect(dead_code, reason = "only checked")]
+        adapters?: () = Read("any", no_adapters),
+        /// Type to quantise to, which is refused.
+        #[expect(dead_code, reason = "only checked")]
+        quantize?: () = Read("\"\"", no_quantization),
+        /// Older name of quantize.
+        #[expect(dead_code, reason = "only checked")]
+        quantization?: () = Read("\"\"", no_quantization),
+        /// Modelfile, which is refused.
+        #[expect(dead_code, reason = "only checked")]
+        modelfile?: () = Read("\"\"", no_modelfile),
+        /// Path of a Modelfile, which is refused.
+        #[expect(dead_code, reason = "only checked")]
+        path?: () = Read("\"\"", no_modelfile),
+    }
+}
+
+fn no_adapters(field: Field) -> Result<(), ApiError> {
+    let instead = "adapters are loaded beside a model: `hanzo-engine adapter load`, and requests name them as model:adapter";
+    refuse(field, instead)
+}
+
+fn no_quantization(field: Field) -> Result<(), ApiError> {
+    refuse(field, "`hanzo-engine quantize` writes a file of fewer bits")
+}
+
+fn no_modelfile(field: Field) -> Result<(), ApiError> {
+    refuse(field, "send what it says as from, system, template, parameters, messages and license")
+}
+
+/// Refuses a field that this build cannot honour, unless it is empty.
+fn refuse(field: Field, instead: &str) -> Result<(), ApiError> {
+    if says_nothing(field) {
+        return Ok(());
+    }
+    Err(ApiError::unsupported(&field.path(), format!("not supported by this build; {instead}")))
+}
 
 /// Handler of the route.
 pub(crate) async fn handle(
@@ -75,17 +123,11 @@ pub(crate) async fn handle(
 
 /// Reads what to create, and whether to stream progress.
 fn read(mut fields: Fields) -> Result<(v1::DeriveRequest, bool), ApiError> {
-    let name = names::given(&names::model(&mut fields)?).to_owned();
-    for (refused, instead) in REFUSED {
-        if let Some(field) = fields.take(refused)
-            && !says_nothing(field)
-        {
-            return Err(ApiError::unsupported(refused, format!("not supported by this build; {instead}")));
-        }
-    }
-    let files = fields.take("files").filter(|field| !says_nothing(*field)).map(files).transpose()?;
-    let from = fields.take("from").map(filled).transpose()?;
-    let (model, files) = match (from, files) {
+    let given = OllamaCreateRequest::read(&mut fields)?;
+    fields.finish()?;
+    let name = names::given(&given.name.get()?).to_owned();
+    let files = given.files.filter(|field| !says_nothing(*field)).map(files).transpose()?;
+    let (model, files) = match (given.from, files) {
         (Some(from), None) => (from, HashMap::new()),
         (None, Some(files)) => (String::new(), files),
         (Some(_), Some(_)) => {
@@ -93,14 +135,10 @@ fn read(mut fields: Fields) -> Result<(v1::DeriveRequest, bool), ApiError> {
         }
         (None, None) => return Err(ApiError::field("from", "required: a stored model; or files of blobs")),
     };
-    let template = fields.take("template").map(Field::string).transpose()?.filter(|text| !text.is_empty());
-    let system = fields.take("system").map(Field::string).transpose()?;
-    let license = fields.take("license").map(license).transpose()?;
-    let params = fields.take("parameters").map(|field| Ok::<_, ApiError>(field.object()?.object().to_text()));
-    let messages_json = fields.take("messages").map(messages).transpose()?;
-    let streamed = fields.take("stream").map(Field::boolean).transpose()?.unwrap_or(true);
-    fields.finish()?;
-    let params_json = params.transpose()?;
+    let template = given.template.filter(|text| !text.is_empty());
+    let params_json = given.parameters.map(|fields| fields.object().to_text());
+    let (system, license, messages_json) = (given.system, given.license, given.messages);
+    let streamed = given.stream.unwrap_or(true);
     let request =
         v1::DeriveRequest { model, name, system, params_json, messages_json, license, template, files };
     Ok((request, streamed))

@@ -14,8 +14,8 @@ use serde_json::json;
 
 use super::{
     error::{OllamaError, of_model},
-    names,
-    options::{self, check_context},
+    names::{self, OllamaName},
+    options::{OllamaOptions, check_context},
 };
 use crate::{
     app::App,
@@ -23,10 +23,11 @@ use crate::{
     bodies::Room,
     body::{self, IncomingBody},
     config::Config,
+    declare::{Declaration as _, Integer, Raw, Read, fields},
     error::ApiError,
     fields::{Field, Fields},
     names::SentFields,
-    request::{at_most, keep_alive},
+    request::{at_most, filled, stay},
     vectors::{
         calls::Caller,
         inputs::{field_name, text_input},
@@ -58,7 +59,7 @@ pub(crate) async fn embeddings(
 }
 
 /// Parsed request.
-struct OllamaEmbedRequest {
+struct OllamaEmbedTask {
     /// Request to the engine; its model has the client's name.
     request: v1::EmbedRequest,
     inputs: Vec<v1::EmbedInput>,
@@ -70,7 +71,7 @@ struct OllamaEmbedRequest {
 async fn answer(
     app: &App,
     asker: &Asker,
-    asked: OllamaEmbedRequest,
+    asked: OllamaEmbedTask,
     room: Room,
     began: Instant,
     input: &'static str,
@@ -83,12 +84,12 @@ async fn answer(
 async fn answered(
     app: &App,
     asker: &Asker,
-    asked: OllamaEmbedRequest,
+    asked: OllamaEmbedTask,
     room: Room,
     began: Instant,
     input: &'static str,
 ) -> Result<Response, ApiError> {
-    let OllamaEmbedRequest { mut request, inputs, single, num_ctx, sent } = asked;
+    let OllamaEmbedTask { mut request, inputs, single, num_ctx, sent } = asked;
     let called = std::mem::take(&mut request.model);
     request.model = names::known(app, asker, called.clone()).await?;
     check_context(app, asker, &request.model, num_ctx).await?;
@@ -120,48 +121,80 @@ struct Embedding {
     embedding: Vec<f32>,
 }
 
-fn common(fields: &mut Fields, config: &Config) -> Result<OllamaEmbedRequest, ApiError> {
-    let sent = SentFields::of_ollama(fields);
-    let model = names::model(fields)?;
-    // Sampling options have no effect on embeddings.
-    let num_ctx = options::read(fields, config)?.num_ctx;
-    let request = v1::EmbedRequest {
-        model,
-        packed: true,
-        truncate: true,
-        output: EmbedOutput::Pooled.into(),
-        keep_alive: keep_alive(fields)?,
-        ..v1::EmbedRequest::default()
-    };
-    Ok(OllamaEmbedRequest { request, inputs: Vec::new(), single: true, num_ctx, sent })
+fields! {
+    /// Fields that both of Ollama's routes for embeddings share.
+    pub(crate) struct OllamaEmbedFields<'a> {
+        ..name: OllamaName<'a>,
+        /// Options, of which num_ctx has an effect on embeddings.
+        options?: OllamaOptions<'a>,
+        /// Time that the model stays; 0 without inputs unloads it.
+        keep_alive?: String = Read("string | number", stay),
+    }
 }
 
-fn many(mut fields: Fields<'_>, config: &Config) -> Result<OllamaEmbedRequest, ApiError> {
-    let mut asked = common(&mut fields, config)?;
+fields! {
+    /// Body of `POST /api/embed`.
+    pub(crate) struct OllamaEmbedRequest<'a> {
+        ..common: OllamaEmbedFields<'a>,
+        /// Text, or several. Without any, the model is only loaded.
+        input?: Field<'a> = Raw("string | string 1..[]"),
+        /// Whether texts that are too long are cut; true if absent.
+        truncate?: bool,
+        /// Number of dimensions that vectors are cut to; 0 for all.
+        dimensions?: u32 = Integer(0..=u32::MAX),
+    }
+}
+
+fields! {
+    /// Body of `POST /api/embeddings`.
+    pub(crate) struct OllamaEmbeddingsRequest<'a> {
+        ..common: OllamaEmbedFields<'a>,
+        /// Text. Without one, the model is only loaded.
+        prompt?: String,
+    }
+}
+
+impl OllamaEmbedFields<'_> {
+    fn task(self, sent: SentFields, config: &Config) -> Result<OllamaEmbedTask, ApiError> {
+        let num_ctx =
+            self.options.map(|options| options.options(config)).transpose()?.and_then(|o| o.num_ctx);
+        let request = v1::EmbedRequest {
+            model: self.name.get()?,
+            packed: true,
+            truncate: true,
+            output: EmbedOutput::Pooled.into(),
+            keep_alive: self.keep_alive,
+            ..v1::EmbedRequest::default()
+        };
+        Ok(OllamaEmbedTask { request, inputs: Vec::new(), single: true, num_ctx, sent })
+    }
+}
+
+fn many(mut fields: Fields<'_>, config: &Config) -> Result<OllamaEmbedTask, ApiError> {
+    let sent = SentFields::of_ollama(&fields);
+    let given = OllamaEmbedRequest::read(&mut fields)?;
+    fields.finish()?;
+    let mut asked = given.common.task(sent, config)?;
     asked.request.normalize = Some(true);
-    asked.request.truncate = fields.take("truncate").map(Field::boolean).transpose()?.unwrap_or(true);
-    let dimensions = fields.take("dimensions").map(|f| f.integer(0..=u32::MAX)).transpose()?;
-    asked.request.dimensions = dimensions.unwrap_or(0);
-    if let Some(field) = fields.take("input") {
-        match field.as_list() {
-            None => {
-                asked.inputs.extend(Some(field.string()?).filter(|text| !text.is_empty()).map(text_input))
-            }
-            Some(list) => {
-                at_most(field, list.clone().count(), config.embedding_inputs_max)?;
-                let text = |field: Field| crate::request::filled(field).map(text_input);
-                (asked.inputs, asked.single) = (list.map(text).collect::<Result<_, _>>()?, false);
-            }
+    asked.request.truncate = given.truncate.unwrap_or(true);
+    asked.request.dimensions = given.dimensions.unwrap_or(0);
+    let Some(field) = given.input else { return Ok(asked) };
+    match field.as_list() {
+        None => asked.inputs.extend(Some(field.string()?).filter(|text| !text.is_empty()).map(text_input)),
+        Some(list) => {
+            at_most(field, list.clone().count(), config.embedding_inputs_max)?;
+            let text = |field: Field| filled(field).map(text_input);
+            (asked.inputs, asked.single) = (list.map(text).collect::<Result<_, _>>()?, false);
         }
     }
-    fields.finish()?;
     Ok(asked)
 }
 
-fn one(mut fields: Fields<'_>, config: &Config) -> Result<OllamaEmbedRequest, ApiError> {
-    let mut asked = common(&mut fields, config)?;
-    let prompt = fields.take("prompt").map(Field::string).transpose()?;
-    asked.inputs.extend(prompt.filter(|text| !text.is_empty()).map(text_input));
+fn one(mut fields: Fields<'_>, config: &Config) -> Result<OllamaEmbedTask, ApiError> {
+    let sent = SentFields::of_ollama(&fields);
+    let given = OllamaEmbeddingsRequest::read(&mut fields)?;
     fields.finish()?;
+    let mut asked = given.common.task(sent, config)?;
+    asked.inputs.extend(given.prompt.filter(|text| !text.is_empty()).map(text_input));
     Ok(asked)
 }

@@ -7,13 +7,12 @@ use crate::{
     app::App,
     asker::Asker,
     error::{ApiError, quote},
-    fields::Fields,
+    fields::Field,
     openai::thinking::ReasoningSettings,
 };
 
 /// Reads `format`: `json` or a schema.
-pub(super) fn format(fields: &mut Fields) -> Result<Option<v1::Constraint>, ApiError> {
-    let Some(field) = fields.take("format") else { return Ok(None) };
+pub(super) fn format(field: Field) -> Result<Option<v1::Constraint>, ApiError> {
     let value = field.value();
     let of = match value.as_str().as_deref() {
         Some("") => return Ok(None),
@@ -28,9 +27,9 @@ pub(super) fn format(fields: &mut Fields) -> Result<Option<v1::Constraint>, ApiE
 }
 
 /// Reads `think`: a boolean or a level. Also returns whether it asks for reasoning.
-pub(super) fn think(fields: &mut Fields) -> Result<(ReasoningSettings, bool), ApiError> {
+pub(super) fn think(field: Option<Field>) -> Result<(ReasoningSettings, bool), ApiError> {
     let mut thinking = ReasoningSettings::default();
-    let Some(field) = fields.take("think") else { return Ok((thinking, false)) };
+    let Some(field) = field else { return Ok((thinking, false)) };
     if let Some(think) = field.value().as_bool() {
         thinking.enable("think", think)?;
         return Ok((thinking, think));

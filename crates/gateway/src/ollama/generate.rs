@@ -7,9 +7,8 @@ use axum::{Extension, extract::State, response::Response};
 use hanzo_engine_proto::v1::{self, infer_request::Prompt};
 
 use super::{
-    chat::{ChatRequest, common, run},
+    chat::{ChatRequest, OllamaFields, run},
     error::OllamaError,
-    format::think,
     messages::{images, part},
     reply::AnswerField,
 };
@@ -18,9 +17,10 @@ use crate::{
     asker::Asker,
     body::{self, IncomingBody},
     config::Config,
+    declare::{Declaration as _, Read, fields},
     error::ApiError,
     fields::{Field, Fields},
-    openai::prompt::template_kwargs,
+    names::SentFields,
     request_id::RequestId,
 };
 
@@ -36,21 +36,48 @@ pub(crate) async fn handle(
     Ok(run(&app, &asker, asked, room, peer, AnswerField::Prompt, began).await?)
 }
 
+fields! {
+    /// Body of `POST /api/generate`.
+    pub(crate) struct OllamaGenerateRequest<'a> {
+        ..common: OllamaFields<'a>,
+        /// Text to answer. Without one, the model is only loaded.
+        prompt?: String,
+        /// Text that follows the gap which the model fills.
+        suffix?: String,
+        /// System prompt.
+        system?: String,
+        /// Whether the model gets the prompt without its template.
+        raw: bool,
+        /// Images in base64.
+        images?: Vec<v1::ContentPart> = Read("string[]", images),
+        /// Template, which is refused.
+        #[expect(dead_code, reason = "only checked")]
+        template?: () = Read("\"\"", no_template),
+        /// Context of an earlier answer, which is refused.
+        #[expect(dead_code, reason = "only checked")]
+        context?: () = Read("integer[0]", no_context),
+        /// Width of an image, which is refused.
+        #[expect(dead_code, reason = "only checked")]
+        width?: () = Read("0", no_image),
+        /// Height of an image, which is refused.
+        #[expect(dead_code, reason = "only checked")]
+        height?: () = Read("0", no_image),
+        /// Steps of an image, which are refused.
+        #[expect(dead_code, reason = "only checked")]
+        steps?: () = Read("0", no_image),
+    }
+}
+
 fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<ChatRequest, ApiError> {
-    let mut asked = common(&mut fields, config, id)?;
-    let text = |fields: &mut Fields, name: &str| -> Result<String, ApiError> {
-        Ok(fields.take(name).map(Field::string).transpose()?.unwrap_or_default())
-    };
-    let (prompt, suffix) = (text(&mut fields, "prompt")?, text(&mut fields, "suffix")?);
-    let (system, raw) = (text(&mut fields, "system")?, fields.flag("raw")?);
-    refused(&mut fields)?;
-    let pictures = fields.take("images").map(images).transpose()?.unwrap_or_default();
-    let (thinking, thinks) = think(&mut fields)?;
-    let kwargs = fields.take("chat_template_kwargs").map(Field::object).transpose()?;
-    let template_kwargs_json = template_kwargs(kwargs.as_ref(), &thinking);
-    // A templated prompt is never truncated, because that would break its template.
-    let truncate = fields.take("truncate").map(Field::boolean).transpose()?;
+    let sent = SentFields::of_ollama(&fields);
+    let given = OllamaGenerateRequest::read(&mut fields)?;
     fields.finish()?;
+    // A templated prompt is never truncated, because that would break its template.
+    let truncate = given.common.truncate;
+    let (mut asked, template_kwargs_json) = given.common.plan(sent, config, id)?;
+    let (prompt, suffix) = (given.prompt.unwrap_or_default(), given.suffix.unwrap_or_default());
+    let (system, raw) = (given.system.unwrap_or_default(), given.raw);
+    let pictures = given.images.unwrap_or_default();
     if raw && !system.is_empty() {
         return Err(ApiError::field("system", "raw mode does not support template, system, or context"));
     }
@@ -58,9 +85,7 @@ fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<ChatReque
         return Err(ApiError::field("images", "only allowed without raw and suffix"));
     }
     asked.nothing = prompt.is_empty() && suffix.is_empty() && pictures.is_empty();
-    asked.thinks = thinks;
     let request = &mut asked.plan.requests[0];
-    request.reasoning = thinking.bounds();
     request.prompt = Some(match () {
         () if raw || !suffix.is_empty() => {
             // Keeps as much of the end as fits.
@@ -87,27 +112,28 @@ fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<ChatReque
     Ok(asked)
 }
 
-/// Refuses unsupported fields unless they are empty.
-fn refused(fields: &mut Fields) -> Result<(), ApiError> {
-    if let Some(field) = fields.take("template")
-        && field.value().as_str().as_deref() != Some("")
-    {
-        let problem = "templates in Go's language are not supported by this build; send raw: true with the prompt as the model wants it";
-        return Err(ApiError::unsupported("template", problem));
+fn no_template(field: Field) -> Result<(), ApiError> {
+    if field.value().as_str().as_deref() == Some("") {
+        return Ok(());
     }
-    if let Some(field) = fields.take("context")
-        && field.as_list().is_none_or(|mut list| list.next().is_some())
-    {
-        let problem =
-            "not supported by this build, which answers without one; send the conversation to /api/chat";
-        return Err(ApiError::unsupported("context", problem));
+    let problem = "templates in Go's language are not supported by this build; send raw: true with the prompt as the model wants it";
+    Err(ApiError::unsupported("template", problem))
+}
+
+fn no_context(field: Field) -> Result<(), ApiError> {
+    if field.as_list().is_some_and(|mut list| list.next().is_none()) {
+        return Ok(());
     }
-    for name in ["width", "height", "steps"] {
-        if fields.take(name).is_some_and(|field| field.value().as_f64() != Some(0.0)) {
-            return Err(ApiError::unsupported(name, "images are not made by this build"));
-        }
+    let problem =
+        "not supported by this build, which answers without one; send the conversation to /api/chat";
+    Err(ApiError::unsupported("context", problem))
+}
+
+fn no_image(field: Field) -> Result<(), ApiError> {
+    if field.value().as_f64() == Some(0.0) {
+        return Ok(());
     }
-    Ok(())
+    Err(ApiError::unsupported(&field.path(), "images are not made by this build"))
 }
 
 #[cfg(test)]

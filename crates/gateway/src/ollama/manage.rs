@@ -15,17 +15,19 @@ use serde_json::{Value, json};
 
 use super::{
     error::{self, OllamaError, of_model},
-    names,
+    names::{self, OllamaName},
 };
 use crate::{
     app::App,
     asker::Asker,
     body::{self, IncomingBody},
+    declare::{Declaration as _, fields},
     error::ApiError,
-    fields::{Field, Fields},
+    fields::Fields,
     models::load::admin,
     progress::{LINES, bounded, line, respond},
-    request::filled,
+    request::FILLED,
+    unsupported::OLLAMA_PULL,
 };
 
 /// `POST /api/pull`. A name without a scheme is one of Ollama's registry.
@@ -55,22 +57,45 @@ pub(crate) async fn pull(
     Ok(respond(&app, peer, LINES, lines, error::body).await?)
 }
 
+fields! {
+    /// Body of `POST /api/pull`.
+    pub(crate) struct OllamaPullRequest<'a> inert [&OLLAMA_PULL] {
+        ..name: OllamaName<'a>,
+        /// Whether progress is sent; true if absent.
+        stream?: bool,
+        /// Whether a registry is asked without TLS, which is possible on the loopback only.
+        insecure: bool,
+    }
+}
+
+fields! {
+    /// Body of `DELETE /api/delete`.
+    pub(crate) struct OllamaDeleteRequest<'a> {
+        ..name: OllamaName<'a>,
+    }
+}
+
+fields! {
+    /// Body of `POST /api/copy`.
+    pub(crate) struct OllamaCopyRequest {
+        /// Name of the model.
+        source: String = FILLED,
+        /// Other name that it gets.
+        destination: String = FILLED,
+    }
+}
+
 /// Reads the model, and whether to stream progress.
 fn read_pull(mut fields: Fields) -> Result<(String, bool), ApiError> {
-    let model = names::model(&mut fields)?;
-    let streamed = fields.take("stream").map(Field::boolean).transpose()?.unwrap_or(true);
+    let OllamaPullRequest { name, stream, insecure } = OllamaPullRequest::read(&mut fields)?;
+    fields.finish()?;
+    let model = name.get()?;
     // A registry on the loopback may be used without TLS anyway, and no other.
-    if fields.flag("insecure")? && !is_loopback(&model) {
+    if insecure && !is_loopback(&model) {
         let problem = "registries are asked over TLS, except on the loopback";
         return Err(ApiError::unsupported("insecure", problem));
     }
-    for name in ["username", "password"] {
-        if fields.take(name).is_some_and(|field| field.value().as_str().as_deref() != Some("")) {
-            return Err(ApiError::unsupported(name, "not supported by this build"));
-        }
-    }
-    fields.finish()?;
-    Ok((model, streamed))
+    Ok((model, stream.unwrap_or(true)))
 }
 
 fn is_loopback(model: &str) -> bool {
@@ -159,9 +184,9 @@ pub(crate) async fn remove(
 ) -> Result<StatusCode, OllamaError> {
     admin(&app, &asker, "to remove models")?;
     let read = |mut fields: Fields<'_>, _: &_| {
-        let model = names::model(&mut fields)?;
+        let OllamaDeleteRequest { name } = OllamaDeleteRequest::read(&mut fields)?;
         fields.finish()?;
-        Ok(model)
+        name.get()
     };
     let (called, _room) = body::read(&app, incoming).await?.into(read).await?;
     let mut engine = app.engine(&asker);
@@ -201,9 +226,9 @@ pub(crate) async fn copy(
 ) -> Result<StatusCode, OllamaError> {
     admin(&app, &asker, "to name models")?;
     let read = |mut fields: Fields<'_>, _: &_| {
-        let names = (filled(fields.require("source")?)?, filled(fields.require("destination")?)?);
+        let OllamaCopyRequest { source, destination } = OllamaCopyRequest::read(&mut fields)?;
         fields.finish()?;
-        Ok(names)
+        Ok((source, destination))
     };
     let ((source, destination), _room) = body::read(&app, incoming).await?.into(read).await?;
     let model = names::known(&app, &asker, source.clone()).await?;

@@ -5,6 +5,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hanzo_engine_proto::v1::{self, content_part::Part};
 
 use crate::{
+    declare::{Natural as _, Raw, Read, fields},
     error::{ApiError, quote},
     fields::{Field, Fields},
     limits::{CHAT_MESSAGES_MAX, CHAT_PARTS_MAX},
@@ -12,13 +13,34 @@ use crate::{
 
 const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
 
+fields! {
+    /// Message. Other fields are ignored, because client libraries send back messages with their own additions.
+    pub(crate) open struct OllamaMessage<'a> {
+        /// Role of who says it: system, user, assistant or tool.
+        role: Field<'a> = Raw("\"system\" | \"user\" | \"assistant\" | \"tool\""),
+        /// Text of the message.
+        content?: String,
+        /// Images in base64.
+        images?: Vec<v1::ContentPart> = Read("string[]", images),
+        /// Reasoning of the assistant.
+        thinking?: String,
+        /// Calls of the assistant.
+        tool_calls?: Field<'a> = Raw("object[]"),
+        /// Name of the tool whose result this is.
+        tool_name?: String,
+        /// Another name of tool_name.
+        name?: String,
+        /// Id of the call whose result this is.
+        tool_call_id?: String,
+    }
+}
+
 /// Reads `messages`. An empty list only loads the model.
-pub(super) fn read(fields: &mut Fields) -> Result<Vec<v1::Message>, ApiError> {
-    let Some(field) = fields.take("messages") else { return Ok(Vec::new()) };
+pub(super) fn read(field: Field) -> Result<Vec<v1::Message>, ApiError> {
     let (mut calls, list) = (Calls::default(), field.list_up_to(CHAT_MESSAGES_MAX, "messages")?);
     let mut messages = Vec::with_capacity(list.size_hint().0);
     for one in list {
-        messages.push(message(one.object()?, &mut calls)?);
+        messages.push(message(OllamaMessage::of(one)?, &mut calls)?);
     }
     Ok(messages)
 }
@@ -45,19 +67,17 @@ impl Calls {
     }
 }
 
-fn message(mut fields: Fields, calls: &mut Calls) -> Result<v1::Message, ApiError> {
-    let field = fields.require("role")?;
-    let word = field.text()?.to_ascii_lowercase();
-    let role = ROLES.into_iter().find(|role| *role == word);
-    let role = role
-        .ok_or_else(|| field.error(format!("expected one of {}, got {}", ROLES.join(", "), quote(&word))))?;
-    let text = |fields: &mut Fields, name: &str| fields.take(name).map(Field::string).transpose();
+fn message(given: OllamaMessage, calls: &mut Calls) -> Result<v1::Message, ApiError> {
+    let word = given.role.text()?.to_ascii_lowercase();
+    let role = ROLES.into_iter().find(|role| *role == word).ok_or_else(|| {
+        given.role.error(format!("expected one of {}, got {}", ROLES.join(", "), quote(&word)))
+    })?;
     // In Ollama's format, images come first.
-    let mut content = fields.take("images").map(images).transpose()?.unwrap_or_default();
-    content.push(part(text(&mut fields, "content")?.unwrap_or_default()));
-    let reasoning_content = text(&mut fields, "thinking")?.unwrap_or_default();
+    let mut content = given.images.unwrap_or_default();
+    content.push(part(given.content.unwrap_or_default()));
+    let reasoning_content = given.thinking.unwrap_or_default();
     let mut tool_calls = Vec::new();
-    if let Some(field) = fields.take("tool_calls") {
+    if let Some(field) = given.tool_calls {
         for call in field.list_up_to(CHAT_PARTS_MAX, "calls")? {
             let call = tool_call(call.object()?, calls)?;
             calls.open.push((call.id.clone(), call.name.clone()));
@@ -67,9 +87,8 @@ fn message(mut fields: Fields, calls: &mut Calls) -> Result<v1::Message, ApiErro
             return Err(field.error("only allowed where role is assistant"));
         }
     }
-    let name = text(&mut fields, "tool_name")?.or(text(&mut fields, "name")?).unwrap_or_default();
-    let given = text(&mut fields, "tool_call_id")?.filter(|id| !id.is_empty());
-    let tool_call_id = match (role, given) {
+    let name = given.tool_name.or(given.name).unwrap_or_default();
+    let tool_call_id = match (role, given.tool_call_id.filter(|id| !id.is_empty())) {
         ("tool", Some(id)) => {
             calls.open.retain(|(open, _)| *open != id);
             id
@@ -77,7 +96,6 @@ fn message(mut fields: Fields, calls: &mut Calls) -> Result<v1::Message, ApiErro
         ("tool", None) => calls.answered(&name),
         _ => String::new(),
     };
-    // Unknown fields are ignored, because client libraries send back messages with their own additions.
     Ok(v1::Message { role: role.to_owned(), content, name, tool_calls, tool_call_id, reasoning_content })
 }
 
@@ -147,7 +165,8 @@ mod tests {
     use crate::fields::fields_of;
 
     fn check(messages: Value) -> Result<Vec<String>, String> {
-        let read = read(&mut fields_of(&json!({"messages": messages}), false));
+        let messages = fields_of(&json!({"messages": messages}), false).take("messages");
+        let read = messages.map_or_else(|| Ok(Vec::new()), read);
         let line = |message: v1::Message| {
             let text = |part: v1::ContentPart| match part.part {
                 Some(Part::Text(text)) => text,

@@ -10,7 +10,7 @@ mod format;
 pub(crate) mod generate;
 pub(crate) mod list;
 pub(crate) mod manage;
-mod messages;
+pub(crate) mod messages;
 mod names;
 mod options;
 mod reply;

@@ -3,21 +3,39 @@
 use hanzo_engine_proto::v1::{ModelState, ModelStatus};
 use tonic::Status;
 
-use crate::{app::App, asker::Asker, error::ApiError, fields::Fields, limits::MODEL_NAME_BYTES_MAX};
+use crate::{
+    app::App,
+    asker::Asker,
+    declare::{Raw, fields},
+    error::ApiError,
+    fields::Field,
+    limits::MODEL_NAME_BYTES_MAX,
+};
 
 const LATEST: &str = ":latest";
 
-/// Reads `model`, or its former name `name`.
-pub(super) fn model(fields: &mut Fields) -> Result<String, ApiError> {
-    let (model, name) = (fields.take("model"), fields.take("name"));
-    let given = |field: &crate::fields::Field<'_>| field.value().as_str().as_deref() != Some("");
-    let Some(field) = model.filter(given).or(name.filter(given)) else {
-        return Err(ApiError::body("model is required"));
-    };
-    let name = field.string()?;
-    match name.len() > MODEL_NAME_BYTES_MAX {
-        true => Err(field.error(format!("is over {MODEL_NAME_BYTES_MAX} bytes long"))),
-        false => Ok(name),
+fields! {
+    /// Name of the model that an Ollama request is about.
+    pub(crate) struct OllamaName<'a> {
+        /// Name of the model. Without a tag it means latest.
+        model?: Field<'a> = Raw("string 1..512"),
+        /// Older name of model.
+        name?: Field<'a> = Raw("string"),
+    }
+}
+
+impl OllamaName<'_> {
+    /// The name. An empty one counts as absent.
+    pub(super) fn get(&self) -> Result<String, ApiError> {
+        let given = |field: &Field<'_>| field.value().as_str().as_deref() != Some("");
+        let Some(field) = self.model.filter(given).or(self.name.filter(given)) else {
+            return Err(ApiError::body("model is required"));
+        };
+        let name = field.string()?;
+        match name.len() > MODEL_NAME_BYTES_MAX {
+            true => Err(field.error(format!("is over {MODEL_NAME_BYTES_MAX} bytes long"))),
+            false => Ok(name),
+        }
     }
 }
 

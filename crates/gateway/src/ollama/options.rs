@@ -9,29 +9,27 @@ use crate::{
     app::App,
     asker::Asker,
     config::Config,
-    declare::Declared as _,
+    declare::{Integer, Raw, fields},
     error::ApiError,
-    fields::{Field, Fields},
+    fields::Field,
     openai::{plan, sampling::SamplingFields},
+    unsupported::{OLLAMA_OPTIONS, OLLAMA_RUNNER},
 };
 
-/// Options of Ollama's runner.
-const OF_THE_RUNNER: [&str; 14] = [
-    "num_batch",
-    "num_gpu",
-    "main_gpu",
-    "num_thread",
-    "num_gqa",
-    "use_mmap",
-    "use_mlock",
-    "low_vram",
-    "numa",
-    "f16_kv",
-    "logits_all",
-    "vocab_only",
-    "embedding_only",
-    "draft_num_predict",
-];
+fields! {
+    /// Ollama's options: sampling settings, and limits of the answer.
+    pub(crate) struct OllamaOptions<'a> inert [&OLLAMA_RUNNER, &OLLAMA_OPTIONS] {
+        ..sampling: SamplingFields,
+        /// Maximum tokens of the answer; a negative number for no limit.
+        num_predict?: i64 = Integer(-2..=i64::from(u32::MAX)),
+        /// Texts at which the answer ends.
+        stop?: Field<'a> = Raw("string | string[]"),
+        /// Number of the first tokens that a context shift keeps.
+        num_keep?: i32 = Integer(-1..=i32::MAX),
+        /// Minimum context length, in tokens. It is refused where the model's context is shorter.
+        num_ctx?: u32 = Integer(1..=u32::MAX),
+    }
+}
 
 /// Parsed options.
 #[derive(Debug, Default)]
@@ -43,52 +41,31 @@ pub(super) struct Options {
     pub(super) num_ctx: Option<u32>,
 }
 
-/// Reads `options`.
-pub(super) fn read(fields: &mut Fields, config: &Config) -> Result<Options, ApiError> {
-    let Some(field) = fields.take("options") else { return Ok(Options::default()) };
-    let mut own = field.object()?;
-    for name in OF_THE_RUNNER {
-        if let Some(field) = own.take(name)
-            && !(field.value().is_number() || field.value().is_boolean())
-        {
-            return Err(field.error("expected a number or a boolean"));
-        }
-    }
-    // A negative seed means a random one.
-    let seed = own.take("seed").map(|f| f.integer(i64::MIN..=i64::MAX)).transpose()?;
-    let neutral = |own: &mut Fields, name: &str, is: fn(Field) -> bool, only: &str| match own.take(name) {
-        Some(field) if !is(field) => {
-            let problem = format!("not supported by this build; the only value it accepts is {only}");
-            Err(ApiError::unsupported(&field.path(), problem))
-        }
-        _ => Ok(()),
-    };
-    neutral(&mut own, "tfs_z", |field| field.value().as_f64() == Some(1.0), "1")?;
-    neutral(&mut own, "penalize_newline", |field| field.value().as_bool() == Some(true), "true")?;
-    let max_tokens = match own.take("num_predict") {
-        None => None,
-        Some(field) => match field.integer(-2..=i64::from(u32::MAX))? {
-            0 => return Err(field.error("must be at least 1, or -1 for no limit, got 0")),
+impl OllamaOptions<'_> {
+    /// Options by the contract's names.
+    pub(super) fn options(self, config: &Config) -> Result<Options, ApiError> {
+        let max_tokens = match self.num_predict {
+            Some(0) => {
+                let problem = "must be at least 1, or -1 for no limit, got 0";
+                return Err(ApiError::field("options.num_predict", problem));
+            }
             // The engine limits it to the rest of the context.
-            tokens => Some(u32::try_from(tokens).unwrap_or(u32::MAX)),
-        },
-    };
-    let strings = own.take("stop").map(|f| plan::stop_strings(f, config.stop_strings_max)).transpose()?;
-    let options = Options {
-        sampling: v1::Sampling {
-            seed: seed.and_then(|seed| u64::try_from(seed).ok()),
-            ..SamplingFields::read(&mut own)?.settings()?
-        },
-        stop: v1::StopConditions {
-            max_tokens,
-            strings: strings.unwrap_or_default(),
-            ..v1::StopConditions::default()
-        },
-        keep_tokens: own.take("num_keep").map(|f| f.integer(-1..=i32::MAX)).transpose()?,
-        num_ctx: own.take("num_ctx").map(|f| f.integer(1..=u32::MAX)).transpose()?,
-    };
-    own.finish()?;
-    Ok(options)
+            tokens => tokens.map(|tokens| u32::try_from(tokens).unwrap_or(u32::MAX)),
+        };
+        let strings = self.stop.map(|f| plan::stop_strings(f, config.stop_strings_max)).transpose()?;
+        // A negative seed means a random one.
+        let seed = self.sampling.seed.and_then(|seed| u64::try_from(seed).ok());
+        Ok(Options {
+            sampling: v1::Sampling { seed, ..self.sampling.settings()? },
+            stop: v1::StopConditions {
+                max_tokens,
+                strings: strings.unwrap_or_default(),
+                ..v1::StopConditions::default()
+            },
+            keep_tokens: self.num_keep,
+            num_ctx: self.num_ctx,
+        })
+    }
 }
 
 /// Refuses a context longer than the model's, which was fixed when it was loaded.
@@ -121,11 +98,14 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::fields::fields_of;
+    use crate::{declare::Natural as _, fields::fields_of};
 
     fn check(options: Value) -> Result<Options, String> {
         let body = json!({"options": options});
-        read(&mut fields_of(&body, false), &Config::default()).map_err(|error| error.message().to_owned())
+        let options = OllamaOptions::of(fields_of(&body, false).take("options").unwrap());
+        options
+            .and_then(|options| options.options(&Config::default()))
+            .map_err(|error| error.message().to_owned())
     }
 
     #[test]

@@ -9,15 +9,17 @@ use serde_json::{Map, Value, json};
 use super::{
     error::{OllamaError, of_model},
     list::details,
-    names,
+    names::{self, OllamaName},
     time::of_unix_ms,
 };
 use crate::{
     app::App,
     asker::Asker,
     body::{self, IncomingBody},
+    declare::{Declaration as _, fields},
     error::ApiError,
     fields::Fields,
+    unsupported::OLLAMA_SHOW,
 };
 
 /// Handler of the route.
@@ -33,24 +35,18 @@ pub(crate) async fn handle(
     Ok(Json(answer(&called, &model, shown)))
 }
 
-/// Reads the model's name. Overrides are refused.
+fields! {
+    /// Body of `POST /api/show`. Overrides are refused.
+    pub(crate) struct OllamaShowRequest<'a> inert [&OLLAMA_SHOW] {
+        ..name: OllamaName<'a>,
+    }
+}
+
+/// Reads the model's name.
 fn read(mut fields: Fields) -> Result<String, ApiError> {
-    let model = names::model(&mut fields)?;
-    // Concerns vocabulary lists, which are always left out.
-    fields.flag("verbose")?;
-    for name in ["system", "template"] {
-        if fields.take(name).is_some_and(|field| field.value().as_str().as_deref() != Some("")) {
-            return Err(ApiError::unsupported(name, "not supported by this build here"));
-        }
-    }
-    if fields
-        .take("options")
-        .is_some_and(|field| field.value().members().is_none_or(|mut all| all.next().is_some()))
-    {
-        return Err(ApiError::unsupported("options", "not supported by this build here"));
-    }
+    let OllamaShowRequest { name } = OllamaShowRequest::read(&mut fields)?;
     fields.finish()?;
-    Ok(model)
+    name.get()
 }
 
 fn answer(called: &str, name: &str, shown: v1::ShowResponse) -> Value {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::{Extension, extract::State, response::Response};
 use hanzo_engine_proto::v1::{self, FinishReason};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
@@ -75,15 +76,19 @@ struct Chat {
     server_calls: Option<Vec<McpCall>>, // None: no tools were offered
 }
 
-/// Call of an MCP tool by the gateway: `mcp_call` of a chunk, and each of `mcp_calls`. An extension of OpenAI's
-/// format.
-#[derive(Serialize)]
+/// Call of a tool of an MCP server by the gateway: an extension of OpenAI's format.
+#[derive(Serialize, JsonSchema)]
 struct McpCall {
     id: String,
+    /// Name of the server.
     server: String,
+    /// Name of the tool.
     name: String,
+    /// Arguments as JSON.
     arguments: String,
-    status: &'static str, // in_progress, completed or failed
+    #[schemars(extend("enum" = ["in_progress", "completed", "failed"]))]
+    status: &'static str,
+    /// Result of the tool, if the call has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<String>,
 }
@@ -104,60 +109,86 @@ impl McpCall {
     }
 }
 
-#[derive(Serialize)]
-struct Completion<'a, 'p> {
+/// Answer to a chat.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ChatCompletion<'a, 'p> {
     id: &'a str,
+    #[schemars(extend("enum" = ["chat.completion"]))]
     object: &'static str,
+    /// Unix time in seconds.
     created: u64,
+    /// Model that answered.
     model: &'a str,
+    /// Name of the engine's build and of the model's files.
     system_fingerprint: &'a str,
-    choices: [Choice; 0], // written one by one
+    // Written one by one.
+    #[schemars(with = "Vec<ChatChoice>")]
+    choices: [ChatChoice; 0],
     usage: Usage,
+    /// Log probabilities of the prompt's tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "serde_json::Value")]
     prompt_logprobs: Option<&'p PromptLogprobs>,
     #[serde(skip_serializing_if = "Option::is_none")]
     timings: Option<Timings>,
+    /// Calls of tools of MCP servers that the gateway has made.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Vec<McpCall>")]
     mcp_calls: Option<&'p [McpCall]>,
 }
 
-#[derive(Serialize)]
-struct Choice {
+/// Choice of a chat.
+#[derive(Serialize, JsonSchema)]
+struct ChatChoice {
+    /// Index among the answers.
     index: u32,
-    message: Message,
+    message: AssistantMessage,
     logprobs: Option<ChatLogprobs>,
+    /// Reason of the end: stop, length, tool_calls or function_call.
     finish_reason: &'static str,
 }
 
-#[derive(Serialize)]
-struct Message {
+/// Message of the assistant.
+#[derive(Serialize, JsonSchema)]
+struct AssistantMessage {
+    #[schemars(extend("enum" = ["assistant"]))]
     role: &'static str,
-    content: Option<String>, // null for tool calls without text
-    refusal: (),             // null
+    /// Text; null for tool calls without one.
+    content: Option<String>,
+    refusal: (), // null
+    /// Reasoning of the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<String>,
+    /// Tools that the model calls.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<ToolCallObject>,
+    /// Function that the model calls, in the older format.
     #[serde(skip_serializing_if = "Option::is_none")]
-    function_call: Option<Function>,
+    function_call: Option<CalledFunction>,
 }
 
 /// Tool call, or a part of one in a chunk.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ToolCall", extend("required" = ["id", "function"]))]
 struct ToolCallObject {
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(skip)]
     index: Option<u32>, // in a chunk
     #[serde(skip_serializing_if = "String::is_empty")]
     id: String,
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", extend("enum" = ["function"]))]
     kind: Option<&'static str>,
-    function: Function,
+    function: CalledFunction,
 }
 
-#[derive(Serialize)]
-struct Function {
+/// Function that the model calls.
+#[derive(Serialize, JsonSchema)]
+#[schemars(extend("required" = ["name", "arguments"]))]
+struct CalledFunction {
     #[serde(skip_serializing_if = "String::is_empty")]
     name: String,
+    /// Arguments as JSON.
     arguments: String,
 }
 
@@ -168,7 +199,7 @@ impl ToolCallObject {
             index: Some(part.index),
             kind: (!part.id.is_empty()).then_some("function"),
             id: part.id,
-            function: Function { name: part.name, arguments: part.arguments_json },
+            function: CalledFunction { name: part.name, arguments: part.arguments_json },
         }
     }
 
@@ -177,24 +208,32 @@ impl ToolCallObject {
             index: None,
             kind: Some("function"),
             id: call.id,
-            function: Function { name: call.name, arguments: call.arguments },
+            function: CalledFunction { name: call.name, arguments: call.arguments },
         }
     }
 }
 
-#[derive(Serialize)]
-struct Chunk<'a> {
+/// Event of a streamed chat.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ChatChunk<'a> {
     id: &'a str,
+    #[schemars(extend("enum" = ["chat.completion.chunk"]))]
     object: &'static str,
+    /// Unix time in seconds.
     created: u64,
+    /// Model that answers.
     model: &'a str,
+    /// Name of the engine's build and of the model's files.
     system_fingerprint: &'a str,
+    /// New parts of the choices.
+    #[schemars(with = "Vec<serde_json::Value>")]
     choices: Vec<ChunkChoice>,
-    /// Absent if no usage was requested. Otherwise null in all chunks but the last.
+    /// Usage in the last event, with include_usage. The others have null.
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<Usage>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     timings: Option<Timings>,
+    /// Call of a tool of an MCP server that has begun or ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     mcp_call: Option<McpCall>,
 }
@@ -218,7 +257,7 @@ struct ChunkDelta {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<ToolCallObject>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    function_call: Option<Function>,
+    function_call: Option<CalledFunction>,
 }
 
 impl Chat {
@@ -230,8 +269,8 @@ impl Chat {
         }
     }
 
-    fn chunk<'a>(&self, head: &'a Head, used: &UsageCount, choices: Vec<ChunkChoice>) -> Chunk<'a> {
-        Chunk {
+    fn chunk<'a>(&self, head: &'a Head, used: &UsageCount, choices: Vec<ChunkChoice>) -> ChatChunk<'a> {
+        ChatChunk {
             id: &head.id,
             object: "chat.completion.chunk",
             created: head.created,
@@ -256,7 +295,7 @@ impl Chat {
 
 impl AnswerShape for Chat {
     const ID_PREFIX: &'static str = "chatcmpl-";
-    type Choice = Choice;
+    type Choice = ChatChoice;
 
     fn event(&mut self, head: &Head, used: &UsageCount, event: Event, frames: &mut Frames) {
         match event {
@@ -268,7 +307,7 @@ impl AnswerShape for Chat {
                 let delta = ChunkDelta::default();
                 let choice = ChunkChoice { index: 0, delta, logprobs: None, finish_reason: None };
                 let mcp_call = Some(McpCall::of(*call));
-                frames.data(&Chunk { mcp_call, ..self.chunk(head, used, vec![choice]) });
+                frames.data(&ChatChunk { mcp_call, ..self.chunk(head, used, vec![choice]) });
             }
             Event::Delta { index, delta } => {
                 self.open(head, used, index, frames);
@@ -309,7 +348,7 @@ impl AnswerShape for Chat {
                     logprobs: None,
                     finish_reason: Some(self.reason(reason)),
                 };
-                frames.data(&Chunk {
+                frames.data(&ChatChunk {
                     timings: spent.as_ref().map(timings),
                     ..self.chunk(head, used, vec![choice])
                 });
@@ -328,17 +367,17 @@ impl AnswerShape for Chat {
     }
 
     fn usage(&mut self, head: &Head, used: &UsageCount, frames: &mut Frames) {
-        frames.data(&Chunk { usage: Some(Some(usage(used))), ..self.chunk(head, used, Vec::new()) });
+        frames.data(&ChatChunk { usage: Some(Some(usage(used))), ..self.chunk(head, used, Vec::new()) });
     }
 
-    fn choice(&self, index: u32, whole: CollectedChoice) -> Choice {
+    fn choice(&self, index: u32, whole: CollectedChoice) -> ChatChoice {
         let mut calls: Vec<ToolCallObject> = whole.calls.into_iter().map(ToolCallObject::of_whole).collect();
         let content = (calls.is_empty() || !whole.text.is_empty()).then_some(whole.text);
         let function_call =
             self.old_calls.then(|| calls.drain(..).next().map(|call| call.function)).flatten();
-        Choice {
+        ChatChoice {
             index,
-            message: Message {
+            message: AssistantMessage {
                 role: "assistant",
                 content,
                 refusal: (),
@@ -352,7 +391,7 @@ impl AnswerShape for Chat {
     }
 
     fn envelope(&self, head: &Head, used: &UsageCount) -> impl Serialize {
-        Completion {
+        ChatCompletion {
             id: &head.id,
             object: "chat.completion",
             created: head.created,

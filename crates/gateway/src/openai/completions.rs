@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::{Extension, extract::State, response::Response};
 use hanzo_engine_proto::v1;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
@@ -68,16 +69,22 @@ struct TextCompletion {
     streaming: StreamOptions,
 }
 
-/// Completion or chunk of one. They differ only in that a chunk's choice may be unfinished.
-#[derive(Serialize)]
-struct Completion<'a> {
+/// Completion or event of one. They differ only in that an event's choice may be unfinished.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Completion<'a> {
     id: &'a str,
+    #[schemars(extend("enum" = ["text_completion"]))]
     object: &'static str,
+    /// Unix time in seconds.
     created: u64,
+    /// Model that answers.
     model: &'a str,
+    /// Name of the engine's build and of the model's files.
     system_fingerprint: &'a str,
+    /// Texts, or new parts of them.
+    #[schemars(with = "Vec<serde_json::Value>")]
     choices: Vec<Choice>,
-    /// Absent if no usage was requested. Otherwise null in all chunks but the last.
+    /// Usage, if it was requested. All events but the last have null.
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<Usage>>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -5,7 +5,7 @@
 use hanzo_engine_proto::v1::{self, constraint::Of};
 
 use crate::{
-    declare::{Read, Unread, Words, fields},
+    declare::{Raw, Read, Words, fields},
     error::ApiError,
     fields::Field,
     unsupported::{SCHEMA_LABELS, STRUCTURED_OUTPUTS},
@@ -41,7 +41,7 @@ fields! {
         /// Schema of type json_schema.
         json_schema?: NamedSchema<'a>,
         /// Place of the schema at llama.cpp.
-        schema?: Field<'a> = Unread(SCHEMA),
+        schema?: Field<'a> = Raw(SCHEMA),
     }
 }
 
@@ -49,7 +49,7 @@ fields! {
     /// Schema with a name.
     pub(crate) struct NamedSchema<'a> inert [&SCHEMA_LABELS] {
         /// JSON schema that the answer satisfies.
-        schema: Field<'a> = Unread(SCHEMA),
+        schema: Field<'a> = Raw(SCHEMA),
     }
 }
 
@@ -165,7 +165,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{declare::Declared as _, fields::fields_of};
+    use crate::{declare::Declaration as _, fields::fields_of};
 
     fn check(body: Value) -> Result<Option<Of>, String> {
         let mut fields = fields_of(&body, false);

@@ -1,6 +1,7 @@
 //! Conversion of the engine's events to OpenAI's format: finish reasons, usage, timings, log probabilities.
 
 use hanzo_engine_proto::v1::{self, FinishReason, TokenLogprob};
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use crate::openai::usage_count::UsageCount;
@@ -18,25 +19,34 @@ pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
     }
 }
 
-/// Object `usage`.
-#[derive(Debug, Serialize)]
+/// Tokens that a request has used.
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Usage {
+    /// Tokens of the prompt.
     prompt_tokens: u32,
+    /// Tokens of the answer.
     completion_tokens: u32,
+    /// Tokens of both.
     total_tokens: u32,
-    prompt_tokens_details: PromptTokensDetails,
-    completion_tokens_details: CompletionTokensDetails,
+    prompt_tokens_details: PromptDetails,
+    completion_tokens_details: CompletionDetails,
 }
 
-#[derive(Debug, Serialize)]
-struct PromptTokensDetails {
+/// Tokens of a prompt, by their kind.
+#[derive(Debug, Serialize, JsonSchema)]
+struct PromptDetails {
+    /// Tokens that the prefix cache had.
     cached_tokens: u32,
 }
 
-#[derive(Debug, Serialize)]
-struct CompletionTokensDetails {
+/// Tokens of an answer, by their kind.
+#[derive(Debug, Serialize, JsonSchema)]
+struct CompletionDetails {
+    /// Tokens of reasoning.
     reasoning_tokens: u32,
+    /// Predicted tokens that came.
     accepted_prediction_tokens: u32,
+    /// Predicted tokens that did not come.
     rejected_prediction_tokens: u32,
 }
 
@@ -47,8 +57,8 @@ pub(crate) fn usage(used: &UsageCount) -> Usage {
         prompt_tokens,
         completion_tokens,
         total_tokens: prompt_tokens.saturating_add(completion_tokens),
-        prompt_tokens_details: PromptTokensDetails { cached_tokens: used.cached_tokens() },
-        completion_tokens_details: CompletionTokensDetails {
+        prompt_tokens_details: PromptDetails { cached_tokens: used.cached_tokens() },
+        completion_tokens_details: CompletionDetails {
             reasoning_tokens: used.reasoning_tokens,
             accepted_prediction_tokens: used.accepted_draft_tokens,
             rejected_prediction_tokens: used.draft_tokens - used.accepted_draft_tokens,
@@ -56,14 +66,19 @@ pub(crate) fn usage(used: &UsageCount) -> Usage {
     }
 }
 
-/// Object `timings`, an extension: durations of the phases of a choice.
-#[derive(Debug, Serialize)]
+/// Durations of the phases of a choice, an extension.
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Timings {
+    /// Time in the queue, in milliseconds.
     queue_ms: f64,
+    /// Time of reading the prompt, in milliseconds.
     prefill_ms: f64,
+    /// Time of decoding, in milliseconds.
     decode_ms: f64,
+    /// Tokens of the prompt per second.
     prefill_tokens_per_s: f64,
-    decode_tokens_per_s: Option<f64>, // null: no token followed the first one
+    /// Tokens after the first, over the time after the first; null if none followed.
+    decode_tokens_per_s: Option<f64>,
 }
 
 /// Converts the engine's timings.
@@ -82,20 +97,24 @@ pub(crate) fn decode_rate(timings: &v1::Timings) -> Option<f64> {
     Some(timings.decode_tokens_per_s).filter(|rate| *rate > 0.0)
 }
 
-/// Object `logprobs` of a chat, for the tokens of its `content` only; their bytes make up the content.
-#[derive(Debug, Serialize)]
+/// Log probabilities of a chat, for the tokens of its content only; their bytes make up the content.
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ChatLogprobs {
     content: Vec<ChatLogprob>,
     refusal: (), // null
 }
 
-#[derive(Debug, Serialize)]
+/// Log probability of a token.
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ChatLogprob {
+    /// Text of the token. A part of a character is U+FFFD.
     token: String,
     logprob: f32,
+    /// UTF-8 of the token.
     bytes: Vec<u8>,
+    /// Alternatives, which have none themselves.
     #[serde(skip_serializing_if = "Option::is_none")]
-    top_logprobs: Option<Vec<ChatLogprob>>, // None for an alternative
+    top_logprobs: Option<Vec<ChatLogprob>>,
 }
 
 /// Log probabilities of a chat, one entry for each token.

@@ -13,20 +13,104 @@ use std::{
 use hanzo_engine_proto::v1::{self, content_part::Part};
 
 use crate::{
+    declare::{Natural as _, Raw, Words, fields},
     error::{ApiError, quote},
-    fields::{Field, Fields},
+    fields::Field,
     limits::{CHAT_MESSAGES_MAX, CHAT_PARTS_MAX},
-    pictures, sounds,
+    pictures::{self, PictureFields},
+    sounds,
 };
 
-const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+fields! {
+    /// Message. Other fields, which libraries put beside these, are ignored, because it is history.
+    pub(crate) open struct ChatMessage<'a> {
+        /// Role of who says it.
+        role: &'static str = Words(["system", "developer", "user", "assistant", "tool", "function"]),
+        /// Text, or parts.
+        content?: Field<'a> = Raw("string | ContentPart[] | null"),
+        /// Name of who says it.
+        name?: String,
+        /// Id of the call that a tool answers.
+        tool_call_id?: Field<'a> = Raw("string"),
+        /// Calls of the assistant.
+        tool_calls?: Field<'a> = Raw("ChatToolCall[]"),
+        /// Call of the assistant in the older format.
+        function_call?: Field<'a> = Raw("ChatFunctionCall"),
+        /// Reasoning of the assistant.
+        reasoning_content?: Field<'a> = Raw("string"),
+        /// Another name of reasoning_content.
+        reasoning?: Field<'a> = Raw("any"),
+        /// Another name of reasoning_content.
+        thinking?: Field<'a> = Raw("any"),
+        /// Refusal of the assistant.
+        refusal?: Field<'a> = Raw("string"),
+    }
+}
+
+fields! {
+    /// Part of a message's content.
+    pub(crate) open struct ContentPart<'a> {
+        ..picture: PictureFields<'a>,
+        /// Kind of part.
+        r#type: Field<'a> = Raw(PARTS),
+        /// Text.
+        text?: Field<'a> = Raw("string"),
+        /// Image as transformers' templates name it: a data URI, a URL whose host the server allows, or base64.
+        image?: Field<'a> = Raw("string"),
+        /// Another name of image.
+        url?: Field<'a> = Raw("string"),
+        /// Frames of a video, each as the URL of an image. They become consecutive images.
+        video?: Field<'a> = Raw("string[1..]"),
+        /// Sound.
+        input_audio?: Field<'a> = Raw("InputAudio"),
+        /// Data URI of a sound, or an object with it as url.
+        audio_url?: Field<'a> = Raw("object | string"),
+        /// Refusal of the assistant.
+        refusal?: Field<'a> = Raw("string"),
+        /// Reasoning of the assistant.
+        thinking?: Field<'a> = Raw("any"),
+        /// Another name of thinking.
+        reasoning?: Field<'a> = Raw("any"),
+        /// Another name of thinking.
+        reasoning_content?: Field<'a> = Raw("any"),
+    }
+}
+
+const PARTS: &str =
+    "\"text\" | \"refusal\" | \"image_url\" | \"image\" | \"video\" | \"input_audio\" | \"audio_url\"";
+
+fields! {
+    /// Call of a tool in an earlier message.
+    pub(crate) open struct ChatToolCall<'a> {
+        /// Id of the call in the conversation.
+        id: String,
+        /// Kind of tool.
+        r#type?: &'static str = Words(["function", "custom"]),
+        /// Call of a function.
+        function?: Field<'a> = Raw("ChatFunctionCall"),
+        /// Call of a custom tool: its name, and its input as a text.
+        custom?: Field<'a> = Raw("object"),
+    }
+}
+
+fields! {
+    /// Call of a function.
+    pub(crate) open struct ChatFunctionCall<'a> {
+        /// Name of the function.
+        name: Field<'a> = Raw("string 1.."),
+        /// Arguments as JSON.
+        arguments?: Field<'a> = Raw("string"),
+        /// Input of a custom tool.
+        input?: Field<'a> = Raw("string"),
+    }
+}
 
 /// Reads the `messages` of a request: at least one.
 pub(crate) fn read(field: Field) -> Result<Vec<v1::Message>, ApiError> {
     let (mut calls, list) = (OldCalls::default(), field.list_up_to(CHAT_MESSAGES_MAX, "messages")?);
     let mut messages = Vec::with_capacity(list.size_hint().0);
     for one in list {
-        messages.push(message(one.object()?, &mut calls)?);
+        messages.push(message(one, &mut calls)?);
     }
     match messages.is_empty() {
         true => Err(field.error("must not be empty")),
@@ -55,36 +139,38 @@ impl OldCalls {
     }
 }
 
-fn message(mut fields: Fields, old: &mut OldCalls) -> Result<v1::Message, ApiError> {
-    let role = fields.require("role")?.word(&ROLES)?;
+fn message(one: Field, old: &mut OldCalls) -> Result<v1::Message, ApiError> {
+    let given = ChatMessage::of(one)?;
+    let role = given.role;
     let assistant = role == "assistant";
-    let name = fields.take("name").map(Field::string).transpose()?.unwrap_or_default();
-    let tool_call_id = match fields.take("tool_call_id") {
+    let name = given.name.unwrap_or_default();
+    let missing = |name: &str| ApiError::field(&format!("{}.{name}", one.path()), "required");
+    let tool_call_id = match given.tool_call_id {
         Some(field) if role == "tool" => field.string()?,
         Some(field) if role != "function" && field.value().as_str().as_deref() != Some("") => {
             return Err(field.error("only allowed where role is tool"));
         }
         Some(_) | None if role == "function" => old.result(&name),
-        None if role == "tool" => return Err(ApiError::field(&fields.path_of("tool_call_id"), "required")),
+        None if role == "tool" => return Err(missing("tool_call_id")),
         Some(_) | None => String::new(),
     };
-    let tool_calls = tool_calls(&mut fields, assistant, old)?;
+    let tool_calls = tool_calls(given.tool_calls, given.function_call, assistant, old)?;
     let mut said = MessageContent::default();
-    match fields.take("content") {
+    match given.content {
         Some(field) => said.content(field, assistant)?,
         None if assistant || matches!(role, "tool" | "function") => {}
-        None => return Err(ApiError::field(&fields.path_of("content"), "required")),
+        None => return Err(missing("content")),
     }
     if assistant {
         if said.text.is_empty()
-            && let Some(refusal) = text_of(&mut fields, "refusal")
+            && let Some(refusal) = text_of(given.refusal)
         {
             said.text.push(part(refusal));
         }
-        if let Some(field) = fields.take("reasoning_content") {
+        if let Some(field) = given.reasoning_content {
             said.reasoning = field.string()?;
         } else if said.reasoning.is_empty() {
-            let other = text_of(&mut fields, "reasoning").or_else(|| text_of(&mut fields, "thinking"));
+            let other = text_of(given.reasoning).or_else(|| text_of(given.thinking));
             said.reasoning = other.unwrap_or_default();
         }
     }
@@ -99,8 +185,8 @@ fn message(mut fields: Fields, old: &mut OldCalls) -> Result<v1::Message, ApiErr
 }
 
 /// Non-empty text of a field that some libraries send.
-fn text_of(fields: &mut Fields, name: &str) -> Option<String> {
-    fields.take(name)?.value().as_str().filter(|text| !text.is_empty()).map(Cow::into_owned)
+fn text_of(field: Option<Field>) -> Option<String> {
+    field?.value().as_str().filter(|text| !text.is_empty()).map(Cow::into_owned)
 }
 
 fn part(text: String) -> v1::ContentPart {
@@ -121,7 +207,7 @@ impl MessageContent {
             value if value.is_string() => self.text = vec![part(field.string()?)],
             value if value.is_array() => {
                 for part in field.list_up_to(CHAT_PARTS_MAX, "parts")? {
-                    self.part(part.object()?, assistant)?;
+                    self.part(part, assistant)?;
                 }
             }
             _ => return Err(field.error("expected a string or an array of content parts")),
@@ -129,22 +215,36 @@ impl MessageContent {
         Ok(())
     }
 
-    fn part(&mut self, mut fields: Fields, assistant: bool) -> Result<(), ApiError> {
-        let field = fields.require("type")?;
+    fn part(&mut self, one: Field, assistant: bool) -> Result<(), ApiError> {
+        let given = ContentPart::of(one)?;
+        let required = |field, name| pictures::given(field, one, name);
+        let bounds = given.picture.bounds;
+        let field = given.r#type;
         match &*field.text()? {
             "text" | "input_text" | "output_text" => {
-                self.text.push(part(fields.require("text")?.string()?));
+                self.text.push(part(required(given.text, "text")?.string()?));
             }
-            "image_url" | "input_image" if !assistant => self.text.push(pictures::openai(&mut fields)?),
-            "image" if !assistant => self.text.push(pictures::transformers(&mut fields)?),
-            "video" if !assistant => self.text.append(&mut pictures::frames(&mut fields)?),
-            "input_audio" if !assistant => self.text.push(sounds::openai(&mut fields)?),
-            "audio_url" if !assistant => self.text.push(sounds::by_url(&mut fields)?),
-            "refusal" if assistant => self.text.push(part(fields.require("refusal")?.string()?)),
+            "image_url" | "input_image" if !assistant => self.text.push(given.picture.picture(one)?),
+            "image" if !assistant => {
+                let image = required(given.url.or(given.image), "image")?;
+                self.text.push(pictures::transformers(image, bounds)?);
+            }
+            "video" if !assistant => {
+                self.text.append(&mut pictures::frames(required(given.video, "video")?, bounds)?);
+            }
+            "input_audio" if !assistant => {
+                self.text.push(sounds::openai(required(given.input_audio, "input_audio")?)?);
+            }
+            "audio_url" if !assistant => {
+                self.text.push(sounds::by_url(required(given.audio_url, "audio_url")?)?);
+            }
+            "refusal" if assistant => {
+                self.text.push(part(required(given.refusal, "refusal")?.string()?));
+            }
             // Names of Anthropic and OpenAI. Redacted reasoning is not shown to the model.
             "thinking" | "reasoning" | "reasoning_content" | "redacted_thinking" if assistant => {
-                let names = ["thinking", "reasoning", "reasoning_content", "text"];
-                let text = names.iter().find_map(|name| text_of(&mut fields, name));
+                let places = [given.thinking, given.reasoning, given.reasoning_content, given.text];
+                let text = places.into_iter().find_map(text_of);
                 self.reasoning.push_str(&text.unwrap_or_default());
             }
             known @ ("image_url" | "image" | "input_audio" | "file" | "video" | "video_url" | "audio_url"
@@ -162,23 +262,24 @@ impl MessageContent {
 }
 
 fn tool_calls(
-    fields: &mut Fields,
+    given: Option<Field>,
+    old_call: Option<Field>,
     assistant: bool,
     old: &mut OldCalls,
 ) -> Result<Vec<v1::ToolCall>, ApiError> {
     let mut calls = Vec::new();
-    if let Some(field) = fields.take("tool_calls") {
+    if let Some(field) = given {
         let list = field.list_up_to(CHAT_PARTS_MAX, "calls")?;
         if !assistant && list.size_hint().0 > 0 {
             return Err(field.error("only allowed where role is assistant"));
         }
         for call in list {
-            calls.push(tool_call(call.object()?)?);
+            calls.push(tool_call(call)?);
         }
     }
-    match fields.take("function_call") {
+    match old_call {
         Some(field) if assistant && calls.is_empty() => {
-            let (name, arguments_json) = called(field.object()?, "arguments")?;
+            let (name, arguments_json) = called(field)?;
             calls.push(v1::ToolCall { id: old.call(&name), name, arguments_json });
         }
         // The same call again, or a call in a role that has none.
@@ -187,24 +288,23 @@ fn tool_calls(
     Ok(calls)
 }
 
-fn tool_call(mut fields: Fields) -> Result<v1::ToolCall, ApiError> {
-    let id = fields.require("id")?.string()?;
-    let kind = fields.take("type").map(|field| field.word(&["function", "custom"])).transpose()?;
-    let (name, arguments_json) = match kind {
-        Some("custom") => called(fields.require("custom")?.object()?, "input")?,
-        _ => called(fields.require("function")?.object()?, "arguments")?,
+fn tool_call(call: Field) -> Result<v1::ToolCall, ApiError> {
+    let ChatToolCall { id, r#type, function, custom } = ChatToolCall::of(call)?;
+    let (name, arguments_json) = match r#type {
+        Some("custom") => called(pictures::given(custom, call, "custom")?)?,
+        _ => called(pictures::given(function, call, "function")?)?,
     };
     Ok(v1::ToolCall { id, name, arguments_json })
 }
 
 /// Name and arguments of a call. Arguments written by a model need not be valid JSON and stay as they are.
-fn called(mut function: Fields, arguments: &str) -> Result<(String, String), ApiError> {
-    let field = function.require("name")?;
-    let name = field.string()?;
+fn called(field: Field) -> Result<(String, String), ApiError> {
+    let call = ChatFunctionCall::of(field)?;
+    let name = call.name.string()?;
     if name.is_empty() {
-        return Err(field.error("must not be empty"));
+        return Err(call.name.error("must not be empty"));
     }
-    let arguments = match function.take(arguments) {
+    let arguments = match call.arguments.or(call.input) {
         None => String::new(),
         // Some libraries send parsed arguments.
         Some(field) if field.value().is_object() => field.value().to_text(),

@@ -5,7 +5,7 @@ use hanzo_engine_proto::v1::{self, infer_request::Prompt};
 
 use crate::{
     config::Config,
-    declare::{Declared as _, Integer, Read, Unread, Words, fields},
+    declare::{Declaration as _, Integer, Raw, Read, Words, fields},
     error::ApiError,
     fields::{Field, Fields},
     limits::{CHAT_LOGPROBS_MAX, COMPLETION_LOGPROBS_MAX, STOP_BYTES_MAX, STOP_TOKEN_IDS_MAX},
@@ -81,9 +81,9 @@ fields! {
         /// Name of the model; the only one if absent.
         model?: String = Read("string 1..512", model_name),
         /// Number of answers.
-        n?: Field<'a> = Unread("integer 1..128"),
+        n?: Field<'a> = Raw("integer 1..128"),
         /// llama.cpp's name of n.
-        n_cmpl?: Field<'a> = Unread("integer 1..128"),
+        n_cmpl?: Field<'a> = Raw("integer 1..128"),
         /// Whether the answer comes as it is made, as server-sent events.
         stream: bool,
         /// Additional content of a stream. Only allowed with stream.
@@ -101,7 +101,7 @@ fields! {
         /// Whether the prefix cache is used.
         cache_prompt?: bool,
         /// Texts at which the answer ends.
-        stop?: Field<'a> = Unread("string | string[]"),
+        stop?: Field<'a> = Raw("string | string[]"),
         /// Tokens at which the answer ends.
         stop_token_ids?: Vec<u32> = Read("integer 0..4294967295[]", stop_token_ids),
         /// Number of tokens before which the answer does not end.
@@ -157,7 +157,7 @@ fields! {
         #[expect(dead_code, reason = "only checked")]
         r#type: &'static str = Words(["content"]),
         /// Text, or a list of texts.
-        content: Field<'a> = Unread("string | ContentPart[]"),
+        content: Field<'a> = Raw("string | ContentPart[]"),
     }
 }
 
@@ -167,17 +167,17 @@ fields! {
         ..generation: GenerationFields<'a>,
         ..length: LengthFields,
         /// Prompt as text or tokens, or several prompts.
-        prompt: Field<'a> = Unread(PROMPTS),
+        prompt: Field<'a> = Raw(PROMPTS),
         /// Text that follows the gap which the model fills.
-        suffix?: Field<'a> = Unread("string"),
+        suffix?: Field<'a> = Raw("string"),
         /// Whether the answer begins with the prompt.
         echo: bool,
         /// Whether the prompt may contain control tokens.
         parse_special?: bool,
         /// Number of answers, which must equal n.
-        best_of?: Field<'a> = Unread("integer 1..128"),
+        best_of?: Field<'a> = Raw("integer 1..128"),
         /// Number of alternatives of each token. Its log probability is sent.
-        logprobs?: Field<'a> = Unread("integer 0..5 | false"),
+        logprobs?: Field<'a> = Raw("integer 0..5 | false"),
         /// Number of alternatives of each token of the prompt. Its log probabilities are sent.
         prompt_logprobs?: u32 = ALTERNATIVES,
     }
@@ -291,12 +291,6 @@ fn suffix(field: Field, echo: bool, prompts: &[Prompt]) -> Result<String, ApiErr
         () => {}
     }
     Ok(suffix)
-}
-
-/// Parses the fields that all requests for answers share, into a plan with one request without a prompt.
-pub(crate) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<RequestPlan, ApiError> {
-    let sent = SentFields::of(fields);
-    GenerationFields::read(fields)?.plan(sent, config, id)
 }
 
 impl GenerationFields<'_> {

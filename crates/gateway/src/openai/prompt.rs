@@ -11,10 +11,17 @@ use crate::{
 };
 
 fields! {
-    /// Fields that make a prompt of a chat's messages: template variables, bounds on media, and the ending.
+    /// Fields that make a prompt of a chat's messages: those of its rendering, and of reasoning.
     pub(crate) struct TemplateFields<'a> {
-        ..media: MediaFields<'a>,
+        ..rendering: RenderingFields<'a>,
         ..reasoning: ReasoningFields,
+    }
+}
+
+fields! {
+    /// Fields of a prompt's rendering: template variables, bounds on media, and the ending.
+    pub(crate) struct RenderingFields<'a> {
+        ..media: MediaFields<'a>,
         /// Whether the template begins the answer.
         add_generation_prompt?: bool,
         /// Whether the model continues the last message.
@@ -26,27 +33,33 @@ fields! {
 
 impl TemplateFields<'_> {
     /// Prompt of `messages`, and the reasoning settings.
+    pub(crate) fn chat(self, messages: Vec<v1::Message>) -> Result<(v1::Chat, ReasoningSettings), ApiError> {
+        let thinking = self.reasoning.settings()?;
+        Ok((self.rendering.chat(messages, &thinking)?, thinking))
+    }
+}
+
+impl RenderingFields<'_> {
+    /// Prompt of `messages`.
     pub(crate) fn chat(
         self,
         mut messages: Vec<v1::Message>,
-    ) -> Result<(v1::Chat, ReasoningSettings), ApiError> {
+        thinking: &ReasoningSettings,
+    ) -> Result<v1::Chat, ApiError> {
         self.media.bounds()?.apply(&mut messages);
-        let thinking = self.reasoning.settings()?;
-        let template_kwargs_json = template_kwargs(self.chat_template_kwargs.as_ref(), &thinking);
         let (generation, continue_final_message) = (self.add_generation_prompt, self.continue_final_message);
         if continue_final_message && generation == Some(true) {
             let problem = "cannot be true together with add_generation_prompt";
             return Err(ApiError::field("continue_final_message", problem));
         }
-        let chat = v1::Chat {
+        Ok(v1::Chat {
             messages,
             tools_json: Vec::new(),
-            template_kwargs_json,
+            template_kwargs_json: template_kwargs(self.chat_template_kwargs.as_ref(), thinking),
             // A continued message is not followed by a new turn.
             add_generation_prompt: if continue_final_message { Some(false) } else { generation },
             continue_final_message,
-        };
-        Ok((chat, thinking))
+        })
     }
 }
 

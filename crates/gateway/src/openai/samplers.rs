@@ -163,7 +163,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use crate::{
-        declare::Declared as _, error::ApiError, fields::fields_of, openai::sampling::SamplingFields,
+        declare::Declaration as _, error::ApiError, fields::fields_of, openai::sampling::SamplingFields,
     };
 
     fn read(body: Value) -> Result<Sampling, ApiError> {

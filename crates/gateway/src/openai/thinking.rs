@@ -13,7 +13,7 @@ use crate::{
 pub(crate) const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
 /// Tokens of a budget; -1 means no bound.
-const BUDGET: Integer<i64> = Integer(-1..=u32::MAX as i64);
+pub(crate) const BUDGET: Integer<i64> = Integer(-1..=u32::MAX as i64);
 
 fields! {
     /// Settings of a model's reasoning, apart from OpenRouter's object.
@@ -168,7 +168,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{declare::Declared as _, fields::fields_of};
+    use crate::{declare::Declaration as _, fields::fields_of};
 
     const BUDGETS: [&str; 5] = [
         "thinking_token_budget",

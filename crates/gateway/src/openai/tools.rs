@@ -3,7 +3,7 @@
 use hanzo_engine_proto::v1::{self, ToolUse};
 
 use crate::{
-    declare::{Natural as _, Read, Unread, Words, fields},
+    declare::{Natural as _, Raw, Read, Words, fields},
     error::{ApiError, quote},
     fields::Field,
     limits::CHAT_TOOLS_MAX,
@@ -25,15 +25,15 @@ fields! {
     /// Functions that the model may call.
     pub(crate) struct ToolFields<'a> {
         /// Tools that the model may call.
-        tools?: Field<'a> = Unread("Tool[]"),
+        tools?: Field<'a> = Raw("Tool[]"),
         /// Whether and what the model calls.
-        tool_choice?: Field<'a> = Unread("\"none\" | \"auto\" | \"required\" | ToolChoice"),
+        tool_choice?: Field<'a> = Raw("\"none\" | \"auto\" | \"required\" | ToolChoice"),
         /// Whether the model may call several tools at once.
         parallel_tool_calls?: bool,
         /// Functions in the older format of tools.
-        functions?: Field<'a> = Unread("Function[]"),
+        functions?: Field<'a> = Raw("Function[]"),
         /// Choice in the older format of tool_choice.
-        function_call?: Field<'a> = Unread("\"none\" | \"auto\" | FunctionName"),
+        function_call?: Field<'a> = Raw("\"none\" | \"auto\" | FunctionName"),
     }
 }
 
@@ -67,7 +67,7 @@ fields! {
         /// Function that must be called.
         function?: FunctionName,
         /// Object of a mode and of tools, of which the others are not shown.
-        allowed_tools?: Field<'a> = Unread("object"),
+        allowed_tools?: Field<'a> = Raw("object"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `GET /openapi.json`: description of every route in OpenAPI 3.1, with its requests, answers and errors. It is
-//! built from the requests that `fields!` declares, and from three text files in this folder. `tests.rs` compares
-//! it with the registered routes and with the fields that the parsers read, in both directions. `page` displays it.
+//! built from the requests that `fields!` declares, and from two text files in this folder. `tests.rs` compares
+//! it with the registered routes. `page` displays it.
 
 mod schema;
 #[cfg(test)]
@@ -13,32 +13,59 @@ use axum::{
     http::{HeaderValue, header},
     response::{IntoResponse, Response},
 };
+use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    declare::{FieldSchema, Schemas, describe_inert, notation},
+    adapters::{LoadAdapterRequest, UnloadAdapterRequest},
+    anthropic::{
+        blocks::AnthropicMessage,
+        request::{AnthropicTool, AnthropicToolChoice, CountRequest, MessagesRequest},
+    },
+    audio::{
+        request::{TranscriptionForm, TranslationForm},
+        speech::SpeechRequest,
+    },
+    declare::{Schemas, notation},
     llamacpp::{
         ask::{InfillRequest, LlamaCompletionRequest, LlamaPrompt, SourceFile},
         embedding::LlamaEmbeddingRequest,
     },
     media_bounds::PictureBounds,
+    models::{
+        load::{ModelLoadRequest, ModelUnloadRequest},
+        pull::ModelPullRequest,
+    },
+    ollama::{
+        chat::OllamaChatRequest,
+        create::OllamaCreateRequest,
+        embed::{OllamaEmbedRequest, OllamaEmbeddingsRequest},
+        generate::OllamaGenerateRequest,
+        manage::{OllamaCopyRequest, OllamaDeleteRequest, OllamaPullRequest},
+        messages::OllamaMessage,
+        show::OllamaShowRequest,
+    },
     openai::{
-        plan::{ChatRequest, CompletionRequest, GenerationFields},
-        prompt::TemplateFields,
-        sampling::SamplingFields,
+        chat::{ChatChunk, ChatCompletion},
+        completions::Completion,
+        messages::{ChatFunctionCall, ChatMessage, ChatToolCall, ContentPart},
+        plan::{ChatRequest, CompletionRequest},
         tools::{Function, FunctionName, Tool, ToolChoice},
     },
+    pictures::ImageUrl,
+    responses::request::{ResponsesCountRequest, ResponsesRequest},
     scores::tasks::{ClassifyRequest, DocumentText, RerankRequest, ScoreRequest},
+    sounds::InputAudio,
     tei::words::{EmbedRequest, PredictRequest, SimilarityRequest, TextsRequest},
-    unsupported,
+    tokens::{DetokenizeRequest, TokenizeRequest},
     vectors::{
-        cohere::{CohereEmbedRequest, CohereInput},
+        cohere::{CohereContent, CohereEmbedRequest, CohereInput},
+        inputs::EmbeddingPart,
         openai::EmbeddingsRequest,
     },
 };
 
 const ROUTES: &str = include_str!("routes.txt");
-const REQUESTS: &str = include_str!("schemas.txt");
 const ANSWERS: &str = include_str!("answers.txt");
 
 /// The document, which is the same for all clients. Built at the first request.
@@ -113,6 +140,12 @@ fn route(line: &'static str) -> Option<Route> {
 fn declared() -> Map<String, Value> {
     let mut schemas = Schemas::default();
     schemas.add::<ChatRequest<'_>>();
+    schemas.add::<ChatMessage<'_>>();
+    schemas.add::<ContentPart<'_>>();
+    schemas.add::<ImageUrl<'_>>();
+    schemas.add::<InputAudio<'_>>();
+    schemas.add::<ChatToolCall<'_>>();
+    schemas.add::<ChatFunctionCall<'_>>();
     schemas.add::<Tool>();
     schemas.add::<Function>();
     schemas.add::<ToolChoice<'_>>();
@@ -123,10 +156,39 @@ fn declared() -> Map<String, Value> {
     schemas.add::<LlamaPrompt>();
     schemas.add::<InfillRequest<'_>>();
     schemas.add::<SourceFile<'_>>();
+    schemas.add::<MessagesRequest<'_>>();
+    schemas.add::<CountRequest<'_>>();
+    schemas.add::<AnthropicMessage<'_>>();
+    schemas.add::<AnthropicTool<'_>>();
+    schemas.add::<AnthropicToolChoice>();
+    schemas.add::<TranscriptionForm>();
+    schemas.add::<TranslationForm>();
+    schemas.add::<SpeechRequest>();
+    schemas.add::<ModelLoadRequest>();
+    schemas.add::<ModelUnloadRequest>();
+    schemas.add::<ModelPullRequest>();
+    schemas.add::<LoadAdapterRequest>();
+    schemas.add::<UnloadAdapterRequest>();
+    schemas.add::<TokenizeRequest<'_>>();
+    schemas.add::<DetokenizeRequest>();
+    schemas.add::<ResponsesRequest<'_>>();
+    schemas.add::<ResponsesCountRequest<'_>>();
+    schemas.add::<OllamaChatRequest<'_>>();
+    schemas.add::<OllamaMessage<'_>>();
+    schemas.add::<OllamaGenerateRequest<'_>>();
+    schemas.add::<OllamaEmbedRequest<'_>>();
+    schemas.add::<OllamaEmbeddingsRequest<'_>>();
+    schemas.add::<OllamaShowRequest<'_>>();
+    schemas.add::<OllamaPullRequest<'_>>();
+    schemas.add::<OllamaCreateRequest<'_>>();
+    schemas.add::<OllamaCopyRequest>();
+    schemas.add::<OllamaDeleteRequest<'_>>();
     schemas.add::<EmbeddingsRequest<'_>>();
     schemas.add::<LlamaEmbeddingRequest<'_>>();
     schemas.add::<CohereEmbedRequest<'_>>();
     schemas.add::<CohereInput<'_>>();
+    schemas.add::<CohereContent<'_>>();
+    schemas.add::<EmbeddingPart<'_>>();
     schemas.add::<RerankRequest<'_>>();
     schemas.add::<DocumentText>();
     schemas.add::<ScoreRequest<'_>>();
@@ -138,26 +200,23 @@ fn declared() -> Map<String, Value> {
     schemas.named
 }
 
-/// Fields of a group that `schemas.txt` names.
-fn group(name: &str) -> Vec<FieldSchema> {
-    let mut schemas = Schemas::default();
-    match name {
-        "sampling" => schemas.fields::<SamplingFields>(),
-        "generation" => schemas.fields::<GenerationFields<'_>>(),
-        "template" => schemas.fields::<TemplateFields<'_>>(),
-        name => {
-            let mut fields = Vec::new();
-            describe_inert(&unsupported::list(name), &mut fields);
-            fields
-        }
-    }
+/// Schemas of the answers that are structs.
+fn derived() -> Map<String, Value> {
+    let mut settings = SchemaSettings::draft2020_12().for_serialize();
+    settings.definitions_path = "/components/schemas".into();
+    settings.meta_schema = None;
+    let mut schemas = settings.into_generator();
+    schemas.subschema_for::<ChatCompletion<'_, '_>>();
+    schemas.subschema_for::<ChatChunk<'_>>();
+    schemas.subschema_for::<Completion<'_>>();
+    schemas.take_definitions(true)
 }
 
 /// The whole document.
 fn document() -> Value {
     let mut schemas = declared();
-    schemas.extend(schema::read(REQUESTS, true, group));
-    schemas.extend(schema::read(ANSWERS, false, |_| Vec::new()));
+    schemas.extend(derived());
+    schemas.extend(schema::read(ANSWERS));
     let mut paths = Map::new();
     for route in routes() {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));

@@ -12,11 +12,13 @@ use hanzo_engine_proto::v1::{self, content_part::Part};
 
 use super::{custom, tools::name_shown};
 use crate::{
+    declare::Declaration as _,
     error::{ApiError, quote},
     fields::{Field, Fields},
     json::Json,
     limits::{CHAT_MESSAGES_MAX, CHAT_PARTS_MAX},
-    pictures,
+    media_bounds::BoundFields,
+    pictures::PictureFields,
     response_store::stored::{StoredResponse, member, quoted},
     sounds,
 };
@@ -373,11 +375,12 @@ fn texts(field: Field, assistant: bool) -> Result<Vec<v1::ContentPart>, ApiError
                     let problem = "no files are kept here; send the picture itself as image_url, a data URI";
                     return Err(ApiError::unsupported(&file.path(), problem));
                 }
-                parts.push(pictures::openai(&mut fields)?);
+                parts.push(PictureFields::read(&mut fields)?.picture(one)?);
                 continue;
             }
             "input_audio" if !assistant => {
-                parts.push(sounds::openai(&mut fields)?);
+                BoundFields::read(&mut fields)?;
+                parts.push(sounds::openai(fields.require("input_audio")?)?);
                 continue;
             }
             known @ ("input_image" | "input_file" | "input_audio" | "refusal" | "computer_screenshot") => {

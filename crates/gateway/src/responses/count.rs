@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 use super::{
     conversation::Before,
     create::{ReferencedObjects, owner},
-    request,
+    request::ResponsesCountRequest,
 };
 use crate::{
     app::App,
     asker::Asker,
     body::{self, IncomingBody},
+    declare::Declaration as _,
     error::ApiError,
     fields::Fields,
     names::SentFields,
-    request::model,
     tokens,
 };
 
@@ -38,8 +38,7 @@ pub(crate) async fn handle(
 }
 
 fn read(mut fields: Fields, lenient: bool, before: &Before<'_>) -> Result<(String, v1::Chat), ApiError> {
-    let model = model(&mut fields)?;
-    let prompted = request::prompt(&mut fields, lenient, before)?;
+    let ResponsesCountRequest { prompt, model } = ResponsesCountRequest::read(&mut fields)?;
     fields.finish()?;
-    Ok((model, prompted.chat))
+    Ok((model.unwrap_or_default(), prompt.read(lenient, before)?.chat))
 }

@@ -6,7 +6,7 @@ pub(crate) mod create;
 mod custom;
 mod object;
 mod reply;
-mod request;
+pub(crate) mod request;
 pub(crate) mod saved;
 mod server_call;
 mod tools;

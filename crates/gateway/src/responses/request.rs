@@ -8,39 +8,113 @@ use super::{
     conversation::{self, Before, Item, is_reference},
     object::{Frame, repeated},
     reply::ReplySettings,
-    tools::{self, ClientTool},
+    tools::{self, ClientTool, ResponsesTools},
 };
 use crate::{
     config::Config,
-    declare::Declared as _,
+    declare::{Declaration as _, Integer, Raw, Read, Words, fields},
     error::{ApiError, quote},
     fields::{Field, Fields},
-    limits::{
-        CHAT_LOGPROBS_MAX, CHAT_MESSAGES_MAX, METADATA_KEY_CHARS_MAX, METADATA_PAIRS_MAX,
-        METADATA_VALUE_CHARS_MAX,
-    },
-    media_bounds::MediaFields,
+    limits::{CHAT_MESSAGES_MAX, METADATA_KEY_CHARS_MAX, METADATA_PAIRS_MAX, METADATA_VALUE_CHARS_MAX},
+    names::SentFields,
     openai::{
-        plan::{self, RequestPlan},
-        prompt,
-        thinking::{EFFORTS, ReasoningSettings, ThinkingFields},
+        plan::{ALTERNATIVES, GenerationFields, RequestPlan},
+        prompt::RenderingFields,
+        thinking::{BUDGET, EFFORTS, ReasoningSettings, ThinkingFields},
     },
+    request::model_name,
     request_id::RequestId,
-    unsupported,
+    unsupported::{
+        CHAT, COMMON, HARMLESS, RESPONSES, RESPONSES_NOTES, RESPONSES_REASONING, SCHEMA_LABELS, VERBOSITY,
+    },
 };
 
-/// Unsupported fields, with their neutral value and the alternative.
-const REFUSED: [(&str, Option<&str>, &str); 9] = [
-    ("conversation", None, "send previous_response_id, or the items themselves"),
-    ("prompt", None, "send instructions and input"),
-    ("background", Some("false"), ""),
-    ("background_options", None, ""),
-    ("context_management", Some("[]"), "truncation: auto"),
-    ("moderation", None, ""),
-    ("access_programs", None, ""),
-    ("image", None, ""),
-    ("personality", None, "instructions"),
-];
+fields! {
+    /// Body of `POST /v1/responses`.
+    pub(crate) struct ResponsesRequest<'a> inert [&RESPONSES_NOTES, &COMMON, &CHAT, &HARMLESS] {
+        ..generation: GenerationFields<'a>,
+        ..prompt: ResponsesPrompt<'a>,
+        /// Maximum tokens of the answer, with its reasoning.
+        max_output_tokens?: u32 = Integer(1..=u32::MAX),
+        /// Whether the server keeps the response.
+        store?: bool,
+        /// Additions to the response: reasoning.encrypted_content and message.output_text.logprobs.
+        include?: Additions = Read("string[]", include),
+        /// Number of alternatives of each token. Its log probability is sent.
+        top_logprobs?: u32 = ALTERNATIVES,
+        /// Short texts, which the response repeats.
+        #[expect(dead_code, reason = "only checked")]
+        metadata?: () = Read("string{}", metadata),
+    }
+}
+
+fields! {
+    /// Body of `POST /v1/responses/input_tokens`.
+    pub(crate) struct ResponsesCountRequest<'a> {
+        ..prompt: ResponsesPrompt<'a>,
+        /// Name of the model; the only one if absent.
+        model?: String = Read("string 1..512", model_name),
+    }
+}
+
+fields! {
+    /// Fields of a response's prompt.
+    pub(crate) struct ResponsesPrompt<'a> inert [&RESPONSES] {
+        ..rendering: RenderingFields<'a>,
+        ..thinking: ThinkingFields,
+        ..tools: ResponsesTools<'a>,
+        /// Text or items of the conversation.
+        input?: Field<'a> = Raw("string | any[]"),
+        /// System prompt.
+        instructions?: String,
+        /// Id of the response that this one continues.
+        previous_response_id?: String,
+        /// Whether the oldest messages may be left out if the prompt does not fit.
+        truncation?: &'static str = Words(["auto", "disabled"]),
+        /// Effort of reasoning, and whether reasoning is sent.
+        reasoning?: ResponsesReasoning,
+        /// Constraint on the answer.
+        text?: ResponsesText<'a>,
+    }
+}
+
+fields! {
+    /// Settings of a response's reasoning.
+    pub(crate) struct ResponsesReasoning inert [&RESPONSES_REASONING] {
+        /// Effort of reasoning.
+        effort?: &'static str = Words(EFFORTS),
+        /// Maximum tokens of reasoning; -1 for no limit.
+        max_tokens?: i64 = BUDGET,
+        /// Detail in which reasoning is sent. The reasoning itself is sent, so concise is refused.
+        summary?: &'static str = SUMMARY,
+        /// Older name of summary.
+        generate_summary?: &'static str = SUMMARY,
+        /// Turns whose reasoning the model is shown. all_turns is refused.
+        context?: &'static str = Words(["auto", "current_turn", "all_turns"]),
+    }
+}
+
+const SUMMARY: Words<3> = Words(["auto", "concise", "detailed"]);
+
+fields! {
+    /// Constraint on a response's text.
+    pub(crate) struct ResponsesText<'a> inert [&VERBOSITY] {
+        /// Format of the text.
+        format?: TextFormat<'a>,
+    }
+}
+
+fields! {
+    /// Format of a response's text.
+    pub(crate) struct TextFormat<'a> inert [&SCHEMA_LABELS] {
+        /// Kind of format.
+        r#type: &'static str = Words(["text", "json_object", "json_schema"]),
+        /// Name of the schema of type json_schema.
+        name?: String,
+        /// Schema of type json_schema.
+        schema?: Field<'a> = Raw("object | boolean"),
+    }
+}
 
 /// Values of `include` that never occur in an answer here, because OpenAI's own tools do not run here and
 /// images are not returned.
@@ -106,8 +180,10 @@ pub(super) fn read(
     before: &Before<'_>,
     keeps: bool,
 ) -> Result<CreateRequest, ApiError> {
-    let repeated = repeated(&fields);
-    let mut plan = plan::common(&mut fields, config, id)?;
+    let (repeated, sent) = (repeated(&fields), SentFields::of(&fields));
+    let given = ResponsesRequest::read(&mut fields)?;
+    fields.finish()?;
+    let mut plan = given.generation.plan(sent, config, id)?;
     if plan.choices != 1 {
         return Err(ApiError::field("n", "a response is one answer; send several requests"));
     }
@@ -115,24 +191,14 @@ pub(super) fn read(
         let problem = "not supported with responses, whose last event says what was used";
         return Err(ApiError::unsupported("stream_options.continuous_usage_stats", problem));
     }
-    let store = match fields.take("store") {
-        Some(field) if field.boolean()? && !keeps => {
-            return Err(ApiError::unsupported("store", "this server keeps no responses; send store: false"));
-        }
-        Some(field) => field.boolean()?,
-        None => keeps,
-    };
-    let (sealed, mut logprobs) = include(&mut fields)?;
-    let top = fields.take("top_logprobs").map(|field| field.integer(0..=CHAT_LOGPROBS_MAX)).transpose()?;
-    let top = top.unwrap_or(0);
-    logprobs |= top > 0;
-    let max_tokens = fields.take("max_output_tokens").map(|field| field.integer(1..=u32::MAX)).transpose()?;
-    fields.take("metadata").map_or(Ok(()), metadata)?;
-    // Information that Codex sends to its own service.
-    fields.take("client_metadata").map(Field::object).transpose()?;
-    let prompted = prompt(&mut fields, config.lenient, before)?;
-    unsupported::chat(&mut fields)?;
-    fields.finish()?;
+    if given.store == Some(true) && !keeps {
+        return Err(ApiError::unsupported("store", "this server keeps no responses; send store: false"));
+    }
+    let store = given.store.unwrap_or(keeps);
+    let Additions { sealed, logprobs } = given.include.unwrap_or_default();
+    let top = given.top_logprobs.unwrap_or(0);
+    let (logprobs, max_tokens) = (logprobs || top > 0, given.max_output_tokens);
+    let prompted = given.prompt.read(config.lenient, before)?;
     let request = &mut plan.requests[0];
     let stop = request.stop.get_or_insert_default();
     if let Some(max) = max_tokens.filter(|max| stop.min_tokens > *max) {
@@ -167,164 +233,109 @@ pub(super) fn read(
     Ok(CreateRequest { plan, asked, truncates: prompted.truncates, server_calls_max })
 }
 
-/// Reads the conversation, the tools, the reasoning settings and the format of the answer.
-pub(super) fn prompt(
-    fields: &mut Fields,
-    lenient: bool,
-    before: &Before<'_>,
-) -> Result<PromptFields, ApiError> {
-    for (name, nothing, instead) in REFUSED {
-        if let Some(field) = fields.take(name)
-            && nothing != Some(field.value().to_text().as_str())
-        {
-            let mut problem = "not supported by this build".to_owned();
-            if !instead.is_empty() {
-                problem.push_str(&format!("; use {instead}"));
-            }
-            return Err(ApiError::unsupported(name, problem));
+impl ResponsesPrompt<'_> {
+    /// Reads the conversation, the tools, the reasoning settings and the format of the answer.
+    pub(super) fn read(self, lenient: bool, before: &Before<'_>) -> Result<PromptFields, ApiError> {
+        let follows = self.previous_response_id;
+        if let Some(id) = follows.as_ref().filter(|_| before.previous.is_none()) {
+            return Err(ApiError::previous_response_not_found(id));
         }
+        if self.input.is_none() && follows.is_none() {
+            return Err(ApiError::field("input", "required"));
+        }
+        let mut conversation = conversation::read(self.instructions, self.input, before)?;
+        let tools = tools::read(&self.tools, lenient)?;
+        let mut thinking = self.thinking.settings()?;
+        let (mut summary, mut this_turn) = (false, false);
+        if let Some(own) = self.reasoning {
+            (summary, this_turn) = own.apply(&mut thinking)?;
+        }
+        if this_turn {
+            let turn = conversation.messages.iter().rposition(|message| message.role == "user").unwrap_or(0);
+            conversation.messages[..turn].iter_mut().for_each(|message| message.reasoning_content.clear());
+        }
+        let format =
+            self.text.and_then(|text| text.format).map(TextFormat::constraint).transpose()?.flatten();
+        let chat = self.rendering.chat(conversation.messages, &thinking)?;
+        Ok(PromptFields {
+            chat: v1::Chat { tools_json: tools.json, ..chat },
+            used: tools.used,
+            called: tools.called,
+            server_calls_max: tools.server_calls_max,
+            reasoning: thinking.bounds(),
+            format,
+            items: conversation.items,
+            summary,
+            truncates: self.truncation == Some("auto"),
+        })
     }
-    let follows = fields.take("previous_response_id");
-    if let Some(field) = follows.filter(|_| before.previous.is_none()) {
-        return Err(ApiError::previous_response_not_found(&field.text()?));
-    }
-    let truncates =
-        fields.take("truncation").map(|field| field.word(&["auto", "disabled"])).transpose()? == Some("auto");
-    let instructions = fields.take("instructions").map(Field::string).transpose()?;
-    let input = fields.take("input");
-    if input.is_none() && follows.is_none() {
-        return Err(ApiError::field("input", "required"));
-    }
-    let mut conversation = conversation::read(instructions, input, before)?;
-    MediaFields::read(fields)?.bounds()?.apply(&mut conversation.messages);
-    let tools = tools::read(fields, lenient)?;
-    let reasoning = fields.take("reasoning");
-    let mut thinking = ThinkingFields::read(fields)?.settings()?;
-    let (mut summary, mut this_turn) = (false, false);
-    if let Some(field) = reasoning {
-        (summary, this_turn) = self::reasoning(field, &mut thinking)?;
-    }
-    if this_turn {
-        let turn = conversation.messages.iter().rposition(|message| message.role == "user").unwrap_or(0);
-        conversation.messages[..turn].iter_mut().for_each(|message| message.reasoning_content.clear());
-    }
-    let format = fields.take("text").map(text).transpose()?.flatten();
-    let kwargs = fields.take("chat_template_kwargs").map(Field::object).transpose()?;
-    let template_kwargs_json = prompt::template_kwargs(kwargs.as_ref(), &thinking);
-    let generation = fields.take("add_generation_prompt").map(Field::boolean).transpose()?;
-    let continue_final_message = fields.flag("continue_final_message")?;
-    if continue_final_message && generation == Some(true) {
-        let problem = "cannot be true together with add_generation_prompt";
-        return Err(ApiError::field("continue_final_message", problem));
-    }
-    let chat = v1::Chat {
-        messages: conversation.messages,
-        tools_json: tools.json,
-        template_kwargs_json,
-        // A continued message is not followed by a new turn.
-        add_generation_prompt: if continue_final_message { Some(false) } else { generation },
-        continue_final_message,
-    };
-    Ok(PromptFields {
-        chat,
-        used: tools.used,
-        called: tools.called,
-        server_calls_max: tools.server_calls_max,
-        reasoning: thinking.bounds(),
-        format,
-        items: conversation.items,
-        summary,
-        truncates,
-    })
 }
 
-/// Reads `reasoning`: whether it is sent as a summary, and whether reasoning of earlier turns is hidden.
-fn reasoning(field: Field, thinking: &mut ReasoningSettings) -> Result<(bool, bool), ApiError> {
-    let mut own = field.object()?;
-    if let Some(field) = own.take("effort") {
-        thinking.set_effort("reasoning.effort", field.word(&EFFORTS)?)?;
-    }
-    if let Some(field) = own.take("max_tokens") {
-        thinking.bound("reasoning.max_tokens", field.integer(-1..=i64::from(u32::MAX))?)?;
-    }
-    let mut summary = false;
-    for name in ["summary", "generate_summary"] {
-        let Some(field) = own.take(name) else { continue };
-        if field.word(&["auto", "concise", "detailed"])? == "concise" {
+impl ResponsesReasoning {
+    /// Applies the settings. Returns whether reasoning is sent, and whether that of earlier turns is hidden.
+    fn apply(&self, thinking: &mut ReasoningSettings) -> Result<(bool, bool), ApiError> {
+        self.effort.map_or(Ok(()), |effort| thinking.set_effort("reasoning.effort", effort))?;
+        self.max_tokens.map_or(Ok(()), |tokens| thinking.bound("reasoning.max_tokens", tokens))?;
+        let summaries =
+            [("reasoning.summary", self.summary), ("reasoning.generate_summary", self.generate_summary)];
+        if let Some((path, _)) = summaries.iter().find(|(_, summary)| *summary == Some("concise")) {
             let problem = "concise is not supported by this build; auto and detailed are, and give the reasoning itself";
-            return Err(ApiError::unsupported(&field.path(), problem));
+            return Err(ApiError::unsupported(path, problem));
         }
-        summary = true;
-    }
-    let mut this_turn = false;
-    if let Some(field) = own.take("context") {
-        match field.word(&["auto", "current_turn", "all_turns"])? {
-            "auto" => {}
-            "current_turn" => this_turn = true,
-            _ => {
-                let problem = "all_turns is not supported by this build: the model's chat template says what it shows again";
-                return Err(ApiError::unsupported(&field.path(), problem));
-            }
+        if self.context == Some("all_turns") {
+            let problem = "all_turns is not supported by this build: the model's chat template says what it shows again";
+            return Err(ApiError::unsupported("reasoning.context", problem));
         }
+        let sent = summaries.iter().any(|(_, summary)| summary.is_some());
+        Ok((sent, self.context == Some("current_turn")))
     }
-    if let Some(field) = own.take("mode") {
-        field.word(&["standard"])?;
-    }
-    own.finish()?;
-    Ok((summary, this_turn))
 }
 
-/// Reads `text`: the constraint on the answer.
-fn text(field: Field) -> Result<Option<Of>, ApiError> {
-    let mut own = field.object()?;
-    if let Some(field) = own.take("verbosity")
-        && field.word(&["low", "medium", "high"])? != "medium"
-    {
-        let problem =
-            "not supported by this build; the only value it accepts is \"medium\"; use instructions";
-        return Err(ApiError::unsupported(&field.path(), problem));
-    }
-    let format = own.take("format");
-    own.finish()?;
-    let Some(format) = format else { return Ok(None) };
-    let mut format = format.object()?;
-    let of = match format.require("type")?.word(&["text", "json_object", "json_schema"])? {
-        "text" => None,
-        "json_object" => Some(Of::JsonObject(true)),
-        _ => {
-            format.require("name")?.text()?;
-            format.take("description").map(Field::text).transpose()?;
-            // The answer always satisfies its schema, so `strict` has no effect.
-            format.take("strict").map(Field::boolean).transpose()?;
-            let schema = format.require("schema")?;
-            if !schema.value().is_object() && !schema.value().is_boolean() {
-                return Err(schema.error("expected a JSON schema"));
-            }
-            Some(Of::JsonSchema(schema.value().to_text()))
-        }
-    };
-    format.finish()?;
-    Ok(of)
-}
-
-/// Reads `include`: whether to send encoded reasoning, and whether to send log probabilities.
-fn include(fields: &mut Fields) -> Result<(bool, bool), ApiError> {
-    let (mut sealed, mut logprobs) = (false, false);
-    if let Some(field) = fields.take("include") {
-        for one in field.list_up_to(CHAT_MESSAGES_MAX, "things to include")? {
-            match &*one.text()? {
-                "reasoning.encrypted_content" => sealed = true,
-                "message.output_text.logprobs" => logprobs = true,
-                word if INCLUDE_NEVER.contains(&word) => {}
-                word => {
-                    let expected =
-                        "expected reasoning.encrypted_content or message.output_text.logprobs, got";
-                    return Err(one.error(format!("{expected} {}", quote(word))));
+impl TextFormat<'_> {
+    fn constraint(self) -> Result<Option<Of>, ApiError> {
+        if self.r#type != "json_schema" {
+            let extra = self.schema.map(|_| "schema").or(self.name.map(|_| "name"));
+            return match extra {
+                Some(name) => {
+                    Err(ApiError::field(&format!("text.format.{name}"), "only of type json_schema"))
                 }
+                None => Ok((self.r#type == "json_object").then_some(Of::JsonObject(true))),
+            };
+        }
+        if self.name.is_none() {
+            return Err(ApiError::field("text.format.name", "required"));
+        }
+        let schema = self.schema.ok_or_else(|| ApiError::field("text.format.schema", "required"))?;
+        if !schema.value().is_object() && !schema.value().is_boolean() {
+            return Err(schema.error("expected a JSON schema"));
+        }
+        Ok(Some(Of::JsonSchema(schema.value().to_text())))
+    }
+}
+
+/// Additions to a response.
+#[derive(Debug, Default)]
+pub(crate) struct Additions {
+    /// Encoded reasoning.
+    sealed: bool,
+    logprobs: bool,
+}
+
+/// Reads `include`.
+fn include(field: Field) -> Result<Additions, ApiError> {
+    let mut all = Additions::default();
+    for one in field.list_up_to(CHAT_MESSAGES_MAX, "things to include")? {
+        match &*one.text()? {
+            "reasoning.encrypted_content" => all.sealed = true,
+            "message.output_text.logprobs" => all.logprobs = true,
+            word if INCLUDE_NEVER.contains(&word) => {}
+            word => {
+                let expected = "expected reasoning.encrypted_content or message.output_text.logprobs, got";
+                return Err(one.error(format!("{expected} {}", quote(word))));
             }
         }
     }
-    Ok((sealed, logprobs))
+    Ok(all)
 }
 
 /// Checks `metadata`: a few short texts, which the response repeats.

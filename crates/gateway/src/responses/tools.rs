@@ -8,8 +8,9 @@ use hanzo_engine_proto::v1::{ToolChoice, ToolUse};
 use super::custom;
 use crate::response_store::stored::quoted;
 use crate::{
+    declare::{Integer, Raw, fields},
     error::{ApiError, quote},
-    fields::{Field, Fields},
+    fields::Field,
     limits::CHAT_TOOLS_MAX,
 };
 
@@ -47,13 +48,25 @@ struct Tool {
     json: String,
 }
 
-/// Reads `tools`, `tool_choice`, `parallel_tool_calls` and `max_tool_calls`.
-pub(super) fn read(fields: &mut Fields, lenient: bool) -> Result<Tools, ApiError> {
-    let parallel = fields.take("parallel_tool_calls").map(Field::boolean).transpose()?;
-    let server_calls_max =
-        fields.take("max_tool_calls").map(|field| field.integer(1..=u32::MAX)).transpose()?;
+fields! {
+    /// Tools of a response.
+    pub(crate) struct ResponsesTools<'a> {
+        /// Tools that the model may call.
+        tools?: Field<'a> = Raw("any[]"),
+        /// Whether and what the model calls.
+        tool_choice?: Field<'a> = Raw("string | object"),
+        /// Whether the model may call several tools at once.
+        parallel_tool_calls?: bool,
+        /// Maximum calls of tools that the server runs.
+        max_tool_calls?: u32 = Integer(1..=u32::MAX),
+    }
+}
+
+/// Tools of a request.
+pub(super) fn read(given: &ResponsesTools, lenient: bool) -> Result<Tools, ApiError> {
+    let (parallel, server_calls_max) = (given.parallel_tool_calls, given.max_tool_calls);
     let mut tools = Vec::new();
-    if let Some(field) = fields.take("tools") {
+    if let Some(field) = given.tools {
         for one in field.list_up_to(CHAT_TOOLS_MAX, "tools")? {
             several(one, lenient, &mut tools)?;
         }
@@ -61,8 +74,7 @@ pub(super) fn read(fields: &mut Fields, lenient: bool) -> Result<Tools, ApiError
             return Err(field.error(format!("has more than {CHAT_TOOLS_MAX} tools")));
         }
     }
-    let choice = fields.take("tool_choice");
-    let (choice, named) = match choice {
+    let (choice, named) = match given.tool_choice {
         Some(field) => tool_choice(field, &mut tools)?,
         None => (ToolChoice::Unspecified, String::new()),
     };

@@ -4,7 +4,7 @@ use hanzo_engine_proto::v1;
 
 use crate::{
     config::Config,
-    declare::{Declared as _, Integer, Natural as _, Unread, fields},
+    declare::{Declaration as _, Integer, Natural as _, Raw, fields},
     error::ApiError,
     fields::{Field, Fields},
     request::{FILLED, ScoringFields, elements, filled, one_of},
@@ -28,7 +28,7 @@ fields! {
     pub(crate) struct RerankRequest<'a> inert [&SCORES, &HARMLESS] {
         ..ranking: RankingFields<'a>,
         /// Documents to rank.
-        documents: Field<'a> = Unread(DOCUMENTS),
+        documents: Field<'a> = Raw(DOCUMENTS),
     }
 }
 
@@ -100,13 +100,13 @@ fields! {
     pub(crate) struct ScoreRequest<'a> inert [&SCORES, &HARMLESS] {
         ..scoring: ScoringFields<'a>,
         /// Text that is paired with all others, or as many texts as the others.
-        text_1?: Field<'a> = Unread(TEXTS),
+        text_1?: Field<'a> = Raw(TEXTS),
         /// Other side of the pairs.
-        text_2?: Field<'a> = Unread(TEXTS),
+        text_2?: Field<'a> = Raw(TEXTS),
         /// Another name of text_1.
-        queries?: Field<'a> = Unread(TEXTS),
+        queries?: Field<'a> = Raw(TEXTS),
         /// Another name of text_2.
-        documents?: Field<'a> = Unread(TEXTS),
+        documents?: Field<'a> = Raw(TEXTS),
         /// Instruction for models that take one.
         instruction?: String = FILLED,
     }
@@ -185,7 +185,7 @@ fields! {
     pub(crate) struct ClassifyRequest<'a> inert [&SCORES, &HARMLESS] {
         ..scoring: ScoringFields<'a>,
         /// Text, or several.
-        input: Field<'a> = Unread(TEXTS),
+        input: Field<'a> = Raw(TEXTS),
     }
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     config::Config,
-    declare::{Declared as _, Read, Unread, fields},
+    declare::{Declaration as _, Raw, Read, fields},
     error::ApiError,
     fields::{Field, Fields},
     request::{FILLED, ScoringFields, TruncationFields, elements, filled, model_name},
@@ -21,7 +21,7 @@ fields! {
     pub(crate) struct EmbedRequest<'a> {
         ..embedding: EmbeddingFields<'a>,
         /// Text or its tokens, or several.
-        inputs: Field<'a> = Unread(INPUTS),
+        inputs: Field<'a> = Raw(INPUTS),
         /// Object that huggingface_hub sends, which must be empty.
         #[expect(dead_code, reason = "only checked")]
         parameters?: NoParameters,
@@ -75,7 +75,7 @@ fields! {
         /// Query that the texts are to answer.
         query: String = FILLED,
         /// Texts to rank.
-        texts: Field<'a> = Unread("string[1..]"),
+        texts: Field<'a> = Raw("string[1..]"),
         /// Whether results have their text.
         return_text: bool,
     }
@@ -99,7 +99,7 @@ fields! {
     pub(crate) struct PredictRequest<'a> {
         ..scoring: ScoringFields<'a>,
         /// Text, pair of texts, or list of either.
-        inputs: Field<'a> = Unread("string 1.. | any[1..]"),
+        inputs: Field<'a> = Raw("string 1.. | any[1..]"),
         /// Object that huggingface_hub sends, which must be empty.
         #[expect(dead_code, reason = "only checked")]
         parameters?: NoParameters,
@@ -163,7 +163,7 @@ fields! {
         /// Sentence that the others are compared with.
         source_sentence: String = FILLED,
         /// Other sentences.
-        sentences: Field<'a> = Unread("string 1..[1..]"),
+        sentences: Field<'a> = Raw("string 1..[1..]"),
     }
 }
 

@@ -20,12 +20,12 @@ use crate::{
     asker::Asker,
     body::{self, IncomingBody},
     config::Config,
-    declare::{Declared as _, Integer, Natural as _, Read, Unread, Words, fields},
+    declare::{Declaration as _, Integer, Natural as _, Raw, Read, Words, fields},
     error::ApiError,
     fields::{Field, Fields},
     limits::COHERE_INPUTS_MAX,
     names::SentFields,
-    pictures,
+    pictures::{self, PictureFields},
     request::{filled, model_name},
     request_id::random_id,
     select::select,
@@ -138,11 +138,11 @@ fields! {
         /// Name of the model; the only one if absent.
         model?: String = Read("string 1..512", model_name),
         /// Texts, at most 96. Images or inputs may stand in place of them.
-        texts?: Field<'a> = Unread("string 1..[1..]"),
+        texts?: Field<'a> = Raw("string 1..[1..]"),
         /// Images, as data URIs.
-        images?: Field<'a> = Unread("string 1..[1..]"),
+        images?: Field<'a> = Raw("string 1..[1..]"),
         /// Inputs that become one vector each: a text, an image, or both, of models that take conversations.
-        inputs?: Field<'a> = Unread("CohereInput[1..]"),
+        inputs?: Field<'a> = Raw("CohereInput[1..]"),
         /// Purpose of the texts: the model's prompt of that name is put before them, where it has one.
         input_type?: &'static str = Words(PROMPTS.map(|(word, _)| word)),
         /// Formats of the vectors: float, base64, binary or ubinary; float if absent. int8 and uint8 are refused.
@@ -160,7 +160,18 @@ fields! {
     /// Input that becomes one vector.
     pub(crate) struct CohereInput<'a> {
         /// Parts of the input.
-        content: Field<'a> = Unread("CohereContent[1..]"),
+        content: Field<'a> = Raw("CohereContent[1..]"),
+    }
+}
+
+fields! {
+    /// Text or image of an input.
+    pub(crate) struct CohereContent<'a> {
+        ..picture: PictureFields<'a>,
+        /// Kind of part.
+        r#type: &'static str = Words(["text", "image_url"]),
+        /// Text.
+        text?: Field<'a> = Raw("string 1.."),
     }
 }
 
@@ -240,14 +251,14 @@ fn kinds(field: Field) -> Result<Kinds, ApiError> {
 fn input(field: Field) -> Result<v1::EmbedInput, ApiError> {
     let content = CohereInput::of(field)?.content;
     let mut parts = Vec::new();
-    for part in content.list()? {
-        let mut fields = part.object()?;
-        let part = match fields.require("type")?.word(&["text", "image_url"])? {
-            "text" => v1::ContentPart { part: Some(Part::Text(filled(fields.require("text")?)?)) },
-            _ => pictures::openai(&mut fields)?,
-        };
-        fields.finish()?;
-        parts.push(part);
+    for field in content.list()? {
+        let CohereContent { picture, r#type, text } = CohereContent::of(field)?;
+        parts.push(match r#type {
+            "text" => {
+                v1::ContentPart { part: Some(Part::Text(filled(pictures::given(text, field, "text")?)?)) }
+            }
+            _ => picture.picture(field)?,
+        });
     }
     let input = match &mut parts[..] {
         [] => return Err(ApiError::empty(&content.path())),

@@ -3,12 +3,12 @@
 use hanzo_engine_proto::v1::{self, content_part::Part, embed_input::Input};
 
 use crate::{
-    declare::{Integer, Read, fields},
+    declare::{Integer, Natural as _, Raw, Read, Words, fields},
     error::ApiError,
     fields::Field,
     names::SentFields,
     openai::prompt::TemplateFields,
-    pictures,
+    pictures::{self, PictureFields},
     request::{FILLED, QueueFields, TruncationFields, at_most, filled, model_name, one_of},
 };
 
@@ -84,27 +84,32 @@ pub(crate) fn pictured(field: Field, inputs_max: usize, are_pictures: bool) -> R
     Ok(Inputs { inputs: list.map(one).collect::<Result<_, _>>()?, single: false })
 }
 
+fields! {
+    /// Text or image of an embedding.
+    pub(crate) struct EmbeddingPart<'a> {
+        ..picture: PictureFields<'a>,
+        /// Kind of part, which a content part names too.
+        #[expect(dead_code, reason = "only checked")]
+        r#type?: &'static str = Words(["text", "image", "image_url"]),
+        /// Text.
+        text?: String = FILLED,
+        /// Image, as a data URI or in base64.
+        image?: Field<'a> = Raw("string 1.."),
+    }
+}
+
 /// Reads a text or an image, by the name of its field.
 fn part(field: Field) -> Result<v1::EmbedInput, ApiError> {
-    let mut fields = field.object()?;
-    // A content part also names its type.
-    fields.take("type").map(|kind| kind.word(&["text", "image", "image_url"])).transpose()?;
-    let given = ["text", "image", "image_url"].map(|name| fields.gives(name));
-    let input = match given {
-        [true, false, false] => text(fields.require("text")?)?,
-        [false, true, false] => picture_input(pictures::alone(fields.require("image")?)?),
-        [false, false, true] => match pictures::openai(&mut fields)?.part {
-            Some(Part::Media(media)) => picture_input(*media),
-            _ => return Err(field.error("is no picture")),
+    let EmbeddingPart { picture, text, image, .. } = EmbeddingPart::of(field)?;
+    match (text, image, picture.image_url) {
+        (Some(text), None, None) => Ok(text_input(text)),
+        (None, Some(image), None) => Ok(picture_input(pictures::alone(image)?)),
+        (None, None, Some(_)) => match picture.picture(field)?.part {
+            Some(Part::Media(media)) => Ok(picture_input(*media)),
+            _ => Err(field.error("is no picture")),
         },
-        _ => {
-            return Err(
-                field.error("must have a text, or an image, and not both: one vector is made of each")
-            );
-        }
-    };
-    fields.finish()?;
-    Ok(input)
+        _ => Err(field.error("must have a text, or an image, and not both: one vector is made of each")),
+    }
 }
 
 /// Conversation as an input.

@@ -11,7 +11,7 @@ use crate::{
     asker::Asker,
     body::{self, IncomingBody, ReceivedBody},
     config::Config,
-    declare::{Declared as _, Read, Unread, Words, fields},
+    declare::{Declaration as _, Raw, Read, Words, fields},
     error::ApiError,
     fields::{Field, Fields},
     forward,
@@ -67,7 +67,7 @@ fields! {
         ..embedding: EmbeddingFields<'a>,
         ..template if "messages": TemplateFields<'a>,
         /// Text, its tokens or an image, or several. Texts and images may be mixed.
-        input?: Field<'a> = Unread(
+        input?: Field<'a> = Raw(
             "string 1.. | EmbeddingPart | string 1..[1..] | EmbeddingPart[1..] | integer 0..4294967295[1..] \
              | integer 0..4294967295[1..][1..]"
         ),

@@ -19,7 +19,7 @@ function typeOf(schema) {
   if (schema.type === 'array') return `${typeOf(schema.items ?? {})}[]`;
   const low = schema.minimum ?? schema.exclusiveMinimum;
   const range = low !== undefined || schema.maximum !== undefined ? ` ${low ?? ''}…${schema.maximum ?? ''}` : '';
-  return `${schema.type ?? 'any'}${range}`;
+  return `${[schema.type ?? 'any'].flat().join(' | ')}${range}`;
 }
 
 /** The object with fields that a type comes down to, if it does. */
