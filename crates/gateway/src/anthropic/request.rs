@@ -14,7 +14,7 @@ use crate::{
     openai::{
         plan::{self, GenerationFields, RequestPlan, StreamOptions},
         prompt,
-        thinking::{EFFORTS, Thinking, ThinkingFields},
+        thinking::{EFFORTS, ThinkingFields, ThinkingSetting},
     },
     request::model_name,
     request_id::RequestId,
@@ -89,7 +89,7 @@ fields! {
 fields! {
     /// Anthropic's setting of reasoning.
     pub(crate) struct AnthropicThinking {
-        ..own: Thinking,
+        ..own: ThinkingSetting,
         /// Whether reasoning is sent.
         display?: &'static str = Words(["summarized", "omitted"]),
     }

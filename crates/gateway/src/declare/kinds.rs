@@ -148,7 +148,7 @@ fn shown(number: impl Display) -> Value {
     serde_json::from_str(&number.to_string()).unwrap_or_default()
 }
 
-/// One of several words.
+/// Word out of several.
 pub(crate) struct Words<const N: usize>(pub(crate) [&'static str; N]);
 
 impl<'a, const N: usize> Kind<'a> for Words<N> {

@@ -53,7 +53,7 @@ fields! {
         response_fields?: Vec<String> = Read("string[]", response_fields),
         /// Number of alternatives of each token. Its probability is sent.
         n_probs?: u32 = ALTERNATIVES,
-        /// Another name of n_probs.
+        /// Second name of n_probs.
         logprobs?: u32 = ALTERNATIVES,
         /// Whether a whole answer has its token ids. Streams always have them.
         return_tokens: bool,

@@ -47,7 +47,7 @@ fields! {
         ..embedding: EmbeddingFields<'a>,
         /// Text or its tokens, or several.
         content?: Field<'a> = Raw(INPUTS),
-        /// Another name of content.
+        /// Second name of content.
         input?: Field<'a> = Raw(INPUTS),
     }
 }

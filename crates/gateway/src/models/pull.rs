@@ -78,7 +78,7 @@ fields! {
     pub(crate) struct ModelPullRequest {
         /// Name or reference of the model; no file of the engine's machine.
         model?: String = Read("string 1..", elsewhere),
-        /// Another name of model.
+        /// Second name of model.
         reference?: String = Read("string 1..", elsewhere),
         /// Whether files that are there are fetched again.
         force: bool,

@@ -28,7 +28,7 @@ fields! {
         tool_calls?: Field<'a> = Raw("object[]"),
         /// Name of the tool whose result this is.
         tool_name?: String,
-        /// Another name of tool_name.
+        /// Second name of tool_name.
         name?: String,
         /// Id of the call whose result this is.
         tool_call_id?: String,

@@ -38,9 +38,9 @@ fields! {
         function_call?: Field<'a> = Raw("ChatFunctionCall"),
         /// Reasoning of the assistant.
         reasoning_content?: Field<'a> = Raw("string"),
-        /// Another name of reasoning_content.
+        /// Second name of reasoning_content.
         reasoning?: Field<'a> = Raw("any"),
-        /// Another name of reasoning_content.
+        /// Second name of reasoning_content.
         thinking?: Field<'a> = Raw("any"),
         /// Refusal of the assistant.
         refusal?: Field<'a> = Raw("string"),
@@ -57,7 +57,7 @@ fields! {
         text?: Field<'a> = Raw("string"),
         /// Image as transformers' templates name it: a data URI, a URL whose host the server allows, or base64.
         image?: Field<'a> = Raw("string"),
-        /// Another name of image.
+        /// Second name of image.
         url?: Field<'a> = Raw("string"),
         /// Frames of a video, each as the URL of an image. They become consecutive images.
         video?: Field<'a> = Raw("string[1..]"),
@@ -69,9 +69,9 @@ fields! {
         refusal?: Field<'a> = Raw("string"),
         /// Reasoning of the assistant.
         thinking?: Field<'a> = Raw("any"),
-        /// Another name of thinking.
+        /// Second name of thinking.
         reasoning?: Field<'a> = Raw("any"),
-        /// Another name of thinking.
+        /// Second name of thinking.
         reasoning_content?: Field<'a> = Raw("any"),
     }
 }

@@ -24,16 +24,16 @@ fields! {
         /// Whether the model reasons.
         enable_thinking?: bool,
         /// Setting of DeepSeek and Anthropic.
-        thinking?: Thinking,
+        thinking?: ThinkingSetting,
         /// Maximum tokens of reasoning; -1 for no limit.
         thinking_token_budget?: i64 = BUDGET,
         /// Qwen's name of thinking_token_budget.
         thinking_budget?: i64 = BUDGET,
         /// llama.cpp's name of thinking_token_budget.
         thinking_budget_tokens?: i64 = BUDGET,
-        /// Another name of thinking_token_budget at llama.cpp.
+        /// Second name of thinking_token_budget at llama.cpp.
         reasoning_budget?: i64 = BUDGET,
-        /// Another name of thinking_token_budget at llama.cpp.
+        /// Second name of thinking_token_budget at llama.cpp.
         reasoning_budget_tokens?: i64 = BUDGET,
     }
 }
@@ -43,14 +43,14 @@ fields! {
     pub(crate) struct ReasoningFields {
         ..thinking: ThinkingFields,
         /// OpenRouter's setting.
-        reasoning?: Reasoning,
+        reasoning?: ReasoningSetting,
     }
 }
 
 fields! {
     /// Setting of DeepSeek and Anthropic.
     #[derive(Default)]
-    pub(crate) struct Thinking {
+    pub(crate) struct ThinkingSetting {
         /// Whether the model reasons.
         r#type?: &'static str = Words(["enabled", "disabled", "auto", "adaptive"]),
         /// Maximum tokens of reasoning; -1 for no limit.
@@ -60,7 +60,7 @@ fields! {
 
 fields! {
     /// OpenRouter's setting.
-    pub(crate) struct Reasoning inert [&REASONING] {
+    pub(crate) struct ReasoningSetting inert [&REASONING] {
         /// Effort of reasoning.
         effort?: &'static str = Words(EFFORTS),
         /// Maximum tokens of reasoning; -1 for no limit.

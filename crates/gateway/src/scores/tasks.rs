@@ -44,7 +44,7 @@ fields! {
         return_documents: bool,
         /// Instruction for models that take one.
         instruction?: String = FILLED,
-        /// Another name of instruction.
+        /// Second name of instruction.
         task_instruction?: String = FILLED,
     }
 }
@@ -103,9 +103,9 @@ fields! {
         text_1?: Field<'a> = Raw(TEXTS),
         /// Other side of the pairs.
         text_2?: Field<'a> = Raw(TEXTS),
-        /// Another name of text_1.
+        /// Second name of text_1.
         queries?: Field<'a> = Raw(TEXTS),
-        /// Another name of text_2.
+        /// Second name of text_2.
         documents?: Field<'a> = Raw(TEXTS),
         /// Instruction for models that take one.
         instruction?: String = FILLED,

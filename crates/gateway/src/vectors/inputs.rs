@@ -161,7 +161,7 @@ fields! {
         task?: String = FILLED,
         /// Instruction for models that take one.
         instruction?: String = FILLED,
-        /// Another name of instruction.
+        /// Second name of instruction.
         task_instruction?: String = FILLED,
     }
 }

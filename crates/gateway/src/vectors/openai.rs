@@ -77,7 +77,7 @@ fields! {
         modality?: &'static str = Words(["text", "image"]),
         /// Format of the vectors.
         encoding_format?: &'static str = FORMAT,
-        /// Another name of encoding_format.
+        /// Second name of encoding_format.
         embedding_type?: &'static str = FORMAT,
     }
 }
