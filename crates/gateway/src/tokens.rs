@@ -114,10 +114,10 @@ fields! {
         prompt?: String,
         /// llama.cpp's name of prompt.
         content?: String,
-        /// Messages of a conversation, in place of a text.
-        messages?: Vec<v1::Message> = Read("ChatMessage[1..]", messages::read),
         /// Tools that the template is shown with the messages.
         tools?: Vec<String> = Read("object[]", tools),
+        /// Messages of a conversation, in place of a text.
+        messages?: Vec<v1::Message> = Read("ChatMessage[1..]", messages::read),
         /// Whether a text gets the special tokens around it.
         add_special_tokens?: bool,
         /// llama.cpp's name of add_special_tokens.

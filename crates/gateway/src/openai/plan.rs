@@ -81,9 +81,9 @@ fields! {
         /// Name of the model; the only one if absent.
         model?: String = Read("string 1..512", model_name),
         /// Number of answers.
-        n?: Field<'a> = Raw("integer 1..128"),
+        n?: Field<'a> = Read("integer 1..128", count),
         /// llama.cpp's name of n.
-        n_cmpl?: Field<'a> = Raw("integer 1..128"),
+        n_cmpl?: Field<'a> = Read("integer 1..128", count),
         /// Whether the answer comes as it is made, as server-sent events.
         stream: bool,
         /// Additional content of a stream. Only allowed with stream.
@@ -291,6 +291,12 @@ fn suffix(field: Field, echo: bool, prompts: &[Prompt]) -> Result<String, ApiErr
         () => {}
     }
     Ok(suffix)
+}
+
+/// Checks that a field is a count. Its maximum is a setting.
+fn count(field: Field<'_>) -> Result<Field<'_>, ApiError> {
+    field.integer(1..=u32::MAX)?;
+    Ok(field)
 }
 
 impl GenerationFields<'_> {

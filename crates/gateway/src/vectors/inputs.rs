@@ -3,7 +3,7 @@
 use hanzo_engine_proto::v1::{self, content_part::Part, embed_input::Input};
 
 use crate::{
-    declare::{Integer, Natural as _, Raw, Read, Words, fields},
+    declare::{Declaration as _, Integer, Raw, Read, Words, fields},
     error::ApiError,
     fields::Field,
     names::SentFields,
@@ -100,16 +100,22 @@ fields! {
 
 /// Reads a text or an image, by the name of its field.
 fn part(field: Field) -> Result<v1::EmbedInput, ApiError> {
-    let EmbeddingPart { picture, text, image, .. } = EmbeddingPart::of(field)?;
-    match (text, image, picture.image_url) {
-        (Some(text), None, None) => Ok(text_input(text)),
-        (None, Some(image), None) => Ok(picture_input(pictures::alone(image)?)),
+    let mut fields = field.object()?;
+    let EmbeddingPart { picture, text, image, .. } = EmbeddingPart::read(&mut fields)?;
+    let input = match (text, image, picture.image_url) {
+        (Some(text), None, None) => text_input(text),
+        (None, Some(image), None) => picture_input(pictures::alone(image)?),
         (None, None, Some(_)) => match picture.picture(field)?.part {
-            Some(Part::Media(media)) => Ok(picture_input(*media)),
-            _ => Err(field.error("is no picture")),
+            Some(Part::Media(media)) => picture_input(*media),
+            _ => return Err(field.error("is no picture")),
         },
-        _ => Err(field.error("must have a text, or an image, and not both: one vector is made of each")),
-    }
+        _ => {
+            let problem = "must have a text, or an image, and not both: one vector is made of each";
+            return Err(field.error(problem));
+        }
+    };
+    fields.finish()?;
+    Ok(input)
 }
 
 /// Conversation as an input.
