@@ -201,6 +201,32 @@ for kind in ATTACKS:
     check(run)
 
 
+def many_nulls(names): return {names + str(i): None for i in range(16_000)}
+
+
+@check
+def bodies_of_many_names_and_calls_are_read_soon(server):
+    """Bodies below a megabyte whose fields or calls are many. Each is refused or answered within a second."""
+    calls = [{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f"}}] * 1_000}] * 25
+    bodies = (
+        chat("hi", media_io_kwargs=many_nulls("\n")),
+        chat("hi", media_io_kwargs={"image": many_nulls("\n")}),
+        chat("hi", mm_processor_kwargs=many_nulls("\n")),
+        ("/api/chat", {"model": "hanzo-demo", "messages": calls + [{"role": "tool", "content": "", "tool_call_id": "x"}] * 16_000}),
+    )
+    told = []
+    for path, body in bodies:
+        connection = server.connect(ATTACKER)
+        began = time.monotonic()
+        connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+        answer = connection.getresponse()
+        answer.read()
+        took = time.monotonic() - began
+        told.append(f"{answer.status} in {took * 1000:.0f} ms")
+        assert answer.status in (200, 400) and took < 1, (path, told)
+    return ", ".join(told)
+
+
 @check
 def afterwards_it_is_as_it_was(server):
     began = time.monotonic()

@@ -75,6 +75,18 @@ impl<'a> Fields<'a> {
         self.members.iter().rfind(|member| member.0 == name).is_some_and(|member| !member.1.is_null())
     }
 
+    /// Name of the first remaining field that is not null.
+    pub(crate) fn first_given(&self) -> Option<&str> {
+        self.members.iter().find(|(_, value)| !value.is_null()).map(|(name, _)| &**name)
+    }
+
+    /// Remaining fields that are not null, for objects whose keys are data.
+    pub(crate) fn rest(self) -> impl Iterator<Item = Field<'a>> {
+        let source = self.source;
+        let given = self.members.into_iter().filter(|(_, value)| !value.is_null());
+        given.map(move |(_, value)| Field { source, value })
+    }
+
     /// Path of one of this object's fields. It is searched for in the whole body, so use it for errors only.
     pub(crate) fn path_of(&self, name: &str) -> String {
         joined(&self.object.path_in(self.source.body), name)

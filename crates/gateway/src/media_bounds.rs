@@ -9,7 +9,7 @@ use crate::{
     error::ApiError,
     fields::{Field, Fields},
     media_url::is_sound,
-    unsupported::MEDIA_BOUNDS,
+    unsupported::{self, MEDIA_BOUNDS},
 };
 
 /// Minimum and maximum pixels of a resized image.
@@ -76,9 +76,8 @@ impl MediaFields<'_> {
     /// Bounds on each image that has none itself.
     pub(crate) fn bounds(&self) -> Result<MediaBounds, ApiError> {
         if let Some(kinds) = &self.media_io_kwargs {
-            for kind in kinds.names() {
-                let named = kinds.clone().take(&kind).map(Field::object).transpose()?;
-                nothing_in(named.as_ref())?;
+            for kind in kinds.clone().rest() {
+                nothing_in(Some(&kind.object()?))?;
             }
         }
         Ok(self.mm_processor_kwargs.unwrap_or_default())
@@ -88,7 +87,7 @@ impl MediaFields<'_> {
 fields! {
     /// Bounds on one image. They are beside it, or in the object that holds it.
     #[derive(Clone, Copy, Default)]
-    pub(crate) struct BoundFields<'a> inert [&MEDIA_BOUNDS] {
+    pub(crate) struct BoundFields<'a> {
         /// Least pixels that the image is resized to, where a model takes images of any size.
         min_pixels?: Field<'a> = Raw("integer 1..4294967295 | null"),
         /// Most pixels that the image is resized to, likewise.
@@ -96,7 +95,20 @@ fields! {
     }
 }
 
+/// Refuses bounds that client libraries put beside an image or a sound, and that have no function here.
+pub(crate) fn refuse_others(fields: &mut Fields) -> Result<(), ApiError> {
+    unsupported::refuse(fields, &[&MEDIA_BOUNDS])
+}
+
 impl BoundFields<'_> {
+    /// Refuses these bounds where no image is.
+    pub(crate) fn none(self) -> Result<(), ApiError> {
+        match self.min_pixels.or(self.max_pixels) {
+            Some(field) => Err(field.error("only allowed with an image")),
+            None => Ok(()),
+        }
+    }
+
     /// These bounds beside an image, and those in the object that holds it.
     pub(crate) fn with(self, inner: BoundFields) -> Result<MediaBounds, ApiError> {
         let bound = |one, other, name| agreed(one, other, name)?.map(pixels).transpose();
@@ -126,10 +138,7 @@ fn pixels(field: Field) -> Result<u64, ApiError> {
 }
 
 fn nothing_in(fields: Option<&Fields>) -> Result<(), ApiError> {
-    let left = fields.into_iter().find_map(|fields| {
-        let given = fields.names().into_iter().find(|name| fields.gives(name))?;
-        Some(fields.path_of(&given))
-    });
+    let left = fields.and_then(|fields| Some(fields.path_of(fields.first_given()?)));
     left.map_or(Ok(()), |path| Err(refused(&path)))
 }
 

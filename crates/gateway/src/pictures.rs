@@ -10,8 +10,9 @@ use crate::{
     error::ApiError,
     fields::{Field, Fields},
     limits::{PICTURE_BYTES_MAX, URL_BYTES_MAX},
-    media_bounds::{BoundFields, MediaBounds, agreed},
+    media_bounds::{BoundFields, MediaBounds, agreed, refuse_others},
     media_url::{NAMED_PICTURE, is_web},
+    unsupported::MEDIA_BOUNDS,
 };
 
 /// Maximum frames of a video: an engine accepts no more images in a chat.
@@ -31,7 +32,7 @@ fields! {
 
 fields! {
     /// URL of an image.
-    pub(crate) struct ImageUrl<'a> {
+    pub(crate) struct ImageUrl<'a> inert [&MEDIA_BOUNDS] {
         ..bounds: BoundFields<'a>,
         /// Data URI, or a URL whose host the server allows.
         url: Field<'a> = Raw("string 1.."),
@@ -43,6 +44,14 @@ fields! {
 const DETAIL: &str = "\"auto\" | \"low\" | \"high\" | \"original\"";
 
 impl PictureFields<'_> {
+    /// Refuses these fields where no image is.
+    pub(crate) fn none(self) -> Result<(), ApiError> {
+        match self.image_url.or(self.detail) {
+            Some(field) => Err(field.error("only allowed with an image")),
+            None => self.bounds.none(),
+        }
+    }
+
     /// Reads the image of `part`, whose fields these are.
     pub(crate) fn picture(self, part: Field) -> Result<v1::ContentPart, ApiError> {
         let field = given(self.image_url, part, "image_url")?;
@@ -87,6 +96,8 @@ pub(crate) fn frames(field: Field, bounds: BoundFields) -> Result<Vec<v1::Conten
 /// Reads Anthropic's block: a `source` of base64 or a URL, with Qwen's bounds in it or next to it.
 pub(crate) fn anthropic(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
     let mut source = fields.require("source")?.object()?;
+    refuse_others(fields)?;
+    refuse_others(&mut source)?;
     let bounds = BoundFields::read(fields)?.with(BoundFields::read(&mut source)?)?;
     let kind = source.require("type")?;
     let media = match &*kind.text()? {

@@ -227,6 +227,9 @@ fn tools(given: Option<Field>, choice: Option<Field>) -> Result<(Vec<String>, Op
         if tools.is_empty() && choice.r#type != "none" {
             return Err(field.error("only allowed with tools"));
         }
+        if choice.name.is_some() && choice.r#type != "tool" {
+            return Err(ApiError::field("tool_choice.name", "only allowed with type tool"));
+        }
         let choose = match choice.r#type {
             "auto" => ToolChoice::Auto,
             "any" => ToolChoice::Required,

@@ -1,6 +1,8 @@
 //! Chat messages in Ollama's format: a text, images next to it, tool calls without ids, and tool results with
 //! the tool's name. A result is matched to its call by id, else by the tool's name, else in order.
 
+use std::collections::{HashMap, VecDeque};
+
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hanzo_engine_proto::v1::{self, content_part::Part};
 
@@ -45,11 +47,15 @@ pub(super) fn read(field: Field) -> Result<Vec<v1::Message>, ApiError> {
     Ok(messages)
 }
 
-/// Calls that wait for their results: id and name.
+/// Calls that wait for their results. Each search ends in constant time, because a conversation may have many calls
+/// and results.
 #[derive(Default)]
 struct Calls {
     made: usize,
-    open: Vec<(String, String)>,
+    open: Vec<Option<String>>, // ids in order; None: the result was there
+    first: usize,              // before it, all results were there
+    by_name: HashMap<String, VecDeque<usize>>, // places in `open`
+    by_id: HashMap<String, Vec<usize>>, // places in `open`
 }
 
 impl Calls {
@@ -59,11 +65,34 @@ impl Calls {
         format!("call{:05}", self.made)
     }
 
-    /// Id of the call that a result belongs to.
+    fn opened(&mut self, call: &v1::ToolCall) {
+        let at = self.open.len();
+        self.open.push(Some(call.id.clone()));
+        self.by_name.entry(call.name.clone()).or_default().push_back(at);
+        self.by_id.entry(call.id.clone()).or_default().push(at);
+    }
+
+    /// Ends the calls with the id of a result.
+    fn answered_by_id(&mut self, id: &str) {
+        for at in self.by_id.remove(id).unwrap_or_default() {
+            self.open[at] = None;
+        }
+    }
+
+    /// Id of the call that a result belongs to: the first call of the tool, or the first of all if no tool is named.
     fn answered(&mut self, name: &str) -> String {
-        let at = self.open.iter().position(|(_, called)| called == name);
-        let at = at.or_else(|| (name.is_empty() && !self.open.is_empty()).then_some(0));
-        at.map(|at| self.open.remove(at).0).unwrap_or_default()
+        while let Some(at) = self.by_name.get_mut(name).and_then(VecDeque::pop_front) {
+            if let Some(id) = self.open[at].take() {
+                return id;
+            }
+        }
+        while name.is_empty() && self.first < self.open.len() {
+            self.first += 1;
+            if let Some(id) = self.open[self.first - 1].take() {
+                return id;
+            }
+        }
+        String::new()
     }
 }
 
@@ -80,7 +109,7 @@ fn message(given: OllamaMessage, calls: &mut Calls) -> Result<v1::Message, ApiEr
     if let Some(field) = given.tool_calls {
         for call in field.list_up_to(CHAT_PARTS_MAX, "calls")? {
             let call = tool_call(call.object()?, calls)?;
-            calls.open.push((call.id.clone(), call.name.clone()));
+            calls.opened(&call);
             tool_calls.push(call);
         }
         if role != "assistant" && !tool_calls.is_empty() {
@@ -90,7 +119,7 @@ fn message(given: OllamaMessage, calls: &mut Calls) -> Result<v1::Message, ApiEr
     let name = given.tool_name.or(given.name).unwrap_or_default();
     let tool_call_id = match (role, given.tool_call_id.filter(|id| !id.is_empty())) {
         ("tool", Some(id)) => {
-            calls.open.retain(|(open, _)| *open != id);
+            calls.answered_by_id(&id);
             id
         }
         ("tool", None) => calls.answered(&name),
@@ -207,6 +236,15 @@ mod tests {
         ];
         assert_eq!(lines, Ok(expected.map(str::to_owned).to_vec()));
         assert_eq!(check(Value::Null), Ok(Vec::new()));
+        // Results of unknown calls, a second result, and results in another order.
+        let result = |name: &str, id: &str| json!({"role": "tool", "content": "", "tool_name": name, "tool_call_id": id});
+        let lines = check(json!([
+            {"role": "assistant", "tool_calls": [call("f"), call("f"), {"id": "own", "function": {"name": "f"}}, call("g")]},
+            result("f", ""), result("", "own"), result("h", ""), result("", "own"), result("f", ""), result("f", ""), result("", ""), result("", ""),
+        ]));
+        let ids: Vec<String> =
+            lines.unwrap()[1..].iter().map(|line| line[5..].replace("]: ()", "")).collect();
+        assert_eq!(ids, ["call00001", "own", "", "own", "call00002", "", "call00003", ""]);
     }
 
     #[test]

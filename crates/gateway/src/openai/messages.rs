@@ -17,6 +17,7 @@ use crate::{
     error::{ApiError, quote},
     fields::Field,
     limits::{CHAT_MESSAGES_MAX, CHAT_PARTS_MAX},
+    media_bounds::refuse_others,
     pictures::{self, PictureFields},
     sounds,
 };
@@ -78,6 +79,9 @@ fields! {
 
 const PARTS: &str =
     "\"text\" | \"refusal\" | \"image_url\" | \"image\" | \"video\" | \"input_audio\" | \"audio_url\"";
+
+/// Kinds of parts that are images or sounds.
+const MEDIA: [&str; 6] = ["image_url", "input_image", "image", "video", "input_audio", "audio_url"];
 
 fields! {
     /// Call of a tool in an earlier message.
@@ -220,7 +224,11 @@ impl MessageContent {
         let required = |field, name| pictures::given(field, one, name);
         let bounds = given.picture.bounds;
         let field = given.r#type;
-        match &*field.text()? {
+        let kind = field.text()?;
+        if !assistant && MEDIA.contains(&&*kind) {
+            refuse_others(&mut one.object()?)?;
+        }
+        match &*kind {
             "text" | "input_text" | "output_text" => {
                 self.text.push(part(required(given.text, "text")?.string()?));
             }
@@ -279,7 +287,7 @@ fn tool_calls(
     }
     match old_call {
         Some(field) if assistant && calls.is_empty() => {
-            let (name, arguments_json) = called(field)?;
+            let (name, arguments_json) = called(field, false)?;
             calls.push(v1::ToolCall { id: old.call(&name), name, arguments_json });
         }
         // The same call again, or a call in a role that has none.
@@ -291,20 +299,22 @@ fn tool_calls(
 fn tool_call(call: Field) -> Result<v1::ToolCall, ApiError> {
     let ChatToolCall { id, r#type, function, custom } = ChatToolCall::of(call)?;
     let (name, arguments_json) = match r#type {
-        Some("custom") => called(pictures::given(custom, call, "custom")?)?,
-        _ => called(pictures::given(function, call, "function")?)?,
+        Some("custom") => called(pictures::given(custom, call, "custom")?, true)?,
+        _ => called(pictures::given(function, call, "function")?, false)?,
     };
     Ok(v1::ToolCall { id, name, arguments_json })
 }
 
-/// Name and arguments of a call. Arguments written by a model need not be valid JSON and stay as they are.
-fn called(field: Field) -> Result<(String, String), ApiError> {
+/// Name of a call, and the arguments of a function or the input of a `custom` tool. Arguments written by a model need
+/// not be valid JSON and stay as they are.
+fn called(field: Field, custom: bool) -> Result<(String, String), ApiError> {
     let call = ChatFunctionCall::of(field)?;
     let name = call.name.string()?;
     if name.is_empty() {
         return Err(call.name.error("must not be empty"));
     }
-    let arguments = match call.arguments.or(call.input) {
+    let arguments = if custom { call.input.or(call.arguments) } else { call.arguments.or(call.input) };
+    let arguments = match arguments {
         None => String::new(),
         // Some libraries send parsed arguments.
         Some(field) if field.value().is_object() => field.value().to_text(),

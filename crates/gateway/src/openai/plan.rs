@@ -293,9 +293,9 @@ fn suffix(field: Field, echo: bool, prompts: &[Prompt]) -> Result<String, ApiErr
     Ok(suffix)
 }
 
-/// Checks that a field is a count. Its maximum is a setting.
+/// Checks that a field is a number. Its bounds are a setting's.
 fn count(field: Field<'_>) -> Result<Field<'_>, ApiError> {
-    field.integer(1..=u32::MAX)?;
+    field.integer(0..=u32::MAX)?;
     Ok(field)
 }
 

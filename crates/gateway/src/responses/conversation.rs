@@ -17,7 +17,7 @@ use crate::{
     fields::{Field, Fields},
     json::Json,
     limits::{CHAT_MESSAGES_MAX, CHAT_PARTS_MAX},
-    media_bounds::BoundFields,
+    media_bounds::refuse_others,
     pictures::PictureFields,
     response_store::stored::{StoredResponse, member, quoted},
     sounds,
@@ -375,11 +375,12 @@ fn texts(field: Field, assistant: bool) -> Result<Vec<v1::ContentPart>, ApiError
                     let problem = "no files are kept here; send the picture itself as image_url, a data URI";
                     return Err(ApiError::unsupported(&file.path(), problem));
                 }
+                refuse_others(&mut fields)?;
                 parts.push(PictureFields::read(&mut fields)?.picture(one)?);
                 continue;
             }
             "input_audio" if !assistant => {
-                BoundFields::read(&mut fields)?;
+                refuse_others(&mut fields)?;
                 parts.push(sounds::openai(fields.require("input_audio")?)?);
                 continue;
             }

@@ -117,6 +117,7 @@ const TEXTS: &str = "string 1.. | string 1..[1..]";
 /// Parses a request of `/v1/score`.
 pub(crate) fn scoring(mut fields: Fields<'_>, config: &Config) -> Result<ScoreTask, ApiError> {
     let given = ScoreRequest::read(&mut fields)?;
+    fields.finish()?;
     let older = given.text_2.is_none() && (given.documents.is_some() || given.queries.is_some());
     let names = [
         if given.queries.is_some() { "queries" } else { "text_1" },

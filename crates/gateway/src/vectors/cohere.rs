@@ -29,7 +29,7 @@ use crate::{
     request::{filled, model_name},
     request_id::random_id,
     select::select,
-    unsupported::{COHERE, HARMLESS},
+    unsupported::{COHERE, HARMLESS, MEDIA_BOUNDS},
     vectors::{
         calls::{Caller, TokensRead},
         inputs::text_input,
@@ -166,7 +166,7 @@ fields! {
 
 fields! {
     /// Text or image of an input.
-    pub(crate) struct CohereContent<'a> {
+    pub(crate) struct CohereContent<'a> inert [&MEDIA_BOUNDS] {
         ..picture: PictureFields<'a>,
         /// Kind of part.
         r#type: &'static str = Words(["text", "image_url"]),
@@ -255,9 +255,13 @@ fn input(field: Field) -> Result<v1::EmbedInput, ApiError> {
         let CohereContent { picture, r#type, text } = CohereContent::of(field)?;
         parts.push(match r#type {
             "text" => {
+                picture.none()?;
                 v1::ContentPart { part: Some(Part::Text(filled(pictures::given(text, field, "text")?)?)) }
             }
-            _ => picture.picture(field)?,
+            _ => match text {
+                Some(text) => return Err(text.error("only allowed with type text")),
+                None => picture.picture(field)?,
+            },
         });
     }
     let input = match &mut parts[..] {

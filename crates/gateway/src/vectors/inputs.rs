@@ -6,10 +6,12 @@ use crate::{
     declare::{Declaration as _, Integer, Raw, Read, Words, fields},
     error::ApiError,
     fields::Field,
+    media_bounds::BoundFields,
     names::SentFields,
     openai::prompt::TemplateFields,
     pictures::{self, PictureFields},
     request::{FILLED, QueueFields, TruncationFields, at_most, filled, model_name, one_of},
+    unsupported::MEDIA_BOUNDS,
 };
 
 /// Inputs to embed, in the order of the request.
@@ -86,7 +88,7 @@ pub(crate) fn pictured(field: Field, inputs_max: usize, are_pictures: bool) -> R
 
 fields! {
     /// Text or image of an embedding.
-    pub(crate) struct EmbeddingPart<'a> {
+    pub(crate) struct EmbeddingPart<'a> inert [&MEDIA_BOUNDS] {
         ..picture: PictureFields<'a>,
         /// Kind of part, which a content part names too.
         #[expect(dead_code, reason = "only checked")]
@@ -103,12 +105,15 @@ fn part(field: Field) -> Result<v1::EmbedInput, ApiError> {
     let mut fields = field.object()?;
     let EmbeddingPart { picture, text, image, .. } = EmbeddingPart::read(&mut fields)?;
     let input = match (text, image, picture.image_url) {
-        (Some(text), None, None) => text_input(text),
-        (None, Some(image), None) => picture_input(pictures::alone(image)?),
-        (None, None, Some(_)) => match picture.picture(field)?.part {
-            Some(Part::Media(media)) => picture_input(*media),
-            _ => return Err(field.error("is no picture")),
-        },
+        (Some(text), None, None) => {
+            picture.none()?;
+            text_input(text)
+        }
+        (None, Some(image), None) => {
+            PictureFields { bounds: BoundFields::default(), ..picture }.none()?;
+            media_input(pictures::transformers(image, picture.bounds)?, field)?
+        }
+        (None, None, Some(_)) => media_input(picture.picture(field)?, field)?,
         _ => {
             let problem = "must have a text, or an image, and not both: one vector is made of each";
             return Err(field.error(problem));
@@ -116,6 +121,13 @@ fn part(field: Field) -> Result<v1::EmbedInput, ApiError> {
     };
     fields.finish()?;
     Ok(input)
+}
+
+fn media_input(part: v1::ContentPart, field: Field) -> Result<v1::EmbedInput, ApiError> {
+    match part.part {
+        Some(Part::Media(media)) => Ok(picture_input(*media)),
+        _ => Err(field.error("is no picture")),
+    }
 }
 
 /// Conversation as an input.

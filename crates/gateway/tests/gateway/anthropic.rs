@@ -175,6 +175,12 @@ async fn errors_are_in_anthropics_shape() {
     .await;
     for (change, status, kind, message) in [
         (json!({"max_tokens": null}), 400, "invalid_request_error", "max_tokens: required"),
+        (
+            json!({"tools": [{"name": "f", "input_schema": {"type": "object"}}], "tool_choice": {"type": "auto", "name": "f"}}),
+            400,
+            "invalid_request_error",
+            "tool_choice.name: only allowed with type tool",
+        ),
         (json!({"model": "busy"}), 429, "rate_limit_error", "too many"),
         (json!({"model": "gone"}), 404, "not_found_error", "no such model"),
         // The engine's messages are not the client's.

@@ -153,6 +153,14 @@ async fn what_cannot_be_done_is_refused_by_name() {
         (json!({"inputs": [{"content": []}]}), "inputs[0].content"),
         (json!({"inputs": [{"content": [{"type": "audio"}]}]}), "inputs[0].content[0].type"),
         (json!({"inputs": [{"content": [{"type": "text"}]}]}), "inputs[0].content[0].text"),
+        (
+            json!({"inputs": [{"content": [{"type": "text", "text": "a", "image_url": {"url": URI}}]}]}),
+            "inputs[0].content[0].image_url",
+        ),
+        (
+            json!({"inputs": [{"content": [{"type": "image_url", "text": "a", "image_url": {"url": URI}}]}]}),
+            "inputs[0].content[0].text",
+        ),
     ] {
         let answer = embed(&server, body.clone()).await;
         assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!(param)), "{body}");

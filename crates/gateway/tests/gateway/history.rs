@@ -89,12 +89,22 @@ async fn arguments_need_not_be_json() {
         let heard = heard_one(json!({"role": "assistant", "tool_calls": [call]})).await;
         assert_eq!(heard.tool_calls[0].arguments_json, expected, "{arguments}");
     }
-    let call = json!({"id": "c", "type": "custom", "custom": {"name": "f", "input": "SELECT 1"}});
-    let heard = heard_one(json!({"role": "assistant", "tool_calls": [call]})).await;
-    assert_eq!(
-        (heard.tool_calls[0].name.as_str(), heard.tool_calls[0].arguments_json.as_str()),
-        ("f", "SELECT 1")
-    );
+    // The kind of a call decides which of both fields counts.
+    for (kind, more, expected) in [
+        ("custom", json!({}), "SELECT 1"),
+        ("custom", json!({"arguments": ""}), "SELECT 1"),
+        ("function", json!({"arguments": "{}"}), "{}"),
+    ] {
+        let mut called = json!({"name": "f", "input": "SELECT 1"});
+        called.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let call = json!({"id": "c", "type": kind, kind: called});
+        let heard = heard_one(json!({"role": "assistant", "tool_calls": [call]})).await;
+        let found = &heard.tool_calls[0];
+        assert_eq!((found.name.as_str(), found.arguments_json.as_str()), ("f", expected), "{call}");
+    }
+    // Bounds of media beside a text are history's additions.
+    let part = json!({"type": "text", "text": "hi", "sampling_rate": 16000, "max_pixels": 4});
+    assert_eq!(heard_one(json!({"role": "user", "content": [part]})).await.content.len(), 1);
 }
 
 #[tokio::test]

@@ -224,6 +224,7 @@ async fn what_cannot_be_scored() {
         (json!({"text_1": ["a", "b"], "text_2": "c"}), "text_1", "has 2 texts and text_2 has 1"),
         (json!({"text_1": 5, "text_2": "c"}), "text_1", "string"),
         (json!({"text_1": "a", "text_2": "b", "documents": "c"}), "documents", "means the same as text_2"),
+        (json!({"text_1": "a", "text_2": "b", "mood": 1}), "mood", "unknown"),
     ] {
         refused(&post(server.address, "/v1/score", &body).await, param, word, &body);
     }
