@@ -265,7 +265,6 @@ const WIRES_MEET: &[&str] = &[
     "openai/prompt.rs",
     "openai/samplers.rs",
     "openai/sampling.rs",
-    "openai/thinking.rs",
     "openai/tools.rs",
     "openai/turns.rs",
     "ops.rs",

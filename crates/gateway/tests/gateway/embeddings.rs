@@ -218,7 +218,7 @@ async fn what_is_wrong_is_named_and_the_engine_never_hears_of_it() {
         (json!({"input": [{"text": "x", "detail": "low"}]}), "input[0].detail", "with an image"),
         (json!({"input": [{"image": "AQID", "detail": "low"}]}), "input[0].detail", "with an image"),
         (json!({"input": [{"image": "AQID", "max_pixels": 0}]}), "input[0].max_pixels", "from 1"),
-        (json!({"input": [{"image": "AQID", "total_pixels": 9}]}), "input[0].total_pixels", "bounded by"),
+        (json!({"input": [{"image": "AQID", "total_pixels": 9}]}), "input[0].total_pixels", "use min_pixels"),
         (json!({"input": [{"text": "x"}, [1]]}), "input[1]", "expected a string"),
         (json!({"input": [{"image": "data:text/plain,x"}]}), "input[0].image", ""),
         (json!({"input": [{"image": "file:///etc/passwd"}]}), "input[0].image", ""),
