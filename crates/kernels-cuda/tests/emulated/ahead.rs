@@ -148,7 +148,7 @@ fn a_step_is_made_before_the_last_is_known() {
     let prompts = golden_prompts();
     let heard = backends(&card()).map(|backend| {
         let mut engine = engine(backend, config(KvType::F16, 1));
-        engine.submit(&job(0, &prompts[0][..4], 3));
+        engine.submit(job(0, &prompts[0][..4], 3));
         let mut steps = Vec::new();
         while !engine.is_idle() {
             let mut events = Vec::new();

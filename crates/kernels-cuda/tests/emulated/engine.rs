@@ -152,7 +152,7 @@ pub(crate) fn ran_on(
 ) -> (Vec<Vec<u32>>, Engine) {
     let mut engine = engine_of(backend, weights, config(kv_type, prompts.len()));
     for (id, prompt) in prompts.iter().enumerate() {
-        engine.submit(&job(id, prompt, TOKENS));
+        engine.submit(job(id, prompt, TOKENS));
     }
     let (mut answers, mut events) = (vec![Vec::new(); prompts.len()], Vec::new());
     while !engine.is_idle() {

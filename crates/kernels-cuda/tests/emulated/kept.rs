@@ -51,7 +51,7 @@ impl BlockStore for Shelf {
 
 /// Continuation of a prompt, and the number of its tokens found in the cache.
 fn said(engine: &mut Engine, prompt: &[u32]) -> (Vec<u32>, u32) {
-    engine.submit(&job(1, prompt, 20));
+    engine.submit(job(1, prompt, 20));
     let (mut events, mut tokens, mut cached) = (Vec::new(), Vec::new(), 0);
     while !engine.is_idle() {
         engine.take_fetched().expect("blocks are put into the cache");

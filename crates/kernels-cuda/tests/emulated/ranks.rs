@@ -104,7 +104,7 @@ fn the_demo_model_computes_the_same_on_ranks() {
 fn answers(backend: AnyBackend) -> (Vec<Vec<u32>>, Engine) {
     let mut engine = engine_on(backend, config(KvType::Q8_0, PROMPTS.len()));
     for (id, at) in PROMPTS.into_iter().enumerate() {
-        engine.submit(&job(id, &golden_prompts()[at], TOKENS));
+        engine.submit(job(id, &golden_prompts()[at], TOKENS));
     }
     let (mut answers, mut events) = (vec![Vec::new(); PROMPTS.len()], Vec::new());
     while !engine.is_idle() {

@@ -9,7 +9,7 @@ use hanzo_engine_ops::{
 
 /// Of one turn of a pool another would wait for the end, so each has a pool of its own.
 fn cpu() -> CpuBackend {
-    CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap())
+    CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().expect("a tier"))
 }
 
 fn pipeline(cuts: &[PipelineCut]) -> Pipeline {

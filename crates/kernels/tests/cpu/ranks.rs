@@ -10,7 +10,7 @@ use hanzo_engine_ops::{
 
 /// Of one turn of a pool another would wait for the end, so each has a pool of its own.
 fn ranks(count: usize, whole: Vec<usize>) -> TensorParallel<CpuBackend> {
-    let cpu = |_| CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap());
+    let cpu = |_| CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().expect("a tier"));
     TensorParallel::new((0..count).map(cpu).collect(), whole)
 }
 
