@@ -20,8 +20,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Words in order, so that neighbours begin alike and the same dictionary gives the same bytes. For each, what is said.
-/// Where that depends on the part of speech, each is `\x01` and the part, and `\x02` and what is said if anything is.
+/// Words in order with their phonemes. Neighbours begin alike, and the same dictionary gives the same bytes.
+///
+/// Phonemes that depend on the part of speech are a list. An entry is `\x01`, the part, and if the word has phonemes for
+/// it, `\x02` and these.
 fn values(entries: &HashMap<String, PhonemeEntry>) -> BTreeMap<&str, Vec<u8>> {
     let value = |entry: &PhonemeEntry| match entry {
         PhonemeEntry::Simple(said) => plain(said).as_bytes().to_vec(),
